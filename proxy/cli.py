@@ -1,0 +1,56 @@
+"""The command `rlproxy`: argv to settings, settings to a running process, problems to one line."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Sequence
+
+from . import config
+from .build import describe
+from .scripts import ScriptError
+from .server import Server, StartError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the proxy; the exit code (0 stopped cleanly, 1 failed, 2 wrong usage)."""
+    try:
+        args = config.parser().parse_args(argv)
+        if args.version:
+            print(f"rlproxy {describe()}")
+            return 0
+        settings = config.load(args)
+    except config.ConfigError as error:
+        for mistake in error.mistakes:
+            print(f"rlproxy: {mistake}", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr
+    )
+    try:
+        return _run(settings)
+    except (StartError, ScriptError) as error:
+        print(f"rlproxy: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _run(settings: config.Config) -> int:
+    # Connections live long and are freed by reference counts: full collections only cost latency.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(Server(settings).run())
+    return 0
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not to be had for this platform: slower, but it works
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,145 @@
+"""The reviewed table of Redis commands: what each leaves behind on the connection that sent it.
+
+A whitelist. A session stays *plain* only while every command it sent is in `STATELESS` (leaves
+nothing on its connection, gives exactly one reply) or has a handler of its own (the other kinds).
+Whatever is not here (modules, DEBUG, commands of servers to come) makes its session private until
+a `RESET` that was answered `+RESET`. A test holds this table against COMMAND of real servers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What a session does about a command. (Integers: mypyc compares them as machine words.)
+PASS: Final = 0  # stateless: forward, count one reply
+UNKNOWN: Final = 1  # forward, and trust nothing about this connection any more
+OURS: Final = 2  # the RL family
+AUTH: Final = 3
+HELLO: Final = 4
+SELECT: Final = 5
+RESET: Final = 6
+QUIT: Final = 7
+MULTI: Final = 8
+EXEC: Final = 9
+DISCARD: Final = 10
+WATCH: Final = 11
+UNWATCH: Final = 12
+CLIENT: Final = 13
+SCRIPT: Final = 14
+ASKING: Final = 15
+WAIT: Final = 16  # speaks of the writes of its own connection
+PUBSUB: Final = 17  # the number of replies is not one, but each is a frame
+STREAM: Final = 18  # from here on replies can't be counted
+
+
+class Command:
+    """One row: how a session treats the command `name`."""
+
+    __slots__ = ("kind", "name", "ours", "reads", "whole")
+
+    def __init__(self, name: bytes, kind: int, reads: bool = False) -> None:
+        self.name = name
+        self.kind = kind
+        self.reads = reads  # changes no data and no rights
+        self.ours = kind == OURS
+        # Its arguments are needed before it can be forwarded.
+        self.whole = kind in (OURS, AUTH, HELLO, SELECT, CLIENT, SCRIPT)
+
+
+# Leaves no state on its connection, gives one reply, and changes no data.
+READS: Final = b"""
+    BITCOUNT BITFIELD_RO BITPOS CLUSTERSCAN COMMAND COMMANDLOG DBSIZE DUMP ECHO EVAL_RO EVALSHA_RO
+    EXISTS EXPIRETIME FCALL_RO GEODIST GEOHASH GEOPOS GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH
+    GET GETBIT GETRANGE HEXISTS HEXPIRETIME HGET HGETALL HKEYS HLEN HMGET HPEXPIRETIME HPTTL
+    HRANDFIELD HSCAN HSTRLEN HTTL HVALS INFO KEYS LASTSAVE LCS LINDEX LLEN LOLWUT LPOS LRANGE
+    MEMORY MGET OBJECT PEXPIRETIME PFCOUNT PING PTTL PUBSUB RANDOMKEY ROLE SCAN SCARD SDIFF SINTER
+    SINTERCARD SISMEMBER SMEMBERS SMISMEMBER SORT_RO SRANDMEMBER SSCAN STRALGO STRLEN SUBSTR SUNION
+    TIME TOUCH TTL TYPE XINFO XLEN XPENDING XRANGE XREAD XREVRANGE ZCARD ZCOUNT ZDIFF ZINTER
+    ZINTERCARD ZLEXCOUNT ZMSCORE ZRANDMEMBER ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREVRANGE
+    ZREVRANGEBYLEX ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE ZUNION
+"""
+
+# Leaves no state on its connection and gives one reply, but changes data, rights or the server.
+WRITES: Final = b"""
+    ACL APPEND BGREWRITEAOF BGSAVE BITFIELD BITOP BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP
+    BZPOPMAX BZPOPMIN CLUSTER CONFIG COPY DECR DECRBY DEL DELIFEQ EVAL EVALSHA EXPIRE EXPIREAT
+    FAILOVER FCALL FLUSHALL FLUSHDB FUNCTION GEOADD GEORADIUS GEORADIUSBYMEMBER GEOSEARCHSTORE
+    GETDEL GETEX GETSET HDEL HEXPIRE HEXPIREAT HGETDEL HGETEX HINCRBY HINCRBYFLOAT HMSET HPERSIST
+    HPEXPIRE HPEXPIREAT HSET HSETEX HSETNX INCR INCRBY INCRBYFLOAT LATENCY LINSERT LMOVE LMPOP LPOP
+    LPUSH LPUSHX LREM LSET LTRIM MIGRATE MODULE MOVE MSET MSETEX MSETNX PERSIST PEXPIRE PEXPIREAT
+    PFADD PFMERGE PSETEX PUBLISH RENAME RENAMENX REPLICAOF RESTORE RESTORE-ASKING RPOP RPOPLPUSH
+    RPUSH RPUSHX SADD SAVE SDIFFSTORE SET SETBIT SETEX SETNX SETRANGE SINTERSTORE SLAVEOF SLOWLOG
+    SMOVE SORT SPOP SPUBLISH SREM SUNIONSTORE SWAPDB UNLINK XACK XADD XAUTOCLAIM XCLAIM XDEL XGROUP
+    XREADGROUP XSETID XTRIM ZADD ZDIFFSTORE ZINCRBY ZINTERSTORE ZMPOP ZPOPMAX ZPOPMIN ZRANGESTORE
+    ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE ZUNIONSTORE
+"""
+
+# Commands whose effect on their connection the session follows.
+FOLLOWED: Final[dict[bytes, int]] = {
+    b"AUTH": AUTH,
+    b"HELLO": HELLO,
+    b"SELECT": SELECT,
+    b"RESET": RESET,
+    b"QUIT": QUIT,
+    b"MULTI": MULTI,
+    b"EXEC": EXEC,
+    b"DISCARD": DISCARD,
+    b"WATCH": WATCH,
+    b"UNWATCH": UNWATCH,
+    b"CLIENT": CLIENT,
+    b"SCRIPT": SCRIPT,
+    b"ASKING": ASKING,
+    b"WAIT": WAIT,
+    b"WAITAOF": WAIT,
+    b"SUBSCRIBE": PUBSUB,
+    b"PSUBSCRIBE": PUBSUB,
+    b"SSUBSCRIBE": PUBSUB,
+    b"UNSUBSCRIBE": PUBSUB,
+    b"PUNSUBSCRIBE": PUBSUB,
+    b"SUNSUBSCRIBE": PUBSUB,
+    b"MONITOR": STREAM,
+    b"SYNC": STREAM,
+    b"PSYNC": STREAM,
+    b"REPLCONF": STREAM,  # REPLCONF ACK gives no reply
+    b"SHUTDOWN": STREAM,  # no reply where it succeeds
+    b"DEBUG": STREAM,  # DEBUG PROTOCOL answers with pushes
+}
+
+# Known, and left out of every list on purpose: they leave state that the session does not follow.
+STATEFUL: Final = b"READONLY READWRITE PFDEBUG PFSELFTEST POST HOST:"
+
+# Subcommands of CLIENT that leave nothing on their connection that a hit could notice.
+CLIENT_STATELESS: Final = frozenset(
+    b"GETNAME GETREDIR HELP ID INFO KILL LIST PAUSE SETINFO SETNAME TRACKINGINFO UNBLOCK"
+    b" UNPAUSE".split()
+)
+# Those that leave something only where the server knows them and agrees.
+CLIENT_IF_REFUSED: Final = frozenset([b"MAINT_NOTIFICATIONS"])
+# SCRIPT DEBUG puts its connection under the debugger.
+SCRIPT_STATELESS: Final = frozenset(b"EXISTS FLUSH HELP KILL LOAD SHOW".split())
+
+# The commands that are answered by the proxy's own scripts.
+RL_HIT: Final = b"RL.HIT"
+RL_PEEK: Final = b"RL.PEEK"
+RL_RESET: Final = b"RL.RESET"
+RL_HELP: Final = b"RL.HELP"
+FAMILY: Final = (RL_HIT, RL_PEEK, RL_RESET, RL_HELP)
+
+UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
+
+
+def _table() -> dict[bytes, Command]:
+    rows = [Command(name, PASS, True) for name in READS.split()]
+    rows += [Command(name, PASS) for name in WRITES.split()]
+    rows += [Command(name, kind) for name, kind in FOLLOWED.items()]
+    rows += [Command(name, OURS) for name in FAMILY]
+    table: dict[bytes, Command] = {}
+    for row in rows:
+        assert row.name not in table, row.name
+        table[row.name] = row
+        table[row.name.lower()] = row
+    return table
+
+
+# By name, in upper and in lower case, the two spellings that save an upper().
+COMMANDS: Final[dict[bytes, Command]] = _table()

@@ -1,0 +1,224 @@
+"""A client's socket and its private connection: moves bytes between them and their session, and
+pauses whichever side is faster. Decides nothing about commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from .session import (
+    MAX_HELD,
+    UPSTREAM_LOST,
+    UPSTREAM_OPENING,
+    Session,
+    Settings,
+)
+from .upstream import Target, reason
+
+LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
+
+
+class Shared:
+    """What all clients of one process share."""
+
+    __slots__ = ("clients", "draining", "loop", "settings", "target", "tasks")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, target: Target) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.target = target
+        self.clients: set[Downstream] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.draining = False
+
+
+class Downstream(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._session = Session(shared.settings)
+        self._clock: Callable[[], float] = shared.loop.time
+        self._transport: asyncio.Transport | None = None
+        self._upstream: asyncio.Transport | None = None
+        self._opening = False
+        self._reading = True
+        self._upstream_full = False
+        self._eof_sent = False
+        self._ended = False
+
+    # -- the client's socket ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        # (uvloop's transports are no asyncio.Transport, they only behave like one)
+        client = cast("asyncio.Transport", transport)
+        self._transport = client
+        self._session.pump = self.pump
+        self._shared.clients.add(self)
+        if self._shared.draining:
+            client.close()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        session = self._session
+        session.now = self._clock()
+        session.receive(data)
+        self.pump()
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol: what the client is owed still goes out."""
+        self._session.now = self._clock()
+        self._session.receive_eof()
+        self.pump()
+        return True
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
+        self._session.client_slow = True
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._session.client_slow = False
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._ended = True
+        self._transport = None
+        self._session.abandon()
+        self._shared.clients.discard(self)
+        if self._upstream is not None:
+            self._upstream.abort()
+
+    # -- between the two --------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Move what the session has for either side, and follow its state."""
+        transport = self._transport
+        if transport is None:
+            return
+        session = self._session
+        upstream = self._upstream
+        if session.to_upstream:
+            if upstream is not None:
+                _write(upstream, session.to_upstream)
+            session.to_upstream.clear()
+        if session.to_client:
+            if not transport.is_closing():
+                _write(transport, session.to_client)
+            session.to_client.clear()
+        if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
+            self._open()
+        if session.wants_eof and not self._eof_sent and upstream is not None:
+            self._eof_sent = True
+            if upstream.can_write_eof():
+                upstream.write_eof()
+        if session.closed or (self._shared.draining and not session.outstanding()):
+            self._close()
+            return
+        want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
+        if want != self._reading:
+            self._reading = want
+            if want:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _close(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            if transport.get_write_buffer_size():
+                self._shared.loop.call_later(LINGER_S, self.cut)
+        if self._upstream is not None:
+            self._upstream.close()
+
+    def cut(self) -> None:
+        """End the client's connection, whatever it is owed."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- the private connection -------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._opening = True
+        task = self._shared.loop.create_task(self._connect())
+        self._shared.tasks.add(task)
+        task.add_done_callback(self._shared.tasks.discard)
+
+    async def _connect(self) -> None:
+        session = self._session
+        try:
+            upstream = await self._shared.target.connect(lambda: _Upstream(self))
+        except OSError as error:
+            self._opening = False
+            session.now = self._clock()
+            session.upstream_failed(reason(error))
+            self.pump()
+            return
+        self._opening = False
+        if self._ended:
+            upstream.abort()
+            return
+        self._upstream = upstream
+        if session.client_slow:
+            upstream.pause_reading()
+        session.now = self._clock()
+        session.upstream_opened()
+        self.pump()
+
+    def upstream_received(self, data: bytes) -> None:
+        """Bytes of the private connection."""
+        session = self._session
+        session.now = self._clock()
+        session.upstream_received(data)
+        self.pump()
+
+    def upstream_full(self, full: bool) -> None:
+        """Redis takes no more for now, or again."""
+        self._upstream_full = full
+        self.pump()
+
+    def upstream_lost(self) -> None:
+        """The private connection ended."""
+        self._upstream = None
+        session = self._session
+        session.now = self._clock()
+        if session.upstream != UPSTREAM_LOST:
+            session.upstream_lost()
+        self.pump()
+
+
+class _Upstream(asyncio.Protocol):
+    """The protocol of a private connection."""
+
+    def __init__(self, client: Downstream) -> None:
+        self._client = client
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._client.upstream_received(data)
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._client.upstream_full(True)
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._client.upstream_full(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._client.upstream_lost()
+
+
+def _write(transport: asyncio.Transport, parts: list[bytes]) -> None:
+    if len(parts) == 1:
+        transport.write(parts[0])
+    else:
+        transport.write(b"".join(parts))

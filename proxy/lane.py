@@ -1,0 +1,294 @@
+"""Lanes: shared connections that carry the calls of many clients of one identity.
+
+    session ──submit()──┐                          ┌── inflight, in order of sending ──┐
+    session ──submit()──┼─> unsent ─(once a turn)─>┤ one write                         ├─> Redis
+    session ──submit()──┘                          └── one read, frame by frame <──────┘
+
+The order invariant: Redis answers in the order of the bytes, so the n-th frame that comes back
+belongs to the n-th call in `inflight`. What is not written yet can still go another way when the
+connection is lost; what is written can't: nothing is sent twice whose outcome is unknown. A
+-NOSCRIPT is an outcome that is known (nothing was counted): the call is sent again as EVAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from . import replies
+from .framing import ReplyFramer
+from .session import Call, Lane, Session
+from .state import Identity
+from .upstream import Target
+
+log = logging.getLogger("rlproxy")
+
+MAX_LANES: Final = 256
+MAX_LANES_PER_USER: Final = 32
+IDLE_S: Final = 60.0  # a lane without calls for so long is closed
+RETRY_FIRST_S: Final = 0.05
+RETRY_MOST_S: Final = 1.0
+
+_CLOSED: Final = 0
+_OPENING: Final = 1
+_READY: Final = 2
+_DEAD: Final = 3  # Redis does not accept this identity any more
+
+
+class SharedLane(Lane):
+    """One identity's lane: a connection that is opened when wanted, and again when lost."""
+
+    def __init__(self, pool: LanePool, identity: Identity) -> None:
+        super().__init__()
+        self._pool = pool
+        self._loop = pool.loop
+        self.identity = identity
+        self.used_at: float = pool.loop.time()
+        self._state: int = _CLOSED
+        self._transport: asyncio.Transport | None = None
+        self._replies = ReplyFramer()
+        self._greetings: int = 0  # replies of the handshake still to come
+        self._out: list[bytes] = []
+        self._unsent: list[Call] = []
+        self._inflight: deque[Call] = deque()
+        self._scheduled = False
+        self._retry_at: float = 0.0
+        self._retry_s: float = RETRY_FIRST_S
+        self._flush_soon: Callable[[], None] = self._flush
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def submit(self, call: Call) -> None:
+        """See session.Lane. Only while `ready`."""
+        rule = call.rule
+        out = self._out
+        out.append(rule.evalsha)
+        out.append(call.key)
+        out.append(rule.tail)
+        self._unsent.append(call)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        transport = self._transport
+        if transport is None or not self._out:
+            return
+        transport.write(b"".join(self._out))
+        self._out.clear()
+        self._inflight.extend(self._unsent)
+        self._unsent.clear()
+
+    def received(self, data: bytes) -> None:
+        """Bytes of Redis."""
+        framer = self._replies
+        framer.feed(data)
+        inflight = self._inflight
+        touched: list[Session] = []
+        while True:
+            if framer.at_push():
+                framer.skip(0)
+                if framer.mid or framer.at_push():
+                    break
+            frame = framer.frame()
+            if not frame:
+                break
+            if self._greetings > 0:
+                self._greeted(frame)
+                continue
+            if not inflight:
+                self._abort()  # nobody asked for this
+                break
+            call = inflight.popleft()
+            if frame[0] == 45:
+                if frame.startswith(b"-NOSCRIPT"):
+                    self._repair(call)
+                    continue
+                frame = replies.clean_error(frame)
+            session = call.session
+            session.lane_answered(call, frame)
+            if not session.dirty:
+                session.dirty = True
+                touched.append(session)
+        if framer.broken:
+            self._abort()
+        framer.release()
+        if touched:
+            self.used_at = self._loop.time()
+            self._settle(touched)
+
+    def _settle(self, touched: list[Session]) -> None:
+        now = self._loop.time()
+        for session in touched:
+            session.dirty = False
+            session.now = now
+            session.resume()
+            session.pump()
+
+    def _repair(self, call: Call) -> None:
+        """The server has lost the script: this call brings it along."""
+        rule = call.rule
+        self._out.append(rule.eval)
+        self._out.append(call.key)
+        self._out.append(rule.tail)
+        self._unsent.append(call)
+        self._pool.script_missing()
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_soon)
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """See session.Lane."""
+        if self._state == _CLOSED and self._loop.time() >= self._retry_at:
+            self._state = _OPENING
+            self._pool.open(self)
+
+    async def connect(self, target: Target) -> None:
+        """Open the connection. Never raises: a failure is tried again when next woken."""
+        try:
+            transport = await target.connect(lambda: _Link(self))
+        except OSError:
+            self._closed()
+            return
+        self._transport = transport
+        identity = self.identity
+        hello = [b"HELLO", b"3"]
+        if identity.password is not None:
+            hello += [b"AUTH", identity.user or b"default", identity.password]
+        hello += [b"SETNAME", b"rlproxy-lane"]
+        self._greetings = 1
+        greeting = replies.bulks(*hello)
+        if identity.db:
+            self._greetings = 2
+            greeting += replies.bulks(b"SELECT", b"%d" % identity.db)
+        transport.write(greeting)
+
+    def _greeted(self, frame: bytes) -> None:
+        self._greetings -= 1
+        if frame.startswith(b"-"):
+            if not frame.startswith((b"-LOADING", b"-BUSY", b"-ERR max number of clients")):
+                self._state = _DEAD
+                self._pool.forget(self)
+            self._abort()
+        elif self._greetings == 0 and self._state == _OPENING:
+            self._state = _READY
+            self.ready = True
+            self._retry_s = RETRY_FIRST_S
+            self.used_at = self._loop.time()
+
+    def _abort(self) -> None:
+        self.ready = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _closed(self) -> None:
+        if self._state != _DEAD:
+            self._state = _CLOSED
+            self._retry_at = self._loop.time() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.ready = False
+        self._transport = None
+        self._closed()
+        self._replies = ReplyFramer()
+        self._greetings = 0
+        self._out.clear()
+        inflight = list(self._inflight)
+        unsent = list(self._unsent)
+        self._inflight.clear()
+        self._unsent.clear()
+        touched: list[Session] = []
+        for call in inflight + unsent:
+            session = call.session
+            if not session.dirty:
+                session.dirty = True
+                touched.append(session)
+        for call in inflight:
+            call.session.lane_answered(call, replies.LOST)
+        for call in unsent:
+            call.session.lane_returned(call)
+        self._settle(touched)
+
+    def idle(self, since: float) -> bool:
+        """Whether nothing was called after `since`, and nothing is owed."""
+        return self.used_at < since and not self._inflight and not self._unsent
+
+    def retire(self) -> None:
+        """Close for good; sessions ask for another one."""
+        self.retired = True
+        self._abort()
+
+
+class _Link(asyncio.Protocol):
+    """The protocol of one connection of a lane."""
+
+    def __init__(self, lane: SharedLane) -> None:
+        self._lane = lane
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._lane.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._lane.lost()
+
+
+class LanePool:
+    """The lanes of one process, by identity; their number is bounded in all and per user."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, target: Target, script_missing: Callable[[], None]
+    ) -> None:
+        self.loop = loop
+        self.script_missing = script_missing
+        self._target = target
+        self._lanes: dict[tuple[bytes | None, bytes | None, int], SharedLane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def lane_of(self, identity: Identity) -> Lane | None:
+        """The lane of `identity`, made if need be; None if it may not have one more."""
+        key = identity.key()
+        lane = self._lanes.get(key)
+        if lane is None:
+            if len(self._lanes) >= MAX_LANES:
+                return None
+            if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
+                return None
+            lane = self._lanes[key] = SharedLane(self, identity)
+        return lane
+
+    def open(self, lane: SharedLane) -> None:
+        """Begin connecting `lane`."""
+        task = self.loop.create_task(lane.connect(self._target))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, lane: SharedLane) -> None:
+        """`lane` will not be ready again."""
+        if self._lanes.get(lane.identity.key()) is lane:
+            del self._lanes[lane.identity.key()]
+
+    def close_idle(self, idle_s: float) -> None:
+        """Close what was not called for `idle_s` seconds."""
+        since = self.loop.time() - idle_s
+        for lane in list(self._lanes.values()):
+            if lane.idle(since):
+                self.forget(lane)
+                lane.retire()
+
+    def close(self) -> None:
+        """Close all."""
+        for task in self._tasks:
+            task.cancel()
+        for lane in list(self._lanes.values()):
+            self.forget(lane)
+            lane.retire()

@@ -1,0 +1,67 @@
+"""Values to reply bytes, and Redis' own errors cleared of what only a script's author needs."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SUFFIX: Final = re.compile(rb" script: [0-9a-f]{40}, on (?:@user_script|f_[0-9a-f]{40}):\d+\.")
+_LEGACY: Final = re.compile(
+    rb"^-ERR Error running script \(call to f_[0-9a-f]{40}\): @user_script:\s?\d+: (?:@user_script:"
+    rb"\s?\d+: )?-?"
+)
+_CODED: Final = re.compile(rb"^[A-Z]{2,} ")
+
+EXECUTION_REFUSED: Final = b"-UPSTREAMDOWN "
+
+
+def error(text: str) -> bytes:
+    """An error reply; `text` begins with its code."""
+    return (
+        b"-" + text.encode("utf-8", "replace").replace(b"\r", b" ").replace(b"\n", b" ") + b"\r\n"
+    )
+
+
+def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after: int) -> bytes:
+    """The reply of RL.HIT: five integers in redis-cell's order."""
+    return b"*5\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
+        limited,
+        limit,
+        remaining,
+        retry_after,
+        reset_after,
+    )
+
+
+def bulks(*words: bytes) -> bytes:
+    """A request (or an array reply) of bulk strings."""
+    parts = [b"*%d\r\n" % len(words)]
+    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"".join(parts)
+
+
+def bulk(word: bytes) -> bytes:
+    """One bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def clean_error(line: bytes) -> bytes:
+    """Redis' error `line` without the script's name, sha and line number.
+
+    Redis 7 appends them, Redis 6.2 puts them before the error proper.
+    """
+    line = _SUFFIX.sub(b"", line)
+    if line.startswith(b"-ERR Error running script"):
+        bare = _LEGACY.sub(b"", line)
+        if bare != line:
+            line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare
+    return line
+
+
+def unreachable(where: str, why: str) -> bytes:
+    """The error for a command whose server could not be reached."""
+    return error(f"UPSTREAMDOWN cannot reach Redis at {where}: {why}")
+
+
+LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")
+TOO_LONG: Final = error("ERR RL command longer than 65536 bytes")

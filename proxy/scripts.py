@@ -1,0 +1,91 @@
+"""The Lua scripts: their sources, their checked headers, their shas; not what they are called for.
+
+Each file of `lua/` opens with a header of `-- word  text` lines. The words are fixed, and what they
+say is checked on loading as far as it can be: a script that reads an ARGV that its header does not
+tell, or the other way round, is refused. `-- cost` says which Redis calls a hit costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Final
+
+MAX_EVAL_BYTES: Final = 4096  # of a stripped script: it travels with every hit that goes by EVAL
+
+_REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
+_FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
+_CONTINUED: Final = re.compile(r"^--\s{3,}(\S.*)$")
+_ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
+
+
+class ScriptError(ValueError):
+    """A Lua file whose header does not describe it."""
+
+
+class Script:
+    """One Lua file: `header` by word, `source` as sent to Redis (comments stripped), its `sha`."""
+
+    __slots__ = ("header", "name", "sha", "source")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.header = parse_header(name, text)
+        self.source = strip(text)
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        if len(self.source) > MAX_EVAL_BYTES:
+            raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
+
+
+def parse_header(name: str, text: str) -> dict[str, str]:
+    """The header of a script, by word.
+
+    Raises ScriptError if a word is missing or repeated, or if the ARGV it tells are not exactly
+    those that the code reads.
+    """
+    header: dict[str, str] = {}
+    word = ""
+    lines = text.splitlines()
+    for line in lines:
+        if not line.startswith("--"):
+            break
+        if (field := _FIELD.match(line)) is not None:
+            word = field[1]
+            if word in header:
+                raise ScriptError(f"{name}: header tells {word} twice")
+            header[word] = field[2]
+        elif (more := _CONTINUED.match(line)) is not None and word:
+            header[word] += " " + more[1]
+        else:
+            raise ScriptError(f"{name}: no header line: {line}")
+    for word in _REQUIRED:
+        if word not in header:
+            raise ScriptError(f"{name}: header tells no {word}")
+    code = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+    read = sorted({int(index) for index in _ARGUMENT.findall(code)})
+    told = [index for index in range(1, 100) if f"ARGV[{index}]" in header]
+    if read != told:
+        raise ScriptError(f"{name}: header tells ARGV {told}, the code reads {read}")
+    return header
+
+
+def strip(text: str) -> bytes:
+    """The script without comment lines, indentation and blank lines."""
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("--")).encode()
+
+
+def directory() -> Path:
+    """Where the Lua files are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    inside = package / "lua"
+    return inside if inside.is_dir() else package.parent / "lua"
+
+
+def load() -> dict[str, Script]:
+    """All scripts by name (the file's stem). Raises ScriptError if one is missing its header."""
+    found = {path.stem: Script(path.stem, path.read_text()) for path in directory().glob("*.lua")}
+    if not found:
+        raise ScriptError(f"no Lua files in {directory()}")
+    return dict(sorted(found.items()))

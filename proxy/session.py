@@ -1,0 +1,784 @@
+"""One client's commands and replies: what goes where, and in which order replies leave. No I/O.
+
+    client ──> receive() ──┬── hits of a plain, quiescent, known session ──> lane.submit()
+                           ├── everything else, byte for byte ─────────────> to_upstream
+                           └── hits in any other state, as EVAL in place ──> to_upstream
+
+    to_client <── lane_answered()        replies to hits on the lane, in the order they were sent
+    to_client <── upstream_received()    the private connection's replies, as they came
+
+The order invariant: replies are never outstanding on the lane and on the private connection at
+once. While the lane owes some, whatever is not a hit waits here (`waiting`); while the private
+connection owes some, hits go there too.
+
+The private connection's replies are counted by a chain of slots (see `state`). Where they can't be
+counted any more, everything is passed on as it comes, and hits still go as EVAL in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from . import commands as c
+from . import replies as r
+from . import state as s
+from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, ReplyFramer, RequestFramer
+from .grammar import Grammar, Rule, wrong_arity
+from .state import ConnectionState, Identity, Slot
+
+MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
+MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
+MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
+MAX_EVAL_NAMES: Final = 1024
+
+UPSTREAM_NONE: Final = 0
+UPSTREAM_OPENING: Final = 1
+UPSTREAM_OPEN: Final = 2
+UPSTREAM_LOST: Final = 3
+
+_DONE: Final = 0  # all that is here went to the lane
+_FULL: Final = 1  # the rest must wait for the lane
+_OTHER: Final = 2  # something here is not for a lane; nothing was taken
+
+_WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
+_MALFORMED: Final = b"*1\r\n$-1\r\n"
+_NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
+
+
+def _nothing() -> None:
+    return
+
+
+class Call:
+    """One call of ours on its way: what to send, and its reply once there is one."""
+
+    __slots__ = ("key", "next", "reply", "rule", "session")
+
+    def __init__(self, session: Session, rule: Rule, key: bytes) -> None:
+        self.session = session
+        self.rule = rule
+        self.key = key  # as a bulk, header included
+        self.reply: bytes = rule.error
+        self.next: Call | None = None
+
+
+class Lane:
+    """What a session sees of a lane."""
+
+    __slots__ = ("ready", "retired")
+
+    def __init__(self) -> None:
+        self.ready: bool = False  # calls submitted now go out in this turn
+        self.retired: bool = False  # ask for another one
+
+    def submit(self, call: Call) -> None:
+        """Send `call`; its session's lane_answered() is told the reply."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Somebody would use this lane if it were ready."""
+        raise NotImplementedError
+
+
+class Settings:
+    """What all sessions share."""
+
+    __slots__ = ("base_db", "grammar", "lane_of", "refresh_s", "where")
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        lane_of: Callable[[Identity], Lane | None],
+        where: str,
+        base_db: int = 0,
+        refresh_s: float = 30.0,
+    ) -> None:
+        self.grammar = grammar
+        self.lane_of = lane_of  # the lane of an identity; None if it may have none
+        self.where = where  # the server's name in errors
+        self.base_db = base_db
+        self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
+
+
+class Session:
+    """The state of one client. See the head of this module.
+
+    The caller moves what it finds in `to_client` and `to_upstream`, opens the private connection
+    when `upstream` is UPSTREAM_OPENING, passes the end of file on when `wants_eof`, and closes the
+    client when `closed`, after what is in to_client. `now` is the loop's time in seconds.
+    """
+
+    __slots__ = (
+        "_call_count",
+        "_call_head",
+        "_call_tail",
+        "_closing",
+        "_counting",
+        "_discarding",
+        "_eof",
+        "_eval_names",
+        "_lane",
+        "_lane_used",
+        "_last_private",
+        "_piped",
+        "_raw_replies",
+        "_replies",
+        "_requests",
+        "_settings",
+        "_slot_count",
+        "_slot_head",
+        "_slot_tail",
+        "_wait_empty",
+        "client_slow",
+        "closed",
+        "dirty",
+        "now",
+        "pump",
+        "state",
+        "to_client",
+        "to_upstream",
+        "upstream",
+        "waiting",
+        "wants_eof",
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # what the caller reads
+        self.to_client: list[bytes] = []
+        self.to_upstream: list[bytes] = []
+        self.upstream: int = UPSTREAM_NONE
+        self.wants_eof = False
+        self.closed = False
+        # what the caller sets
+        self.now: float = 0.0
+        self.client_slow = False  # the client leaves its replies unread
+        self.dirty = False  # of use to whoever batches the writes of many sessions
+        self.pump: Callable[[], None] = _nothing  # moves the bytes; called by the lane
+        # requests
+        self.state = ConnectionState(settings.base_db)
+        self._requests = RequestFramer()
+        self.waiting = False  # what is unread must wait
+        self._wait_empty = False  # ... until the lane owes nothing
+        self._piped = False  # no framing of requests any more
+        self._discarding = False  # the open command is not forwarded
+        self._eof = False
+        self._closing = False  # nothing more of the client's is taken
+        # replies of the private connection
+        self._replies = ReplyFramer()
+        self._slot_head: Slot | None = None
+        self._slot_tail: Slot | None = None
+        self._slot_count: int = 0
+        self._counting = True  # requests still get slots
+        self._raw_replies = False
+        self._eval_names: list[bytes] | None = None
+        self._last_private: float = 0.0
+        # replies of the lane
+        self._lane: Lane | None = None
+        self._lane_used = False  # since the last command on the private connection
+        self._call_head: Call | None = None
+        self._call_tail: Call | None = None
+        self._call_count: int = 0
+
+    # -- the client's side ------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes of the client."""
+        if self._closing:
+            return
+        if self._piped:
+            self.to_upstream.append(data)
+            return
+        self._requests.feed(data)
+        if not self.waiting:
+            self._route()
+
+    def receive_eof(self) -> None:
+        """The client sends no more."""
+        self._eof = True
+        self._finish_eof()
+
+    def held(self) -> int:
+        """Bytes that wait here; past MAX_HELD the caller stops reading."""
+        return self._requests.unread()
+
+    def outstanding(self) -> bool:
+        """Whether the client is still owed a reply."""
+        slot = self._slot_head
+        if slot is not None and slot.kind not in (s.S_FRAMED, s.S_RAW):
+            return True
+        return self._call_count > 0 or self.waiting
+
+    def abandon(self) -> None:
+        """The client is gone: whatever is still answered is for nobody."""
+        self._closing = True
+        self.closed = True
+
+    def _finish_eof(self) -> None:
+        if not self._eof or self._closing or self.waiting or self._call_count > 0:
+            return
+        if self.upstream == UPSTREAM_OPEN:
+            self.wants_eof = True
+        elif self.upstream == UPSTREAM_NONE:
+            self._close()
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._call_count == 0:
+            self.closed = True
+
+    # -- routing ----------------------------------------------------------------------------------
+
+    def _route(self) -> None:
+        """Send what is unread where it belongs, as far as it may go now."""
+        self.waiting = False
+        self._wait_empty = False
+        while self._call_count > 0 or self._may_use_lane():
+            lane = self._lane
+            if self._call_count >= MAX_ON_LANE or lane is None or not lane.ready:
+                self.waiting = True
+                return
+            found = _OTHER if self.client_slow else self._route_to_lane(lane)
+            if found == _DONE:
+                self._requests.release()
+                self._finish_eof()
+                return
+            if found == _OTHER:
+                if self._call_count > 0:
+                    self.waiting = True
+                    self._wait_empty = True
+                    return
+                break
+        self._route_to_upstream()
+        self._finish_eof()
+
+    def _may_use_lane(self) -> bool:
+        """Whether a hit may go by lane: plain, known, quiescent, and heard of by Redis lately."""
+        if (
+            self._slot_head is not None
+            or self.upstream != UPSTREAM_OPEN
+            or not self.state.plain()
+            or self.client_slow
+            or self._replies.mid
+            or self._requests.in_command()
+            or self.now - self._last_private >= self._settings.refresh_s
+        ):
+            return False
+        lane = self._lane
+        if lane is None or lane.retired:
+            lane = self._settings.lane_of(self.state.identity)
+            if lane is None:
+                return False
+            self._lane = lane
+        if not lane.ready:
+            lane.wake()
+            return False
+        return True
+
+    def _route_to_lane(self, lane: Lane) -> int:
+        """Submit the hits that are unread, if they are all there is."""
+        requests = self._requests
+        start = requests.pos
+        calls: list[Call] = []
+        room = MAX_ON_LANE - self._call_count
+        found = _DONE
+        while True:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                continue
+            call = self._call() if code == COMMAND and requests.command.ours else None
+            if call is None:
+                requests.rewind(start)
+                return _OTHER
+            calls.append(call)
+            if len(calls) >= room:
+                found = _FULL
+                break
+        for call in calls:
+            self._call_count += 1
+            tail = self._call_tail
+            if tail is None:
+                self._call_head = call
+            else:
+                tail.next = call
+            self._call_tail = call
+            if not call.reply:
+                lane.submit(call)
+                self._lane_used = True
+        self._emit_calls()
+        return found
+
+    def _call(self) -> Call | None:
+        """The call that the framer's command stands for; None for RL.HELP."""
+        requests = self._requests
+        grammar = self._settings.grammar
+        name = requests.command.name
+        if requests.oversize:
+            return Call(self, Rule(r.TOO_LONG), b"")
+        if name == c.RL_HELP:
+            if requests.argc == 1:
+                return None
+            return Call(self, Rule(r.error(wrong_arity(name))), b"")
+        if requests.argc < 2:
+            return Call(self, Rule(r.error(wrong_arity(name))), b"")
+        if requests.lenient:
+            args = requests.arguments()
+            key = r.bulk(args[0])
+            tail = b"".join([r.bulk(arg) for arg in args[1:]])
+        else:
+            data = requests.buf
+            end = requests.args[1] + 2
+            key = data[requests.first : end]
+            tail = data[end : requests.end]
+        if name == c.RL_RESET:
+            rule = Rule()
+            rule.eval = rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
+            rule.tail = tail
+            return Call(self, rule, key)
+        written = tail if name == c.RL_HIT else name + tail
+        known = grammar.known(written)
+        if known is None:
+            known = grammar.rule(written, name, requests.arguments())
+        return Call(self, known, key)
+
+    def _route_to_upstream(self) -> None:
+        """Everything that is unread goes to the private connection."""
+        requests = self._requests
+        out = self.to_upstream
+        run = -1  # where bytes begin that go as they are
+        while True:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if self._discarding and code not in (COMMAND, OPEN, EMPTY, MALFORMED):
+                self._discarding = code == BODY
+                continue
+            if self.upstream != UPSTREAM_OPEN:
+                if code == EMPTY:
+                    continue
+                requests.rewind(requests.start)
+                self.waiting = True
+                if self.upstream == UPSTREAM_NONE:
+                    self.upstream = UPSTREAM_OPENING
+                break
+            if code == MALFORMED:
+                if run >= 0:
+                    out.append(requests.buf[run : requests.start])
+                    run = -1
+                rest = requests.rest()
+                # Redis never saw the command that broke: give it another broken one to judge.
+                out.append(_MALFORMED if self._discarding else rest)
+                self._expect(Slot(s.S_RAW))
+                self.state.lower(s.RAW)
+                self._piped = True
+                break
+            if code in (COMMAND, OPEN):
+                command = requests.command
+                if command.ours:
+                    if run >= 0:
+                        out.append(requests.buf[run : requests.start])
+                        run = -1
+                    self._call_in_place(code)
+                    continue
+                if command.kind == c.PASS:
+                    self.state.asking = False
+                    self._expect_one()
+                    if self._eval_names is not None and command.name == b"EVAL":
+                        self._remember_eval_name(b"eval")
+                else:
+                    if command.kind == c.WAIT and self._lane_used and self.state.countable():
+                        if run >= 0:
+                            out.append(requests.buf[run : requests.start])
+                            run = -1
+                        out.append(_WAIT_FOR_OURS)
+                        self._expect(Slot(s.S_DROP))
+                    if run < 0:
+                        run = requests.start
+                    if self._follow(code, run):
+                        run = -1
+                        continue
+                self._lane_used = False
+            if run < 0:
+                run = requests.start
+        if run >= 0:
+            if run == 0 and requests.pos == len(requests.buf):
+                out.append(requests.buf)
+            else:
+                out.append(requests.buf[run : requests.pos])
+        requests.release()
+
+    def _follow(self, code: int, run: int) -> bool:
+        """Forward a command whose effect on its connection must be watched.
+
+        True if the bytes from `run` on were forwarded here, with a command of our own behind.
+        """
+        requests = self._requests
+        command = requests.command
+        args = requests.arguments() if command.whole else []
+        slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
+        if slot is None:
+            self._expect_one()
+        else:
+            self._expect(slot)
+        self._lane_used = False
+        base = self._settings.base_db
+        if base and self._counting and slot is not None:
+            after_reset = slot.kind == s.S_RESET
+            if after_reset or (slot.kind in (s.S_AUTH, s.S_HELLO) and self.state.base_owed):
+                self.to_upstream.append(requests.buf[run : requests.end])
+                self._select_base()
+                return True
+        return False
+
+    def _select_base(self) -> None:
+        self.to_upstream.append(r.bulks(b"SELECT", b"%d" % self._settings.base_db))
+        self._expect(Slot(s.S_BASE))
+
+    def _call_in_place(self, code: int) -> None:
+        """A command of the family, on the private connection."""
+        requests = self._requests
+        state = self.state
+        self._lane_used = False
+        state.asking = False
+        if code == OPEN:
+            self._discarding = True
+            self._reject(r.TOO_LONG, _NOTHING_OURS)
+            return
+        call = self._call()
+        if call is None:
+            if state.multi:
+                self._reject(
+                    r.error("ERR RL.HELP is not allowed in transactions"),
+                    requests.buf[requests.start : requests.end],
+                )
+            else:
+                self.to_upstream.append(self._settings.grammar.help_call)
+                self._expect_one()
+            return
+        if call.reply:
+            self._reject(call.reply, requests.buf[requests.start : requests.end])
+            return
+        self._send_in_place(call)
+        if self._eval_names is not None:
+            self._remember_eval_name(requests.name.lower())
+
+    def _send_in_place(self, call: Call) -> None:
+        self.to_upstream.append(call.rule.eval)
+        self.to_upstream.append(call.key)
+        self.to_upstream.append(call.rule.tail)
+        self._expect(Slot(s.S_HIT))
+
+    def _local(self, reply: bytes) -> None:
+        """A reply of our own, when its turn comes."""
+        if self._slot_head is None and not self._replies.mid:
+            self.to_client.append(reply)
+        else:
+            self._expect(Slot(s.S_LOCAL, reply))
+
+    def _reject(self, error: bytes, written: bytes) -> None:
+        """A wrong command of the family: answered here where its place is certain, else by Redis,
+        which has never heard of it and aborts a transaction over it."""
+        if self.state.countable() and self._counting and not self.client_slow:
+            self._local(error)
+        else:
+            self.to_upstream.append(written)
+            self._expect(Slot(s.S_WRONG, error))
+
+    def _expect_one(self) -> None:
+        """One more reply that is passed on without a look."""
+        tail = self._slot_tail
+        if tail is not None and tail.kind == s.S_PASS:
+            if self._counting:
+                tail.count += 1
+            return
+        self._expect(Slot(s.S_PASS))
+
+    def _expect(self, slot: Slot) -> None:
+        if not self._counting:
+            if slot.kind == s.S_RAW and self._eval_names is not None:
+                self._eval_names = None  # frames can't be told any more either
+            return
+        if self._slot_count >= MAX_SLOTS and slot.kind != s.S_RAW:
+            self.state.lower(s.RAW)
+            slot = Slot(s.S_RAW)
+        if slot.kind == s.S_RAW:
+            self._counting = False
+        elif slot.kind == s.S_FRAMED:
+            self._counting = False
+            self._eval_names = []
+        tail = self._slot_tail
+        if tail is None:
+            self._slot_head = slot
+        else:
+            tail.next = slot
+        self._slot_tail = slot
+        self._slot_count += 1
+
+    def _remember_eval_name(self, name: bytes) -> None:
+        names = self._eval_names
+        if names is not None and len(names) < MAX_EVAL_NAMES:
+            names.append(name)
+
+    # -- the lane's side --------------------------------------------------------------------------
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        """`reply` is what `call` gets."""
+        call.reply = reply
+        if call is self._call_head:
+            self._emit_calls()
+
+    def lane_returned(self, call: Call) -> None:
+        """`call` was never sent, and all before it are answered: it goes another way."""
+        if call is not self._call_head:
+            return  # went with the first one
+        chain: Call | None = call
+        self._call_head = self._call_tail = None
+        self._call_count = 0
+        while chain is not None:
+            if chain.reply:
+                self._local(chain.reply)
+            elif self.upstream == UPSTREAM_OPEN:
+                self._send_in_place(chain)
+            chain = chain.next
+
+    def _emit_calls(self) -> None:
+        """Pass on the replies that have come, in order."""
+        if self._replies.mid:
+            return
+        call = self._call_head
+        while call is not None and call.reply:
+            self.to_client.append(call.reply)
+            self._call_count -= 1
+            call = call.next
+        self._call_head = call
+        if call is None:
+            self._call_tail = None
+            if self._closing:
+                self.closed = True
+                return
+
+    def resume(self) -> None:
+        """Take up what waited for the lane. To be called after a round of lane_answered()."""
+        if self.waiting and self.upstream != UPSTREAM_OPENING and not self._closing:
+            if self._call_count == 0 or (
+                not self._wait_empty and self._call_count <= MAX_ON_LANE // 2
+            ):
+                self._route()
+        elif self._eof:
+            self._finish_eof()
+
+    # -- the private connection's side ------------------------------------------------------------
+
+    def upstream_opened(self) -> None:
+        """The private connection is there."""
+        self.upstream = UPSTREAM_OPEN
+        self._last_private = self.now
+        if self._settings.base_db:
+            self._select_base()
+            return  # _answers() goes on
+        self._route()
+
+    def upstream_failed(self, why: str) -> None:
+        """The private connection could not be opened: what waited for it gets an error."""
+        self.upstream = UPSTREAM_NONE
+        self.waiting = False
+        error = r.unreachable(self._settings.where, why)
+        requests = self._requests
+        while not self._closing:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == MALFORMED:
+                self.to_client.append(error)
+                self._close()
+            elif code in (COMMAND, OPEN):
+                reply = error
+                if code == OPEN:
+                    self._discarding = True
+                elif requests.command.kind == c.QUIT:
+                    reply = b"+OK\r\n"
+                    self._close()
+                elif requests.command.ours:
+                    call = self._call()
+                    if call is not None and call.reply:
+                        reply = call.reply
+                self.to_client.append(reply)
+            elif self._discarding:
+                self._discarding = code == BODY
+        requests.release()
+        self._finish_eof()
+
+    def upstream_received(self, data: bytes) -> None:
+        """Bytes of the private connection."""
+        self._last_private = self.now
+        if self._raw_replies:
+            self.to_client.append(data)
+            return
+        self._replies.feed(data)
+        self._answers()
+
+    def upstream_lost(self) -> None:
+        """The private connection ended: answer what certainly was ours, then close."""
+        if self._closing:
+            return
+        self.upstream = UPSTREAM_LOST
+        self.waiting = False
+        replies = self._replies
+        slot = self._slot_head
+        if not self._raw_replies:
+            broken_off = replies.mid
+            if slot is None or slot.kind not in (s.S_DROP, s.S_BASE):
+                left = replies.rest()
+                if left:
+                    broken_off = True
+                    self.to_client.append(left)
+            while slot is not None and not broken_off:
+                if slot.kind == s.S_HIT:
+                    self.to_client.append(r.LOST)
+                elif slot.kind == s.S_LOCAL:
+                    self.to_client.append(slot.data)
+                elif slot.kind not in (s.S_DROP, s.S_BASE):
+                    break
+                slot = slot.next
+        self._slot_head = self._slot_tail = None
+        self._replies = ReplyFramer()
+        self._close()
+
+    def _answers(self) -> None:
+        """Pass on what the private connection answered, slot by slot."""
+        replies = self._replies
+        data = replies.buf
+        size = len(data)
+        start = replies.pos  # of what goes as it came
+        opened = False
+        while True:
+            slot = self._slot_head
+            if slot is None:
+                replies.skip(0)  # pushes come any time
+                if replies.pos < size and not replies.mid and not replies.at_push():
+                    self._go_raw()  # nobody asked for this
+                break
+            kind = slot.kind
+            if kind == s.S_PASS:
+                slot.count -= replies.skip(slot.count)
+                if replies.broken:
+                    self._go_raw()
+                    break
+                if slot.count > 0:
+                    break
+                self._pop()
+                continue
+            if replies.mid or replies.at_push():
+                replies.skip(0)
+                if replies.mid or replies.at_push():
+                    break
+            if kind == s.S_LOCAL:
+                self._pass_on(data, start)
+                start = replies.pos
+                self.to_client.append(slot.data)
+                self._pop()
+                continue
+            if kind == s.S_RAW:
+                self._go_raw()
+                break
+            if kind == s.S_FRAMED:
+                start = self._framed_answers(start)
+                break
+            line = replies.line()
+            if not line:
+                break
+            swallowed: bytes | None = None
+            if kind in (s.S_DROP, s.S_BASE):
+                swallowed = b""
+            elif kind == s.S_WRONG:
+                if line.startswith(b"-ERR unknown command"):
+                    swallowed = slot.data
+            elif kind == s.S_HIT and line.startswith(b"-"):
+                cleaned = r.clean_error(line)
+                if cleaned != line:
+                    swallowed = cleaned
+            if swallowed is not None:
+                before = replies.pos
+                frame = replies.frame()
+                if not frame:
+                    break
+                if before > start:
+                    self.to_client.append(data[start:before])
+                if swallowed:
+                    self.to_client.append(swallowed)
+                start = replies.pos
+                self.state.answered(slot, line)
+                self._pop()
+                if kind == s.S_BASE and self.waiting and self._call_count == 0:
+                    opened = True
+                continue
+            self.state.answered(slot, line)
+            if kind in (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET):
+                self._lane = None  # another identity
+            slot.kind = s.S_PASS
+            slot.count = 1
+        self._pass_on(data, start)
+        if self._raw_replies:
+            left = replies.rest()
+            if left:
+                self.to_client.append(left)
+        else:
+            replies.release()
+        if opened:
+            self._route()
+        elif self._call_head is not None:
+            self._emit_calls()
+            self.resume()
+
+    def _pass_on(self, data: bytes, start: int) -> None:
+        end = self._replies.pos
+        if end > start:
+            self.to_client.append(data if start == 0 and end == len(data) else data[start:end])
+
+    def _pop(self) -> None:
+        slot = self._slot_head
+        assert slot is not None
+        self._slot_head = slot.next
+        self._slot_count -= 1
+        if slot.next is None:
+            self._slot_tail = None
+
+    def _go_raw(self) -> None:
+        """From here on replies are passed on as they come."""
+        self._raw_replies = True
+        self._counting = False
+        self._slot_head = self._slot_tail = None
+        self.state.lower(s.RAW)
+
+    def _framed_answers(self, start: int) -> int:
+        """Subscribed: pass frames on, but let an error about our EVAL name what the client sent.
+
+        Returns where the bytes begin that were not passed on here.
+        """
+        replies = self._replies
+        data = replies.buf
+        names = self._eval_names
+        if names is None:
+            self._go_raw()
+            return start
+        while replies.pos < len(data):
+            if not replies.mid and data.startswith(b"-ERR Can't execute 'eval'", replies.pos):
+                if not replies.line():
+                    break
+                name = names.pop(0) if names else b"eval"
+                self._pass_on(data, start)
+                line = replies.frame()
+                self.to_client.append(line.replace(b"'eval'", b"'" + name + b"'", 1))
+                start = replies.pos
+                continue
+            before = replies.pos
+            replies.skip(1)
+            if replies.broken:
+                self._go_raw()
+                break
+            if replies.pos == before:
+                break
+        return start

@@ -1,0 +1,339 @@
+"""What Redis holds for one client's private connection, as far as it can be known for certain.
+
+Pure bookkeeping: `sent()` is told of each command as it goes upstream and says what must be watched
+for in its reply, `answered()` is told that reply's first line. Nothing here sees a socket, and
+nothing here decides where a command goes: it only answers whether the connection is *plain* (no
+state that a hit could notice), *known* (whose it is, and in which database) and *probed* (Redis
+itself let a hit of it pass).
+
+    level     PLAIN    every command was of the table, every reply is one frame
+              COUNTED  something unknown was sent: private until RESET is answered +RESET
+              FRAMED   replies are frames but can't be counted (subscriptions): private for good
+              RAW      nothing is certain of the replies: private for good
+
+Levels fall when a command is *sent*, and rise only when its reply is *seen* at its own place. Every
+flag that a later request could have set again carries the count of such requests (`_gen`), and a
+reply lifts it only if nothing has happened since its request.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import commands as c
+from .commands import Command
+
+RAW: Final = 0
+FRAMED: Final = 1
+COUNTED: Final = 2
+PLAIN: Final = 3
+
+# What a reply is waited for. PASS frames are passed on without a look; the others are looked at.
+S_PASS: Final = 0
+S_LOCAL: Final = 1  # no reply of the server's: `data` goes to the client when its turn comes
+S_DROP: Final = 2  # the reply of a command of our own
+S_HIT: Final = 3  # the reply of a hit
+S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
+S_RAW: Final = 5  # no counting from here on
+S_FRAMED: Final = 6  # frames, but not countable, from here on
+S_AUTH: Final = 7
+S_SELECT: Final = 8
+S_RESET: Final = 9
+S_EXEC: Final = 10
+S_DISCARD: Final = 11
+S_UNWATCH: Final = 12
+S_QUIT: Final = 13
+S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
+S_BASE: Final = 15  # our own SELECT of the database of --upstream, dropped
+S_HELLO: Final = 16  # with AUTH in it: unlike AUTH's, its error may hide a success
+
+
+class Identity:
+    """What Redis knows a connection by. `user` and `password` are None before any AUTH."""
+
+    __slots__ = ("db", "password", "user")
+
+    def __init__(self, user: bytes | None, password: bytes | None, db: int) -> None:
+        self.user = user
+        self.password = password
+        self.db = db
+
+    def key(self) -> tuple[bytes | None, bytes | None, int]:
+        """What lanes are told apart by."""
+        return (self.user, self.password, self.db)
+
+
+class Slot:
+    """One reply that the private connection owes, in the order of the requests."""
+
+    __slots__ = ("count", "data", "gen", "identity", "kind", "next", "watch_gen")
+
+    def __init__(self, kind: int, data: bytes = b"") -> None:
+        self.kind = kind
+        self.count = 1  # of a PASS: how many in a row
+        self.data = data
+        self.gen = 0
+        self.watch_gen = 0
+        self.identity: Identity | None = None
+        self.next: Slot | None = None
+
+
+class ConnectionState:
+    """The state of one private connection. See the head of this module."""
+
+    __slots__ = (
+        "_level_gen",
+        "_multi_gen",
+        "_watch_gen",
+        "asking",
+        "base_db",
+        "base_owed",
+        "chosen_db",
+        "identity",
+        "known",
+        "level",
+        "multi",
+        "probed",
+        "quitting",
+        "watching",
+    )
+
+    def __init__(self, base_db: int) -> None:
+        self.base_db = base_db  # the database of --upstream
+        self.level: int = PLAIN
+        self.identity = Identity(None, None, base_db)
+        self.known = True
+        self.probed = False
+        self.multi = False  # perhaps inside MULTI
+        self.watching = False  # perhaps keys are watched
+        self.asking = False  # the next command follows ASKING
+        self.quitting = False  # QUIT was answered +OK
+        self.chosen_db = False  # the client itself chose its database
+        self.base_owed = base_db != 0  # our SELECT has not succeeded yet
+        self._level_gen: int = 0
+        self._multi_gen: int = 0
+        self._watch_gen: int = 0
+
+    def plain(self) -> bool:
+        """Whether a hit may travel elsewhere without anybody being able to tell."""
+        return (
+            self.level == PLAIN
+            and self.known
+            and self.probed
+            and not self.multi
+            and not self.watching
+            and not self.asking
+            and not self.quitting
+            and (self.chosen_db or not self.base_owed)
+        )
+
+    def countable(self) -> bool:
+        """Whether a reply of our own can be put at its place among the server's."""
+        return self.level == PLAIN and not self.multi
+
+    def lower(self, level: int) -> None:
+        """Trust no more than `level` from this request on."""
+        self._level_gen += 1
+        self.level = min(self.level, level)
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def sent(self, command: Command, args: list[bytes], complete: bool) -> Slot | None:
+        """A command goes upstream now. The slot to wait for its reply, or None for a plain one.
+
+        `args` are its arguments without the name, if the command's row asks for them; `complete`
+        tells whether these are all, or whether the rest was too long to be looked at.
+        """
+        kind = command.kind
+        self.asking = kind == c.ASKING
+        if kind in (c.PASS, c.ASKING, c.WAIT):
+            return None
+        if self.level < PLAIN:
+            return self._sent_private(kind)
+        if kind == c.MULTI:
+            self.multi = True
+            self._multi_gen += 1
+            return None
+        if kind == c.EXEC:
+            return self._transaction_slot(S_EXEC)
+        if kind == c.DISCARD:
+            return self._transaction_slot(S_DISCARD)
+        if kind == c.WATCH:
+            self.watching = True
+            self._watch_gen += 1
+            return None
+        if kind == c.UNWATCH:
+            return self._transaction_slot(S_UNWATCH)
+        if kind == c.QUIT:
+            return Slot(S_QUIT)
+        if kind == c.RESET:
+            return self._reset_slot()
+        if kind == c.PUBSUB:
+            if self.multi:  # EXEC's length will lie
+                return self._fall(RAW)
+            return self._fall(FRAMED)
+        if kind == c.STREAM:
+            return self._fall(RAW)
+        if kind == c.SCRIPT:
+            if args and args[0].upper() in c.SCRIPT_STATELESS:
+                return None
+            return self._fall(RAW)  # SCRIPT DEBUG puts the connection under a debugger
+        if kind == c.CLIENT:
+            return self._sent_client(args)
+        if self.multi or not complete or kind == c.UNKNOWN:
+            return self._fall(COUNTED)
+        if kind == c.SELECT:
+            return self._sent_select(args)
+        if kind == c.AUTH:
+            return self._sent_auth(args)
+        return self._sent_hello(args)
+
+    def _sent_private(self, kind: int) -> Slot | None:
+        if self.level == COUNTED:
+            if kind == c.RESET:
+                return self._reset_slot()
+            if kind in (c.MULTI, c.STREAM, c.CLIENT, c.SCRIPT):
+                return self._fall(RAW)
+            if kind == c.PUBSUB:
+                return self._fall(FRAMED)
+        elif self.level == FRAMED and kind in (c.MULTI, c.STREAM, c.CLIENT, c.SCRIPT):
+            return self._fall(RAW)
+        self._level_gen += 1
+        return None
+
+    def _fall(self, level: int) -> Slot | None:
+        self.lower(level)
+        if self.level == RAW:
+            return Slot(S_RAW)
+        if self.level == FRAMED:
+            return Slot(S_FRAMED)
+        return None
+
+    def _transaction_slot(self, kind: int) -> Slot:
+        slot = Slot(kind)
+        slot.gen = self._multi_gen
+        slot.watch_gen = self._watch_gen
+        return slot
+
+    def _reset_slot(self) -> Slot:
+        slot = Slot(S_RESET)
+        slot.gen = self._level_gen
+        slot.watch_gen = self._multi_gen + self._watch_gen
+        return slot
+
+    def _sent_client(self, args: list[bytes]) -> Slot | None:
+        word = args[0].upper() if args else b""
+        if word in c.CLIENT_STATELESS:
+            return None
+        if word == b"REPLY" or not args:
+            return self._fall(RAW)
+        if word in c.CLIENT_IF_REFUSED and not self.multi:
+            return Slot(S_IF_REFUSED)
+        return self._fall(COUNTED)
+
+    def _sent_select(self, args: list[bytes]) -> Slot | None:
+        slot = Slot(S_SELECT)
+        word = args[0] if len(args) == 1 else b""
+        if word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0"):
+            slot.identity = Identity(None, None, int(word))
+        return slot
+
+    def _sent_auth(self, args: list[bytes]) -> Slot | None:
+        slot = Slot(S_AUTH)
+        if len(args) == 1:
+            slot.identity = Identity(b"default", args[0], 0)
+        elif len(args) == 2:
+            slot.identity = Identity(args[0], args[1], 0)
+        return slot
+
+    def _sent_hello(self, args: list[bytes]) -> Slot | None:
+        index = 1
+        found: Identity | None = None
+        times = 0
+        while index < len(args):
+            word = args[index].upper()
+            if word == b"AUTH" and index + 2 < len(args):
+                found = Identity(args[index + 1], args[index + 2], 0)
+                times += 1
+                index += 3
+            elif word == b"SETNAME" and index + 1 < len(args):
+                index += 2
+            else:
+                break
+        if times == 0:
+            return None
+        slot = Slot(S_HELLO)
+        slot.identity = found
+        return slot
+
+    # -- replies ----------------------------------------------------------------------------------
+
+    def answered(self, slot: Slot, line: bytes) -> None:
+        """The reply that `slot` waited for begins with `line`."""
+        kind = slot.kind
+        refused = line.startswith(b"-")
+        if kind in (S_AUTH, S_HELLO):
+            self._answered_auth(slot, refused)
+        elif kind == S_SELECT:
+            if not refused:
+                self.chosen_db = True
+                if slot.identity is None or line != b"+OK\r\n":
+                    self.lower(COUNTED)
+                else:
+                    old = self.identity
+                    self.identity = Identity(old.user, old.password, slot.identity.db)
+        elif kind == S_RESET:
+            self._answered_reset(slot, line)
+        elif kind == S_EXEC:
+            if not refused or line.startswith((b"-EXECABORT", b"-ERR EXEC without MULTI")):
+                self._transaction_over(slot)
+        elif kind == S_DISCARD:
+            if line == b"+OK\r\n" or line.startswith(b"-ERR DISCARD without MULTI"):
+                self._transaction_over(slot)
+        elif kind == S_UNWATCH:
+            if line == b"+OK\r\n" and slot.watch_gen == self._watch_gen:
+                self.watching = False
+        elif kind == S_QUIT:
+            if not refused:
+                self.quitting = True
+        elif kind == S_IF_REFUSED:
+            if not refused:
+                self.lower(COUNTED)
+        elif kind == S_BASE:
+            if line == b"+OK\r\n":
+                self.base_owed = False
+        elif kind == S_HIT and not line.startswith(b"-NOAUTH") and not line.startswith(b"+"):
+            self.probed = True
+
+    def _answered_auth(self, slot: Slot, refused: bool) -> None:
+        if refused and slot.kind == S_AUTH:
+            return
+        if slot.identity is None or refused:
+            self.known = False
+        else:
+            found = slot.identity
+            self.identity = Identity(found.user, found.password, self.identity.db)
+            self.known = True
+        self.probed = False
+
+    def _answered_reset(self, slot: Slot, line: bytes) -> None:
+        if line != b"+RESET\r\n":
+            if not line.startswith(b"-"):
+                self.lower(RAW)
+            return
+        if slot.gen == self._level_gen:
+            self.level = PLAIN
+        if slot.watch_gen == self._multi_gen + self._watch_gen:
+            self.multi = False
+            self.watching = False
+        self.identity = Identity(None, None, self.base_db)
+        self.known = True
+        self.probed = False
+        self.chosen_db = False
+        self.base_owed = self.base_db != 0
+
+    def _transaction_over(self, slot: Slot) -> None:
+        if slot.gen == self._multi_gen:
+            self.multi = False
+        if slot.watch_gen == self._watch_gen:
+            self.watching = False

@@ -1,0 +1,204 @@
+"""Connections to Redis: how one is opened, a client's private one, and the proxy's own control
+connection. Knows nothing of what travels on them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import hiredis
+
+from . import replies
+from .config import Address, Upstream
+from .scripts import Script
+
+log = logging.getLogger("rlproxy")
+
+_RETRY_FIRST_S: Final = 0.05
+_RETRY_MOST_S: Final = 1.0
+_PING_S: Final = 5.0
+
+
+class Target:
+    """Opens connections to one address. `where` names it in errors and logs."""
+
+    __slots__ = ("_address", "_timeout_s", "where")
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self.where = str(address)
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """A new connection with a protocol of its own. Raises OSError with a reason to show."""
+        loop = asyncio.get_running_loop()
+        address = self._address
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if address.path:
+                    transport, _ = await loop.create_unix_connection(protocol, address.path)
+                else:
+                    transport, _ = await loop.create_connection(
+                        protocol, address.host, address.port
+                    )
+        except TimeoutError:
+            raise OSError(f"no connection within {self._timeout_s:g} s") from None
+        return transport
+
+
+def reason(error: OSError) -> str:
+    """What to tell a person of a failed connection."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, FileNotFoundError):
+        return "no such socket"
+    return error.strerror or str(error) or type(error).__name__
+
+
+class Control(asyncio.Protocol):
+    """The proxy's own connection: tells who the server is and loads the scripts on it, again
+    after every reconnect. Runs until cancelled; a server that is away is waited for."""
+
+    def __init__(
+        self,
+        target: Target,
+        upstream: Upstream,
+        scripts: dict[str, Script],
+        on_server: Callable[[str, int], None],
+    ) -> None:
+        self._target = target
+        self._upstream = upstream
+        self._scripts = scripts
+        self._on_server = on_server  # told its name and version, and its timeout in seconds
+        self._reader = hiredis.Reader()
+        self._waiting: asyncio.Future[Any] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._reload = asyncio.Event()
+        self.settled = asyncio.Event()  # the first attempt is over, well or not
+        self.problem = ""  # why the server can't be used fully; empty if it can
+
+    # -- protocol ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._reader = hiredis.Reader()
+        self._lost.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._reader.feed(data)
+        try:
+            reply = self._reader.gets()
+        except hiredis.ProtocolError as error:
+            self._fail(OSError(f"not a Redis server: {error}"))
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        if reply is not False and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._lost.set()
+        self._fail(OSError("connection closed by the server"))
+
+    def _fail(self, error: OSError) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """A script is missing on the server: load them again soon."""
+        self._reload.set()
+
+    async def run(self) -> None:
+        """Connect, prepare, watch; for ever."""
+        pause_s = _RETRY_FIRST_S
+        warned = ""
+        while True:
+            try:
+                self._transport = await self._target.connect(lambda: self)
+                await self._prepare()
+                if self.problem:
+                    log.warning("%s: %s", self._target.where, self.problem)
+                elif warned:
+                    log.warning("Redis at %s is back", self._target.where)
+                warned = ""
+                pause_s = _RETRY_FIRST_S
+                self.settled.set()
+                await self._watch()
+                why = "connection lost"
+            except OSError as error:
+                why = reason(error)
+            finally:
+                if self._transport is not None:
+                    self._transport.abort()
+                    self._transport = None
+            if why != warned:
+                log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, why)
+                warned = why
+            self.problem = why
+            self.settled.set()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MOST_S)
+
+    async def _ask(self, *words: bytes) -> Any:
+        if self._transport is None or self._lost.is_set():
+            raise OSError("connection closed by the server")
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._transport.write(replies.bulks(*words))
+        return await self._waiting
+
+    async def _prepare(self) -> None:
+        self.problem = ""
+        hello = [b"HELLO", b"3"]
+        if self._upstream.password is not None:
+            user = self._upstream.user or "default"
+            hello += [b"AUTH", user.encode(), self._upstream.password.encode()]
+        hello += [b"SETNAME", b"rlproxy-control"]
+        greeting = await self._ask(*hello)
+        if isinstance(greeting, hiredis.ReplyError):
+            self.problem = f"{greeting}; scripts will go by EVAL, as each client"
+            return
+        facts = greeting if isinstance(greeting, dict) else {}
+        name = facts.get(b"server", b"redis").decode().capitalize()
+        version = facts.get(b"version", b"?").decode()
+        timeout_s = 0
+        answer = await self._ask(b"CONFIG", b"GET", b"timeout")
+        if isinstance(answer, dict):
+            text = answer.get(b"timeout", b"0")
+            timeout_s = int(text) if text.isdigit() else 0
+        self._on_server(f"{name} {version}", timeout_s)
+        await self._load()
+
+    async def _load(self) -> None:
+        self._reload.clear()
+        for script in self._scripts.values():
+            answer = await self._ask(b"SCRIPT", b"LOAD", script.source)
+            if isinstance(answer, hiredis.ReplyError):
+                self.problem = f"SCRIPT LOAD: {answer}; scripts will go by EVAL first"
+                return
+
+    async def _watch(self) -> None:
+        """Until the connection is lost: load the scripts when asked, and see that it lives."""
+        while not self._lost.is_set():
+            waits = [
+                asyncio.ensure_future(self._lost.wait()),
+                asyncio.ensure_future(self._reload.wait()),
+            ]
+            try:
+                await asyncio.wait(waits, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            if self._lost.is_set():
+                return
+            async with asyncio.timeout(_PING_S):
+                if self._reload.is_set():
+                    await self._load()
+                else:
+                    await self._ask(b"PING")

