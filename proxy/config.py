@@ -39,7 +39,8 @@ class Address:
 @dataclass(frozen=True)
 class Upstream:
     """The Redis behind the proxy. The credentials are for the proxy's own control connection;
-    `db` is the database that clients start in. `address` is None for `embedded:`."""
+    `db` is the database that clients start in. `address` is None for `embedded:`.
+    """
 
     address: Address | None
     db: int = 0

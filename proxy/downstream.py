@@ -1,5 +1,6 @@
 """A client's socket and its private connection: moves bytes between them and their session, and
-pauses whichever side is faster. Decides nothing about commands."""
+pauses whichever side is faster. Decides nothing about commands.
+"""
 
 from __future__ import annotations
 

@@ -314,7 +314,8 @@ class RequestFramer:
 
     def _open(self, pos: int, left: int) -> int:
         """An incomplete command that may stream; `pos`, where `left` more arguments begin, may lie
-        behind the buffer. A header that can't be read yet stays in the buffer."""
+        behind the buffer. A header that can't be read yet stays in the buffer.
+        """
         size = len(self.buf)
         self._args_left = left
         if pos > size:

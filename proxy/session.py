@@ -480,7 +480,8 @@ class Session:
 
     def _reject(self, error: bytes, written: bytes) -> None:
         """A wrong command of the family: answered here where its place is certain, else by Redis,
-        which has never heard of it and aborts a transaction over it."""
+        which has never heard of it and aborts a transaction over it.
+        """
         if self.state.countable() and self._counting and not self.client_slow:
             self._local(error)
         else:

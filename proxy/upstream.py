@@ -1,5 +1,6 @@
 """Connections to Redis: how one is opened, a client's private one, and the proxy's own control
-connection. Knows nothing of what travels on them."""
+connection. Knows nothing of what travels on them.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def reason(error: OSError) -> str:
 
 class Control(asyncio.Protocol):
     """The proxy's own connection: tells who the server is and loads the scripts on it, again
-    after every reconnect. Runs until cancelled; a server that is away is waited for."""
+    after every reconnect. Runs until cancelled; a server that is away is waited for.
+    """
 
     def __init__(
         self,
