@@ -106,13 +106,13 @@ class Downstream(asyncio.Protocol):
         session = self._session
         upstream = self._upstream
         if session.to_upstream:
+            data = _taken(session.to_upstream)
             if upstream is not None:
-                _write(upstream, session.to_upstream)
-            session.to_upstream.clear()
+                upstream.write(data)
         if session.to_client:
+            data = _taken(session.to_client)
             if not transport.is_closing():
-                _write(transport, session.to_client)
-            session.to_client.clear()
+                transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
         if session.wants_eof and not self._eof_sent and upstream is not None:
@@ -218,8 +218,8 @@ class _Upstream(asyncio.Protocol):
         self._client.upstream_lost()
 
 
-def _write(transport: asyncio.Transport, parts: list[bytes]) -> None:
-    if len(parts) == 1:
-        transport.write(parts[0])
-    else:
-        transport.write(b"".join(parts))
+def _taken(parts: list[bytes]) -> bytes:
+    """All of `parts`, which is empty afterwards: a write may call back and come here again."""
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    parts.clear()
+    return data
