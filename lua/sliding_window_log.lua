@@ -11,15 +11,14 @@
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME LINDEX LINDEX LLEN RPUSH PEXPIRE, and LTRIM with a few LINDEX where hits
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
-local call, pcall = redis.call, redis.pcall
-local key, max, window, unit = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local cost, peek, clock = tonumber(ARGV[4] or 1), ARGV[5] == 'peek', tonumber(ARGV[6])
+local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
+local key, max, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local cost, peek, clock = number(ARGV[4] or 1), ARGV[5] == 'peek', number(ARGV[6])
 if not clock then
   local time = call('TIME')
   clock = time[1] * 1000000 + time[2]
 end
 
-local function stamp(index) return tonumber(call('LINDEX', key, index)) end
 local now, dead, length, newest = clock, 0, 0, nil
 local oldest = pcall('LINDEX', key, 0)
 if oldest then
@@ -28,7 +27,7 @@ if oldest then
   if #oldest ~= 16 or #newest ~= 16 or not (oldest .. newest):find('^%d+$') then
     return redis.error_reply('ERR the key holds no LOG limiter')
   end
-  oldest, newest, length = tonumber(oldest), tonumber(newest), call('LLEN', key)
+  oldest, newest, length = number(oldest), number(newest), call('LLEN', key)
   if newest > clock then
     now = newest
     -- further ahead than this rule can have put it: its hits count as of just now
@@ -37,7 +36,7 @@ if oldest then
       if not peek then
         call('LTRIM', key, -length, -1)
         for index = 0, length - 1 do call('LSET', key, index, clock) end
-        call('PEXPIRE', key, math.ceil(window / 1000) + 1)
+        call('PEXPIRE', key, ceil(window / 1000) + 1)
       end
     end
   end
@@ -45,12 +44,13 @@ if oldest then
     dead = length
   elseif oldest <= now - window then
     -- the first stamp alive is in (dead, alive]: gallop from the oldest, then halve
+    local function gone(index) return number(call('LINDEX', key, index)) <= now - window end
     local alive, step = length - 1, 1
-    while step < alive and stamp(step) <= now - window do dead, step = step, step * 2 end
+    while step < alive and gone(step) do dead, step = step, step * 2 end
     if step < alive then alive = step end
     while alive - dead > 1 do
       local middle = math.floor((dead + alive) / 2)
-      if stamp(middle) <= now - window then dead = middle else alive = middle end
+      if gone(middle) then dead = middle else alive = middle end
     end
     dead = alive
   end
@@ -62,13 +62,14 @@ local reset = count > 0 and newest + window - clock or 0
 if cost > 0 and room < 0 then
   local retry = -1
   if cost <= max then
-    local blocker = room == -1 and dead == 0 and oldest or stamp(dead - room - 1)
-    retry = math.ceil((blocker + window - clock) / unit)
+    local blocker = oldest
+    if room ~= -1 or dead ~= 0 then blocker = number(call('LINDEX', key, dead - room - 1)) end
+    retry = ceil((blocker + window - clock) / unit)
   end
-  return {1, max, math.max(0, max - count), retry, math.ceil(reset / unit)}
+  return {1, max, math.max(0, max - count), retry, ceil(reset / unit)}
 end
 if cost == 0 or peek then
-  return {0, max, math.max(0, max - count), -1, math.ceil(reset / unit)}
+  return {0, max, math.max(0, max - count), -1, ceil(reset / unit)}
 end
 
 local pushed
@@ -85,5 +86,5 @@ end
 if type(pushed) == 'table' then return pushed end
 if dead > 0 then call('LTRIM', key, dead, -1) end
 reset = now + window - clock
-call('PEXPIRE', key, math.ceil(reset / 1000) + 1)
-return {0, max, room, -1, math.ceil(reset / unit)}
+call('PEXPIRE', key, ceil(reset / 1000) + 1)
+return {0, max, room, -1, ceil(reset / unit)}

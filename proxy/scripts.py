@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+import string
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-MAX_EVAL_BYTES: Final = 4096  # of a stripped script: it travels with every hit that goes by EVAL
+MAX_EVAL_BYTES: Final = 2048  # of a stripped script: it travels with every hit that goes by EVAL
 
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
 _CONTINUED: Final = re.compile(r"^--\s{3,}(\S.*)$")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_TOKEN: Final = re.compile(
+    r"--[^\n]*|'(?:[^'\\]|\\.)*'|[A-Za-z_]\w*|\d+(?:\.\d+)?|\.\.\.|\.\.|[=~<>]=|\S"
+)
+_GLUED: Final = re.compile(r"\w\w|--|\[\[")
 _ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
 
 
@@ -71,9 +78,46 @@ def parse_header(name: str, text: str) -> dict[str, str]:
 
 
 def strip(text: str) -> bytes:
-    """The script without comment lines, indentation and blank lines."""
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("--")).encode()
+    """The same script in fewer bytes: no comments, no needless blanks, short local names.
+
+    Redis hashes the body of every EVAL, and a hit in MULTI carries it along. A local may not share
+    its name with a table field written `name =`.
+    """
+    tokens = [token for token in _TOKEN.findall(text) if not token.startswith("--")]
+    short = _short_names(tokens)
+    out: list[str] = []
+    last = ""
+    for token in tokens:
+        word = token if last in (".", ":") else short.get(token, token)
+        if out and (_GLUED.match(out[-1][-1] + word[0]) or (last[0].isdigit() and word == "..")):
+            out.append(" ")
+        out.append(word)
+        last = token
+    return "".join(out).encode()
+
+
+def _short_names(tokens: list[str]) -> dict[str, str]:
+    """A short name for each that is declared by `local`, `for` or as a parameter."""
+    declared: list[str] = []
+    listing = False  # inside a list of names that are being declared
+    before = ""
+    for token in tokens:
+        if token in ("local", "for"):
+            listing = True
+        elif listing and token not in ("function", ",", "("):
+            listing = before in ("local", "for", "function", ",", "(") and token != ")"
+            if listing and token not in declared:
+                declared.append(token)
+        before = token
+    taken = {token for token in tokens if token not in declared}
+    free = (name for name in _names() if name not in taken)
+    return {name: next(free) for name in declared}
+
+
+def _names() -> Iterator[str]:
+    letters = string.ascii_letters
+    yield from letters
+    yield from (first + second for first in letters for second in letters)
 
 
 def directory() -> Path:
