@@ -1,0 +1,28 @@
+# Build: docker build -t rlproxy .
+# Run:   docker run -p 6380:6380 rlproxy --listen 0.0.0.0:6380 --upstream redis://my-redis:6379
+
+# -- the wheel, compiled ---------------------------------------------------------------------------
+FROM python:3.13-slim AS build
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY pyproject.toml setup.py README.md LICENSE ./
+COPY proxy proxy
+COPY lua lua
+ENV RLPROXY_COMPILE=1
+RUN pip wheel --no-cache-dir --wheel-dir /wheels ".[embedded]"
+
+# -- what runs -------------------------------------------------------------------------------------
+FROM python:3.13-slim
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir --no-index --find-links /wheels "rlproxy[embedded]" \
+    && useradd --system --no-create-home rlproxy
+USER rlproxy
+EXPOSE 6380
+# A liveness check: the port answers. Any reply will do, also that Redis is away or wants a password.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
+    CMD ["python", "-m", "proxy.health", "127.0.0.1:6380"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["rlproxy"]
+CMD ["--listen", "0.0.0.0:6380"]
