@@ -30,6 +30,7 @@ ASKING: Final = 15
 WAIT: Final = 16  # speaks of the writes of its own connection
 PUBSUB: Final = 17  # the number of replies is not one, but each is a frame
 STREAM: Final = 18  # from here on replies can't be counted
+HTTP: Final = 19  # Redis closes its connection without a word, unsent replies included
 
 
 class Command:
@@ -103,10 +104,12 @@ FOLLOWED: Final[dict[bytes, int]] = {
     b"REPLCONF": STREAM,  # REPLCONF ACK gives no reply
     b"SHUTDOWN": STREAM,  # no reply where it succeeds
     b"DEBUG": STREAM,  # DEBUG PROTOCOL answers with pushes
+    b"POST": HTTP,
+    b"HOST:": HTTP,
 }
 
 # Known, and left out of every list on purpose: they leave state that the session does not follow.
-STATEFUL: Final = b"READONLY READWRITE PFDEBUG PFSELFTEST POST HOST:"
+STATEFUL: Final = b"READONLY READWRITE PFDEBUG PFSELFTEST"
 
 # Subcommands of CLIENT that leave nothing on their connection that a hit could notice.
 CLIENT_STATELESS: Final = frozenset(

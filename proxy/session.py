@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from . import commands as c
 from . import replies as r
 from . import state as s
@@ -31,6 +33,7 @@ MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
 MAX_EVAL_NAMES: Final = 1024
+LAST_BYTES: Final = 128  # where a protocol error would stand
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -63,6 +66,7 @@ class Call:
         self.next: Call | None = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Lane:
     """What a session sees of a lane."""
 
@@ -120,6 +124,8 @@ class Session:
         "_eval_names",
         "_lane",
         "_lane_used",
+        "_hushed",
+        "_last_bytes",
         "_last_private",
         "_piped",
         "_raw_replies",
@@ -174,6 +180,8 @@ class Session:
         self._raw_replies = False
         self._eval_names: list[bytes] | None = None
         self._last_private: float = 0.0
+        self._last_bytes: bytes = b""  # of the replies, while more are owed
+        self._hushed = False  # Redis will close without a word
         # replies of the lane
         self._lane: Lane | None = None
         self._lane_used = False  # since the last command on the private connection
@@ -419,6 +427,8 @@ class Session:
         command = requests.command
         args = requests.arguments() if command.whole else []
         slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
+        if command.kind == c.HTTP:
+            self._hushed = True
         if slot is None:
             self._expect_one()
         else:
@@ -636,6 +646,8 @@ class Session:
                 if left:
                     broken_off = True
                     self.to_client.append(left)
+            if self._hushed or self._last_bytes.find(b"-ERR Protocol error") >= 0:
+                broken_off = True  # Redis closed on purpose, and has said what it had to say
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
                     self.to_client.append(r.LOST)
@@ -728,6 +740,7 @@ class Session:
                 self.to_client.append(left)
         else:
             replies.release()
+            self._last_bytes = data[-LAST_BYTES:] if self._slot_head is not None else b""
         if opened:
             self._route()
         elif self._call_head is not None:

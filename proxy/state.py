@@ -172,7 +172,7 @@ class ConnectionState:
             if self.multi:  # EXEC's length will lie
                 return self._fall(RAW)
             return self._fall(FRAMED)
-        if kind == c.STREAM:
+        if kind in (c.STREAM, c.HTTP):
             return self._fall(RAW)
         if kind == c.SCRIPT:
             if args and args[0].upper() in c.SCRIPT_STATELESS:
@@ -192,11 +192,11 @@ class ConnectionState:
         if self.level == COUNTED:
             if kind == c.RESET:
                 return self._reset_slot()
-            if kind in (c.MULTI, c.STREAM, c.CLIENT, c.SCRIPT):
+            if kind in (c.MULTI, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
                 return self._fall(RAW)
             if kind == c.PUBSUB:
                 return self._fall(FRAMED)
-        elif self.level == FRAMED and kind in (c.MULTI, c.STREAM, c.CLIENT, c.SCRIPT):
+        elif self.level == FRAMED and kind in (c.MULTI, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
             return self._fall(RAW)
         self._level_gen += 1
         return None
