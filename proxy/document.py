@@ -1,0 +1,47 @@
+"""The tables of README.md that follow from the code: prints them, or writes them into the file.
+
+`python -m proxy.document README.md` replaces what stands between `<!-- NAME: ... -->` and
+`<!-- /NAME -->`; a test holds that nothing would change.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from .config import OPTIONS
+
+
+def options() -> str:
+    """The table of options."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for option in OPTIONS:
+        metavar = option.metavar.replace("|", "\\|")
+        about = option.help.replace("|", "\\|")
+        rows.append(f"| `{option.flag} {metavar}` | `{option.default}` | {about} |")
+    rows.append("")
+    rows.append(
+        "Each is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...); the "
+        "command line wins. Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage."
+    )
+    return "\n".join(rows)
+
+
+TABLES = {"options": options}
+
+
+def filled(text: str) -> str:
+    """`text` with every table as it follows from the code now."""
+    for name, table in TABLES.items():
+        begin = re.search(rf"<!-- {name}:.*?-->\n", text)
+        end = text.find(f"<!-- /{name} -->")
+        if begin is not None and end >= begin.end():
+            text = text[: begin.end()] + table() + "\n" + text[end:]
+    return text
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        path = Path(argument)
+        path.write_text(filled(path.read_text()))
