@@ -44,7 +44,7 @@ class Command:
         self.reads = reads  # changes no data and no rights
         self.ours = kind == OURS
         # Its arguments are needed before it can be forwarded.
-        self.whole = kind in (OURS, AUTH, HELLO, SELECT, CLIENT, SCRIPT)
+        self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT)
 
 
 # Leaves no state on its connection, gives one reply, and changes no data.

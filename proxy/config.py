@@ -134,7 +134,7 @@ Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError([message])
+        raise ConfigError([" ".join(_without_password(word) for word in message.split(" "))])
 
 
 def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
@@ -169,8 +169,8 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
         value = getattr(args, option.flag.lstrip("-").replace("-", "_"))
         if value is not None:
             given[option.flag] = value if option.repeats else [value]
-        elif environ.get(option.variable):
-            text = environ[option.variable]
+        elif environ.get(option.variable, "").strip():
+            text = environ[option.variable].strip()
             given[option.flag] = text.split() if option.repeats else [text]
     listen: list[Address] = []
     for text in given.get("--listen", [DEFAULT_LISTEN]):
@@ -232,6 +232,8 @@ def parse_upstream(url: str) -> Upstream:
     if scheme not in ("redis", "unix") or "://" not in url:
         raise ValueError("expected redis://HOST[:PORT][/DB], unix:///PATH[?db=N] or embedded:")
     parts = urlsplit(url)
+    if "@" in parts.path or "@" in parts.query or parts.fragment:
+        raise ValueError("in a password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     user = unquote(parts.username) if parts.username else None
     password = unquote(parts.password) if parts.password is not None else None
@@ -240,8 +242,6 @@ def parse_upstream(url: str) -> Upstream:
     db = query.pop("db", "")
     if query:
         raise ValueError(f"unknown parameter {next(iter(query))}")
-    if parts.fragment:
-        raise ValueError("a '#' in a password is written %23")
     if scheme == "unix":
         path = unquote(parts.path)
         if not path or parts.hostname:
@@ -290,4 +290,5 @@ def _without_password(url: str) -> str:
     head, at, tail = url.rpartition("@")
     if not at:
         return url
-    return head.partition("://")[0] + "://***@" + tail
+    scheme, separator, _ = head.partition("://")
+    return f"{scheme}://***@{tail}" if separator else f"***@{tail}"

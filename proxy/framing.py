@@ -52,8 +52,8 @@ class RequestFramer:
 
     feed() hands bytes in, next() names what comes first and moves past it. After COMMAND and OPEN
     the attributes `start`, `end`, `command`, `name` and `argc` describe the command in `buf`;
-    `args` holds offset pairs of its arguments (name excluded) if the command asked for them
-    (`command.whole`), or `words` the unquoted words of an inline one.
+    `args` holds offset pairs, from `start` on, of its arguments (name excluded) if the command
+    asked for them (`command.whole`), or `words` the unquoted words of an inline one.
     """
 
     __slots__ = (
@@ -63,6 +63,8 @@ class RequestFramer:
         "_need",
         "_parts",
         "_parts_len",
+        "_resume_at",
+        "_resume_left",
         "_scan",
         "_skip",
         "argc",
@@ -84,7 +86,7 @@ class RequestFramer:
         self.pos: int = 0  # first byte not yet given out
         self.start: int = 0
         self.end: int = 0
-        self.first: int = 0  # where the header of the first argument begins
+        self.first: int = 0  # where the header of the first argument begins, from `start` on
         self.argc: int = 0
         self.command: Command = UNKNOWN_COMMAND
         self.name: bytes = b""
@@ -94,6 +96,9 @@ class RequestFramer:
         self.oversize: bool = False  # an open command that would have had to be whole
         self._args_left: int = 0  # of an open command
         self._skip: int = 0  # bytes of the open command's current argument still to come
+        # Where in an incomplete command to go on (from `start`; 0: nowhere), with how many arguments.
+        self._resume_at: int = 0
+        self._resume_left: int = 0
         self._need: int = 0  # bytes from pos on without which next() can't get further
         self._scan: int = 0  # how far from pos an inline line end was looked for in vain
         self._missing_line_end: bool = False  # an inline line end is what is missing
@@ -140,6 +145,7 @@ class RequestFramer:
         self.pos = pos
         self._args_left = 0
         self._skip = 0
+        self._resume_at = 0
         self._need = 0
         self._missing_line_end = False
         self._scan = 0
@@ -178,6 +184,10 @@ class RequestFramer:
         size = len(data)
         if pos >= size:
             return NEED_MORE
+        if self._resume_at > 0:
+            at = self._resume_at
+            self._resume_at = 0
+            return self._arguments(self._resume_left, pos + at, True)
         if data[pos] != _STAR:
             return self._next_inline()
         self.words = None
@@ -207,11 +217,13 @@ class RequestFramer:
         self.command = command
         self.name = name
         self.argc = argc
-        self.first = pos + length + 2
+        self.first = pos + length + 2 - self.start
         if pos + length + 2 <= size and (
             data[pos + length] != _CR or data[pos + length + 1] != _LF
         ):
             self.lenient = True
+        if command.whole:
+            self.args = []
         return self._arguments(argc - 1, pos + length + 2, command.whole)
 
     def _arguments(self, left: int, pos: int, whole: bool) -> int:
@@ -219,9 +231,10 @@ class RequestFramer:
         data = self.buf
         size = len(data)
         limit = MAX_RL_BYTES if self.command.ours else MAX_STATE_BULK
-        args: list[int] = []
+        args = self.args
         self.oversize = False
         while left > 0:
+            header = pos
             if pos + 3 < size and data[pos] == _DOLLAR and data[pos + 2] == _CR:
                 length = data[pos + 1] - 48  # `$n\r\n`, the common header, without a call
                 if length < 0 or length > 9:
@@ -237,24 +250,25 @@ class RequestFramer:
                     if not whole:
                         return self._open(pos, left)
                     if size - self.start > MAX_RL_BYTES:
-                        return self._too_long(pos, left, args)
-                    return self._unfinished(_INCOMPLETE, 0)
+                        return self._too_long(pos, left)
+                    return self._pause(header, left, 0)
                 pos = self.end
             left -= 1
             end = pos + length + 2
             if whole:
                 if length > limit or end - self.start > MAX_RL_BYTES:
-                    return self._too_long(end, left, args)
-                args.append(pos)
-                args.append(pos + length)
-                if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
+                    return self._too_long(end, left)
+                if end > size:
+                    return self._pause(header, left + 1, end - self.start)
+                args.append(pos - self.start)
+                args.append(pos + length - self.start)
+                if data[end - 2] != _CR or data[end - 1] != _LF:
                     self.lenient = True
             pos = end
         if pos > size:
             if whole:
                 return self._unfinished(_INCOMPLETE, pos - self.start)
             return self._open(pos, 0)
-        self.args = args
         self.end = pos
         self.pos = pos
         self._need = 0
@@ -337,10 +351,16 @@ class RequestFramer:
         self.argc = argc
         return self._arguments(left, pos, False)
 
-    def _too_long(self, pos: int, left: int, args: list[int]) -> int:
+    def _pause(self, header: int, left: int, need: int) -> int:
+        """Not all here: go on at `header`, with `left` arguments to come, when more is."""
+        self._resume_at = header - self.start
+        self._resume_left = left
+        self._need = need
+        return NEED_MORE
+
+    def _too_long(self, pos: int, left: int) -> int:
         """A command that must be whole to be understood, and is too long for that."""
         code = self._arguments(left, pos, False)
-        self.args = args  # those that were read
         self.oversize = True
         return code
 
@@ -412,7 +432,6 @@ class RequestFramer:
         self.command = COMMANDS.get(name.upper(), UNKNOWN_COMMAND)
         self.argc = len(words)
         self.words = words
-        self.args = []
         self.lenient = True
         self.oversize = False
         return COMMAND
@@ -424,16 +443,15 @@ class RequestFramer:
         words = self.words
         if words is not None:
             return words[index + 1]
-        return self.buf[self.args[2 * index] : self.args[2 * index + 1]]
+        start = self.start
+        return self.buf[start + self.args[2 * index] : start + self.args[2 * index + 1]]
 
     def arguments(self) -> list[bytes]:
         """All arguments after the name of a whole command; of an oversize one the first few."""
         words = self.words
         if words is not None:
             return words[1:]
-        data = self.buf
-        args = self.args
-        return [data[args[at] : args[at + 1]] for at in range(0, len(args), 2)]
+        return [self.argument(index) for index in range(len(self.args) // 2)]
 
 
 _ESCAPES: Final = {110: 10, 114: 13, 116: 9, 98: 8, 97: 7}
@@ -542,8 +560,8 @@ class ReplyFramer:
             self.buf = self.buf[self.pos :] + data
         self.pos = 0
 
-    def skip(self, limit: int) -> int:
-        """Move over up to `limit` replies; how many ended."""
+    def skip(self, limit: int, pushes: bool = True) -> int:
+        """Move over up to `limit` replies, and pushes behind them if so wished; how many ended."""
         data = self.buf
         size = len(data)
         pos = self.pos
@@ -567,7 +585,7 @@ class ReplyFramer:
             else:
                 kind = data[pos]
                 first = items == 0
-                if first and done >= limit and kind != _PUSH:
+                if first and done >= limit and (kind != _PUSH or not pushes):
                     break
                 if kind == 58 or kind == 43 or kind == 45 or kind in _LINE_TYPES:
                     if first:
@@ -599,8 +617,10 @@ class ReplyFramer:
                 elif count == 0 and kind in _BYTES_TYPES:
                     self._skip = 2
                     continue
-                if kind == 124:
-                    items += 1  # an attribute is no value: the one it speaks of is still to come
+                if kind == 124 or (kind == _PUSH and not first):
+                    # An attribute is no value: the one it speaks of is still to come. Nor is a push
+                    # that Redis before 7.2 writes between the elements of EXEC's array.
+                    items += 1
             items -= 1
             if items == 0 and not self._push:
                 done += 1
@@ -621,7 +641,7 @@ class ReplyFramer:
     def frame(self) -> bytes:
         """The whole frame at `pos`, moved over; empty if it is not all here (pos stays)."""
         start = self.pos
-        if self.skip(1) == 1:
+        if self.skip(1, False) == 1:
             return self.buf[start : self.pos]
         self.pos = start
         self._items = 0

@@ -17,6 +17,7 @@ MICROSECONDS: Final = 1_000_000
 MAX_HITS: Final = 1_000_000_000  # max, COST
 MAX_WINDOW_S: Final = 315_360_000  # ten years
 RULES_KEPT: Final = 4096
+RULE_BYTES: Final = 512  # longer ones are parsed each time
 
 NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
 SYNTAX_ERROR: Final = "ERR syntax error"
@@ -113,9 +114,10 @@ class Grammar:
             rule = self._parse(name, args)
         except GrammarError as refused:
             rule = Rule(replies.error(str(refused)))
-        if len(self._by_bytes) >= RULES_KEPT:
-            self._by_bytes.clear()
-        self._by_bytes[written] = rule
+        if len(written) <= RULE_BYTES:
+            if len(self._by_bytes) >= RULES_KEPT:
+                self._by_bytes.clear()
+            self._by_bytes[written] = rule
         return rule
 
     def _parse(self, name: bytes, args: list[bytes]) -> Rule:

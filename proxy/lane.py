@@ -106,7 +106,11 @@ class SharedLane(Lane):
             call = inflight.popleft()
             if frame[0] == 45:
                 if frame.startswith(b"-NOSCRIPT"):
+                    self._pool.script_missing()
                     self._repair(call)
+                    continue
+                if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha'") >= 0:
+                    self._repair(call)  # the client's own connection would have sent EVAL
                     continue
                 frame = replies.clean_error(frame)
             session = call.session
@@ -130,13 +134,12 @@ class SharedLane(Lane):
             session.pump()
 
     def _repair(self, call: Call) -> None:
-        """The server has lost the script: this call brings it along."""
+        """Nothing was run: this call brings its script along."""
         rule = call.rule
         self._out.append(rule.eval)
         self._out.append(call.key)
         self._out.append(rule.tail)
         self._unsent.append(call)
-        self._pool.script_missing()
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush_soon)

@@ -8,7 +8,7 @@
     to_client <── upstream_received()    the private connection's replies, as they came
 
 The order invariant: replies are never outstanding on the lane and on the private connection at
-once. While the lane owes some, whatever is not a hit waits here (`waiting`); while the private
+once. While the lane owes some, whatever is not a hit waits here (`wait`); while the private
 connection owes some, hits go there too.
 
 The private connection's replies are counted by a chain of slots (see `state`). Where they can't be
@@ -32,7 +32,6 @@ from .state import ConnectionState, Identity, Slot
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
-MAX_EVAL_NAMES: Final = 1024
 LAST_BYTES: Final = 128  # where a protocol error would stand
 
 UPSTREAM_NONE: Final = 0
@@ -40,11 +39,19 @@ UPSTREAM_OPENING: Final = 1
 UPSTREAM_OPEN: Final = 2
 UPSTREAM_LOST: Final = 3
 
+# What keeps the unread requests from being sent.
+WAIT_NOTHING: Final = 0
+WAIT_LANE: Final = 1  # for room among this client's calls on the lane
+WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
+WAIT_UPSTREAM: Final = 3  # for the private connection to open
+WAIT_BASE: Final = 4  # for what decides about the database of --upstream
+
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
 _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 
 _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
+_REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
 
@@ -121,7 +128,7 @@ class Session:
         "_counting",
         "_discarding",
         "_eof",
-        "_eval_names",
+        "_names",
         "_lane",
         "_lane_used",
         "_hushed",
@@ -135,7 +142,6 @@ class Session:
         "_slot_count",
         "_slot_head",
         "_slot_tail",
-        "_wait_empty",
         "client_slow",
         "closed",
         "dirty",
@@ -145,7 +151,7 @@ class Session:
         "to_client",
         "to_upstream",
         "upstream",
-        "waiting",
+        "wait",
         "wants_eof",
     )
 
@@ -165,8 +171,7 @@ class Session:
         # requests
         self.state = ConnectionState(settings.base_db)
         self._requests = RequestFramer()
-        self.waiting = False  # what is unread must wait
-        self._wait_empty = False  # ... until the lane owes nothing
+        self.wait: int = WAIT_NOTHING  # what is unread must wait for this
         self._piped = False  # no framing of requests any more
         self._discarding = False  # the open command is not forwarded
         self._eof = False
@@ -178,7 +183,7 @@ class Session:
         self._slot_count: int = 0
         self._counting = True  # requests still get slots
         self._raw_replies = False
-        self._eval_names: list[bytes] | None = None
+        self._names: dict[bytes, bytes] | None = None  # subscribed: see _remember_name()
         self._last_private: float = 0.0
         self._last_bytes: bytes = b""  # of the replies, while more are owed
         self._hushed = False  # Redis will close without a word
@@ -199,7 +204,7 @@ class Session:
             self.to_upstream.append(data)
             return
         self._requests.feed(data)
-        if not self.waiting:
+        if self.wait == WAIT_NOTHING:
             self._route()
 
     def receive_eof(self) -> None:
@@ -216,7 +221,7 @@ class Session:
         slot = self._slot_head
         if slot is not None and slot.kind not in (s.S_FRAMED, s.S_RAW):
             return True
-        return self._call_count > 0 or self.waiting
+        return self._call_count > 0 or self.wait != WAIT_NOTHING
 
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
@@ -224,7 +229,7 @@ class Session:
         self.closed = True
 
     def _finish_eof(self) -> None:
-        if not self._eof or self._closing or self.waiting or self._call_count > 0:
+        if not self._eof or self._closing or self.wait != WAIT_NOTHING or self._call_count > 0:
             return
         if self.upstream == UPSTREAM_OPEN:
             self.wants_eof = True
@@ -240,12 +245,11 @@ class Session:
 
     def _route(self) -> None:
         """Send what is unread where it belongs, as far as it may go now."""
-        self.waiting = False
-        self._wait_empty = False
+        self.wait = WAIT_NOTHING
         while self._call_count > 0 or self._may_use_lane():
             lane = self._lane
             if self._call_count >= MAX_ON_LANE or lane is None or not lane.ready:
-                self.waiting = True
+                self.wait = WAIT_LANE
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
             if found == _DONE:
@@ -254,8 +258,7 @@ class Session:
                 return
             if found == _OTHER:
                 if self._call_count > 0:
-                    self.waiting = True
-                    self._wait_empty = True
+                    self.wait = WAIT_LANE_EMPTY
                     return
                 break
         self._route_to_upstream()
@@ -287,6 +290,7 @@ class Session:
     def _route_to_lane(self, lane: Lane) -> int:
         """Submit the hits that are unread, if they are all there is."""
         requests = self._requests
+        requests.release()  # so that next() joins nothing that would move `start`
         start = requests.pos
         calls: list[Call] = []
         room = MAX_ON_LANE - self._call_count
@@ -298,7 +302,7 @@ class Session:
             if code == EMPTY:
                 continue
             call = self._call() if code == COMMAND and requests.command.ours else None
-            if call is None:
+            if call is None or (call.rule.script is None and not call.reply):
                 requests.rewind(start)
                 return _OTHER
             calls.append(call)
@@ -338,8 +342,8 @@ class Session:
             tail = b"".join([r.bulk(arg) for arg in args[1:]])
         else:
             data = requests.buf
-            end = requests.args[1] + 2
-            key = data[requests.first : end]
+            end = requests.start + requests.args[1] + 2
+            key = data[requests.start + requests.first : end]
             tail = data[end : requests.end]
         if name == c.RL_RESET:
             rule = Rule()
@@ -367,8 +371,11 @@ class Session:
             if self.upstream != UPSTREAM_OPEN:
                 if code == EMPTY:
                     continue
+                if code == MALFORMED and self._discarding:
+                    self._close()
+                    break
                 requests.rewind(requests.start)
-                self.waiting = True
+                self.wait = WAIT_UPSTREAM
                 if self.upstream == UPSTREAM_NONE:
                     self.upstream = UPSTREAM_OPENING
                 break
@@ -394,21 +401,21 @@ class Session:
                 if command.kind == c.PASS:
                     self.state.asking = False
                     self._expect_one()
-                    if self._eval_names is not None and command.name == b"EVAL":
-                        self._remember_eval_name(b"eval")
+                    if self._names is not None:
+                        self._own_names(command.name)
                 else:
-                    if command.kind == c.WAIT and self._lane_used and self.state.countable():
+                    if command.kind == c.WAIT and self._lane_used and self._can_count():
                         if run >= 0:
                             out.append(requests.buf[run : requests.start])
                             run = -1
                         out.append(_WAIT_FOR_OURS)
                         self._expect(Slot(s.S_DROP))
+                    self._follow(code)
+                self._lane_used = False
+                if self.wait == WAIT_BASE:
                     if run < 0:
                         run = requests.start
-                    if self._follow(code, run):
-                        run = -1
-                        continue
-                self._lane_used = False
+                    break
             if run < 0:
                 run = requests.start
         if run >= 0:
@@ -418,11 +425,8 @@ class Session:
                 out.append(requests.buf[run : requests.pos])
         requests.release()
 
-    def _follow(self, code: int, run: int) -> bool:
-        """Forward a command whose effect on its connection must be watched.
-
-        True if the bytes from `run` on were forwarded here, with a command of our own behind.
-        """
+    def _follow(self, code: int) -> None:
+        """A command is forwarded whose effect on its connection must be watched."""
         requests = self._requests
         command = requests.command
         args = requests.arguments() if command.whole else []
@@ -431,17 +435,16 @@ class Session:
             self._hushed = True
         if slot is None:
             self._expect_one()
-        else:
-            self._expect(slot)
-        self._lane_used = False
-        base = self._settings.base_db
-        if base and self._counting and slot is not None:
-            after_reset = slot.kind == s.S_RESET
-            if after_reset or (slot.kind in (s.S_AUTH, s.S_HELLO) and self.state.base_owed):
-                self.to_upstream.append(requests.buf[run : requests.end])
-                self._select_base()
-                return True
-        return False
+            return
+        self._expect(slot)
+        if not self._settings.base_db or not self._counting or code != COMMAND:
+            return
+        if slot.kind == s.S_RESET or (slot.kind in (s.S_AUTH, s.S_HELLO) and self.state.base_owed):
+            self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
+
+    def _can_count(self) -> bool:
+        """Whether a slot of our own may be put among those of the client's commands."""
+        return self.state.countable() and self._counting and self._slot_count < MAX_SLOTS - 1
 
     def _select_base(self) -> None:
         self.to_upstream.append(r.bulks(b"SELECT", b"%d" % self._settings.base_db))
@@ -451,7 +454,6 @@ class Session:
         """A command of the family, on the private connection."""
         requests = self._requests
         state = self.state
-        self._lane_used = False
         state.asking = False
         if code == OPEN:
             self._discarding = True
@@ -466,19 +468,21 @@ class Session:
                 )
             else:
                 self.to_upstream.append(self._settings.grammar.help_call)
+                self._lane_used = False
                 self._expect_one()
+                self._remember_name(b"eval", requests.name)
             return
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
             return
         self._send_in_place(call)
-        if self._eval_names is not None:
-            self._remember_eval_name(requests.name.lower())
+        self._remember_name(b"eval" if call.rule.script is not None else b"del", requests.name)
 
     def _send_in_place(self, call: Call) -> None:
         self.to_upstream.append(call.rule.eval)
         self.to_upstream.append(call.key)
         self.to_upstream.append(call.rule.tail)
+        self._lane_used = False
         self._expect(Slot(s.S_HIT))
 
     def _local(self, reply: bytes) -> None:
@@ -492,10 +496,11 @@ class Session:
         """A wrong command of the family: answered here where its place is certain, else by Redis,
         which has never heard of it and aborts a transaction over it.
         """
-        if self.state.countable() and self._counting and not self.client_slow:
+        if self._can_count() and not self.client_slow:
             self._local(error)
         else:
             self.to_upstream.append(written)
+            self._lane_used = False
             self._expect(Slot(s.S_WRONG, error))
 
     def _expect_one(self) -> None:
@@ -509,8 +514,8 @@ class Session:
 
     def _expect(self, slot: Slot) -> None:
         if not self._counting:
-            if slot.kind == s.S_RAW and self._eval_names is not None:
-                self._eval_names = None  # frames can't be told any more either
+            if slot.kind == s.S_RAW:
+                self._names = None  # frames can't be told any more either
             return
         if self._slot_count >= MAX_SLOTS and slot.kind != s.S_RAW:
             self.state.lower(s.RAW)
@@ -519,7 +524,7 @@ class Session:
             self._counting = False
         elif slot.kind == s.S_FRAMED:
             self._counting = False
-            self._eval_names = []
+            self._names = {}
         tail = self._slot_tail
         if tail is None:
             self._slot_head = slot
@@ -528,10 +533,17 @@ class Session:
         self._slot_tail = slot
         self._slot_count += 1
 
-    def _remember_eval_name(self, name: bytes) -> None:
-        names = self._eval_names
-        if names is not None and len(names) < MAX_EVAL_NAMES:
-            names.append(name)
+    def _remember_name(self, sent_as: bytes, name: bytes) -> None:
+        """In a subscribed session: what a refusal of `sent_as` is to be told of."""
+        names = self._names
+        if names is not None and names.get(sent_as, name) != b"":
+            names[sent_as] = name.lower()
+
+    def _own_names(self, name: bytes) -> None:
+        """The client itself uses a command that ours go as: then its errors keep their text."""
+        names = self._names
+        if names is not None and (name == b"EVAL" or name == b"DEL"):
+            names[name.lower()] = b""
 
     # -- the lane's side --------------------------------------------------------------------------
 
@@ -543,17 +555,30 @@ class Session:
 
     def lane_returned(self, call: Call) -> None:
         """`call` was never sent, and all before it are answered: it goes another way."""
-        if call is not self._call_head:
-            return  # went with the first one
-        chain: Call | None = call
-        self._call_head = self._call_tail = None
-        self._call_count = 0
-        while chain is not None:
-            if chain.reply:
-                self._local(chain.reply)
-            elif self.upstream == UPSTREAM_OPEN:
-                self._send_in_place(chain)
-            chain = chain.next
+        if call.reply:
+            return
+        before: Call | None = None
+        at = self._call_head
+        while at is not None and at is not call:
+            before = at
+            at = at.next
+        if at is None:
+            return  # went with one before it
+        if self.upstream != UPSTREAM_OPEN:
+            self.lane_answered(call, r.LOST)
+            return
+        if before is None:
+            self._call_head = None
+        else:
+            before.next = None
+        self._call_tail = before
+        while at is not None:
+            self._call_count -= 1
+            if at.reply:
+                self._local(at.reply)
+            else:
+                self._send_in_place(at)
+            at = at.next
 
     def _emit_calls(self) -> None:
         """Pass on the replies that have come, in order."""
@@ -573,12 +598,15 @@ class Session:
 
     def resume(self) -> None:
         """Take up what waited for the lane. To be called after a round of lane_answered()."""
-        if self.waiting and self.upstream != UPSTREAM_OPENING and not self._closing:
-            if self._call_count == 0 or (
-                not self._wait_empty and self._call_count <= MAX_ON_LANE // 2
-            ):
+        if self._closing:
+            return
+        wait = self.wait
+        if self._call_count == 0:
+            if wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route()
-        elif self._eof:
+        elif wait == WAIT_LANE and self._call_count <= MAX_ON_LANE // 2:
+            self._route()
+        if self._eof:
             self._finish_eof()
 
     # -- the private connection's side ------------------------------------------------------------
@@ -588,14 +616,15 @@ class Session:
         self.upstream = UPSTREAM_OPEN
         self._last_private = self.now
         if self._settings.base_db:
+            self.wait = WAIT_BASE
             self._select_base()
-            return  # _answers() goes on
-        self._route()
+        else:
+            self._route()
 
     def upstream_failed(self, why: str) -> None:
         """The private connection could not be opened: what waited for it gets an error."""
         self.upstream = UPSTREAM_NONE
-        self.waiting = False
+        self.wait = WAIT_NOTHING
         error = r.unreachable(self._settings.where, why)
         requests = self._requests
         while not self._closing:
@@ -636,7 +665,7 @@ class Session:
         if self._closing:
             return
         self.upstream = UPSTREAM_LOST
-        self.waiting = False
+        self.wait = WAIT_NOTHING
         replies = self._replies
         slot = self._slot_head
         if not self._raw_replies:
@@ -646,7 +675,11 @@ class Session:
                 if left:
                     broken_off = True
                     self.to_client.append(left)
-            if self._hushed or self._last_bytes.find(b"-ERR Protocol error") >= 0:
+            if (
+                self._hushed
+                or self.state.quitting
+                or self._last_bytes.find(b"-ERR Protocol error") >= 0
+            ):
                 broken_off = True  # Redis closed on purpose, and has said what it had to say
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
@@ -666,8 +699,16 @@ class Session:
         data = replies.buf
         size = len(data)
         start = replies.pos  # of what goes as it came
-        opened = False
+        go_on = False
         while True:
+            if self._call_head is not None:
+                # A push began before the lane's replies came: they go behind it.
+                replies.skip(0)
+                if replies.mid or replies.at_push():
+                    break
+                self._pass_on(data, start)
+                start = replies.pos
+                self._emit_calls()
             slot = self._slot_head
             if slot is None:
                 replies.skip(0)  # pushes come any time
@@ -725,10 +766,15 @@ class Session:
                 start = replies.pos
                 self.state.answered(slot, line)
                 self._pop()
-                if kind == s.S_BASE and self.waiting and self._call_count == 0:
-                    opened = True
+                if kind == s.S_BASE:
+                    go_on = True
                 continue
             self.state.answered(slot, line)
+            if self.wait == WAIT_BASE and slot.next is None:
+                if self.state.base_owed and not line.startswith(b"-"):
+                    self._select_base()
+                else:
+                    go_on = True
             if kind in (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET):
                 self._lane = None  # another identity
             slot.kind = s.S_PASS
@@ -741,10 +787,9 @@ class Session:
         else:
             replies.release()
             self._last_bytes = data[-LAST_BYTES:] if self._slot_head is not None else b""
-        if opened:
+        if go_on and self.wait == WAIT_BASE:
             self._route()
-        elif self._call_head is not None:
-            self._emit_calls()
+        elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
 
     def _pass_on(self, data: bytes, start: int) -> None:
@@ -774,20 +819,30 @@ class Session:
         """
         replies = self._replies
         data = replies.buf
-        names = self._eval_names
-        if names is None:
-            self._go_raw()
-            return start
-        while replies.pos < len(data):
-            if not replies.mid and data.startswith(b"-ERR Can't execute 'eval'", replies.pos):
-                if not replies.line():
-                    break
-                name = names.pop(0) if names else b"eval"
-                self._pass_on(data, start)
-                line = replies.frame()
-                self.to_client.append(line.replace(b"'eval'", b"'" + name + b"'", 1))
-                start = replies.pos
-                continue
+        size = len(data)
+        while replies.pos < size:
+            names = self._names
+            if names is None:
+                self._go_raw()
+                break
+            if not replies.mid and data[replies.pos] == 45:  # an error
+                if size - replies.pos < len(_REFUSED_SUBSCRIBED):
+                    if _REFUSED_SUBSCRIBED.startswith(data[replies.pos :]):
+                        break
+                elif data.startswith(_REFUSED_SUBSCRIBED, replies.pos):
+                    line = replies.line()
+                    if not line:
+                        break
+                    sent_as = line[len(_REFUSED_SUBSCRIBED) :].partition(b"'")[0]
+                    name = names.get(sent_as, b"")
+                    if name:
+                        self._pass_on(data, start)
+                        replies.frame()
+                        start = replies.pos
+                        self.to_client.append(
+                            line.replace(b"'" + sent_as + b"'", b"'" + name + b"'", 1)
+                        )
+                        continue
             before = replies.pos
             replies.skip(1)
             if replies.broken:

@@ -222,7 +222,7 @@ class ConnectionState:
         return slot
 
     def _sent_client(self, args: list[bytes]) -> Slot | None:
-        word = args[0].upper() if args else b""
+        word = args[0].upper().partition(b"\0")[0] if args else b""
         if word in c.CLIENT_STATELESS:
             return None
         if word == b"REPLY" or not args:
@@ -247,24 +247,20 @@ class ConnectionState:
         return slot
 
     def _sent_hello(self, args: list[bytes]) -> Slot | None:
+        slot = Slot(S_HELLO)
         index = 1
-        found: Identity | None = None
-        times = 0
         while index < len(args):
-            word = args[index].upper()
+            # Redis compares these words as C strings, so a NUL ends them.
+            word = args[index].upper().partition(b"\0")[0]
             if word == b"AUTH" and index + 2 < len(args):
-                found = Identity(args[index + 1], args[index + 2], 0)
-                times += 1
+                slot.identity = Identity(args[index + 1], args[index + 2], 0)
                 index += 3
             elif word == b"SETNAME" and index + 1 < len(args):
                 index += 2
             else:
-                break
-        if times == 0:
-            return None
-        slot = Slot(S_HELLO)
-        slot.identity = found
-        return slot
+                slot.identity = None
+                return slot  # whatever it does, whose connection it is then is not known
+        return slot if slot.identity is not None else None
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -285,11 +281,15 @@ class ConnectionState:
         elif kind == S_RESET:
             self._answered_reset(slot, line)
         elif kind == S_EXEC:
-            if not refused or line.startswith((b"-EXECABORT", b"-ERR EXEC without MULTI")):
+            if not refused or line.startswith(b"-EXECABORT"):
                 self._transaction_over(slot)
+            elif line.startswith(b"-ERR EXEC without MULTI"):
+                self._no_transaction(slot)
         elif kind == S_DISCARD:
-            if line == b"+OK\r\n" or line.startswith(b"-ERR DISCARD without MULTI"):
+            if line == b"+OK\r\n":
                 self._transaction_over(slot)
+            elif line.startswith(b"-ERR DISCARD without MULTI"):
+                self._no_transaction(slot)
         elif kind == S_UNWATCH:
             if line == b"+OK\r\n" and slot.watch_gen == self._watch_gen:
                 self.watching = False
@@ -302,7 +302,7 @@ class ConnectionState:
         elif kind == S_BASE:
             if line == b"+OK\r\n":
                 self.base_owed = False
-        elif kind == S_HIT and not line.startswith(b"-NOAUTH") and not line.startswith(b"+"):
+        elif kind == S_HIT and line.startswith(b"*"):
             self.probed = True
 
     def _answered_auth(self, slot: Slot, refused: bool) -> None:
@@ -332,8 +332,11 @@ class ConnectionState:
         self.chosen_db = False
         self.base_owed = self.base_db != 0
 
-    def _transaction_over(self, slot: Slot) -> None:
+    def _no_transaction(self, slot: Slot) -> None:
         if slot.gen == self._multi_gen:
             self.multi = False
+
+    def _transaction_over(self, slot: Slot) -> None:
+        self._no_transaction(slot)
         if slot.watch_gen == self._watch_gen:
             self.watching = False

@@ -1,0 +1,55 @@
+"""README.md says what the code says."""
+
+from __future__ import annotations
+
+import re
+
+from proxy import commands, config, document, grammar
+from proxy.scripts import load
+from tests.harness import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_generated_tables_are_up_to_date() -> None:
+    assert document.filled(README) == README, "run: python -m proxy.document README.md"
+
+
+def test_every_option_is_in_the_table() -> None:
+    table = document.options()
+    for option in config.OPTIONS:
+        assert f"`{option.flag} " in table
+
+
+def test_a_text_without_tables_is_left_alone() -> None:
+    assert document.filled("no <!-- /options --> here") == "no <!-- /options --> here"
+
+
+def test_every_command_is_told_in_readme_and_help() -> None:
+    text = "\n".join(grammar.HELP)
+    for name in commands.FAMILY:
+        assert f"`{name.decode()}" in README
+        assert name.decode() in text
+
+
+def test_every_option_word_is_told_in_readme_and_help() -> None:
+    text = "\n".join(grammar.HELP)
+    for name, words in grammar.OPTIONS.items():
+        line = re.search(rf"^{re.escape(name.decode())} .*$", text, re.MULTILINE)
+        row = re.search(rf"^\| `{re.escape(name.decode())} [^|]*\|", README, re.MULTILINE)
+        assert line is not None
+        assert row is not None
+        for word in words:
+            assert word.decode() in line[0]
+            assert word.decode() in row[0]
+
+
+def test_the_rights_in_readme_are_those_that_the_scripts_call() -> None:
+    line = re.search(r"^ACL SETUSER .*$", README, re.MULTILINE)
+    assert line is not None
+    told = set(re.findall(r"\+(\w+)", line[0]))
+    called = {"del", "eval", "evalsha"}  # RL.RESET, and how scripts are called
+    for script in load().values():
+        source = script.source.decode()
+        called |= {word.lower() for word in re.findall(r"\('([A-Z]{3,})'", source)}
+    assert told == called
