@@ -12,6 +12,7 @@ from .session import (
     MAX_HELD,
     UPSTREAM_LOST,
     UPSTREAM_OPENING,
+    WAIT_ROOM,
     Session,
     Settings,
 )
@@ -105,10 +106,12 @@ class Downstream(asyncio.Protocol):
             return
         session = self._session
         upstream = self._upstream
-        if session.to_upstream:
+        while session.to_upstream:
             data = _taken(session.to_upstream)
             if upstream is not None:
                 upstream.write(data)
+            if session.wait == WAIT_ROOM and not self._upstream_full:
+                session.go_on()
         if session.to_client:
             data = _taken(session.to_client)
             if not transport.is_closing():
@@ -183,6 +186,9 @@ class Downstream(asyncio.Protocol):
     def upstream_full(self, full: bool) -> None:
         """Redis takes no more for now, or again."""
         self._upstream_full = full
+        if not full:
+            self._session.now = self._clock()
+            self._session.go_on()
         self.pump()
 
     def upstream_lost(self) -> None:

@@ -96,7 +96,8 @@ class RequestFramer:
         self.oversize: bool = False  # an open command that would have had to be whole
         self._args_left: int = 0  # of an open command
         self._skip: int = 0  # bytes of the open command's current argument still to come
-        # Where in an incomplete command to go on (from `start`; 0: nowhere), with how many arguments.
+        # Where in an incomplete command to go on (from `start`; 0: nowhere), and how many arguments
+        # come from there.
         self._resume_at: int = 0
         self._resume_left: int = 0
         self._need: int = 0  # bytes from pos on without which next() can't get further

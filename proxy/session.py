@@ -31,6 +31,7 @@ from .state import ConnectionState, Identity, Slot
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
+MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
 LAST_BYTES: Final = 128  # where a protocol error would stand
 
@@ -45,6 +46,7 @@ WAIT_LANE: Final = 1  # for room among this client's calls on the lane
 WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
 WAIT_UPSTREAM: Final = 3  # for the private connection to open
 WAIT_BASE: Final = 4  # for what decides about the database of --upstream
+WAIT_ROOM: Final = 5  # for the caller: what is in to_upstream has become much more than it was
 
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
@@ -127,6 +129,7 @@ class Session:
         "_closing",
         "_counting",
         "_discarding",
+        "_expanded",
         "_eof",
         "_names",
         "_lane",
@@ -173,6 +176,7 @@ class Session:
         self._requests = RequestFramer()
         self.wait: int = WAIT_NOTHING  # what is unread must wait for this
         self._piped = False  # no framing of requests any more
+        self._expanded: int = 0  # see MAX_EXPANDED
         self._discarding = False  # the open command is not forwarded
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
@@ -248,6 +252,9 @@ class Session:
         self.wait = WAIT_NOTHING
         while self._call_count > 0 or self._may_use_lane():
             lane = self._lane
+            if self.now - self._last_private >= self._settings.refresh_s:
+                self.wait = WAIT_LANE_EMPTY  # and then the private connection's turn
+                return
             if self._call_count >= MAX_ON_LANE or lane is None or not lane.ready:
                 self.wait = WAIT_LANE
                 return
@@ -361,7 +368,11 @@ class Session:
         requests = self._requests
         out = self.to_upstream
         run = -1  # where bytes begin that go as they are
+        self._expanded = 0
         while True:
+            if self._expanded > MAX_EXPANDED:
+                self.wait = WAIT_ROOM
+                break
             code = requests.next()
             if code == NEED_MORE:
                 break
@@ -468,6 +479,7 @@ class Session:
                 )
             else:
                 self.to_upstream.append(self._settings.grammar.help_call)
+                self._expanded += len(self._settings.grammar.help_call)
                 self._lane_used = False
                 self._expect_one()
                 self._remember_name(b"eval", requests.name)
@@ -482,6 +494,7 @@ class Session:
         self.to_upstream.append(call.rule.eval)
         self.to_upstream.append(call.key)
         self.to_upstream.append(call.rule.tail)
+        self._expanded += len(call.rule.eval)
         self._lane_used = False
         self._expect(Slot(s.S_HIT))
 
@@ -611,6 +624,11 @@ class Session:
 
     # -- the private connection's side ------------------------------------------------------------
 
+    def go_on(self) -> None:
+        """There is room again (WAIT_ROOM)."""
+        if self.wait == WAIT_ROOM and not self._closing:
+            self._route()
+
     def upstream_opened(self) -> None:
         """The private connection is there."""
         self.upstream = UPSTREAM_OPEN
@@ -689,8 +707,13 @@ class Session:
                 elif slot.kind not in (s.S_DROP, s.S_BASE):
                     break
                 slot = slot.next
+        if replies.mid:
+            # Half a push was passed on: whatever came behind it would be read as its rest.
+            self._call_head = self._call_tail = None
+            self._call_count = 0
         self._slot_head = self._slot_tail = None
         self._replies = ReplyFramer()
+        self._emit_calls()
         self._close()
 
     def _answers(self) -> None:

@@ -45,7 +45,11 @@ S_UNWATCH: Final = 12
 S_QUIT: Final = 13
 S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
 S_BASE: Final = 15  # our own SELECT of the database of --upstream, dropped
+S_MULTI: Final = 17
 S_HELLO: Final = 16  # with AUTH in it: unlike AUTH's, its error may hide a success
+
+
+MAX_CREDENTIAL_BYTES: Final = 512  # kept while Redis looks at them; longer ones are not followed
 
 
 class Identity:
@@ -151,9 +155,12 @@ class ConnectionState:
         if self.level < PLAIN:
             return self._sent_private(kind)
         if kind == c.MULTI:
+            slot = Slot(S_MULTI)
+            slot.count = 1 if self.multi else 0
             self.multi = True
             self._multi_gen += 1
-            return None
+            slot.gen = self._multi_gen
+            return slot
         if kind == c.EXEC:
             return self._transaction_slot(S_EXEC)
         if kind == c.DISCARD:
@@ -196,6 +203,9 @@ class ConnectionState:
                 return self._fall(RAW)
             if kind == c.PUBSUB:
                 return self._fall(FRAMED)
+            if kind in (c.AUTH, c.HELLO):
+                self._level_gen += 1
+                return Slot(S_AUTH if kind == c.AUTH else S_HELLO)
         elif self.level == FRAMED and kind in (c.MULTI, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
             return self._fall(RAW)
         self._level_gen += 1
@@ -241,19 +251,23 @@ class ConnectionState:
     def _sent_auth(self, args: list[bytes]) -> Slot | None:
         slot = Slot(S_AUTH)
         if len(args) == 1:
-            slot.identity = Identity(b"default", args[0], 0)
+            slot.identity = _credential(b"default", args[0])
         elif len(args) == 2:
-            slot.identity = Identity(args[0], args[1], 0)
+            slot.identity = _credential(args[0], args[1])
         return slot
 
     def _sent_hello(self, args: list[bytes]) -> Slot | None:
         slot = Slot(S_HELLO)
+        if len(args) < 2:
+            return None
         index = 1
         while index < len(args):
             # Redis compares these words as C strings, so a NUL ends them.
             word = args[index].upper().partition(b"\0")[0]
             if word == b"AUTH" and index + 2 < len(args):
-                slot.identity = Identity(args[index + 1], args[index + 2], 0)
+                slot.identity = _credential(args[index + 1], args[index + 2])
+                if slot.identity is None:
+                    return slot
                 index += 3
             elif word == b"SETNAME" and index + 1 < len(args):
                 index += 2
@@ -280,6 +294,10 @@ class ConnectionState:
                     self.identity = Identity(old.user, old.password, slot.identity.db)
         elif kind == S_RESET:
             self._answered_reset(slot, line)
+        elif kind == S_MULTI:
+            nested = slot.count > 0 or line.startswith(b"-ERR MULTI calls can not be nested")
+            if refused and not nested:
+                self._no_transaction(slot)
         elif kind == S_EXEC:
             if not refused or line.startswith(b"-EXECABORT"):
                 self._transaction_over(slot)
@@ -340,3 +358,9 @@ class ConnectionState:
         self._no_transaction(slot)
         if slot.watch_gen == self._watch_gen:
             self.watching = False
+
+
+def _credential(user: bytes, password: bytes) -> Identity | None:
+    if len(user) + len(password) > MAX_CREDENTIAL_BYTES:
+        return None
+    return Identity(user, password, 0)
