@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_SUFFIX: Final = re.compile(rb" script: [0-9a-f]{40}, on (?:@user_script|f_[0-9a-f]{40}):\d+\.")
-_LEGACY: Final = re.compile(
-    rb"^-ERR Error running script \(call to f_[0-9a-f]{40}\): @user_script:\s?\d+: (?:@user_script:"
-    rb"\s?\d+: )?-?"
+_SUFFIX: Final = re.compile(
+    rb" script: (?:[0-9a-f]{40}, )?on (?:@user_script|@?f_[0-9a-f]{40}):\d+\."
+)
+_PREFIX: Final = re.compile(
+    rb"^-(?:ERR Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script:\s?\d+: )+-?"
 )
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
-
-EXECUTION_REFUSED: Final = b"-UPSTREAMDOWN "
 
 
 def error(text: str) -> bytes:
@@ -48,13 +47,12 @@ def bulk(word: bytes) -> bytes:
 def clean_error(line: bytes) -> bytes:
     """Redis' error `line` without the script's name, sha and line number.
 
-    Redis 7 appends them, Redis 6.2 puts them before the error proper.
+    Redis 7 and Valkey append them, Redis 6.2 puts them before the error proper.
     """
     line = _SUFFIX.sub(b"", line)
-    if line.startswith(b"-ERR Error running script"):
-        bare = _LEGACY.sub(b"", line)
-        if bare != line:
-            line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare
+    bare = _PREFIX.sub(b"", line)
+    if bare != line:
+        line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare
     return line
 
 

@@ -109,7 +109,7 @@ class Server:
                 )
             self._listeners.append(server)
         self._sweep = loop.create_task(self._sweep_lanes())
-        self._banner(control.problem)
+        self._banner(control)
 
     def _met(self, who: str, timeout_s: int) -> None:
         """The control connection says which server it found."""
@@ -129,13 +129,16 @@ class Server:
             except OSError as error:
                 raise StartError(f"cannot listen on {address}: {error.strerror or error}") from None
 
-    def _banner(self, problem: str) -> None:
+    def _banner(self, control: Control) -> None:
+        where = str(self._config.upstream)
         if self._config.upstream.address is None:
             behind = f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
+        elif control.problem and not control.reached:
+            behind = f"{where}: {control.problem}; clients get errors until it is there"
         else:
-            behind = f"{self._who or 'no answer yet'} at {self._config.upstream}"
-            if problem and not self._who:
-                behind = f"{self._config.upstream}: {problem}; clients get errors until it is there"
+            behind = f"{self._who or 'a server'} at {where}"
+            if control.problem:
+                behind += f": {control.problem}"
         ports = [sock.getsockname() for sock in self._sockets]
         listening = ", ".join(
             f"unix:{name}" if isinstance(name, str) else str(Address(name[0], name[1]))

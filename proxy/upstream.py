@@ -80,6 +80,8 @@ class Control(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._reload = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
+        self._ping_s = _PING_S
+        self.reached = False  # a server was there at the latest attempt
         self.problem = ""  # why the server can't be used fully; empty if it can
 
     # -- protocol ---------------------------------------------------------------------------------
@@ -144,6 +146,7 @@ class Control(asyncio.Protocol):
                 log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, why)
                 warned = why
             self.problem = why
+            self.reached = False
             self.settled.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MOST_S)
@@ -157,6 +160,7 @@ class Control(asyncio.Protocol):
 
     async def _prepare(self) -> None:
         self.problem = ""
+        self.reached = True
         hello = [b"HELLO", b"3"]
         if self._upstream.password is not None:
             user = self._upstream.user or "default"
@@ -174,6 +178,8 @@ class Control(asyncio.Protocol):
         if isinstance(answer, dict):
             text = answer.get(b"timeout", b"0")
             timeout_s = int(text) if text.isdigit() else 0
+        # A server that closes idle connections must not take this one for idle.
+        self._ping_s = min(_PING_S, timeout_s / 2) if timeout_s else _PING_S
         self._on_server(f"{name} {version}", timeout_s)
         await self._load()
 
@@ -193,7 +199,7 @@ class Control(asyncio.Protocol):
                 asyncio.ensure_future(self._reload.wait()),
             ]
             try:
-                await asyncio.wait(waits, timeout=_PING_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waits, timeout=self._ping_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()

@@ -1,0 +1,150 @@
+"""python -m bench: argv to rows, rows to figures, figures to tables and JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from . import cost, idle, large, load, machine, parts, rate, redis_benchmark, report
+from .errors import BenchError, UsageError
+from .figures import Figure
+from .options import QUICK_VALUE_BYTES, VALUE_BYTES, Options, parse
+from .parts import DIRECT, Part
+from .plan import Plan
+from .progress import Progress
+from .rows import CLIENTS, COST, IDLE, LARGE, RATE, ROWS, Row
+
+LIMIT_S: Final = 600.0  # of one run
+QUICK_LIMIT_S: Final = 20.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; the exit code (0 done, 1 failed, 2 wrong usage, 130 interrupted)."""
+    try:
+        options = parse(argv)
+        if options.list:
+            for row in ROWS:
+                print(f"{row.name:10}  {row.unit:5}  {row.help}")
+            return 0
+        with _terminated():
+            _measure_all(options)
+    except UsageError as error:
+        return _failed(2, str(error))
+    except (BenchError, OSError) as error:
+        return _failed(1, str(error))
+    except KeyboardInterrupt:
+        return _failed(130, "interrupted, nothing was written")
+    return 0
+
+
+def _failed(code: int, why: str) -> int:
+    before = "\n" if sys.stderr.isatty() and code != 2 else ""  # leaves the progress line
+    print(f"{before}bench: {why}", file=sys.stderr)
+    return code
+
+
+def _measure_all(options: Options) -> None:
+    plan = _plan(options)
+    options.output.parent.mkdir(exist_ok=True)
+    found = _run(options, plan)
+    report.write(found, options.output)
+    print(found.to_text(), flush=True)
+    print(f"bench: every sample is in {options.output}", file=sys.stderr)
+
+
+def _plan(options: Options) -> Plan:
+    engine, executable = parts.engine(options.engine)
+    return Plan(
+        engine=engine,
+        executable=executable,
+        parties=parts.installed(),
+        redis_benchmark=redis_benchmark.executable() is not None,
+        repeats=options.repeats,
+        requests=options.requests,
+        idle_clients=parts.clients_at_most(options.idle_clients),
+        value_bytes=QUICK_VALUE_BYTES if options.quick else VALUE_BYTES,
+        limit_s=QUICK_LIMIT_S if options.quick else LIMIT_S,
+        warm_up=not options.quick,
+        progress=Progress(len(options.rows)),
+    )
+
+
+def _run(options: Options, plan: Plan) -> report.Report:
+    facts = machine.machine()  # before our own load
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    figures: list[Figure] = []
+    with parts.running(plan.executable, plan.parties) as running:
+        versions = machine.versions(running)
+        for row in options.rows:
+            plan.progress.row()
+            figures += _measure(row, plan, running)
+    told = _told(options, plan)
+    return report.Report(date, facts, versions, told, _method(options, plan), figures)
+
+
+def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
+    if row.kind == RATE:
+        return rate.measure(row, plan, running)
+    if row.kind == LARGE:
+        return large.measure(row, plan, running)
+    if row.kind == IDLE:
+        return idle.measure(row, plan)
+    measure = cost.measure if row.kind == COST else cost.space
+    return measure(row, plan, running[DIRECT].port)
+
+
+def _told(options: Options, plan: Plan) -> list[str]:
+    """How it was measured, in sentences."""
+    turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
+    generator = (
+        f"load by {redis_benchmark.NAME}; rows of several commands and scripts' cost: {load.NAME}"
+        if plan.redis_benchmark
+        else f"no {redis_benchmark.NAME} here: all load by {load.NAME}"
+    )
+    found = [
+        f"{turns} of {', '.join(plan.parties)}; medians and their ratios; spread: range / median",
+        f"{CLIENTS} clients on loopback, random keys; {generator}",
+    ]
+    if options.quick:
+        found.append("a quick run: these figures mean nothing")
+    return found
+
+
+def _method(options: Options, plan: Plan) -> dict[str, object]:
+    """How it was measured, in figures."""
+    rates = [row for row in options.rows if row.kind == RATE]
+    return {
+        "engine": plan.engine,
+        "parties": list(plan.parties),
+        "repeats": plan.repeats,
+        "clients": CLIENTS,
+        "requests": {row.name: row.requests(plan.requests) for row in rates},
+        "keys": {row.name: row.keys for row in rates},
+        "idle_clients": plan.idle_clients,
+        "value_bytes": plan.value_bytes,
+        "redis_benchmark": plan.redis_benchmark,
+        "warm_up": plan.warm_up,
+        "quick": options.quick,
+    }
+
+
+@contextlib.contextmanager
+def _terminated() -> Iterator[None]:
+    """SIGTERM ends us as Ctrl-C does: with all that was started."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

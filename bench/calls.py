@@ -1,0 +1,56 @@
+"""What the proxy makes of a hit: the EVALSHA and EVAL that Redis gets, asked of the grammar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, cast
+
+import hiredis
+
+from proxy import replies, scripts
+from proxy.grammar import ALGORITHMS, Grammar
+
+from .errors import BenchError
+
+HIT: Final = b"RL.HIT"
+
+
+@dataclass(frozen=True)
+class ScriptCall:
+    """One hit as two requests that do the same, and the `source` that EVALSHA needs loaded."""
+
+    evalsha: tuple[bytes, ...]
+    eval: tuple[bytes, ...]
+    source: bytes
+
+
+@cache
+def of(command: tuple[bytes, ...]) -> ScriptCall:
+    """The script call of `RL.HIT key max window ...`. Raises BenchError if it is refused."""
+    rule = _grammar().rule(b"", HIT, list(command[1:]))
+    if rule.script is None:
+        raise BenchError(f"{b' '.join(command).decode()}: {rule.error.decode().strip()}")
+    rest = replies.bulk(command[1]) + rule.tail
+    return ScriptCall(_words(rule.evalsha + rest), _words(rule.eval + rest), rule.script.source)
+
+
+def direct(command: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """What to send without the proxy to the same effect: a hit as EVALSHA, others as they are."""
+    return of(command).evalsha if command[0] == HIT else command
+
+
+def algorithms() -> tuple[bytes, ...]:
+    """Every ALGO name."""
+    return tuple(ALGORITHMS)
+
+
+@cache
+def _grammar() -> Grammar:
+    return Grammar(scripts.load())
+
+
+def _words(request: bytes) -> tuple[bytes, ...]:
+    reader = hiredis.Reader()
+    reader.feed(request)
+    return tuple(cast("list[bytes]", reader.gets()))

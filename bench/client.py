@@ -1,0 +1,83 @@
+"""A blocking connection for preparing and asking: no load is made with it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final
+
+import hiredis
+
+from proxy.replies import bulks
+
+from .errors import BenchError
+
+TIMEOUT_S: Final = 60.0  # for any one reply
+READ_BYTES: Final = 1 << 16
+PIPELINE: Final = 1000  # commands written before their replies are read
+
+Words = Sequence[bytes]
+
+
+class Client:
+    """One connection to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        try:
+            self._sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        except OSError as error:
+            raise BenchError(f"cannot connect to port {port}: {error}") from None
+        self._reader = hiredis.Reader()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._sock.close()
+
+    def ask(self, *words: bytes) -> object:
+        """The reply to one command. Raises BenchError if it is an error or does not come."""
+        return self.ask_all([words])[0]
+
+    def ask_all(self, commands: Iterable[Words]) -> list[object]:
+        """The replies to all commands, pipelined. Raises as ask()."""
+        found: list[object] = []
+        batch: list[bytes] = []
+        for words in commands:
+            batch.append(bulks(*words))
+            if len(batch) == PIPELINE:
+                found += self._exchange(batch)
+                batch = []
+        return found + self._exchange(batch)
+
+    def text(self, *words: bytes) -> str:
+        """The reply to one command, which must be a string. Raises as ask()."""
+        reply = self.ask(*words)
+        if not isinstance(reply, bytes):
+            raise BenchError(f"{words[0].decode()} answered {reply!r}")
+        return reply.decode("utf-8", "replace")
+
+    def _exchange(self, requests: list[bytes]) -> list[object]:
+        found: list[object] = []
+        try:
+            self._sock.sendall(b"".join(requests))
+            while len(found) < len(requests):
+                reply = self._reader.gets()
+                if reply is False:
+                    data = self._sock.recv(READ_BYTES)
+                    if not data:
+                        raise BenchError("a connection was closed before it answered")
+                    self._reader.feed(data)
+                elif isinstance(reply, Exception):
+                    raise BenchError(f"a command was answered with: {reply}")
+                else:
+                    found.append(reply)
+        except OSError as error:
+            raise BenchError(f"a connection was lost: {error}") from None
+        return found

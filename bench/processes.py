@@ -1,0 +1,139 @@
+"""Child processes with a deadline: started alone, ended by their own pid, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from .errors import BenchError
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+START_S: Final = 20.0
+STOP_S: Final = 5.0
+LOG_SHOWN: Final = 300  # characters of a log that a message carries
+
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Process:
+    """A running program whose output goes to `log`."""
+
+    def __init__(
+        self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._name = Path(argv[0]).name
+        self._log = log
+        with log.open("wb") as out:
+            self._process = _start(argv, out.fileno(), environ)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """What it has written so far."""
+        return self._log.read_text(errors="replace")
+
+    def await_port(self, port: int) -> None:
+        """Return when it accepts connections there. Raises BenchError."""
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                self.check(end)
+                time.sleep(0.01)
+            else:
+                return
+
+    def check(self, end: float) -> None:
+        """Raises BenchError if it has ended, or if `end` (of time.monotonic()) has passed."""
+        if self._process.poll() is None and time.monotonic() < end:
+            return
+        said = " ".join(self.log().split())[-LOG_SHOWN:]
+        what = "does not answer" if self._process.poll() is None else "ended"
+        raise BenchError(f"{self._name} {what}: {said or 'it wrote nothing'}")
+
+    def close(self) -> None:
+        """End it: politely, then not."""
+        _end(self._process)
+
+
+def run(argv: Sequence[str], limit_s: float) -> str:
+    """The standard output of a program, or what it wrote to stderr if it wrote nothing there.
+
+    Raises BenchError if it can't be started, fails or outlasts `limit_s` seconds.
+    """
+    try:
+        process = _start(argv, subprocess.PIPE, None, subprocess.PIPE)
+    except OSError as error:
+        raise BenchError(f"{argv[0]}: {error.strerror}") from None
+    try:
+        out, said = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"{Path(argv[0]).name} took more than {limit_s:g} s") from None
+    finally:
+        _end(process)
+    if process.returncode:
+        why = " ".join(said.decode("utf-8", "replace").split())[:LOG_SHOWN]
+        raise BenchError(f"{Path(argv[0]).name} failed: {why or f'code {process.returncode}'}")
+    return (out or said).decode("utf-8", "replace")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory of a process that is in RAM."""
+    with contextlib.suppress(OSError):
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return int(run(["ps", "-o", "rss=", "-p", str(pid)], START_S)) * 1024
+
+
+def _start(
+    argv: Sequence[str], out: int, environ: Mapping[str, str] | None, err: int = subprocess.STDOUT
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        env=environ,
+        cwd=ROOT,
+        start_new_session=True,  # Ctrl-C is for us: we end them
+        preexec_fn=None if _LIBC is None else _end_with_parent,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _end_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

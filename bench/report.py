@@ -1,0 +1,119 @@
+"""Figures as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .figures import Figure
+from .progress import number
+from .rows import COST, IDLE, LARGE, RATE, SPACE
+
+SCHEMA: Final = 1
+# The tables, in order: what they hold, and the kinds of rows in them.
+TABLES: Final = (
+    ("Speed", (RATE, LARGE)),
+    ("Memory of each idle client", (IDLE,)),
+    ("Scripts, time in Redis", (COST,)),
+    ("Scripts, memory of a key", (SPACE,)),
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found, and how: `told` in sentences, `method` in figures. `date` in ISO 8601."""
+
+    date: str
+    machine: Mapping[str, str | int | float]
+    versions: Mapping[str, str]
+    told: Sequence[str]
+    method: Mapping[str, object]
+    figures: Sequence[Figure]
+
+    def to_json(self) -> dict[str, object]:
+        """As it is written: everything that the tables show, and each single sample."""
+        return {
+            "schema": SCHEMA,
+            "date": self.date,
+            "machine": dict(self.machine),
+            "versions": dict(self.versions),
+            "method": {"told": list(self.told), **self.method},
+            "rows": [
+                {
+                    "name": figure.name,
+                    "kind": figure.kind,
+                    "unit": figure.unit,
+                    "generator": figure.generator,
+                    "note": figure.note,
+                    "medians": {name: _short(value) for name, value in figure.medians().items()},
+                    "ratios": {name: round(value, 3) for name, value in figure.ratios().items()},
+                    "spread": round(figure.spread(), 3),
+                    "samples": {
+                        name: [_short(value) for value in found]
+                        for name, found in figure.samples.items()
+                    },
+                }
+                for figure in self.figures
+            ],
+        }
+
+    def to_text(self) -> str:
+        """Head and tables."""
+        parts = [self._head()]
+        for title, kinds in TABLES:
+            figures = [figure for figure in self.figures if figure.kind in kinds]
+            if figures:
+                parts.append(f"{title}\n{table(figures)}")
+        return "\n\n".join(parts) + "\n"
+
+    def _head(self) -> str:
+        machine = ", ".join(
+            f"{name.replace('_', ' ')} {value}" if name != "processor" else str(value)
+            for name, value in self.machine.items()
+        )
+        versions = ", ".join(f"{name} {value}" for name, value in self.versions.items())
+        return "\n".join([self.date, machine, versions, *self.told])
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Medians and ratios, a line for each figure, columns aligned."""
+    columns = _union(figure.samples for figure in figures)
+    ratios = _union(figure.ratios() for figure in figures)
+    several = any(len(found) > 1 for figure in figures for found in figure.samples.values())
+    lines = [["row", "unit", *columns, *ratios, *(["spread"] if several else [])]]
+    for figure in figures:
+        medians, found = figure.medians(), figure.ratios()
+        line = [figure.name, figure.unit]
+        line += [number(medians[name]) if name in medians else "-" for name in columns]
+        line += [f"{found[name]:.2f}" if name in found else "-" for name in ratios]
+        lines.append([*line, *([f"{figure.spread():.0%}"] if several else [])])
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the JSON to `path`, whole or not at all. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(report.to_json(), indent=2) + "\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _union(names: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for some in names for name in some))
+
+
+def _short(value: float) -> float:
+    return round(value, 3) if value < 1000 else round(value)

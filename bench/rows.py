@@ -1,0 +1,108 @@
+"""The table of rows: what is measured, under which name. Nothing here measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .errors import UsageError
+
+Command = tuple[bytes, ...]
+
+RANDOM: Final = b"__rand_int__"  # replaced by twelve digits below the row's number of keys
+CLIENTS: Final = 50
+KEYS: Final = 100_000
+DEEP: Final = 16  # the larger pipeline
+DEEP_FACTOR: Final = 5  # pipelined rows are so much faster: more requests, as many seconds
+
+RATE: Final = "rate"
+LARGE: Final = "large"
+IDLE: Final = "idle"
+COST: Final = "cost"
+SPACE: Final = "space"
+
+_KEY: Final = b"key:" + RANDOM
+_VALUE: Final = b"val:" + RANDOM
+_HIT: Final = (b"RL.HIT", _KEY, b"1000000", b"60")  # never refused: max is above all requests
+_REFUSED: Final = (b"RL.HIT", _KEY, b"1", b"3600")
+_GET: Final = (b"GET", _KEY)
+_SET: Final = (b"SET", _KEY, b"xxx")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result.
+
+    Rows of kind RATE send `commands` in turn, `pipeline` at once, over CLIENTS connections, with
+    RANDOM below `keys`. `fill` is sent once for every key before each run.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    commands: tuple[Command, ...] = ()
+    pipeline: int = 1
+    keys: int = KEYS
+    fill: Command | None = None
+
+    @property
+    def scripted(self) -> bool:
+        """Whether it calls scripts, which not every peer can carry."""
+        return any(command[0] == b"RL.HIT" for command in self.commands)
+
+    def requests(self, wanted: int) -> int:
+        """Commands of one run, where the user asked for `wanted` without pipelining."""
+        return wanted * DEEP_FACTOR if self.pipeline == DEEP else wanted
+
+
+def _rates(
+    name: str, what: str, command: Command, keys: int = KEYS, fill: Command | None = None
+) -> tuple[Row, Row]:
+    shallow, deep = (
+        Row(f"{name}-{size}", RATE, "/s", f"{what}, pipeline {size}", (command,), size, keys, fill)
+        for size in (1, DEEP)
+    )
+    return shallow, deep
+
+
+ROWS: Final = (
+    *_rates("hit", "RL.HIT admitted by LOG (without the proxy: EVALSHA)", _HIT),
+    *_rates("refused", "RL.HIT refused by LOG (likewise)", _REFUSED, 1000, _REFUSED),
+    *_rates("get", "GET of 3 bytes", _GET, fill=_SET),
+    *_rates("set", "SET of 3 bytes", _SET),
+    *(
+        Row(
+            f"mixed-{size}",
+            RATE,
+            "/s",
+            f"hit and GET in turn in pipelines of {size}: hits go as EVAL in their place",
+            (_HIT, (b"GET", _VALUE)),
+            size,
+            fill=(b"SET", _VALUE, b"xxx"),
+        )
+        for size in (2, DEEP)
+    ),
+    Row("large-get", LARGE, "MB/s", "GET of one value of 64 MB"),
+    Row("large-set", LARGE, "MB/s", "SET of one value of 64 MB"),
+    Row("idle", IDLE, "kB", "resident memory for each idle client that has said PING"),
+    Row("cost", COST, "µs", "a script's time in Redis (INFO commandstats), EVALSHA and EVAL"),
+    Row("space", SPACE, "bytes", "a limiter's MEMORY USAGE at 1, 10, 100 and 1000 live hits"),
+)
+
+
+def choose(names: Sequence[str]) -> tuple[Row, ...]:
+    """The rows called so, in the table's order; `hit` stands for hit-1 and hit-16, no name for all.
+
+    Raises UsageError naming what is not there.
+    """
+    for name in names:
+        if not any(_called(row, name) for row in ROWS):
+            known = ", ".join(row.name for row in ROWS)
+            raise UsageError(f"--only {name}: there is no such row; there are {known}")
+    return tuple(row for row in ROWS if not names or any(_called(row, name) for name in names))
+
+
+def _called(row: Row, name: str) -> bool:
+    return name in (row.name, row.name.partition("-")[0])
