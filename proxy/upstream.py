@@ -53,6 +53,8 @@ def reason(error: OSError) -> str:
     """What to tell a person of a failed connection."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no answer"
     if isinstance(error, FileNotFoundError):
         return "no such socket"
     return error.strerror or str(error) or type(error).__name__
@@ -126,7 +128,8 @@ class Control(asyncio.Protocol):
         while True:
             try:
                 self._transport = await self._target.connect(lambda: self)
-                await self._prepare()
+                async with asyncio.timeout(_PING_S):
+                    await self._prepare()
                 if self.problem:
                     log.warning("%s: %s", self._target.where, self.problem)
                 elif warned:
