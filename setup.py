@@ -42,8 +42,10 @@ if WISH != "0" and (WISH == "1" or compiler()):
         from mypyc.build import mypycify
 
         paths = [f"proxy/{name}.py" for name in HOT]
-        extensions = mypycify(["--strict", *paths], opt_level="3", group_name="rlproxy")
-    except Exception as error:
+        # (the build environment has mypy, not the packages that rlproxy runs with)
+        options = ["--strict", "--ignore-missing-imports", *paths]
+        extensions = mypycify(options, opt_level="3", group_name="rlproxy")
+    except (Exception, SystemExit) as error:  # mypyc exits on what it doesn't like
         if WISH == "1":
             raise
         print(f"rlproxy: not compiled ({error}); it will run interpreted")
