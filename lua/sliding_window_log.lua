@@ -83,7 +83,11 @@ else
     if type(pushed) == 'table' then break end
   end
 end
-if type(pushed) == 'table' then return pushed end
+if type(pushed) == 'table' then
+  -- Redis 6.2 puts the script's name before the error
+  pushed.err = pushed.err:gsub('^@user_script: ?%d+: %-', '')
+  return pushed
+end
 if dead > 0 then call('LTRIM', key, dead, -1) end
 reset = now + window - clock
 call('PEXPIRE', key, ceil(reset / 1000) + 1)

@@ -755,7 +755,8 @@ class Session:
             if kind == s.S_LOCAL:
                 self._pass_on(data, start)
                 start = replies.pos
-                self.to_client.append(slot.data)
+                if not self.state.quitting:
+                    self.to_client.append(slot.data)
                 self._pop()
                 continue
             if kind == s.S_RAW:
