@@ -541,11 +541,12 @@ class ReplyFramer:
     `broken` that the stream is no RESP.
     """
 
-    __slots__ = ("_in_line", "_items", "_push", "_skip", "broken", "buf", "mid", "pos")
+    __slots__ = ("_in_line", "_items", "_push", "_skip", "broken", "buf", "last", "mid", "pos")
 
     def __init__(self) -> None:
         self.buf: bytes = b""
         self.pos: int = 0
+        self.last: int = -1  # where in buf the latest top-level frame began; -1: before it
         self.mid: bool = False
         self.broken: bool = False
         self._items: int = 0  # values still to come until the top-level frame is whole
@@ -560,6 +561,7 @@ class ReplyFramer:
         else:
             self.buf = self.buf[self.pos :] + data
         self.pos = 0
+        self.last = -1
 
     def skip(self, limit: int, pushes: bool = True) -> int:
         """Move over up to `limit` replies, and pushes behind them if so wished; how many ended."""
@@ -586,8 +588,10 @@ class ReplyFramer:
             else:
                 kind = data[pos]
                 first = items == 0
-                if first and done >= limit and (kind != _PUSH or not pushes):
-                    break
+                if first:
+                    if done >= limit and (kind != _PUSH or not pushes):
+                        break
+                    self.last = pos
                 if kind == 58 or kind == 43 or kind == 45 or kind in _LINE_TYPES:
                     if first:
                         self._push = False

@@ -33,7 +33,7 @@ MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
-LAST_BYTES: Final = 128  # where a protocol error would stand
+LAST_REPLY: Final = 24  # bytes by which a protocol error is known
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -135,7 +135,7 @@ class Session:
         "_lane",
         "_lane_used",
         "_hushed",
-        "_last_bytes",
+        "_last_reply",
         "_last_private",
         "_piped",
         "_raw_replies",
@@ -189,7 +189,7 @@ class Session:
         self._raw_replies = False
         self._names: dict[bytes, bytes] | None = None  # subscribed: see _remember_name()
         self._last_private: float = 0.0
-        self._last_bytes: bytes = b""  # of the replies, while more are owed
+        self._last_reply: bytes = b""  # how the latest one begins, while more are owed
         self._hushed = False  # Redis will close without a word
         # replies of the lane
         self._lane: Lane | None = None
@@ -696,7 +696,7 @@ class Session:
             if (
                 self._hushed
                 or self.state.quitting
-                or self._last_bytes.find(b"-ERR Protocol error") >= 0
+                or self._last_reply.startswith(b"-ERR Protocol error")
             ):
                 broken_off = True  # Redis closed on purpose, and has said what it had to say
             while slot is not None and not broken_off:
@@ -809,8 +809,13 @@ class Session:
             if left:
                 self.to_client.append(left)
         else:
+            if self._slot_head is None:
+                self._last_reply = b""
+            elif replies.last >= 0:
+                self._last_reply = data[replies.last : replies.last + LAST_REPLY]
+            elif len(self._last_reply) < LAST_REPLY:
+                self._last_reply += data[: LAST_REPLY - len(self._last_reply)]
             replies.release()
-            self._last_bytes = data[-LAST_BYTES:] if self._slot_head is not None else b""
         if go_on and self.wait == WAIT_BASE:
             self._route()
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):

@@ -1,0 +1,116 @@
+"""The module table: who may import whom, and that the core knows no socket, loop or clock."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "proxy"
+
+# Every pure module: what it may import of the package, and of everything else.
+PURE: dict[str, tuple[set[str], set[str]]] = {
+    "version": (set(), set()),
+    "commands": (set(), set()),
+    "replies": (set(), {"re"}),
+    "framing": ({"commands"}, set()),
+    "scripts": (set(), {"hashlib", "re", "string", "pathlib"}),
+    "grammar": ({"replies", "scripts"}, {"re"}),
+    "state": ({"commands"}, set()),
+    "session": (
+        {"commands", "replies", "state", "framing", "grammar"},
+        {"mypy_extensions"},
+    ),
+    "config": (set(), {"argparse", "os", "dataclasses", "urllib.parse"}),
+    "build": ({"framing", "version"}, {"platform"}),
+}
+# Every other module: what it may import of the package.
+IMPURE: dict[str, set[str]] = {
+    "upstream": {"replies", "config", "scripts"},
+    "lane": {"replies", "framing", "session", "state", "upstream"},
+    "downstream": {"session", "upstream"},
+    "embedded": {"config"},
+    "server": {
+        *("scripts", "build", "config", "downstream", "embedded", "grammar", "lane", "session"),
+        "upstream",
+    },
+    "cli": {"config", "build", "scripts", "server"},
+    "health": {"config"},
+    "document": {"config"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+ALWAYS = {"__future__", "typing", "collections.abc"}
+FORBIDDEN = {"asyncio", "socket", "select", "selectors", "time", "datetime", "threading", "uvloop"}
+
+
+def imports(module: str) -> tuple[set[str], set[str]]:
+    """What `module` imports anywhere in its text: of the package, and of everything else."""
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            inside |= {node.module} if node.module else {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module.split(".")[0] == "proxy":
+                parts = node.module.split(".")[1:2]
+                inside |= set(parts) or {alias.name for alias in node.names}
+            else:
+                outside.add(node.module)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                name, _, below = alias.name.partition(".")
+                (inside if name == "proxy" else outside).add(
+                    below if name == "proxy" else alias.name
+                )
+    return inside, outside
+
+
+def test_every_module_is_in_the_table() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*PURE, *IMPURE}
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure(module: str) -> None:
+    inside, outside = imports(module)
+    assert inside <= PURE[module][0]
+    assert outside - ALWAYS <= PURE[module][1]
+    assert not {name.split(".")[0] for name in outside} & FORBIDDEN
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_pure_ones_only(module: str) -> None:
+    assert PURE[module][0] <= set(PURE)
+    assert not PURE[module][1] & FORBIDDEN
+
+
+@pytest.mark.parametrize("module", IMPURE)
+def test_impure(module: str) -> None:
+    assert imports(module)[0] <= IMPURE[module]
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_ask_no_builtin_for_the_world(module: str) -> None:
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+@pytest.mark.parametrize("module", [*PURE, *IMPURE])
+def test_a_module_opens_with_what_it_owns(module: str) -> None:
+    text = ast.get_docstring(ast.parse((PACKAGE / f"{module}.py").read_text()))
+    assert text, module
+
+
+def test_the_table_has_no_circle() -> None:
+    rows = {**{name: row[0] for name, row in PURE.items()}, **IMPURE}
+    left = dict(rows)
+    while left:
+        free = [name for name, uses in left.items() if not uses & set(left)]
+        assert free, f"these import each other: {sorted(left)}"
+        for name in free:
+            del left[name]

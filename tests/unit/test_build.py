@@ -1,0 +1,27 @@
+"""build: what the process says it is."""
+
+from __future__ import annotations
+
+import platform
+
+from proxy import build, framing
+from proxy.version import VERSION
+
+
+def test_compiled_tells_how_the_hot_modules_run() -> None:
+    assert build.compiled() == (not framing.__file__.endswith(".py"))
+
+
+def test_describe_is_one_line() -> None:
+    line = build.describe()
+    assert line.startswith(VERSION + " (")
+    assert ("interpreted" in line) != ("compiled" in line)
+    assert ("compiled" in line) == build.compiled()
+    assert platform.python_version() in line
+    assert "\n" not in line
+
+
+def test_version_is_three_numbers() -> None:
+    numbers = VERSION.split(".")
+    assert len(numbers) == 3
+    assert all(number.isdigit() for number in numbers)

@@ -1,0 +1,84 @@
+"""replies: the bytes of replies and requests, and Redis' errors without a script's particulars."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy import replies as r
+
+SHA = b"0123456789abcdef0123456789abcdef01234567"
+
+
+def test_error_is_one_line() -> None:
+    assert r.error("ERR no") == b"-ERR no\r\n"
+    assert r.error("ERR a\r\nb\nc") == b"-ERR a  b c\r\n"
+    assert r.error("ERR é") == b"-ERR \xc3\xa9\r\n"
+    assert r.error("ERR \udcff").count(b"\r\n") == 1
+
+
+def test_five() -> None:
+    assert r.five(1, 10, 0, -1, 60) == b"*5\r\n:1\r\n:10\r\n:0\r\n:-1\r\n:60\r\n"
+
+
+def test_bulks() -> None:
+    assert r.bulks() == b"*0\r\n"
+    assert r.bulks(b"", b"a\r\n") == b"*2\r\n$0\r\n\r\n$3\r\na\r\n\r\n"
+    assert r.bulk(b"xy") == b"$2\r\nxy\r\n"
+
+
+def test_texts_of_the_contract() -> None:
+    assert r.TOO_LONG == b"-ERR RL command longer than 65536 bytes\r\n"
+    assert r.LOST.startswith(b"-UPSTREAMDOWN ")
+    assert r.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")
+    assert b"h:1" in r.unreachable("h:1", "refused")
+
+
+CLEANED = [
+    # as they are
+    (b"-NOAUTH Authentication required.\r\n", None),
+    (b"-NOPERM this user has no permissions to run the 'eval' command\r\n", None),
+    (b"-LOADING Redis is loading the dataset in memory\r\n", None),
+    (b"-BUSY Redis is busy running a script.\r\n", None),
+    (b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", None),
+    (b"-ERR the key holds no LOG limiter\r\n", None),
+    (b"-MOVED 1 h:1\r\n", None),
+    # Redis 7 and Valkey append
+    (
+        b"-OOM command not allowed script: " + SHA + b", on @user_script:1.\r\n",
+        b"-OOM command not allowed\r\n",
+    ),
+    (
+        b"-READONLY You can't write against a read only replica. script: "
+        + SHA
+        + b", on @user_script:12.\r\n",
+        b"-READONLY You can't write against a read only replica.\r\n",
+    ),
+    (
+        b"-ERR boom script: " + SHA + b", on f_" + SHA + b":3.\r\n",
+        b"-ERR boom\r\n",
+    ),
+    # Redis 6.2 puts it before
+    (
+        b"-ERR Error running script (call to f_"
+        + SHA
+        + b"): @user_script:1: @user_script: 1: -OOM command not allowed\r\n",
+        b"-OOM command not allowed\r\n",
+    ),
+    (
+        b"-ERR Error running script (call to f_" + SHA + b"): @user_script:7: boom\r\n",
+        b"-ERR boom\r\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "clean"), CLEANED)
+def test_clean_error(line: bytes, clean: bytes | None) -> None:
+    assert r.clean_error(line) == (line if clean is None else clean)
+
+
+def test_clean_error_keeps_one_line() -> None:
+    for line, _ in CLEANED:
+        cleaned = r.clean_error(line)
+        assert cleaned.startswith(b"-")
+        assert cleaned.endswith(b"\r\n")
+        assert SHA not in cleaned
