@@ -114,8 +114,11 @@ class Server:
     def _met(self, who: str, timeout_s: int) -> None:
         """The control connection says which server it found."""
         self._who = who
-        if timeout_s and self._shared is not None:
-            settings = self._shared.settings
+        if self._shared is None:
+            return
+        settings = self._shared.settings
+        settings.wait_by_publish = not who.startswith("Redis ")
+        if timeout_s:
             settings.refresh_s = min(self._config.private_refresh_s, timeout_s / 2)
 
     def _bind(self) -> None:

@@ -52,7 +52,10 @@ _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
 _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 
+# What moves a connection's offset past the writes of others: any command on Redis, on Valkey 9 only
+# one that is propagated and runs.
 _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
+_PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
 _REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
@@ -97,7 +100,7 @@ class Lane:
 class Settings:
     """What all sessions share."""
 
-    __slots__ = ("base_db", "grammar", "lane_of", "refresh_s", "where")
+    __slots__ = ("base_db", "grammar", "lane_of", "refresh_s", "wait_by_publish", "where")
 
     def __init__(
         self,
@@ -111,6 +114,7 @@ class Settings:
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
         self.where = where  # the server's name in errors
         self.base_db = base_db
+        self.wait_by_publish = False  # the server is not Redis: see _PUBLISH_NOTHING
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
 
 
@@ -421,6 +425,9 @@ class Session:
                             run = -1
                         out.append(_WAIT_FOR_OURS)
                         self._expect(Slot(s.S_DROP))
+                        if self._settings.wait_by_publish:
+                            out.append(_PUBLISH_NOTHING)
+                            self._expect(Slot(s.S_DROP))
                     self._follow(code)
                 self._lane_used = False
                 if self.wait == WAIT_BASE:
@@ -450,12 +457,14 @@ class Session:
         self._expect(slot)
         if not self._settings.base_db or not self._counting or code != COMMAND:
             return
-        if slot.kind == s.S_RESET or (slot.kind in (s.S_AUTH, s.S_HELLO) and self.state.base_owed):
+        if slot.kind == s.S_RESET or (
+            slot.kind in (s.S_AUTH, s.S_HELLO, s.S_MULTI) and self.state.base_owed
+        ):
             self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
 
     def _can_count(self) -> bool:
         """Whether a slot of our own may be put among those of the client's commands."""
-        return self.state.countable() and self._counting and self._slot_count < MAX_SLOTS - 1
+        return self.state.countable() and self._counting and self._slot_count < MAX_SLOTS - 2
 
     def _select_base(self) -> None:
         self.to_upstream.append(r.bulks(b"SELECT", b"%d" % self._settings.base_db))
@@ -795,7 +804,7 @@ class Session:
                 continue
             self.state.answered(slot, line)
             if self.wait == WAIT_BASE and slot.next is None:
-                if self.state.base_owed and not line.startswith(b"-"):
+                if self.state.base_owed and kind != s.S_MULTI and not line.startswith(b"-"):
                     self._select_base()
                 else:
                     go_on = True
