@@ -1,0 +1,36 @@
+"""Fixtures of the integration tests: one engine for what does not differ between engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import harness
+from tests.harness import RedisServer
+
+
+@pytest.fixture(scope="session")
+def one_engine() -> str:
+    """Valkey where it is installed, else the newest server at hand."""
+    found = harness.engines()
+    if not found:
+        pytest.skip("no Redis or Valkey server on this machine")
+    return "valkey-9.1" if "valkey-9.1" in found else sorted(found)[-1]
+
+
+@pytest.fixture
+def own_server(one_engine: str) -> Iterator[RedisServer]:
+    """A server of one test's own."""
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture
+def unstarted_server(one_engine: str) -> Iterator[RedisServer]:
+    """A server with a port, not running yet."""
+    made = RedisServer(one_engine, harness.engines()[one_engine])
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,91 @@
+"""The load clients in clients/: which of them this machine can run, and running several at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CLIENTS = Path(__file__).parent / "clients"
+KINDS = [(f"exact:{number}", 2 + 3 * number, 40 + 25 * number) for number in range(20)]
+
+
+@dataclass
+class Loader:
+    """One library's load client, and what it reported."""
+
+    name: str
+    command: list[str]
+    connections: int
+    seen: Counter[tuple[str, int, int, int]] = field(default_factory=Counter)
+    errors: list[str] = field(default_factory=list)
+    process: subprocess.Popen[str] | None = None
+
+    def start(self, port: int, seconds: int) -> None:
+        """Begin."""
+        self.process = subprocess.Popen(
+            [*self.command, str(port), str(seconds), str(self.connections)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for its end and read what it got."""
+        assert self.process is not None
+        try:
+            text, _ = self.process.communicate(timeout=timeout_s)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        for line in text.splitlines():
+            words = line.split()
+            if len(words) == 5 and words[0].startswith("exact:"):
+                limited, limit, remaining, count = map(int, words[1:])
+                self.seen[words[0], limited, limit, remaining] += count
+            else:
+                self.errors.append(f"{self.name}: {line}")
+        if self.process.returncode:
+            self.errors.append(f"{self.name}: exit code {self.process.returncode}")
+
+
+def python_loaders(connections: int) -> list[Loader]:
+    """Four libraries that a machine with the test requirements has, `connections` in all."""
+    fourth = "valkey" if importlib.util.find_spec("valkey") else "sockets"
+    script = str(CLIENTS / "python_client.py")
+    return [
+        Loader(name, [sys.executable, script, name], connections // 4)
+        for name in ("redis-sync", "redis-asyncio", "hiredis", fourth)
+    ]
+
+
+def foreign_loaders(connections: int, directory: Path) -> list[Loader]:
+    """Those of other languages that are installed, `connections` each."""
+    probes = [
+        ("ruby", ["-e", 'require "redis"'], "ruby_client.rb"),
+        ("perl", ["-MRedis", "-e1"], "perl_client.pl"),
+        ("php", ["-r", 'exit(class_exists("Redis") ? 0 : 1);'], "php_client.php"),
+        ("node", ["-e", 'require("redis")'], "node_redis_client.js"),
+        ("node", ["-e", 'require("ioredis")'], "ioredis_client.js"),
+    ]
+    found = []
+    for program, probe, script in probes:
+        path = shutil.which(program)
+        if path and _succeeds([path, *probe]):
+            found.append(Loader(script, [path, str(CLIENTS / script)], connections))
+    made = directory / "hiredis_client"
+    source = CLIENTS / "hiredis_client.c"
+    gcc = shutil.which("gcc")
+    if gcc and _succeeds([gcc, "-O2", "-o", str(made), str(source), "-lhiredis"]):
+        found.append(Loader("hiredis_client.c", [str(made)], connections))
+    return found
+
+
+def _succeeds(command: list[str]) -> bool:
+    done = subprocess.run(command, capture_output=True, timeout=30, cwd=CLIENTS, env=os.environ)
+    return done.returncode == 0

@@ -1,0 +1,208 @@
+"""A proxy started with any command line, its output in files, for tests of start and end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests import harness
+from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
+
+
+class Started:
+    """`python -m proxy ARGS`, as a user starts it."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")}
+        self._output = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "proxy", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._log,
+            env={**kept, **(env or {})},
+            cwd=harness.ROOT,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def output(self) -> str:
+        """What it has written to stdout."""
+        return _content(self._output.fileno())
+
+    def log(self) -> str:
+        """What it has written to stderr."""
+        return _content(self._log.fileno())
+
+    def logged(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
+        """Wait until stderr matches `pattern`."""
+        end = time.monotonic() + deadline_s
+        while True:
+            ended = self._process.poll() is not None
+            found = re.search(pattern, self.log())
+            if found:
+                return found
+            assert not ended, f"ended without {pattern!r}: {self.log()}"
+            assert time.monotonic() < end, f"no {pattern!r} in: {self.log()}"
+            time.sleep(0.005)
+
+    def port(self) -> int:
+        """Of the first TCP listener; waits for the banner."""
+        self.logged(r"  try  .*\n")
+        return int(self.logged(r"listening on .*?127\.0\.0\.1:(\d+)")[1])
+
+    def raw(self) -> Raw:
+        """A connection to the first TCP listener."""
+        return Raw(self.port())
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        """The exit code, once it has ended."""
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """End it; fails if it wrote a traceback."""
+        if self.running():
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(15)
+        if self.running():
+            self._process.kill()
+            self._process.wait()
+        log = self.log()
+        self._output.close()
+        self._log.close()
+        assert "Traceback" not in log, log
+
+
+def _content(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode()
+
+
+@contextlib.contextmanager
+def started(*args: str, env: dict[str, str] | None = None) -> Iterator[Started]:
+    """A running proxy; ended afterwards."""
+    made = Started(*args, env=env)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ended(*args: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a proxy that is expected to end by itself."""
+    with started(*args) as made:
+        code = made.wait()
+        return code, made.output(), made.log()
+
+
+class UnixRaw(Raw):
+    """A raw client connection to a unix socket."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(DEADLINE_S)
+        self.sock.connect(str(path))
+        self.closed = False
+        self._buffer = b""
+
+
+def ask_once(port: int, *words: bytes | str | int) -> object:
+    """The reply to one command on a connection of its own."""
+    with Raw(port) as raw:
+        return raw.ask(*words)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that `pid` started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def client_list(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:
+    """CLIENT LIST of the server, without the connection that asks."""
+    with contextlib.ExitStack() as stack:
+        used = raw or stack.enter_context(server.raw())
+        me = used.ask("CLIENT", "ID")
+        text = used.ask("CLIENT", "LIST")
+        assert isinstance(text, bytes), text
+    rows = []
+    for line in text.decode().splitlines():
+        row = dict(field.partition("=")[::2] for field in line.split(" ") if "=" in field)
+        if row["id"] != str(me):
+            rows.append(row)
+    return rows
+
+
+def lanes(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:
+    """The lanes among the server's clients."""
+    return [row for row in client_list(server, raw) if row["name"] == "rlproxy-lane"]
+
+
+def private(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:
+    """The clients that are no connection of the proxy's own."""
+    return [row for row in client_list(server, raw) if not row["name"].startswith("rlproxy-")]
+
+
+def by_lane(server: RedisServer, raw: Raw, admin: Raw | None = None) -> None:
+    """Hit the key `warm` with `raw` until its hits go by lane."""
+    by_lane_of(server, raw, "warm", admin)
+
+
+def by_lane_of(server: RedisServer, raw: Raw, key: str, admin: Raw | None = None) -> None:
+    """Hit `key` with `raw` until its hits go by lane."""
+
+    def went() -> bool:
+        before = lane_commands(server, admin)
+        reply = raw.ask("RL.HIT", key, 1_000_000, 3600)
+        assert isinstance(reply, list) or str(reply).startswith("UPSTREAMDOWN"), reply
+        return lane_commands(server, admin) > before
+
+    wait_until(went, "a hit goes by lane")
+
+
+def lane_commands(server: RedisServer, admin: Raw | None = None) -> int:
+    """How many EVALSHAs the server has run (while no script is missing, only lanes send them)."""
+    with contextlib.ExitStack() as stack:
+        raw = admin or stack.enter_context(server.raw())
+        text = raw.ask("INFO", "commandstats")
+    assert isinstance(text, bytes), text
+    found = re.search(rb"cmdstat_evalsha:calls=(\d+)", text)
+    return int(found[1]) if found else 0

