@@ -16,7 +16,7 @@ from .session import (
     Session,
     Settings,
 )
-from .upstream import Target, reason
+from .upstream import Target, last_words, reason
 
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
 
@@ -206,6 +206,11 @@ class _Upstream(asyncio.Protocol):
 
     def __init__(self, client: Downstream) -> None:
         self._client = client
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -221,6 +226,11 @@ class _Upstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
+        if exc is not None:
+            left = last_words(self._transport)
+            if left:
+                self._client.upstream_received(left)
+        self._transport = None
         self._client.upstream_lost()
 
 

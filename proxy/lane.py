@@ -22,7 +22,7 @@ from . import replies
 from .framing import ReplyFramer
 from .session import Call, Lane, Session
 from .state import Identity
-from .upstream import Target
+from .upstream import Target, last_words
 
 log = logging.getLogger("rlproxy")
 
@@ -235,6 +235,11 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, lane: SharedLane) -> None:
         self._lane = lane
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -242,6 +247,11 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
+        if exc is not None:
+            left = last_words(self._transport)
+            if left:
+                self._lane.received(left)
+        self._transport = None
         self._lane.lost()
 
 

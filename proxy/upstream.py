@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ log = logging.getLogger("rlproxy")
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 1.0
 _PING_S: Final = 5.0
+MAX_LAST_WORDS: Final = 262144
 
 
 class Target:
@@ -58,6 +60,28 @@ def reason(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such socket"
     return error.strerror or str(error) or type(error).__name__
+
+
+def last_words(transport: asyncio.BaseTransport | None) -> bytes:
+    """What a server said before a write to it failed.
+
+    A write that fails ends a transport at once, though the kernel may still hold what the server
+    sent before it closed: the error that tells why, or replies to hits that were counted. To be
+    called from connection_lost(), while the socket is still open. At most MAX_LAST_WORDS bytes.
+    """
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    parts: list[bytes] = []
+    length = 0
+    try:
+        while sock is not None and length < MAX_LAST_WORDS:
+            part = os.read(sock.fileno(), MAX_LAST_WORDS)
+            if not part:
+                break
+            parts.append(part)
+            length += len(part)
+    except OSError:
+        pass  # nothing more
+    return b"".join(parts)
 
 
 class Control(asyncio.Protocol):
