@@ -451,6 +451,9 @@ class Session:
         slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
         if command.kind == c.HTTP:
             self._hushed = True
+        if self._settings.base_db and not self._counting and self.state.leaves_base(command):
+            self._close()  # better no connection than one to another database
+            return
         if slot is None:
             self._expect_one()
             return
@@ -801,6 +804,12 @@ class Session:
                 self._pop()
                 if kind == s.S_BASE:
                     go_on = True
+                    if line.startswith(b"-") and not line.startswith(b"-NOAUTH"):
+                        # Whoever may not enter the database of --upstream is told, and let go:
+                        # better no connection than one to another database.
+                        self.to_client.append(line)
+                        self._close()
+                        break
                 continue
             self.state.answered(slot, line)
             if self.wait == WAIT_BASE and slot.next is None:
@@ -825,6 +834,8 @@ class Session:
             elif len(self._last_reply) < LAST_REPLY:
                 self._last_reply += data[: LAST_REPLY - len(self._last_reply)]
             replies.release()
+        if self._closing:
+            return
         if go_on and self.wait == WAIT_BASE:
             self._route()
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):

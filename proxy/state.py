@@ -135,6 +135,13 @@ class ConnectionState:
         """Whether a reply of our own can be put at its place among the server's."""
         return self.level == PLAIN and not self.multi
 
+    def leaves_base(self, command: Command) -> bool:
+        """Whether `command` may end in another database than that of --upstream, unless our own
+        SELECT follows it."""
+        return command.kind == c.RESET or (
+            self.base_owed and command.kind in (c.AUTH, c.HELLO) and self.level < COUNTED
+        )
+
     def lower(self, level: int) -> None:
         """Trust no more than `level` from this request on."""
         self._level_gen += 1
@@ -206,6 +213,8 @@ class ConnectionState:
             if kind in (c.AUTH, c.HELLO):
                 self._level_gen += 1
                 return Slot(S_AUTH if kind == c.AUTH else S_HELLO)
+            if kind == c.QUIT:
+                return Slot(S_QUIT)
         elif self.level == FRAMED and kind in (c.MULTI, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
             return self._fall(RAW)
         self._level_gen += 1

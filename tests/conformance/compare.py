@@ -1,0 +1,300 @@
+"""The same bytes to the server and through the proxy, and what comes back compared.
+
+A case is a row: a name and pieces of bytes. A `Swap` is a piece that differs between the two: what
+the proxy adds (a hit) beside what the server itself would be asked instead (an EVAL that counts the
+same way), so that a hit can be compared wherever an EVAL can.
+
+Nothing here sleeps to find out that a server is done. A *fence* does that: some PINGs on another
+connection, one after the other. Servers and proxy are single loops, so what was sent before the
+first PING has been read, answered and written before the last one is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
+
+FENCE_ROUNDS = 5  # turns of the loop that a server may need: read, write, close, one spare
+PROXY_ROUNDS = 9  # the same for two loops in a row, and for opening a connection between them
+SLOW_BYTES = 300  # up to here one byte at a time, beyond that in larger pieces
+STILL_S = 0.0005  # behind a fence: what there is, is here
+PAUSE_S = 0.00003  # between the bytes of a slow case: enough for them to be read one by one
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A piece that is `direct` on the way to the server and `proxied` on the way to the proxy."""
+
+    direct: bytes
+    proxied: bytes
+
+
+Piece = bytes | Swap
+Rewrite = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row. `rewrite` (pattern, replacement) turns the server's own answer into the one that
+    the contract asks of the proxy, where the two differ on purpose.
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    setup: tuple[tuple[str, ...], ...] = ()
+    rewrite: tuple[Rewrite, ...] = ()
+    either_name: bool = False
+    own_scripts: bool = False
+
+    def direct(self) -> list[bytes]:
+        return [piece.direct if isinstance(piece, Swap) else piece for piece in self.pieces]
+
+    def proxied(self) -> list[bytes]:
+        return [piece.proxied if isinstance(piece, Swap) else piece for piece in self.pieces]
+
+
+def case(
+    name: str,
+    *pieces: Piece,
+    setup: Iterable[tuple[str, ...]] = (),
+    rewrite: Iterable[Rewrite] = (),
+    either_name: bool = False,
+    own_scripts: bool = False,
+) -> Case:
+    return Case(name, pieces, tuple(setup), tuple(rewrite), either_name, own_scripts)
+
+
+def name_of(row: object) -> str:
+    """For pytest's ids."""
+    return row.name.replace(" ", "-") if isinstance(row, Case) else str(row)
+
+
+# -- hits and what they compare with -------------------------------------------------------------
+
+# Counts like RL.HIT k 10 60 as long as fewer than ten hits are admitted, reads and writes the same
+# key (tracking tells both), and leaves the same type.
+COUNT_LUA = (
+    "redis.call('LINDEX', KEYS[1], 0) local n = redis.call('RPUSH', KEYS[1], 'x')"
+    " redis.call('PEXPIRE', KEYS[1], 60000) return {0, 10, 10 - n, -1, 60}"
+)
+ARITY = "ERR wrong number of arguments for 'rl.hit' command"
+
+
+def hit(key: str = "k", written: bytes | None = None) -> Swap:
+    """RL.HIT key 10 60 (or `written`, which means the same)."""
+    proxied = command("RL.HIT", key, 10, 60) if written is None else written
+    return Swap(command("EVAL", COUNT_LUA, 1, key), proxied)
+
+
+def refused(written: bytes, error: str) -> Swap:
+    """A wrong command of the family, whose error the proxy knows."""
+    return Swap(command("EVAL", f"return redis.error_reply([[{error}]])", 0), written)
+
+
+HIT = hit()
+INLINE_HIT = hit(written=b"rl.hit k 10 60\r\n")
+WRONG_HIT = refused(command("RL.HIT", "k"), ARITY)
+# Where Redis itself has to reject it (it has never heard of it) and our text is put in its place.
+UNKNOWN_HIT = command("RL.HIT", "k")
+UNKNOWN_IS_WRONG: Rewrite = (rb"-ERR unknown command [^\r]*\r\n", b"-" + ARITY.encode() + b"\r\n")
+# In RESP2 subscribed, a hit is refused under its own name.
+SUBSCRIBED_NAME: Rewrite = (rb"Can't execute 'eval'", b"Can't execute 'rl.hit'")
+_EITHER_NAME: Rewrite = (rb"Can't execute '(eval|rl\.hit)'", b"Can't execute 'EITHER'")
+
+# -- normalising -----------------------------------------------------------------------------------
+
+# What differs by nature: the id that HELLO tells is the connection's, and a hit is an EVAL or an
+# EVALSHA at Redis, whose name some refusals tell.
+_VARIES: tuple[Rewrite, ...] = (
+    (rb"(\$2\r\nid\r\n):\d+\r\n", rb"\1:ID\r\n"),
+    (rb"'evalsha'", b"'eval'"),
+)
+# What Redis adds to errors raised inside a script (line 18): 7.x behind, 6.2 before the error.
+SCRIPT_NAMES: tuple[Rewrite, ...] = (
+    (rb" script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.", b""),
+    (
+        rb"-ERR Error running script \(call to f_\w{40}\): (?:@user_script:\s?\d+: )+-?",
+        b"-",
+    ),
+)
+
+
+def rewritten(data: bytes, rules: Iterable[Rewrite]) -> bytes:
+    for pattern, by in rules:
+        data = re.sub(pattern, by, data)
+    return data
+
+
+def normal(data: bytes, row: Case) -> bytes:
+    return rewritten(data, (*_VARIES, _EITHER_NAME) if row.either_name else _VARIES)
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+_KEYS_LUA = """
+local found = {}
+for db = 0, 4 do
+  redis.call('SELECT', db)
+  local keys = redis.call('KEYS', '*')
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    local type = redis.call('TYPE', key)['ok']
+    local is = type
+    if type == 'list' then is = is .. redis.call('LLEN', key)
+    elseif type == 'string' then is = is .. redis.call('GET', key) end
+    found[#found + 1] = db .. ':' .. key .. '=' .. is
+  end
+end
+return found
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a client got, whether it was closed, and what the server holds afterwards."""
+
+    data: bytes
+    closed: bool
+    keys: object
+
+
+def fence(raw: Raw, rounds: int) -> None:
+    for _ in range(rounds):
+        assert raw.ask("PING") == "PONG"
+
+
+def slowly(parts: list[bytes]) -> Iterator[bytes]:
+    """Byte by byte; of a long case the middle in pieces of uneven length."""
+    data = b"".join(parts)
+    half = SLOW_BYTES // 2
+    if len(data) <= SLOW_BYTES:
+        half = len(data)
+    pos = 0
+    step = max(997, len(data) // 64)
+    while pos < len(data):
+        middle = half <= pos < len(data) - half
+        end = min(pos + step, len(data) - half) if middle else pos + 1
+        yield data[pos:end]
+        pos = end
+
+
+def difference(expected: Outcome, got: Outcome) -> str:
+    """The first place where the two differ, for a person."""
+    pairs = zip(expected.data, got.data, strict=False)
+    size = next((at for at, (one, two) in enumerate(pairs) if one != two), -1)
+    same = expected.data[:size] if size >= 0 else min(expected.data, got.data, key=len)
+    lines = [f"after {len(same)} bytes {same[-60:]!r}"]
+    for who, outcome in (("server", expected), ("proxy", got)):
+        closed = "closed" if outcome.closed else "open"
+        rest = outcome.data[len(same) :]
+        lines.append(f"    {who:6} {rest[:200]!r}, {len(rest)} bytes, {closed}, {outcome.keys}")
+    return "\n".join(lines)
+
+
+class Bench:
+    """A server, the proxy in front of it, and connections to look and to fence with."""
+
+    def __init__(self, server: RedisServer, proxy: Proxy) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.look = server.raw()
+        self._behind = proxy.raw()
+        # The lane that plain clients of this proxy share is open from here on.
+        end = time.monotonic() + DEADLINE_S
+        with proxy.raw() as raw:
+            while b"rlproxy-lane" not in self.clients() and time.monotonic() < end:
+                raw.ask("RL.HIT", "warm", 1, 1)
+        assert b"rlproxy-lane" in self.clients()
+
+    def clients(self) -> bytes:
+        answer = self.look.ask("CLIENT", "LIST")
+        assert isinstance(answer, bytes)
+        return answer
+
+    def close(self) -> None:
+        self.look.close()
+        self._behind.close()
+
+    def reset(self, setup: Iterable[tuple[str, ...]] = ()) -> None:
+        fence(self._behind, 3)
+        ask = self.look.ask
+        ask("CONFIG", "SET", "requirepass", "")
+        ask("ACL", "DELUSER", "bob")
+        ask("FLUSHALL")
+        for words in setup:
+            answer = ask(*words)
+            assert not isinstance(answer, Exception), (words, answer)
+
+    def keys(self) -> object:
+        return self.look.ask("EVAL", _KEYS_LUA, 0)
+
+    def warm(self, raw: Raw, pieces: list[bytes]) -> bytes:
+        """Two hits, each waited for: through the proxy the second goes by lane."""
+        got = b""
+        for data in pieces:
+            raw.send(data)
+            got += raw.line()
+            if got.endswith(b"*5\r\n"):
+                got += b"".join(raw.line() for _ in range(5))
+        return got
+
+    def ask_server(self, row: Case, slow: bool, warm: bool) -> Outcome:
+        self.reset(row.setup)
+        with self.server.raw() as raw:
+            data = self.warm(raw, [HIT.direct] * 2) if warm else b""
+            parts = row.direct()
+            if slow:
+                # Each part answered before the next: so will be what the proxy is sent, and some
+                # things differ with it (bytes that make Redis drop what it has not written yet).
+                for part in parts:
+                    for piece in slowly([part]):
+                        raw.send(piece)
+                    fence(self.look, 1)
+            else:
+                raw.send(b"".join(parts))
+            size = sum(map(len, parts))
+            fence(self.look, FENCE_ROUNDS + size // 8192)
+            data += raw.quiet(STILL_S)
+            closed = raw.closed
+            keys = self.keys()
+        if not row.own_scripts:
+            data = rewritten(data, SCRIPT_NAMES)
+        data = rewritten(normal(data, row), row.rewrite)
+        return Outcome(data, closed, keys)
+
+    def ask_proxy(self, row: Case, slow: bool, warm: bool, expected: Outcome) -> Outcome:
+        self.reset(row.setup)
+        with self.proxy.raw() as raw:
+            data = self.warm(raw, [HIT.proxied] * 2) if warm else b""
+            parts = row.proxied()
+            if slow:
+                for piece in slowly(parts):
+                    raw.send(piece)
+                    time.sleep(PAUSE_S)
+            else:
+                raw.send(b"".join(parts))
+            end = time.monotonic() + DEADLINE_S / 4
+            while normal(data, row) != expected.data or raw.closed != expected.closed:
+                data += raw.quiet(STILL_S)
+                late = time.monotonic() > end
+                if late or raw.closed or len(normal(data, row)) > len(expected.data):
+                    break
+            fence(self._behind, PROXY_ROUNDS)
+            data += raw.quiet(STILL_S)
+            return Outcome(normal(data, row), raw.closed, self.keys())
+
+    def compare(self, row: Case, warm: bool | None = None) -> None:
+        """Whole and byte by byte; one of the two on a new connection, the other on one whose hits
+        go by lane (the row's name says which), unless `warm` says how."""
+        for slow in (False, True):
+            is_warm = slow == bool(crc32(row.name.encode()) & 1) if warm is None else warm
+            expected = self.ask_server(row, slow, is_warm)
+            got = self.ask_proxy(row, slow, is_warm, expected)
+            how = f"{'slow' if slow else 'whole'}, {'warm' if is_warm else 'cold'}"
+            if got != expected:
+                raise AssertionError(f"{how}: {difference(expected, got)}")

@@ -1,0 +1,237 @@
+"""Commands that wait, clients that leave, and CLIENT's powers over other connections."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance.compare import HIT, Bench
+from tests.harness import Raw, ReplyError, command, wait_until
+
+PING = command("PING")
+BLPOP = command("BLPOP", "l", 0)
+
+
+def blocked(bench: Bench) -> int:
+    text = bench.look.ask("INFO", "clients")
+    assert isinstance(text, bytes)
+    return int(text.split(b"blocked_clients:")[1].split()[0])
+
+
+def client_id(raw: Raw) -> int:
+    answer = raw.ask("CLIENT", "ID")
+    assert isinstance(answer, int)
+    return answer
+
+
+def both(bench: Bench, talk: Callable[[Raw, bytes], object]) -> None:
+    """`talk` with a connection and its hit: directly and through the proxy, cold and warm."""
+    answers = []
+    for made, hit, warm in (
+        (bench.server, HIT.direct, 0),
+        (bench.proxy, HIT.proxied, 0),
+        (bench.proxy, HIT.proxied, 2),
+    ):
+        bench.reset()
+        with made.raw() as raw:
+            bench.warm(raw, [hit] * warm)
+            bench.look.ask("DEL", "k")
+            answers.append(talk(raw, hit))
+    assert answers[1] == answers[0]
+    assert answers[2] == answers[0]
+
+
+def test_what_is_behind_a_blocking_command_waits(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(command("BLPOP", "no", "0.2") + PING + hit + PING)
+        started = time.monotonic()
+        got = [raw.reply()]
+        assert time.monotonic() - started > 0.15
+        return got + [raw.reply() for _ in range(3)]
+
+    both(bench, talk)
+
+
+def test_a_hit_behind_a_blocking_command_is_not_counted_before(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit + BLPOP)
+        got = [raw.reply()]
+        wait_until(lambda: blocked(bench), "blocked")
+        raw.send(hit)
+        got += [bench.look.ask("LLEN", "k"), bench.look.ask("RPUSH", "l", "x")]
+        return got + [raw.reply(), raw.reply(), bench.look.ask("LLEN", "k")]
+
+    both(bench, talk)
+
+
+def leave_by_close(raw: Raw) -> None:
+    raw.close()
+
+
+def leave_by_half_close(raw: Raw) -> None:
+    raw.finish()
+
+
+def leave_by_reset(raw: Raw) -> None:
+    raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.close()
+
+
+@pytest.mark.parametrize("behind", [b"", PING, PING * 5000], ids=["bare", "ping", "70-KB"])
+@pytest.mark.parametrize("leave", [leave_by_close, leave_by_half_close, leave_by_reset])
+def test_who_left_takes_no_element(
+    bench: Bench, leave: Callable[[Raw], None], behind: bytes
+) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit + BLPOP + behind)
+        raw.reply()
+        wait_until(lambda: blocked(bench), "blocked")
+        leave(raw)
+        wait_until(lambda: not blocked(bench), "Redis knows that the client left")
+        return bench.look.ask("RPUSH", "l", "x"), bench.look.ask("LLEN", "l")
+
+    both(bench, talk)
+
+
+def test_unblock(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        number = client_id(raw)
+        got: list[object] = []
+        for how in ("TIMEOUT", "ERROR"):
+            raw.send(BLPOP + hit)
+            wait_until(lambda: blocked(bench), "blocked")
+            got.append(bench.look.ask("CLIENT", "UNBLOCK", number, how))
+            got += [raw.reply(), raw.reply()]
+        return got
+
+    both(bench, talk)
+
+
+@pytest.mark.parametrize("state", [b"", BLPOP, command("SUBSCRIBE", "a"), command("MULTI")])
+def test_kill_by_id(bench: Bench, state: bytes) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit)
+        raw.reply()
+        number = client_id(raw)
+        raw.send(state)
+        if state == BLPOP:
+            wait_until(lambda: blocked(bench), "blocked")
+        elif state:
+            raw.reply()
+        return bench.look.ask("CLIENT", "KILL", "ID", number), raw.closes(), raw.quiet(0.001)
+
+    both(bench, talk)
+
+
+def test_kill_oneself(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit)
+        got = [raw.reply()]
+        number = client_id(raw)
+        raw.send(command("CLIENT", "KILL", "ID", number, "SKIPME", "no") + PING)
+        return got + [raw.line(), raw.closes(), raw.quiet(0.001)]
+
+    both(bench, talk)
+
+
+def test_pause(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit)
+        got = [raw.reply(), bench.look.ask("CLIENT", "PAUSE", 150)]
+        started = time.monotonic()
+        raw.send(hit + command("GET", "x"))
+        got += [raw.reply(), raw.reply()]
+        assert time.monotonic() - started > 0.1
+        return got
+
+    both(bench, talk)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        PING,
+        PING * 100,
+        b"PING\r\n",
+        command("ECHO", "x" * 100_000),
+        b"PI",
+        b"*1\r\n$4\r\nPIN",
+        PING + b"*1\r\n$4\r\nPI",
+        b"",
+        b"\r\n",
+        command("MULTI") + PING,
+        command("SUBSCRIBE", "a"),
+        command("FOO"),
+        command("QUIT"),
+        b"*x\r\n",
+    ],
+)
+@pytest.mark.parametrize("hits", [0, 1, 3])
+def test_half_close(bench: Bench, sent: bytes, hits: int) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit * hits + sent)
+        raw.finish()
+        return raw.quiet(5), raw.closed, bench.keys()
+
+    both(bench, talk)
+
+
+def test_half_close_in_the_midst_of_a_hit(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit + hit[:-1])
+        raw.finish()
+        return raw.quiet(5), raw.closed, bench.keys()
+
+    both(bench, talk)
+
+
+def test_half_close_behind_a_blocking_command(bench: Bench) -> None:
+    def talk(raw: Raw, hit: bytes) -> object:
+        raw.send(hit + BLPOP)
+        raw.finish()
+        return raw.quiet(5), raw.closed, bench.keys()
+
+    both(bench, talk)
+
+
+def test_a_broken_client_that_writes_on_is_closed(bench: Bench) -> None:
+    for start in (b"*x\r\n", b"\0", b"*\0", b"$\0", b"*1\r\n$\0", command("QUIT")):
+
+        def talk(raw: Raw, hit: bytes, start: bytes = start) -> object:
+            raw.send(hit + start)
+            raw.sock.settimeout(5)
+            data = b""
+            end = time.monotonic() + 10
+            while not raw.closed and time.monotonic() < end:
+                raw.send(b"A" * 1024 + b"\n")
+                data += raw.quiet(0.0005)
+            assert raw.closed
+            # How often Redis says "unknown command 'AAA'" before it closes is a matter of timing.
+            return data.split(b"-ERR unknown")[0]
+
+        both(bench, talk)
+
+
+def test_an_error_of_unblock_is_redis_own(bench: Bench) -> None:
+    with bench.proxy.raw() as raw:
+        assert isinstance(raw.ask("CLIENT", "UNBLOCK", "x"), ReplyError)
+
+
+@pytest.mark.parametrize("last", [b"*x\r\n", b"PING x\r\nquit\r\n"], ids=["broken", "quit"])
+def test_the_last_words_of_the_server_are_not_lost(bench: Bench, last: bytes) -> None:
+    """Redis closes with bytes unread, so the connection is reset while its answer is on its way:
+    often enough before the proxy has read it."""
+    for made, rounds in ((bench.server, 20), (bench.proxy, 150)):
+        for _ in range(rounds):
+            with made.raw() as raw:
+                raw.send(b"PING\r\n")
+                assert raw.line() == b"+PONG\r\n"
+                for piece in (last, *[b"P"] * 30):
+                    raw.send(piece)
+                said = raw.line() if last[:1] == b"*" else raw.exactly(12)
+                assert said.startswith((b"-ERR Protocol error", b"$1\r\nx\r\n+OK\r\n"))
+                assert raw.closes()

@@ -1,0 +1,165 @@
+"""Errors of a cluster's node on a hit, and ASKING, which holds for one command."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+FOREIGN = "foo"  # slot 12182, served by another node
+OURS = "bar"  # slot 5061
+IMPORTED = "k"  # slot 7629, being imported
+RL = ("RL.HIT", OURS, 10, 60)
+
+
+def error_of(raw: Raw, *words: str | int) -> str:
+    answer = raw.ask(*words)
+    assert isinstance(answer, ReplyError), answer
+    return str(answer)
+
+
+def low_port() -> int:
+    """A free port: a node needs the one 10,000 above it as well."""
+    while (port := harness.free_port()) > 55_000:
+        pass
+    return port
+
+
+@contextlib.contextmanager
+def cluster_node(engine: str) -> Iterator[RedisServer]:
+    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+    made = RedisServer(engine, harness.engines()[engine], options, low_port())
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
+    """A node that serves all slots but those of FOREIGN and IMPORTED, beside one that serves
+    them."""
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(cluster_node(engine))
+        two = stack.enter_context(cluster_node(engine))
+        proxy = stack.enter_context(harness.proxy(one))
+        with one.raw() as here, two.raw() as there:
+            theirs = {here.ask("CLUSTER", "KEYSLOT", key) for key in (FOREIGN, IMPORTED)}
+            ours = [slot for slot in range(16384) if slot not in theirs]
+            assert here.ask("CLUSTER", "ADDSLOTS", *ours[:-1]) == "OK"  # one slot is nobody's
+            assert there.ask("CLUSTER", "ADDSLOTS", *[int(str(slot)) for slot in theirs]) == "OK"
+            assert here.ask("CLUSTER", "MEET", "127.0.0.1", two.port) == "OK"
+            name = there.ask("CLUSTER", "MYID")
+            assert isinstance(name, bytes)
+            slot = here.ask("CLUSTER", "KEYSLOT", IMPORTED)
+            assert isinstance(slot, int)
+
+            def met() -> bool:
+                answer = here.ask("GET", FOREIGN)
+                return isinstance(answer, ReplyError) and str(answer).startswith("MOVED")
+
+            wait_until(met, "the nodes know each other")
+            assert here.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", name) == "OK"
+        yield one, proxy
+
+
+def test_moved_is_said_before_noscript(node: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = node
+    with server.raw() as look, proxy.raw() as raw, proxy.raw() as cold:
+        look.ask("FLUSHALL")
+        expected = error_of(look, "GET", FOREIGN)
+        assert expected.startswith("MOVED")
+        for left in (9, 8, 7):
+            assert raw.ask(*RL) == [0, 10, left, -1, 60]
+        look.ask("SCRIPT", "FLUSH")
+        for client in (raw, cold):
+            assert error_of(client, "RL.HIT", FOREIGN, 10, 60) == expected
+            assert error_of(client, "RL.PEEK", FOREIGN, 10, 60) == expected
+            assert error_of(client, "RL.RESET", FOREIGN) == expected
+        # ... and what is here is repaired as ever
+        assert raw.ask(*RL) == [0, 10, 6, -1, 60]
+
+
+def test_asking_holds_for_one_hit(node: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = node
+    hit = ("RL.HIT", IMPORTED, 10, 60)
+    with server.raw() as look, proxy.raw() as raw, proxy.raw() as cold:
+        look.ask("FLUSHALL")
+        expected = error_of(look, "GET", IMPORTED)
+        assert expected.startswith("MOVED")
+        for _ in range(3):
+            raw.ask(*RL)
+        left = 10
+        for client in (raw, cold):
+            for flush in (False, True):
+                if flush:
+                    look.ask("SCRIPT", "FLUSH")
+                client.send(command("ASKING") + command(*hit) * 2 + command("PING"))
+                left -= 1
+                assert client.reply() == "OK"
+                assert client.reply() == [0, 10, left, -1, 60]
+                assert str(client.reply()) == expected
+                assert client.reply() == "PONG"
+                # one by one
+                assert client.ask("ASKING") == "OK"
+                left -= 1
+                assert client.ask(*hit) == [0, 10, left, -1, 60]
+                assert error_of(client, *hit) == expected
+
+
+def test_asking_is_spent_by_any_command(node: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = node
+    with proxy.raw() as raw, server.raw() as look:
+        look.ask("FLUSHALL")
+        raw.send(command("ASKING", "x") + command("RL.HIT", IMPORTED, 10, 60))
+        assert [str(raw.reply()).split()[0], str(raw.reply()).split()[0]] == ["ERR", "MOVED"]
+        raw.send(command("ASKING") + command("PING") + command("RL.HIT", IMPORTED, 10, 60))
+        assert [raw.reply(), raw.reply()] == ["OK", "PONG"]
+        assert str(raw.reply()).startswith("MOVED")
+        raw.send(command("ASKING") + command("RL.HIT", "x") + command("RL.HIT", IMPORTED, 10, 60))
+        assert raw.reply() == "OK"
+        assert "wrong number of arguments" in str(raw.reply())
+        raw.reply()  # a wrong hit may or may not have reached Redis
+
+
+def test_crossslot_tryagain_and_clusterdown(node: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = node
+    with server.raw() as look, proxy.raw() as raw:
+        look.ask("FLUSHALL")
+        for _ in range(3):
+            raw.ask(*RL)
+        expected = error_of(look, "DEL", OURS, "baz{other}")
+        assert expected.startswith("CROSSSLOT")
+        assert error_of(raw, "RL.RESET", OURS, "baz{other}") == expected
+
+        two = (f"a{{{IMPORTED}}}", f"b{{{IMPORTED}}}")
+        assert look.ask("ASKING") == "OK"
+        expected = error_of(look, "DEL", *two)
+        assert expected.startswith("TRYAGAIN")
+        assert raw.ask("ASKING") == "OK"
+        assert error_of(raw, "RL.RESET", *two) == expected
+
+        nobodys = next(
+            f"n{number}"
+            for number in range(200_000)
+            if look.ask("CLUSTER", "KEYSLOT", f"n{number}") == 16383
+        )
+        expected = error_of(look, "GET", nobodys)
+        assert expected.startswith("CLUSTERDOWN")
+        assert error_of(raw, "RL.HIT", nobodys, 10, 60) == expected
+        assert raw.ask(*RL) == [0, 10, 6, -1, 60]
+
+
+def test_readonly_state_is_kept_apart(node: tuple[RedisServer, Proxy]) -> None:
+    _, proxy = node
+    with proxy.raw() as raw:
+        for _ in range(3):
+            raw.ask(*RL)
+        assert raw.ask("READONLY") == "OK"
+        assert isinstance(raw.ask(*RL), list)
+        assert raw.ask("READWRITE") == "OK"
+        assert isinstance(raw.ask(*RL), list)

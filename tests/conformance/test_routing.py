@@ -1,0 +1,684 @@
+"""Who a hit runs as, in which database and in which order, whichever way it goes.
+
+Where tests/conformance/test_connection_state.py compares what one connection sees, this file brings
+in others: users that change, passwords that come, scripts that are flushed, pushes that arrive
+unasked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests import harness
+from tests.conformance.test_routing_support import (
+    MANY,
+    admitted,
+    goes_by_lane,
+    hit,
+    join_lane,
+    kill_lanes,
+    names,
+    password,
+    rounds,
+    stays_private,
+)
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+
+@pytest.fixture
+def look(redis_server: RedisServer) -> Iterator[Raw]:
+    """A connection to the server itself, older than whatever a test changes."""
+    with redis_server.raw() as raw:
+        for user in ("bob", "eve"):
+            raw.ask("ACL", "DELUSER", user)
+        yield raw
+        raw.ask("CONFIG", "SET", "requirepass", "")
+        raw.ask("ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
+
+
+@pytest.fixture
+def client(proxy: Proxy, look: Raw) -> Iterator[Raw]:
+    """A client whose hits go by lane."""
+    with proxy.raw() as raw:
+        join_lane(raw, look)
+        yield raw
+
+
+def count(look: Raw, key: str, db: int = 0) -> object:
+    look.ask("SELECT", db)
+    try:
+        return look.ask("LLEN", key)
+    finally:
+        look.ask("SELECT", 0)
+
+
+def refused(reply: object, code: str) -> bool:
+    return isinstance(reply, ReplyError) and str(reply).startswith(code)
+
+
+# -- identity -------------------------------------------------------------------------------------
+
+
+def test_a_lane_that_is_older_than_the_password_lets_no_stranger_in(
+    client: Raw, proxy: Proxy, look: Raw
+) -> None:
+    with password(look, "pw"), proxy.raw() as stranger, proxy.raw() as known:
+        for words in (
+            ("PING",),
+            ("AUTH", "wrong"),
+            ("HELLO", "3"),
+            ("HELLO", "3", "AUTH", "default", "wrong"),
+            ("RESET",),
+            ("RL.RESET", "k"),
+        ):
+            stranger.ask(*words)
+            for _ in range(3):
+                assert refused(stranger.ask("RL.HIT", "k", 5, 60), "NOAUTH"), words
+        assert known.ask("AUTH", "pw") == "OK"
+        join_lane(known, look)
+        # Who was there before stays in, until it resets itself.
+        assert client.ask("RL.HIT", "mine", 5, 60) == admitted(1, 5)
+        assert client.ask("RESET") == "RESET"
+        for _ in range(3):
+            assert refused(client.ask("RL.HIT", "k", 5, 60), "NOAUTH")
+    assert look.ask("EXISTS", "k") == 0
+
+
+# Whatever these make of the connection, hits must run as whom Redis says it is.
+HELLOS: tuple[tuple[bytes | str, ...], ...] = (
+    ("HELLO", "3", "AUTH", "bob", "pw"),
+    ("HELLO", "3", "auth", "bob", "pw", "setname", "x"),
+    ("HELLO", "2", "SETNAME", "x", "AUTH", "bob", "pw"),
+    ("HELLO", "3", "AUTH", "bob", "pw", "SETNAME", "a b"),
+    ("HELLO", "3", "AUTH", "bob", "pw", "FOO"),
+    ("HELLO", "3", "AUTH", "bob", "wrong"),
+    ("HELLO", "3", "AUTH", "bob", "pw", "AUTH", "bob", "wrong"),
+    ("HELLO", "3", "AUTH", "eve", "pw", "AUTH", "bob", "pw"),
+    ("HELLO", "4", "AUTH", "bob", "pw"),
+    ("HELLO", "3", b"AUTH\0", "bob", "pw"),
+    ("HELLO", "3", b"auth\0x", "bob", "pw"),
+    ("HELLO", "3", b"SETNAME\0", "x", "AUTH", "bob", "pw"),
+    ("HELLO", "3", b"SETNAME\0", "AUTH", "AUTH", "bob", "pw"),
+    ("HELLO", "3", "SETNAME", "AUTH", "bob", "pw"),
+    ("HELLO", "3", "FOO", "AUTH", "bob", "pw"),
+    (b"HELLO\0", "3", "AUTH", "bob", "pw"),
+    ("AUTH", "bob", "pw"),
+    ("AUTH", "bob", "wrong"),
+    ("AUTH", "bob", "pw", "x"),
+    ("AUTH", b"bob\0", "pw"),
+    ("AUTH", "pw"),
+)
+
+
+def users(look: Raw) -> None:
+    for user in ("bob", "eve"):
+        look.ask("ACL", "SETUSER", user, "on", ">pw", "~b*", "~warm", "+@all")
+
+
+@pytest.mark.parametrize("words", HELLOS, ids=lambda words: repr(b" ".join(map(_bytes, words))))
+def test_a_hit_runs_as_whom_redis_takes_the_connection_for(
+    client: Raw, look: Raw, words: tuple[bytes | str, ...]
+) -> None:
+    users(look)
+    client.ask(*words)
+    who = client.ask("ACL", "WHOAMI")
+    assert who in (b"default", b"bob")
+    for _ in range(4):
+        reply = client.ask("RL.HIT", "secret", MANY, 60)
+        assert refused(reply, "NOPERM") == (who == b"bob"), (who, reply)
+        assert not refused(client.ask("RL.HIT", "b", MANY, 60), "NOPERM")
+
+
+def _bytes(word: bytes | str) -> bytes:
+    return word if isinstance(word, bytes) else word.encode()
+
+
+SWITCHES = {
+    "in MULTI": command("MULTI") + command("AUTH", "bob", "pw") + command("EXEC"),
+    "HELLO in MULTI": command("MULTI") + command("HELLO", 3, "AUTH", "bob", "pw") + command("EXEC"),
+    "behind EXEC": command("MULTI") + hit() + command("EXEC") + command("AUTH", "bob", "pw"),
+    "under SKIP": command("CLIENT", "REPLY", "SKIP") + command("AUTH", "bob", "pw"),
+    "under OFF": command("CLIENT", "REPLY", "OFF")
+    + command("AUTH", "bob", "pw")
+    + command("CLIENT", "REPLY", "ON"),
+    "behind FOO": command("FOO") + command("AUTH", "bob", "pw"),
+    "refused behind right": command("AUTH", "bob", "pw") + command("AUTH", "eve", "wrong"),
+    "after RESET": command("RESET") + command("AUTH", "bob", "pw"),
+    "inline": b'auth bob "pw"\r\n',
+    "in between hits": hit() + command("AUTH", "bob", "pw") + hit("b"),
+    "over 64 KB": command("AUTH", "bob", "pw") + command("AUTH", "eve", "x" * 70_000),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_hit_runs_as_the_user_that_was_switched_to(
+    client: Raw, proxy: Proxy, look: Raw, name: str
+) -> None:
+    users(look)
+    client.send(SWITCHES[name] + command("ECHO", "switched"))
+    text = b""
+    while not text.startswith(b"switched"):
+        text = client.line()
+        assert text
+    assert client.ask("ACL", "WHOAMI") == b"bob"
+    for _ in range(4):
+        assert refused(client.ask("RL.HIT", "secret", MANY, 60), "NOPERM")
+    assert client.ask("RESET") == "RESET"
+    for index in range(4):
+        assert client.ask("RL.HIT", "secret", MANY, 60) == admitted(index + 1)
+
+
+def test_rights_act_on_the_next_hit(proxy: Proxy, look: Raw) -> None:
+    users(look)
+    with proxy.raw() as client:
+        client.ask("AUTH", "bob", "pw")
+        join_lane(client, look)
+        look.ask("ACL", "SETUSER", "bob", "resetkeys", "~none")
+        assert refused(client.ask("RL.HIT", "b", MANY, 60), "NOPERM")
+        look.ask("ACL", "SETUSER", "bob", "~b*", "~warm")
+        assert client.ask("RL.HIT", "b", MANY, 60) == admitted(1)
+        look.ask("ACL", "SETUSER", "bob", "-rpush")
+        assert isinstance(client.ask("RL.HIT", "b", MANY, 60), ReplyError)
+        assert count(look, "b") == 1
+
+
+def test_a_user_with_a_new_password_or_switched_off_keeps_its_connection(
+    proxy: Proxy, look: Raw
+) -> None:
+    for change in (("resetpass", ">other"), ("off",)):
+        look.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all")
+        look.ask("DEL", "b")
+        with proxy.raw() as client:
+            client.ask("AUTH", "bob", "pw")
+            join_lane(client, look)
+            look.ask("ACL", "SETUSER", "bob", *change)
+            assert goes_by_lane(client, look)
+            assert kill_lanes(look) > 0
+            for index in range(5):
+                assert client.ask("RL.HIT", "b", MANY, 60) == admitted(index + 1)
+            assert stays_private(client, look)
+            with proxy.raw() as other:
+                assert refused(other.ask("AUTH", "bob", "pw"), "WRONGPASS")
+                assert other.ask("ACL", "WHOAMI") == b"default"
+
+
+def test_a_deleted_user_is_gone(proxy: Proxy, look: Raw) -> None:
+    users(look)
+    with proxy.raw() as client:
+        client.ask("AUTH", "bob", "pw")
+        join_lane(client, look)
+        look.ask("ACL", "DELUSER", "bob")
+        client.send(hit("b") + hit("secret"))
+        assert client.closes()
+    assert look.ask("EXISTS", "b", "secret") == 0
+
+
+@pytest.mark.parametrize("missing", ["eval", "evalsha", "select", "hello", "client", "time"])
+def test_a_missing_right_says_the_same_on_every_way(proxy: Proxy, look: Raw, missing: str) -> None:
+    look.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all", f"-{missing}")
+    with proxy.raw() as client:
+        assert client.ask("AUTH", "bob", "pw") == "OK"
+        refusals = set()
+        for _ in range(12):
+            refusals.add(isinstance(client.ask("RL.HIT", "b", MANY, 60), ReplyError))
+            rounds(proxy, 1)  # a lane has time to open
+        assert len(refusals) == 1
+
+
+def test_an_error_that_comes_before_noauth_proves_nothing(engine: str) -> None:
+    """Without EVAL a hit is an unknown command, which Redis says to strangers too."""
+    with (
+        harness.server(engine, "--rename-command", "EVAL", "") as server,
+        harness.proxy(server) as proxy,
+        server.raw() as look,
+        proxy.raw() as first,
+    ):
+        end = 200
+        while "rlproxy-lane" not in names(look) and end:
+            first.ask("RL.RESET", "x")
+            end -= 1
+        look.ask("CONFIG", "SET", "requirepass", "pw")
+        with proxy.raw() as stranger:
+            for _ in range(6):
+                assert isinstance(stranger.ask("RL.HIT", "k", 5, 60), ReplyError)
+                assert refused(stranger.ask("RL.RESET", "k"), "NOAUTH")
+        assert look.ask("EXISTS", "k") == 0
+
+
+# -- databases ------------------------------------------------------------------------------------
+
+
+def test_two_databases_are_two_limiters_on_two_lanes(client: Raw, proxy: Proxy, look: Raw) -> None:
+    with proxy.raw() as other:
+        other.ask("SELECT", 5)
+        join_lane(other, look)
+        for index in range(3):
+            assert other.ask("RL.HIT", "k", MANY, 60) == admitted(index + 1)
+            assert client.ask("RL.HIT", "k", MANY, 60) == admitted(index + 1)
+        assert goes_by_lane(other, look) and goes_by_lane(client, look)
+        assert (count(look, "k", 0), count(look, "k", 5)) == (3, 3)
+        assert refused(other.ask("SELECT", 99999), "ERR")
+        assert other.ask("RL.HIT", "k", MANY, 60) == admitted(4)
+        other.send(command("SELECT", 0) + hit() + command("SELECT", 5) + hit())
+        assert [other.reply() for _ in range(4)] == ["OK", admitted(4), "OK", admitted(5)]
+
+
+BASE_CASES: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", 3),
+    "AUTH": (command("AUTH", "pw"), 3),
+    "HELLO": (command("HELLO", 3, "AUTH", "bob", "bp"), 3),
+    "AUTH twice": (command("AUTH", "pw") + command("AUTH", "bob", "bp"), 3),
+    "RESET": (command("AUTH", "pw") + command("RESET") + command("AUTH", "pw"), 3),
+    "SELECT": (command("AUTH", "pw") + command("SELECT", 5), 5),
+    "SELECT and AUTH": (
+        command("AUTH", "pw") + command("SELECT", 5) + command("AUTH", "bob", "bp"),
+        5,
+    ),
+    "SELECT and RESET": (
+        command("AUTH", "pw") + command("SELECT", 5) + command("RESET") + command("AUTH", "pw"),
+        3,
+    ),
+    "an unknown command": (command("FOO") + command("AUTH", "pw"), 3),
+    "MULTI refused": (command("MULTI") + command("AUTH", "pw"), 3),
+    "MULTI and RESET": (
+        command("AUTH", "pw") + command("MULTI") + command("RESET") + command("AUTH", "pw"),
+        3,
+    ),
+    "tracking and RESET": (
+        command("AUTH", "pw")
+        + command("CLIENT", "TRACKING", "ON")
+        + command("RESET")
+        + command("AUTH", "pw"),
+        3,
+    ),
+    "AUTH refused": (command("AUTH", "no") + command("AUTH", "pw"), 3),
+    "HELLO with NUL": (command("HELLO", 3, b"AUTH\0", "bob", "bp"), 3),
+}
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
+def test_clients_begin_in_the_database_of_the_upstream(engine: str, together: bool) -> None:
+    with harness.server(engine) as server, server.raw() as look:
+        look.ask("ACL", "SETUSER", "bob", "on", ">bp", "~*", "+@all")
+        look.ask("CONFIG", "SET", "requirepass", "pw")
+        found: dict[str, set[int]] = {}
+        with harness.proxy(f"redis://:pw@127.0.0.1:{server.port}/3") as proxy:
+            for name, (data, _) in BASE_CASES.items():
+                look.ask("CONFIG", "SET", "requirepass", "pw" if data else "")
+                look.ask("FLUSHALL")
+                with proxy.raw() as client:
+                    if together:
+                        client.send(data)
+                    else:
+                        for piece in data.split(b"*")[1:]:
+                            client.send(b"*" + piece)
+                            rounds_behind(client)
+                    client.send((command("SET", "s", 1) + hit()) * 2 + command("ECHO", "end"))
+                    while client.line() not in (b"end\r\n", b""):
+                        pass
+                    for _ in range(4):
+                        client.ask("RL.HIT", "k", MANY, 60)
+                found[name] = {
+                    db for db in (0, 3, 5) for key in ("s", "k") if exists(look, key, db)
+                }
+        assert found == {name: {db} for name, (_, db) in BASE_CASES.items()}
+
+
+def rounds_behind(client: Raw) -> None:
+    """Return when what `client` sent is answered (it may not even PING without a password)."""
+    client.line()
+    client.quiet(0.002)
+
+
+def exists(look: Raw, key: str, db: int) -> bool:
+    look.ask("SELECT", db)
+    try:
+        return look.ask("EXISTS", key) == 1
+    finally:
+        look.ask("SELECT", 0)
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+FLUSHED: dict[str, tuple[bytes, list[object], dict[int, int]]] = {
+    "hits": (hit() * 3, [admitted(1), admitted(2), admitted(3)], {0: 3}),
+    "SELECT behind": (
+        hit() + command("SELECT", 5) + hit(),
+        [admitted(1), "OK", admitted(1)],
+        {0: 1, 5: 1},
+    ),
+    "MULTI behind": (
+        hit() + command("MULTI") + hit() + command("EXEC") + hit(),
+        [admitted(1), "OK", "QUEUED", [admitted(2)], admitted(3)],
+        {0: 3},
+    ),
+    "SKIP behind": (
+        hit() + command("CLIENT", "REPLY", "SKIP") + hit() + hit(),
+        [admitted(1), admitted(3)],
+        {0: 3},
+    ),
+    "RESET behind": (
+        command("SELECT", 5) + hit() + command("RESET") + hit(),
+        ["OK", admitted(1), "RESET", admitted(1)],
+        {0: 1, 5: 1},
+    ),
+    "QUIT behind": (hit() + command("QUIT") + hit(), [admitted(1), "OK"], {0: 1}),
+    "DEL between": (
+        hit() + command("DEL", "k") + hit(),
+        [admitted(1), 1, admitted(1)],
+        {0: 1},
+    ),
+    "RL.RESET between": (
+        hit() + command("RL.RESET", "k") + hit() + hit() + command("RL.RESET", "k") + hit(),
+        [admitted(1), 1, admitted(1), admitted(2), 1, admitted(1)],
+        {0: 1},
+    ),
+    "RL.PEEK between": (
+        hit() + command("RL.PEEK", "k", MANY, 60) + hit(),
+        [admitted(1), admitted(1), admitted(2)],
+        {0: 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+@pytest.mark.parametrize("name", FLUSHED)
+def test_order_and_place_hold_when_the_script_is_gone(
+    client: Raw, look: Raw, name: str, apart: bool
+) -> None:
+    data, replies, counts = FLUSHED[name]
+    look.ask("SCRIPT", "FLUSH")
+    if apart:
+        for piece in data.replace(b"*4\r\n", b"\0*4\r\n").split(b"\0"):
+            client.send(piece)
+    else:
+        client.send(data)
+    assert [client.reply() for _ in replies] == replies
+    if name == "QUIT behind":
+        assert client.line() == b"" and client.closed
+    else:
+        assert client.ask("ECHO", "end") == b"end"
+    assert {db: count(look, "k", db) for db in counts} == counts
+
+
+def test_every_reply_comes_in_its_place_however_the_bytes_arrive(
+    client: Raw, proxy: Proxy, look: Raw
+) -> None:
+    chance = random.Random(7)
+    pieces: list[bytes] = []
+    expected: list[object] = []
+    hits = numbers = 0
+    while len(expected) < 4000:
+        kind = chance.choice("hhhhhhneeqw")
+        for _ in range(chance.choice((1, 1, 2, 70))):
+            if kind == "h":
+                hits += 1
+                pieces.append(hit())
+                expected.append(admitted(hits))
+            elif kind == "n":
+                numbers += 1
+                pieces.append(command("INCR", "n"))
+                expected.append(numbers)
+            elif kind == "e":
+                pieces.append(b"echo '%d'\r\n" % len(expected))
+                expected.append(b"%d" % len(expected))
+            elif kind == "q":
+                pieces.append(command("MULTI") + hit() + command("EXEC"))
+                hits += 1
+                expected += ["OK", "QUEUED", [admitted(hits)]]
+            else:
+                pieces.append(command("RL.HIT", "k"))
+                expected.append(ReplyError("ERR wrong number of arguments for 'rl.hit' command"))
+    data = b"".join(pieces)
+    got: list[object] = []
+    pos = 0
+    while pos < len(data):
+        end = pos + chance.choice((1, 7, 40, 300, 3000, 20000))
+        client.send(data[pos:end])
+        pos = end
+        if chance.random() < 0.3:
+            rounds(proxy, 1)
+    got = [client.reply() for _ in expected]
+    assert got == expected
+    assert count(look, "k") == hits
+
+
+def test_a_hit_split_at_every_byte(client: Raw, proxy: Proxy, look: Raw) -> None:
+    with proxy.raw() as other:
+        for written in (hit(), b"rl.hit 'k' 1000000 \"60\"\r\n"):
+            look.ask("DEL", "k")
+            for at in range(1, len(written)):
+                client.send(written[:at])
+                assert other.ask("PING") == "PONG"
+                client.send(written[at:])
+                assert client.reply() == admitted(at)
+    assert goes_by_lane(client, look)
+
+
+def test_ten_thousand_hits_in_one_pipeline(client: Raw, look: Raw) -> None:
+    size = 10_000
+    data = hit() * size
+    while data:
+        client.send(data[:65536])
+        data = data[65536:]
+        if len(data) < 65536:
+            break
+    client.send(data)
+    assert [client.reply() for _ in range(size)] == [admitted(n + 1) for n in range(size)]
+    assert count(look, "k") == size
+    join_lane(client, look)
+
+
+def test_hits_behind_half_a_set_wait_for_it(client: Raw, proxy: Proxy, look: Raw) -> None:
+    value = b"v" * 300_000
+    whole = command("SET", "s", value) + hit() + command("STRLEN", "s") + hit()
+    client.send(whole[:100_000])
+    rounds(proxy)
+    client.send(whole[100_000:])
+    assert [client.reply() for _ in range(4)] == ["OK", admitted(1), 300_000, admitted(2)]
+    join_lane(client, look)
+
+
+def test_a_push_inside_an_array_is_no_element_of_it(
+    client: Raw, proxy: Proxy, look: Raw, redis_server: RedisServer
+) -> None:
+    """Redis 6.2 and 7.0 write invalidations that were redirected here into EXEC's array."""
+    client.ask("HELLO", 3)
+    join_lane(client, look)
+    number = client.ask("CLIENT", "ID")
+    assert isinstance(number, int)
+    with redis_server.raw() as tracker:
+        tracker.ask("HELLO", 3)
+        assert tracker.ask("CLIENT", "TRACKING", "ON", "REDIRECT", number) == "OK"
+        tracker.ask("GET", "tracked")
+        client.send(
+            command("MULTI")
+            + command("SET", "tracked", 1)
+            + command("INCR", "n")
+            + command("EXEC")
+            + command("BLPOP", "list", 0)
+        )
+        data = b""
+        while b":1\r\n" not in data or b"tracked" not in data:
+            line = client.line()
+            assert line
+            data += line
+        client.send(hit())  # has to wait behind BLPOP
+        rounds(proxy)
+        assert client.quiet(0.01) in (b"", b"\r\n")
+        assert look.ask("RPUSH", "list", "x") == 1
+        assert client.reply() == [b"list", b"x"]
+        assert client.reply() == admitted(1)
+        assert goes_by_lane(client, look)
+
+
+def test_pushes_that_nobody_asked_for_come_between_replies(
+    client: Raw, look: Raw, redis_server: RedisServer
+) -> None:
+    client.ask("HELLO", 3)
+    join_lane(client, look)
+    number = client.ask("CLIENT", "ID")
+    assert isinstance(number, int)
+    with redis_server.raw() as tracker:
+        tracker.ask("HELLO", 3)
+        tracker.ask("CLIENT", "TRACKING", "ON", "BCAST", "REDIRECT", number)
+        for index in range(30):
+            look.ask("SET", "t", index)
+            client.send(hit())
+            got = [client.reply()]
+            while got[-1] != admitted(index + 1):
+                assert got[-1] in (
+                    [b"invalidate", [b"t"]],
+                    [b"invalidate", [b"k"]],
+                    [b"invalidate", [b"k", b"t"]],
+                    [b"invalidate", [b"t", b"k"]],
+                )
+                got.append(client.reply())
+        wait_until(lambda: look.ask("LLEN", "k") == 30, "all hits counted")
+
+
+def test_a_watched_key_that_a_hit_touches_fails_the_transaction(
+    client: Raw, proxy: Proxy, look: Raw
+) -> None:
+    with proxy.raw() as other:
+        join_lane(other, look)
+        assert client.ask("WATCH", "k") == "OK"
+        assert other.ask("RL.HIT", "k", MANY, 60) == admitted(1)  # by lane
+        client.send(command("MULTI") + hit() + command("EXEC"))
+        assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", None]
+        assert count(look, "k") == 1
+        # one's own hit counts as a touch as well, and an unwatched key does not
+        client.send(command("WATCH", "k") + hit() + command("MULTI") + command("EXEC"))
+        assert [client.reply() for _ in range(4)] == ["OK", admitted(2), "OK", None]
+        client.send(command("WATCH", "j") + hit() + command("MULTI") + hit() + command("EXEC"))
+        assert [client.reply() for _ in range(5)] == [
+            "OK", admitted(3), "OK", "QUEUED", [admitted(4)],
+        ]  # fmt: skip
+        join_lane(client, look)
+
+
+def test_an_error_of_the_clients_own_script_keeps_its_name(client: Raw) -> None:
+    client.ask("SUBSCRIBE", "a")
+    client.ask("UNSUBSCRIBE", "a")
+    assert client.ask("RL.HIT", "k", MANY, 60) == admitted(1)
+    client.ask("SUBSCRIBE", "a")
+    assert str(client.ask("EVAL", "return 1", 0)).startswith("ERR Can't execute 'eval'")
+
+
+FORGED = command("EVAL", "return {ok='RESET'}", 0)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        command("CLIENT", "REPLY", "ON"),
+        command("FOO"),
+        command("MULTI"),
+        command("SUBSCRIBE", "a"),
+        command("CLIENT", "TRACKING", "ON"),
+        command("READONLY"),
+    ],
+    ids=["reply", "unknown", "multi", "subscribe", "tracking", "readonly"],
+)
+def test_a_forged_reset_opens_no_lane(client: Raw, look: Raw, state: bytes) -> None:
+    client.ask("HELLO", 3)
+    client.send(state + FORGED * 3)
+    replies = [client.reply() for _ in range(4)]
+    assert replies[1:] == ["QUEUED"] * 3 or replies[1:] == ["RESET"] * 3
+    assert stays_private(client, look)
+
+
+def test_wait_speaks_of_the_hits_on_the_lane(engine: str) -> None:
+    with (
+        harness.server(engine, "--repl-diskless-sync-delay", "0") as server,
+        harness.server(engine, "--replicaof", "127.0.0.1", str(server.port)) as replica,
+        server.raw() as look,
+        harness.proxy(server) as proxy,
+        proxy.raw() as client,
+    ):
+        wait_until(lambda: look.ask("WAIT", 1, 100) == 1, "the replica follows")
+        assert client.ask("SET", "a", 1) == "OK"
+        assert client.ask("WAIT", 1, 20_000) == 1
+        join_lane(client, look)
+        assert client.ask("WAIT", 1, 20_000) == 1
+        os.kill(replica.pid, signal.SIGSTOP)
+        try:
+            assert goes_by_lane(client, look)
+            assert client.ask("WAIT", 1, 60) == 0
+        finally:
+            os.kill(replica.pid, signal.SIGCONT)
+        assert client.ask("WAIT", 1, 20_000) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "replies"),
+    [
+        (b"", 0),
+        (command("FOO"), 1),
+        (command("MULTI") + hit("j"), 2),
+        (command("MULTI") + command("SELECT", 1), 2),
+        (command("SUBSCRIBE", "a"), 1),
+        (command("CLIENT", "REPLY", "ON"), 1),
+        (command("CLIENT", "TRACKING", "ON"), 1),
+        (command("WATCH", "k"), 1),
+        (command("HELLO", 3), 1),
+    ],
+    ids="plain unknown multi select-in-multi subscribed reply tracking watch hello".split(),
+)
+def test_nothing_comes_behind_the_reply_to_quit(
+    client: Raw, look: Raw, state: bytes, replies: int
+) -> None:
+    client.send(state + command("QUIT") + hit() + command("RL.HIT", "k") + hit())
+    for _ in range(replies):
+        client.reply()
+    if (reply := client.reply()) == "QUEUED":  # newer servers queue it
+        assert client.ask("RESET") == "RESET"
+        return
+    assert reply == "OK"
+    assert client.line() == b"" and client.closed
+    assert look.ask("EXISTS", "k", "j") == 0
+
+
+def test_first_words_of_http_close_the_connection(client: Raw, proxy: Proxy, look: Raw) -> None:
+    for word in (b"POST / HTTP/1.1\r\n", b"Host: x\r\n", command("POST"), command("HOST:", "x")):
+        with proxy.raw() as raw:
+            join_lane(raw, look)
+            raw.send(hit("h") + word + hit("h2"))
+            raw.finish()
+            while raw.line():
+                pass
+            assert raw.closed
+    assert look.ask("EXISTS", "h2") == 0
+    assert goes_by_lane(client, look)
+
+
+@contextlib.contextmanager
+def paused(server: RedisServer) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_mixed_chunks_keep_their_order_while_the_server_stands_still(
+    client: Raw, proxy: Proxy, look: Raw, redis_server: RedisServer
+) -> None:
+    with paused(redis_server):
+        expected: list[object] = []
+        client.send(hit() * 3)
+        client.send(command("RL.HIT", "k") + hit())
+        client.send(command("SET", "a", 1) + hit())
+        client.send(hit() * 100 + command("GET", "a"))
+        client.send(command("SELECT", 5) + hit())
+        wrong = ReplyError("ERR wrong number of arguments for 'rl.hit' command")
+        expected += [admitted(1), admitted(2), admitted(3), wrong, admitted(4), "OK", admitted(5)]
+        expected += [admitted(6 + n) for n in range(100)] + [b"1", "OK", admitted(1)]
+    assert [client.reply() for _ in expected] == expected
+    assert (count(look, "k"), count(look, "k", 5)) == (105, 1)

@@ -1,0 +1,457 @@
+"""Connections that break, stall or half close, and what every client is owed nevertheless.
+
+A gate stands between proxy and server: it holds back what the server answers, byte by byte if need
+be, and cuts connections at the moment a test chooses.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests import harness
+from tests.conformance.test_routing_support import (
+    MANY,
+    UPSTREAMDOWN,
+    Gate,
+    admitted,
+    gated,
+    hit,
+    join_lane,
+    kill_lanes,
+    names,
+)
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+LOST = ReplyError(UPSTREAMDOWN)
+
+
+class Bench:
+    """A client on a lane, with the gate's ends of both its ways."""
+
+    def __init__(self, server: RedisServer, gate: Gate, proxy: Proxy) -> None:
+        self.server = server
+        self.gate = gate
+        self.proxy = proxy
+        self.look = server.raw()
+        self.look.ask("FLUSHALL")
+        self.tracker: Raw | None = None
+        self.client = proxy.raw()
+        self.client.ask("HELLO", 3)
+        join_lane(self.client, self.look)
+        self.private = gate.private()
+        self.lane = gate.lane()
+
+    def turns(self, count: int = 8) -> None:
+        """What was let go before has been passed on when this returns."""
+        with self.proxy.raw() as other:
+            for _ in range(count):
+                other.ask("PING")
+
+    def hold_a_hit(self, key: str = "k") -> None:
+        """The lane owes the client a reply, which the gate holds."""
+        self.lane.hold()
+        self.client.send(hit(key))
+        self.lane.until(lambda held: held.endswith(b":60\r\n"))
+
+    def half_a_push(self) -> bytes:
+        """The client gets 12 bytes of a push; returns all of it."""
+        number = self.client.ask("CLIENT", "ID")
+        assert isinstance(number, int)
+        self.tracker = tracker = self.server.raw()
+        tracker.ask("HELLO", 3)
+        tracker.ask("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        tracker.ask("GET", "t")
+        join_lane(self.client, self.look)
+        self.hold_a_hit()
+        self.private.hold()
+        self.look.ask("SET", "t", 1)
+        self.private.until(lambda held: held.endswith(b"t\r\n"))
+        push = self.private.held
+        self.private.release(12)
+        assert self.client.exactly(12) == push[:12]
+        return push
+
+    def close(self) -> None:
+        for pipe in (self.lane, self.private):
+            pipe.release()
+        for raw in (self.look, self.client, self.tracker):
+            if raw is not None:
+                raw.close()
+
+
+@pytest.fixture(scope="module")
+def behind_gate(module_server: RedisServer) -> Iterator[tuple[Gate, Proxy]]:
+    with gated(module_server) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(redis_server: RedisServer, behind_gate: tuple[Gate, Proxy]) -> Iterator[Bench]:
+    made = Bench(redis_server, *behind_gate)
+    yield made
+    made.close()
+
+
+def counted(look: Raw, key: str = "k") -> object:
+    return look.ask("LLEN", key)
+
+
+# -- the lane is lost -----------------------------------------------------------------------------
+
+
+def test_a_hit_whose_lane_is_lost_gets_an_error_and_its_client_stays(bench: Bench) -> None:
+    bench.hold_a_hit()
+    bench.client.send(command("INCR", "n"))
+    bench.lane.cut()
+    assert bench.client.reply() == LOST
+    assert bench.client.reply() == 1
+    assert counted(bench.look) == 1
+    assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(2)
+    join_lane(bench.client, bench.look)
+
+
+def test_an_idle_lane_that_is_killed_costs_no_hit(bench: Bench) -> None:
+    for index in range(1, 6):
+        bench.gate.lane().cut()
+        bench.turns(2)
+        assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(index)
+    join_lane(bench.client, bench.look)
+
+
+def test_lanes_killed_under_load_lose_no_reply_and_count_none_twice(bench: Bench) -> None:
+    size = 3000
+    data = hit() * size
+    sent = 0
+    replies = bytearray()
+    client = bench.client
+    client.sock.setblocking(False)
+    kills = 0
+    seen = 0
+    while seen < size:
+        readable, writable, _ = select.select(
+            [client.sock], [client.sock] if sent < len(data) else [], [], harness.DEADLINE_S
+        )
+        assert readable or writable
+        if writable:
+            sent += client.sock.send(data[sent : sent + 3000])
+        if readable:
+            got = client.sock.recv(1 << 16)
+            assert got
+            replies += got
+            seen = replies.count(b":60\r\n") + replies.count(b"answered\r\n")
+            if seen > (kills + 1) * 300:
+                kills += 1
+                kill_lanes(bench.look)
+    assert kills > 3
+    fine = replies.count(b"*5\r\n")
+    total = counted(bench.look)
+    assert isinstance(total, int)
+    assert fine <= total <= size
+    client.sock.setblocking(True)
+    assert client.ask("ECHO", "end") == b"end"
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "late"])
+def test_a_lane_that_is_not_greeted_holds_nobody_up(bench: Bench, cut: bool) -> None:
+    bench.gate.holds_greetings = True
+    bench.lane.cut()
+    bench.turns(2)
+    for index in range(30):
+        assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(index + 1)
+    bench.gate.holds_greetings = False
+    if cut:
+        bench.gate.lane().cut()
+    else:
+        bench.gate.lane().release()
+    for index in range(30, 40):
+        assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(index + 1)
+    join_lane(bench.client, bench.look)
+
+
+# -- the private connection is lost ---------------------------------------------------------------
+
+
+def test_a_private_connection_that_is_killed_closes_the_client_behind_the_lanes_replies(
+    bench: Bench,
+) -> None:
+    bench.hold_a_hit()
+    bench.client.send(hit())
+    bench.private.cut()
+    bench.turns()
+    bench.lane.release()
+    assert [bench.client.reply() for _ in range(2)] == [admitted(1), admitted(2)]
+    assert bench.client.line() == b"" and bench.client.closed
+
+
+def test_hits_on_a_lost_private_connection_are_told_up_to_the_clients_own_command(
+    bench: Bench,
+) -> None:
+    bench.private.hold()
+    bench.client.send(hit() + hit() + command("ECHO", "x") + hit())
+    bench.private.until(lambda held: held.count(b"*5") == 3)
+    bench.private.cut()
+    assert [bench.client.reply() for _ in range(2)] == [LOST, LOST]
+    assert bench.client.line() == b"" and bench.client.closed
+    assert counted(bench.look) == 3
+
+
+@pytest.mark.parametrize("order", ["plc", "lpc", "pcl", "lcp", "cpl", "clp"])
+def test_both_ways_lost_in_one_turn_leave_no_client_waiting(bench: Bench, order: str) -> None:
+    """p: the private connection is cut; l: the lane is; c: the client sends a hit."""
+    act: dict[str, Callable[[], None]] = {
+        "p": bench.private.cut,
+        "l": bench.lane.cut,
+        "c": lambda: bench.client.send(hit()),
+    }
+    os.kill(bench.proxy.pid, signal.SIGSTOP)
+    for step in order:
+        act[step]()
+        time.sleep(0.02)
+    os.kill(bench.proxy.pid, signal.SIGCONT)
+    assert bench.client.closes()
+
+
+# -- half a push ----------------------------------------------------------------------------------
+
+
+def test_a_lanes_reply_waits_for_the_end_of_a_push(bench: Bench) -> None:
+    push = bench.half_a_push()
+    bench.lane.release()
+    bench.turns()
+    bench.private.release(3)
+    assert bench.client.exactly(3) == push[12:15]
+    bench.private.release()
+    assert bench.client.exactly(len(push) - 15) == push[15:]
+    assert bench.client.reply() == admitted(1)
+    join_lane(bench.client, bench.look)
+
+
+def test_a_push_that_is_half_here_and_a_lane_that_is_lost(bench: Bench) -> None:
+    push = bench.half_a_push()
+    os.kill(bench.proxy.pid, signal.SIGSTOP)
+    bench.lane.cut()
+    time.sleep(0.02)
+    bench.client.send(hit("j"))
+    time.sleep(0.02)
+    os.kill(bench.proxy.pid, signal.SIGCONT)
+    bench.turns()
+    bench.private.release()
+    assert bench.client.exactly(len(push) - 12) == push[12:]
+    assert bench.client.reply() == LOST
+    assert bench.client.reply() in (admitted(1), LOST)
+    assert bench.client.ask("ECHO", "end") == b"end"
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "unanswered"])
+def test_a_push_that_breaks_off_ends_the_connection(bench: Bench, answered: bool) -> None:
+    bench.half_a_push()
+    if answered:
+        bench.lane.release()
+        bench.turns()
+    bench.private.cut()
+    assert bench.client.quiet(0.01, harness.DEADLINE_S) == b""
+    assert bench.client.closed
+
+
+def test_a_push_whose_header_is_half_here_delays_nothing(bench: Bench) -> None:
+    number = bench.client.ask("CLIENT", "ID")
+    assert isinstance(number, int)
+    with bench.server.raw() as tracker:
+        tracker.ask("HELLO", 3)
+        tracker.ask("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        tracker.ask("GET", "t")
+        join_lane(bench.client, bench.look)
+        bench.private.hold()
+        bench.look.ask("SET", "t", 1)
+        bench.private.until(lambda held: held.endswith(b"t\r\n"))
+        bench.private.release(2)
+        bench.turns()
+        assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(1)
+        bench.private.release()
+        assert bench.client.reply() == [b"invalidate", [b"t"]]
+
+
+# -- order while the lane stands still ------------------------------------------------------------
+
+
+def test_other_commands_wait_for_the_lane(bench: Bench) -> None:
+    bench.hold_a_hit()
+    bench.client.send(command("SET", "s", 1) + hit() + command("GET", "s"))
+    bench.client.send(command("RL.HIT", "k") + hit())
+    bench.turns()
+    assert bench.look.ask("EXISTS", "s") == 0
+    bench.lane.release()
+    wrong = ReplyError("ERR wrong number of arguments for 'rl.hit' command")
+    expected = [admitted(1), "OK", admitted(2), b"1", wrong, admitted(3)]
+    assert [bench.client.reply() for _ in expected] == expected
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"*1\r\nfoo\r\n", b"*x\r\n", b"*2\r\n$6\r\nRL.HIT\r\n$-5\r\n", b"\"unbalanced\r\n",
+     command("RL.HIT", b"k" * 70_000, 5).replace(b"$1\r\n5", b"$x\r\n5")],
+    ids=["no bulk", "no number", "in a hit", "quotes", "behind a hit too long"],
+)  # fmt: skip
+def test_malformed_bytes_wait_for_the_lane(bench: Bench, broken: bytes) -> None:
+    bench.hold_a_hit()
+    bench.client.send(hit() + broken)
+    bench.client.send(hit() * 3 + command("SET", "s", 1))
+    bench.turns()
+    bench.lane.release()
+    assert [bench.client.reply() for _ in range(2)] == [admitted(1), admitted(2)]
+    error = bench.client.line()
+    if b"longer than" in error:
+        error = bench.client.line()
+    assert error.startswith(b"-ERR Protocol error")
+    assert bench.client.line() == b"" and bench.client.closed
+    assert counted(bench.look) == 2 and bench.look.ask("EXISTS", "s") == 0
+
+
+@pytest.mark.parametrize("word", [command("QUIT"), b"quit\r\n"], ids=["QUIT", "inline"])
+def test_quit_waits_for_the_lane_and_ends_everything(bench: Bench, word: bytes) -> None:
+    bench.hold_a_hit()
+    bench.client.send(hit() + word + hit())
+    bench.client.send(hit())
+    bench.turns()
+    bench.lane.release()
+    assert [bench.client.reply() for _ in range(3)] == [admitted(1), admitted(2), "OK"]
+    assert bench.client.line() == b"" and bench.client.closed
+    assert counted(bench.look) == 2
+
+
+# -- half closes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behind", [0, 1, 200], ids=["alone", "one more", "many more"])
+def test_what_is_owed_on_the_lane_comes_after_the_clients_end(bench: Bench, behind: int) -> None:
+    bench.hold_a_hit()
+    bench.client.send(hit() * behind)
+    bench.client.finish()
+    bench.turns()
+    bench.lane.release()
+    assert [bench.client.reply() for _ in range(behind + 1)] == [
+        admitted(n + 1) for n in range(behind + 1)
+    ]
+    assert bench.client.line() == b"" and bench.client.closed
+
+
+@pytest.mark.parametrize(
+    ("data", "replies"),
+    [
+        (b"", 0),
+        (hit(), 1),
+        (hit() + hit()[:10], 1),
+        (command("PING") + hit(), 2),
+        (command("SET", "s", "x" * 300_000)[:200_000], 0),
+        (command("MULTI") + hit(), 2),
+        (hit() + command("SUBSCRIBE", "a"), 2),
+    ],
+    ids=["nothing", "hit", "half a hit", "ping", "half a set", "multi", "subscribe"],
+)
+def test_a_client_that_ends_is_closed_behind_its_replies(
+    bench: Bench, data: bytes, replies: int
+) -> None:
+    before = names(bench.look).count("")
+    for cold in (True, False):
+        client = bench.proxy.raw() if cold else bench.client
+        client.send(data)
+        client.finish()
+        for _ in range(replies):
+            assert not isinstance(client.reply(), Exception)
+        assert client.closes()
+        client.close()
+    wait_until(lambda: names(bench.look).count("") < before, "private connections are gone")
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["half", "full"])
+def test_a_client_that_left_takes_no_element(bench: Bench, half: bool) -> None:
+    def blocked() -> bool:
+        text = bench.look.ask("INFO", "clients")
+        assert isinstance(text, bytes)
+        return b"blocked_clients:1" in text
+
+    client = bench.client
+    client.send(hit() + command("BLPOP", "list", 0) + hit())
+    assert client.reply() == admitted(1)
+    wait_until(blocked, "it blocks")
+    if half:
+        client.finish()
+    else:
+        client.close()
+    wait_until(lambda: not blocked(), "it is gone")
+    assert bench.look.ask("RPUSH", "list", "x") == 1
+    assert bench.look.ask("LLEN", "list") == 1
+    assert counted(bench.look) == 1
+
+
+# -- the server goes and comes --------------------------------------------------------------------
+
+
+def test_a_server_that_is_down_is_an_error_for_each_command_and_comes_back(engine: str) -> None:
+    with harness.server(engine) as server, harness.proxy(server) as proxy:
+        with server.raw() as look, proxy.raw() as old:
+            join_lane(old, look)
+            server.stop()
+            old.send(hit())
+            assert old.closes()
+        with proxy.raw() as client:
+            for _ in range(2):
+                client.send(hit() + command("SET", "s", "x" * 100_000) + b"rl.hit k 5 60\r\n")
+                client.send(command("RL.HIT", "k") + command("MULTI") + command("GET", "s"))
+                got = [str(client.reply()).split()[0] for _ in range(6)]
+                assert got == ["UPSTREAMDOWN"] * 3 + ["ERR"] + ["UPSTREAMDOWN"] * 2
+            server.start()
+            with server.raw() as look:
+                assert client.ask("RL.HIT", "k", MANY, 60) == admitted(1)
+                join_lane(client, look)
+                server.stop()
+        with proxy.raw() as last:
+            last.send(command("PING") + command("QUIT") + hit())
+            assert str(last.reply()).startswith("UPSTREAMDOWN")
+            assert last.reply() == "OK"
+            assert last.line() == b"" and last.closed
+
+
+# -- the server's own timeout ---------------------------------------------------------------------
+
+
+def test_a_client_that_hits_all_the_time_is_not_idle(engine: str) -> None:
+    with (
+        harness.server(engine, "--timeout", "1") as server,
+        gated(server) as (gate, proxy),
+        proxy.raw() as busy,
+        proxy.raw() as steady,
+        proxy.raw() as idle,
+    ):
+        assert idle.ask("PING") == "PONG"
+        for client in (busy, steady):
+            wait_until(
+                lambda client=client: (
+                    client.ask("RL.HIT", "w", MANY, 60)  # type: ignore[misc]
+                    and any(b"rlproxy-lane" in pipe.sent for pipe in gate.pipes)
+                ),
+                "a lane",
+            )
+        gate.lane().delay_s = 0.05  # so that one hit is always under way
+        sent = 0
+        left = 20  # hits, once the idle client is gone
+        while left:
+            left -= idle.closed
+            if select.select([idle.sock], [], [], 0)[0]:
+                assert idle.closes()
+            busy.send(hit("busy"))
+            sent += 1
+            if sent % 20 == 0:
+                steady.send(hit("steady"))
+            time.sleep(0.01)
+            assert sent < 2000, "who is idle is closed as ever"
+        assert [busy.reply() for _ in range(sent)] == [admitted(n + 1) for n in range(sent)]
+        assert [steady.reply() for _ in range(sent // 20)] == [
+            admitted(n + 1) for n in range(sent // 20)
+        ]

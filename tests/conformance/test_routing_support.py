@@ -1,0 +1,240 @@
+"""What the routing tests share: joining a lane for certain, and a gate between proxy and server.
+
+Nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tests import harness
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+
+MANY = 1_000_000  # a max that nobody reaches
+UPSTREAMDOWN = "UPSTREAMDOWN the connection to Redis was lost before it answered"
+
+
+def hit(key: bytes | str = "k", limit: int = MANY) -> bytes:
+    """A hit as bytes."""
+    return command("RL.HIT", key, limit, 60)
+
+
+def admitted(count: int, limit: int = MANY) -> list[int]:
+    """The reply to the hit that is the `count`-th of its key."""
+    return [0, limit, limit - count, -1, 60]
+
+
+def lane_calls(look: Raw) -> int:
+    """How many EVALSHA the server has seen: only lanes send them."""
+    text = look.ask("INFO", "commandstats")
+    assert isinstance(text, bytes)
+    found = re.search(rb"cmdstat_evalsha:calls=(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def goes_by_lane(client: Raw, look: Raw) -> bool:
+    """Whether a hit of `client`, sent now, travels on a lane (what it answers is left aside)."""
+    before = lane_calls(look)
+    client.ask("RL.HIT", "warm", MANY, 60)
+    return lane_calls(look) > before
+
+
+def join_lane(client: Raw, look: Raw) -> None:
+    """Return when hits of `client` go by lane."""
+    wait_until(lambda: goes_by_lane(client, look), "a hit goes by lane")
+
+
+def stays_private(client: Raw, look: Raw, hits: int = 6) -> bool:
+    """Whether none of some hits in a row goes by lane, with time enough for a lane to open."""
+    for _ in range(hits):
+        if goes_by_lane(client, look):
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def names(look: Raw) -> list[str]:
+    """The names of the connections that the server has."""
+    text = look.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes)
+    return re.findall(r" name=(\S*)", text.decode())
+
+
+def kill_lanes(look: Raw) -> int:
+    """CLIENT KILL every lane; how many there were."""
+    text = look.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes)
+    ids = re.findall(rb"^id=(\d+) .*name=rlproxy-lane", text, re.M)
+    for number in ids:
+        look.ask("CLIENT", "KILL", "ID", number)
+    return len(ids)
+
+
+@contextlib.contextmanager
+def password(look: Raw, word: str) -> Iterator[None]:
+    """The default user needs `word` for a while; `look` was there before."""
+    look.ask("CONFIG", "SET", "requirepass", word)
+    try:
+        yield
+    finally:
+        look.ask("CONFIG", "SET", "requirepass", "")
+
+
+def rounds(proxy: Proxy, count: int = 8) -> None:
+    """Turns of the proxy's and the server's loop: what was sent before has been read and passed on
+    when this returns.
+    """
+    with proxy.raw() as other:
+        for _ in range(count):
+            assert other.ask("PING") == "PONG"
+
+
+class Pipe:
+    """One connection of the proxy to the server, through a gate that can hold what comes back."""
+
+    def __init__(self, gate: Gate, down: socket.socket, up: socket.socket) -> None:
+        self._gate = gate
+        self.delay_s = 0.0  # of every piece that comes back
+        self.sent = b""  # the first bytes that the proxy sent
+        self.held = b""  # what came back since hold()
+        self._holding = False
+        self._changed = threading.Condition()
+        self._down = down
+        self._up = up
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._to_server, self._to_proxy)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _to_server(self) -> None:
+        try:
+            while data := self._down.recv(1 << 16):
+                self.sent = (self.sent + data)[:65536]
+                if self._gate.holds_greetings and b"rlproxy-lane" in self.sent:
+                    self.hold()
+                self._up.sendall(data)
+            self._up.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.cut()
+
+    def _to_proxy(self) -> None:
+        try:
+            while data := self._up.recv(1 << 16):
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                with self._changed:
+                    if self._holding:
+                        self.held += data
+                        self._changed.notify_all()
+                    else:
+                        self._down.sendall(data)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._holding, DEADLINE_S)
+            self._down.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.cut()
+
+    def hold(self) -> None:
+        """Keep what comes back."""
+        with self._changed:
+            self._holding = True
+
+    def until(self, enough: Callable[[bytes], object]) -> None:
+        """Wait until what is held is enough."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: enough(self.held), DEADLINE_S), self.held
+
+    def release(self, count: int | None = None) -> None:
+        """Let the first `count` bytes held go on; all, and what follows, if None."""
+        with self._changed:
+            if count is None:
+                self._holding = False
+                count = len(self.held)
+            data, self.held = self.held[:count], self.held[count:]
+            if data:
+                with contextlib.suppress(OSError):
+                    self._down.sendall(data)
+            self._changed.notify_all()
+
+    def cut(self) -> None:
+        """End the connection in both directions."""
+        for sock in (self._down, self._up):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it and forget its sockets."""
+        with self._changed:
+            self._holding = False
+            self._changed.notify_all()
+        self.cut()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+        self._down.close()
+        self._up.close()
+
+
+class Gate:
+    """A relay in front of a server, on a port of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.pipes: list[Pipe] = []
+        self.holds_greetings = False  # no new lane gets an answer
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                down, _ = self._listener.accept()
+                try:
+                    up = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    down.close()
+                    continue
+                for sock in (down, up):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.pipes.append(Pipe(self, down, up))
+
+    def _last(self, what: str, matches: Callable[[Pipe], bool]) -> Pipe:
+        wait_until(lambda: any(matches(pipe) for pipe in self.pipes), what)
+        return [pipe for pipe in self.pipes if matches(pipe)][-1]
+
+    def lane(self) -> Pipe:
+        """The newest lane."""
+        return self._last("a lane", lambda pipe: b"rlproxy-lane" in pipe.sent)
+
+    def private(self, said: bytes = b"") -> Pipe:
+        """The newest private connection (that said `said`)."""
+        return self._last(
+            "a private connection",
+            lambda pipe: pipe.sent != b"" and b"rlproxy-" not in pipe.sent and said in pipe.sent,
+        )
+
+    def close(self) -> None:
+        """End it and all that goes through it."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(DEADLINE_S)
+        self._listener.close()
+        for pipe in self.pipes:
+            pipe.close()
+
+
+@contextlib.contextmanager
+def gated(server: RedisServer, *args: str) -> Iterator[tuple[Gate, Proxy]]:
+    """A gate in front of `server` and a proxy in front of that."""
+    gate = Gate(server.port)
+    try:
+        with harness.proxy(f"redis://127.0.0.1:{gate.port}", *args) as made:
+            yield gate, made
+    finally:
+        gate.close()

@@ -1,0 +1,279 @@
+"""Errors of Redis on a hit: as they are, without the names of scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests import harness
+from tests.conformance.compare import SCRIPT_NAMES, rewritten
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+HIT = ("RL.HIT", "k", 10, 60)
+
+
+@pytest.fixture(scope="module")
+def pair(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
+    with harness.server(engine) as server, harness.proxy(server) as proxy:
+        yield server, proxy
+
+
+def plain_error(server: RedisServer, *words: str) -> ReplyError:
+    with server.raw() as raw:
+        answer = raw.ask(*words)
+    assert isinstance(answer, ReplyError), answer
+    return answer
+
+
+def said_to_both(warm: Raw, proxy: Proxy) -> list[object]:
+    """What a hit gets on `warm`, whose hits go by lane, and twice on a new connection."""
+    with proxy.raw() as cold:
+        return [warm.ask(*HIT), cold.ask(*HIT), cold.ask(*HIT)]
+
+
+def cleaned(line: bytes) -> str:
+    """A script's error without what Redis adds to it."""
+    error = rewritten(line, SCRIPT_NAMES).decode()[1:-2]
+    return error if error.split()[0].isupper() else f"ERR {error}"
+
+
+# Settings that make Redis refuse writes, and those that end it; the code of the error.
+REFUSALS = [
+    ("OOM", [("maxmemory", "1")], [("maxmemory", "0")]),
+    ("NOREPLICAS", [("min-replicas-to-write", "1")], [("min-replicas-to-write", "0")]),
+]
+
+
+@pytest.mark.parametrize(("code", "begin", "end"), REFUSALS, ids=["OOM", "NOREPLICAS"])
+def test_refused_writes(
+    pair: tuple[RedisServer, Proxy],
+    code: str,
+    begin: list[tuple[str, str]],
+    end: list[tuple[str, str]],
+) -> None:
+    server, proxy = pair
+    with server.raw() as look, proxy.raw() as warm:
+        look.ask("FLUSHALL")
+        for _ in range(3):
+            warm.ask(*HIT)
+        for name, value in begin:
+            assert look.ask("CONFIG", "SET", name, value) == "OK"
+        try:
+            if look.ask("EVAL", "return redis.call('RPUSH', 'j', 'x')", 0) == 1:
+                assert (code, server.version) == ("NOREPLICAS", (6, 2))  # scripts may, there
+                return
+            expected = plain_error(server, "RPUSH", "k", "x")
+            assert str(expected).startswith(code)
+            assert said_to_both(warm, proxy) == [expected] * 3
+            assert look.ask("LLEN", "k") == 3
+        finally:
+            for name, value in end:
+                look.ask("CONFIG", "SET", name, value)
+
+
+def test_readonly_and_masterdown(pair: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = pair
+    nowhere = str(harness.free_port())
+    with server.raw() as look, proxy.raw() as warm:
+        look.ask("FLUSHALL")
+        for _ in range(3):
+            warm.ask(*HIT)
+        look.ask("REPLICAOF", "127.0.0.1", nowhere)
+        try:
+            expected = plain_error(server, "RPUSH", "k", "x")
+            assert str(expected).startswith("READONLY")
+            assert said_to_both(warm, proxy) == [expected] * 3
+            assert warm.ask("RL.PEEK", "k", 10, 60) == [0, 10, 7, -1, 60]
+            look.ask("CONFIG", "SET", "replica-serve-stale-data", "no")
+            expected = plain_error(server, "GET", "k")
+            assert str(expected).startswith("MASTERDOWN")
+            assert said_to_both(warm, proxy) == [expected] * 3
+        finally:
+            look.ask("REPLICAOF", "NO", "ONE")
+            look.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
+
+
+def test_misconf(engine: str) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(harness.server(engine))
+        proxy = stack.enter_context(harness.proxy(server))
+        with server.raw() as look, proxy.raw() as warm:
+            for _ in range(3):
+                warm.ask(*HIT)
+            answer = look.ask("CONFIG", "GET", "dir")
+            assert isinstance(answer, list)
+            look.ask("CONFIG", "SET", "save", "3600 100000")
+            shutil.rmtree(answer[1])  # nowhere to save to
+            look.ask("BGSAVE")
+
+            def failed() -> bool:
+                text = look.ask("INFO", "persistence")
+                return isinstance(text, bytes) and b"rdb_last_bgsave_status:err" in text
+
+            wait_until(failed, "the background save has failed")
+            expected = plain_error(server, "RPUSH", "k", "x")
+            assert str(expected).startswith("MISCONF")
+            assert said_to_both(warm, proxy) == [expected] * 3
+
+
+def test_busy(pair: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = pair
+    with server.raw() as look, server.raw() as loop, proxy.raw() as warm:
+        look.ask("FLUSHALL")
+        for _ in range(3):
+            warm.ask(*HIT)
+        look.ask("CONFIG", "SET", "lua-time-limit", 5)
+        loop.send(command("EVAL", "while true do end", 0))
+        try:
+            wait_until(lambda: isinstance(look.ask("PING"), ReplyError), "Redis is busy")
+            expected = look.ask("PING")
+            assert str(expected).startswith("BUSY")
+            assert said_to_both(warm, proxy) == [expected] * 3
+        finally:
+            assert look.ask("SCRIPT", "KILL") == "OK"
+        wait_until(lambda: look.ask("PING") == "PONG", "Redis is free")
+        assert warm.ask(*HIT) == [0, 10, 6, -1, 60]
+
+
+def test_loading(engine: str) -> None:
+    options = ["--key-load-delay", "4000", "--rdbcompression", "no"]
+    size = 2000
+    if engine == "redis-6.2":
+        size = 50_000  # looks up only every 2 MB, and has no option for it
+    else:
+        options += ["--loading-process-events-interval-bytes", "1024"]
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(harness.server(engine, *options))
+        proxy = stack.enter_context(harness.proxy(server))
+        with server.raw() as look:
+            for number in range(300):
+                look.send(command("SET", f"key{number}", "x" * size))
+            for _ in range(300):
+                look.reply()
+            assert look.ask("SAVE") == "OK"
+        server.stop()
+        server.start()
+        with server.raw() as look, proxy.raw() as raw:
+            expected = look.ask("GET", "x")
+            assert str(expected).startswith("LOADING")
+            assert [raw.ask(*HIT), raw.ask(*HIT)] == [expected, expected]
+            wait_until(lambda: not isinstance(look.ask("GET", "x"), ReplyError), "loaded")
+            assert raw.ask(*HIT) == [0, 10, 9, -1, 60]
+            assert raw.ask(*HIT) == [0, 10, 8, -1, 60]
+
+
+def test_noauth_and_noperm(pair: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = pair
+    with server.raw() as look:
+        look.ask("ACL", "SETUSER", "bob", "on", ">pw", "~other", "+@all")
+        look.ask("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@all", "-@write")
+        look.ask("ACL", "SETUSER", "joe", "on", ">pw", "~*", "+ping")
+        try:
+            for user in ("bob", "eve", "joe"):
+                with server.raw() as raw:
+                    assert raw.ask("AUTH", user, "pw") == "OK"
+                    raw.send(command("EVAL", "return redis.call('RPUSH', KEYS[1], 1)", 1, "k"))
+                    error = cleaned(raw.line())
+                # What the script may not call is told by Redis as an error of the script.
+                assert user == "eve" or error.startswith("NOPERM")
+                with proxy.raw() as raw:
+                    assert raw.ask("AUTH", user, "pw") == "OK"
+                    for _ in range(3):
+                        assert str(raw.ask(*HIT)).replace("evalsha", "eval") == error
+            look.ask("CONFIG", "SET", "requirepass", "s3")
+            with proxy.raw() as raw:
+                expected = plain_error(server, "GET", "k")
+                assert str(expected).startswith("NOAUTH")
+                assert [raw.ask(*HIT), raw.ask(*HIT)] == [expected, expected]
+        finally:
+            look.ask("CONFIG", "SET", "requirepass", "")
+            look.ask("ACL", "DELUSER", "bob", "eve", "joe")
+
+
+def test_errors_inside_a_transaction_are_clear_of_script_names(
+    pair: tuple[RedisServer, Proxy],
+) -> None:
+    server, proxy = pair
+    with server.raw() as look, proxy.raw() as raw:
+        look.ask("FLUSHALL")
+        look.ask("SET", "k", "foreign")
+        answer = [raw.ask("MULTI"), raw.ask(*HIT), raw.ask("EXEC")]
+        wrong = ReplyError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        assert answer == ["OK", "QUEUED", [wrong]]
+        assert raw.ask(*HIT) == wrong
+
+
+# Line 20: what a number must look like, wherever a script would be more lenient than the contract.
+WRONG = [
+    (("k", "nan", "60"), "ERR value is not an integer or out of range"),
+    (("k", "0x10", "60"), "ERR value is not an integer or out of range"),
+    (("k", "1e3", "60"), "ERR value is not an integer or out of range"),
+    (("k", "010", "60"), "ERR value is not an integer or out of range"),
+    (("k", "10", "nan"), "ERR window is not a valid number of seconds"),
+    (("k", "10", "0x10"), "ERR window is not a valid number of seconds"),
+    (("k", "10", "0"), "ERR window is not a valid number of seconds"),
+    (("k", "10", "0", "MS"), "ERR value is not an integer or out of range"),
+    (("k", "10", "0.0001"), "ERR window is not a valid number of seconds"),
+]
+
+
+@pytest.mark.parametrize(("words", "error"), WRONG)
+def test_numbers_that_lua_would_take(
+    pair: tuple[RedisServer, Proxy], words: tuple[str, ...], error: str
+) -> None:
+    with pair[1].raw() as raw:
+        assert raw.ask("RL.HIT", *words) == ReplyError(error)
+
+
+def test_the_largest_numbers_lose_no_digit(pair: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = pair
+    with server.raw() as look, proxy.raw() as raw:
+        look.ask("FLUSHALL")
+        ten_years_ms = 315_360_000_000
+        answer = raw.ask("RL.HIT", "k", 1, ten_years_ms, "MS")
+        assert answer == [0, 1, 0, -1, ten_years_ms]
+        assert raw.ask("RL.HIT", "one", 1_000_000, "0.001") == [0, 1_000_000, 999_999, -1, 1]
+
+
+def test_evicted_or_flushed_scripts_are_nobodys_business(pair: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = pair
+    with server.raw() as look, proxy.raw() as raw, proxy.raw() as other:
+        look.ask("FLUSHALL")
+        for number in range(700):  # 7.4 and later keep 500 scripts that came by EVAL
+            look.send(command("EVAL", f"return {number}", 0))
+        for _ in range(700):
+            look.reply()
+        left = 1000
+        for client in (raw, other, raw, other):
+            for kind in ("", "SYNC", "ASYNC"):
+                if kind:
+                    look.ask("SCRIPT", "FLUSH", kind)
+                client.send(command("RL.HIT", "k", 1000, 60) * 5 + command("PING"))
+                for _ in range(5):
+                    left -= 1
+                    assert client.reply() == [0, 1000, left, -1, 60]
+                assert client.reply() == "PONG"
+        look.ask("SCRIPT", "FLUSH")
+        raw.send(command("MULTI") + command("RL.HIT", "k", 1000, 60) * 2 + command("EXEC"))
+        assert [raw.reply() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
+        assert raw.reply() == [[0, 1000, left - 1, -1, 60], [0, 1000, left - 2, -1, 60]]
+
+
+def test_a_reply_that_is_late_is_still_ones_own(pair: tuple[RedisServer, Proxy]) -> None:
+    server, proxy = pair
+    clients: list[Raw] = [proxy.raw() for _ in range(5)]
+    with server.raw() as look:
+        look.ask("FLUSHALL")
+        for number, client in enumerate(clients):
+            for _ in range(2):
+                client.ask("RL.HIT", f"k{number}", 10 + number, 60)
+        look.ask("SCRIPT", "FLUSH")
+        for number, client in enumerate(clients):
+            client.send(command("RL.HIT", f"k{number}", 10 + number, 60) * 3)
+        for number, client in enumerate(clients):
+            for left in (7, 6, 5):
+                assert client.reply() == [0, 10 + number, left + number, -1, 60]
+            client.close()
