@@ -430,7 +430,7 @@ class Session:
                             self._expect(Slot(s.S_DROP))
                     self._follow(code)
                 self._lane_used = False
-                if self.wait == WAIT_BASE:
+                if self.wait == WAIT_BASE or self._closing:
                     if run < 0:
                         run = requests.start
                     break

@@ -137,7 +137,8 @@ class ConnectionState:
 
     def leaves_base(self, command: Command) -> bool:
         """Whether `command` may end in another database than that of --upstream, unless our own
-        SELECT follows it."""
+        SELECT follows it.
+        """
         return command.kind == c.RESET or (
             self.base_owed and command.kind in (c.AUTH, c.HELLO) and self.level < COUNTED
         )

@@ -84,6 +84,15 @@ def last_words(transport: asyncio.BaseTransport | None) -> bytes:
     return b"".join(parts)
 
 
+def _refusal(text: str) -> str:
+    """Why the control connection may not work, in a few words."""
+    if text.startswith("NOAUTH"):
+        return "it wants a password, and the URL has none"
+    if text.startswith("WRONGPASS"):
+        return "it refuses the user or password of the URL"
+    return text
+
+
 class Control(asyncio.Protocol):
     """The proxy's own connection: tells who the server is and loads the scripts on it, again
     after every reconnect. Runs until cancelled; a server that is away is waited for.
@@ -195,7 +204,7 @@ class Control(asyncio.Protocol):
         hello += [b"SETNAME", b"rlproxy-control"]
         greeting = await self._ask(*hello)
         if isinstance(greeting, hiredis.ReplyError):
-            self.problem = f"{greeting}; scripts will go by EVAL, as each client"
+            self.problem = f"{_refusal(str(greeting))}; scripts will go by EVAL, as each client"
             return
         facts = greeting if isinstance(greeting, dict) else {}
         name = facts.get(b"server", b"redis").decode().capitalize()

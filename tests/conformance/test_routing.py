@@ -629,7 +629,17 @@ def test_wait_speaks_of_the_hits_on_the_lane(engine: str) -> None:
         (command("WATCH", "k"), 1),
         (command("HELLO", 3), 1),
     ],
-    ids="plain unknown multi select-in-multi subscribed reply tracking watch hello".split(),
+    ids=[
+        "plain",
+        "unknown",
+        "multi",
+        "select-in-multi",
+        "subscribed",
+        "reply",
+        "tracking",
+        "watch",
+        "hello",
+    ],
 )
 def test_nothing_comes_behind_the_reply_to_quit(
     client: Raw, look: Raw, state: bytes, replies: int
