@@ -160,6 +160,9 @@ class SharedLane(Lane):
             self._closed()
             return
         self._transport = transport
+        if self.retired:
+            self._abort()
+            return
         identity = self.identity
         hello = [b"HELLO", b"3"]
         if identity.password is not None:

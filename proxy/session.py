@@ -11,8 +11,8 @@ The order invariant: replies are never outstanding on the lane and on the privat
 once. While the lane owes some, whatever is not a hit waits here (`wait`); while the private
 connection owes some, hits go there too.
 
-The private connection's replies are counted by a chain of slots (see `state`). Where they can't be
-counted any more, everything is passed on as it comes, and hits still go as EVAL in their place.
+The private connection's replies are counted (see `answers`). Where they can't be counted any more,
+everything is passed on as it comes, and hits still go as EVAL in their place.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from mypy_extensions import mypyc_attr
 from . import commands as c
 from . import replies as r
 from . import state as s
-from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, ReplyFramer, RequestFramer
+from .answers import Answers
+from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
 from .grammar import Grammar, Rule, wrong_arity
 from .state import ConnectionState, Identity, Slot
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
-MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
-LAST_REPLY: Final = 24  # bytes by which a protocol error is known
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -56,7 +55,6 @@ _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 # one that is propagated and runs.
 _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
 _PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
-_REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
 
@@ -127,28 +125,20 @@ class Session:
     """
 
     __slots__ = (
+        "_answers",
         "_call_count",
         "_call_head",
         "_call_tail",
         "_closing",
-        "_counting",
         "_discarding",
         "_expanded",
         "_eof",
-        "_names",
         "_lane",
         "_lane_used",
-        "_hushed",
-        "_last_reply",
         "_last_private",
         "_piped",
-        "_raw_replies",
-        "_replies",
         "_requests",
         "_settings",
-        "_slot_count",
-        "_slot_head",
-        "_slot_tail",
         "client_slow",
         "closed",
         "dirty",
@@ -184,17 +174,9 @@ class Session:
         self._discarding = False  # the open command is not forwarded
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
-        # replies of the private connection
-        self._replies = ReplyFramer()
-        self._slot_head: Slot | None = None
-        self._slot_tail: Slot | None = None
-        self._slot_count: int = 0
-        self._counting = True  # requests still get slots
-        self._raw_replies = False
-        self._names: dict[bytes, bytes] | None = None  # subscribed: see _remember_name()
-        self._last_private: float = 0.0
-        self._last_reply: bytes = b""  # how the latest one begins, while more are owed
-        self._hushed = False  # Redis will close without a word
+        # the private connection
+        self._answers = Answers(self.state, self.to_client)
+        self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
         self._lane: Lane | None = None
         self._lane_used = False  # since the last command on the private connection
@@ -226,8 +208,7 @@ class Session:
 
     def outstanding(self) -> bool:
         """Whether the client is still owed a reply."""
-        slot = self._slot_head
-        if slot is not None and slot.kind not in (s.S_FRAMED, s.S_RAW):
+        if self._answers.owing():
             return True
         return self._call_count > 0 or self.wait != WAIT_NOTHING
 
@@ -278,11 +259,10 @@ class Session:
     def _may_use_lane(self) -> bool:
         """Whether a hit may go by lane: plain, known, quiescent, and heard of by Redis lately."""
         if (
-            self._slot_head is not None
-            or self.upstream != UPSTREAM_OPEN
+            self.upstream != UPSTREAM_OPEN
+            or not self._answers.quiescent()
             or not self.state.plain()
             or self.client_slow
-            or self._replies.mid
             or self._requests.in_command()
             or self.now - self._last_private >= self._settings.refresh_s
         ):
@@ -401,7 +381,7 @@ class Session:
                 rest = requests.rest()
                 # Redis never saw the command that broke: give it another broken one to judge.
                 out.append(_MALFORMED if self._discarding else rest)
-                self._expect(Slot(s.S_RAW))
+                self._answers.expect(Slot(s.S_RAW))
                 self.state.lower(s.RAW)
                 self._piped = True
                 break
@@ -415,19 +395,18 @@ class Session:
                     continue
                 if command.kind == c.PASS:
                     self.state.asking = False
-                    self._expect_one()
-                    if self._names is not None:
-                        self._own_names(command.name)
+                    self._answers.expect_one()
+                    self._answers.own_name(command.name)
                 else:
-                    if command.kind == c.WAIT and self._lane_used and self._can_count():
+                    if command.kind == c.WAIT and self._lane_used and self._answers.can_count():
                         if run >= 0:
                             out.append(requests.buf[run : requests.start])
                             run = -1
                         out.append(_WAIT_FOR_OURS)
-                        self._expect(Slot(s.S_DROP))
+                        self._answers.expect(Slot(s.S_DROP))
                         if self._settings.wait_by_publish:
                             out.append(_PUBLISH_NOTHING)
-                            self._expect(Slot(s.S_DROP))
+                            self._answers.expect(Slot(s.S_DROP))
                     self._follow(code)
                 self._lane_used = False
                 if self.wait == WAIT_BASE or self._closing:
@@ -450,28 +429,29 @@ class Session:
         args = requests.arguments() if command.whole else []
         slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
         if command.kind == c.HTTP:
-            self._hushed = True
-        if self._settings.base_db and not self._counting and self.state.leaves_base(command):
+            self._answers.hushed = True
+        if (
+            self._settings.base_db
+            and not self._answers.counting()
+            and self.state.leaves_base(command)
+        ):
             self._close()  # better no connection than one to another database
             return
         if slot is None:
-            self._expect_one()
+            self._answers.expect_one()
             return
-        self._expect(slot)
-        if not self._settings.base_db or not self._counting or code != COMMAND:
+        self._answers.expect(slot)
+        if not self._settings.base_db or not self._answers.counting() or code != COMMAND:
             return
         if slot.kind == s.S_RESET or (
             slot.kind in (s.S_AUTH, s.S_HELLO, s.S_MULTI) and self.state.base_owed
         ):
+            self._answers.decided = False
             self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
-
-    def _can_count(self) -> bool:
-        """Whether a slot of our own may be put among those of the client's commands."""
-        return self.state.countable() and self._counting and self._slot_count < MAX_SLOTS - 2
 
     def _select_base(self) -> None:
         self.to_upstream.append(r.bulks(b"SELECT", b"%d" % self._settings.base_db))
-        self._expect(Slot(s.S_BASE))
+        self._answers.expect(Slot(s.S_BASE))
 
     def _call_in_place(self, code: int) -> None:
         """A command of the family, on the private connection."""
@@ -493,14 +473,15 @@ class Session:
                 self.to_upstream.append(self._settings.grammar.help_call)
                 self._expanded += len(self._settings.grammar.help_call)
                 self._lane_used = False
-                self._expect_one()
-                self._remember_name(b"eval", requests.name)
+                self._answers.expect_one()
+                self._answers.remember_name(b"eval", requests.name)
             return
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
             return
         self._send_in_place(call)
-        self._remember_name(b"eval" if call.rule.script is not None else b"del", requests.name)
+        sent_as = b"eval" if call.rule.script is not None else b"del"
+        self._answers.remember_name(sent_as, requests.name)
 
     def _send_in_place(self, call: Call) -> None:
         self.to_upstream.append(call.rule.eval)
@@ -508,67 +489,18 @@ class Session:
         self.to_upstream.append(call.rule.tail)
         self._expanded += len(call.rule.eval)
         self._lane_used = False
-        self._expect(Slot(s.S_HIT))
-
-    def _local(self, reply: bytes) -> None:
-        """A reply of our own, when its turn comes."""
-        if self._slot_head is None and not self._replies.mid:
-            self.to_client.append(reply)
-        else:
-            self._expect(Slot(s.S_LOCAL, reply))
+        self._answers.expect(Slot(s.S_HIT))
 
     def _reject(self, error: bytes, written: bytes) -> None:
         """A wrong command of the family: answered here where its place is certain, else by Redis,
         which has never heard of it and aborts a transaction over it.
         """
-        if self._can_count() and not self.client_slow:
-            self._local(error)
+        if self._answers.can_count() and not self.client_slow:
+            self._answers.local(error)
         else:
             self.to_upstream.append(written)
             self._lane_used = False
-            self._expect(Slot(s.S_WRONG, error))
-
-    def _expect_one(self) -> None:
-        """One more reply that is passed on without a look."""
-        tail = self._slot_tail
-        if tail is not None and tail.kind == s.S_PASS:
-            if self._counting:
-                tail.count += 1
-            return
-        self._expect(Slot(s.S_PASS))
-
-    def _expect(self, slot: Slot) -> None:
-        if not self._counting:
-            if slot.kind == s.S_RAW:
-                self._names = None  # frames can't be told any more either
-            return
-        if self._slot_count >= MAX_SLOTS and slot.kind != s.S_RAW:
-            self.state.lower(s.RAW)
-            slot = Slot(s.S_RAW)
-        if slot.kind == s.S_RAW:
-            self._counting = False
-        elif slot.kind == s.S_FRAMED:
-            self._counting = False
-            self._names = {}
-        tail = self._slot_tail
-        if tail is None:
-            self._slot_head = slot
-        else:
-            tail.next = slot
-        self._slot_tail = slot
-        self._slot_count += 1
-
-    def _remember_name(self, sent_as: bytes, name: bytes) -> None:
-        """In a subscribed session: what a refusal of `sent_as` is to be told of."""
-        names = self._names
-        if names is not None and names.get(sent_as, name) != b"":
-            names[sent_as] = name.lower()
-
-    def _own_names(self, name: bytes) -> None:
-        """The client itself uses a command that ours go as: then its errors keep their text."""
-        names = self._names
-        if names is not None and (name == b"EVAL" or name == b"DEL"):
-            names[name.lower()] = b""
+            self._answers.expect(Slot(s.S_WRONG, error))
 
     # -- the lane's side --------------------------------------------------------------------------
 
@@ -600,14 +532,14 @@ class Session:
         while at is not None:
             self._call_count -= 1
             if at.reply:
-                self._local(at.reply)
+                self._answers.local(at.reply)
             else:
                 self._send_in_place(at)
             at = at.next
 
     def _emit_calls(self) -> None:
         """Pass on the replies that have come, in order."""
-        if self._replies.mid:
+        if self._answers.mid():
             return
         call = self._call_head
         while call is not None and call.reply:
@@ -646,6 +578,7 @@ class Session:
         self.upstream = UPSTREAM_OPEN
         self._last_private = self.now
         if self._settings.base_db:
+            self._answers.decided = False
             self.wait = WAIT_BASE
             self._select_base()
         else:
@@ -684,11 +617,24 @@ class Session:
     def upstream_received(self, data: bytes) -> None:
         """Bytes of the private connection."""
         self._last_private = self.now
-        if self._raw_replies:
+        answers = self._answers
+        if answers.raw:
             self.to_client.append(data)
             return
-        self._replies.feed(data)
-        self._answers()
+        answers.feed(data)
+        if self._call_head is not None:
+            # A push that began before the lane's replies came goes before them.
+            answers.pass_pushes()
+            self._emit_calls()
+        answers.answer()
+        if answers.identity_moved:
+            answers.identity_moved = False
+            self._lane = None
+        if self.wait == WAIT_BASE:
+            if answers.decided:
+                self._base_decided()
+        elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
+            self.resume()
 
     def upstream_lost(self) -> None:
         """The private connection ended: answer what certainly was ours, then close."""
@@ -696,207 +642,26 @@ class Session:
             return
         self.upstream = UPSTREAM_LOST
         self.wait = WAIT_NOTHING
-        replies = self._replies
-        slot = self._slot_head
-        if not self._raw_replies:
-            broken_off = replies.mid
-            if slot is None or slot.kind not in (s.S_DROP, s.S_BASE):
-                left = replies.rest()
-                if left:
-                    broken_off = True
-                    self.to_client.append(left)
-            if (
-                self._hushed
-                or self.state.quitting
-                or self._last_reply.startswith(b"-ERR Protocol error")
-            ):
-                broken_off = True  # Redis closed on purpose, and has said what it had to say
-            while slot is not None and not broken_off:
-                if slot.kind == s.S_HIT:
-                    self.to_client.append(r.LOST)
-                elif slot.kind == s.S_LOCAL:
-                    self.to_client.append(slot.data)
-                elif slot.kind not in (s.S_DROP, s.S_BASE):
-                    break
-                slot = slot.next
-        if replies.mid:
+        if self._answers.lost():
             # Half a push was passed on: whatever came behind it would be read as its rest.
             self._call_head = self._call_tail = None
             self._call_count = 0
-        self._slot_head = self._slot_tail = None
-        self._replies = ReplyFramer()
         self._emit_calls()
         self._close()
 
-    def _answers(self) -> None:
-        """Pass on what the private connection answered, slot by slot."""
-        replies = self._replies
-        data = replies.buf
-        size = len(data)
-        start = replies.pos  # of what goes as it came
-        go_on = False
-        while True:
-            if self._call_head is not None:
-                # A push began before the lane's replies came: they go behind it.
-                replies.skip(0)
-                if replies.mid or replies.at_push():
-                    break
-                self._pass_on(data, start)
-                start = replies.pos
-                self._emit_calls()
-            slot = self._slot_head
-            if slot is None:
-                replies.skip(0)  # pushes come any time
-                if replies.pos < size and not replies.mid and not replies.at_push():
-                    self._go_raw()  # nobody asked for this
-                break
-            kind = slot.kind
-            if kind == s.S_PASS:
-                slot.count -= replies.skip(slot.count)
-                if replies.broken:
-                    self._go_raw()
-                    break
-                if slot.count > 0:
-                    break
-                self._pop()
-                continue
-            if replies.mid or replies.at_push():
-                replies.skip(0)
-                if replies.mid or replies.at_push():
-                    break
-            if kind == s.S_LOCAL:
-                self._pass_on(data, start)
-                start = replies.pos
-                if not self.state.quitting:
-                    self.to_client.append(slot.data)
-                self._pop()
-                continue
-            if kind == s.S_RAW:
-                self._go_raw()
-                break
-            if kind == s.S_FRAMED:
-                start = self._framed_answers(start)
-                break
-            line = replies.line()
-            if not line:
-                break
-            swallowed: bytes | None = None
-            if kind in (s.S_DROP, s.S_BASE):
-                swallowed = b""
-            elif kind == s.S_WRONG:
-                if line.startswith(b"-ERR unknown command"):
-                    swallowed = slot.data
-            elif kind == s.S_HIT and line.startswith(b"-"):
-                cleaned = r.clean_error(line)
-                if cleaned != line:
-                    swallowed = cleaned
-            if swallowed is not None:
-                before = replies.pos
-                frame = replies.frame()
-                if not frame:
-                    break
-                if before > start:
-                    self.to_client.append(data[start:before])
-                if swallowed:
-                    self.to_client.append(swallowed)
-                start = replies.pos
-                self.state.answered(slot, line)
-                self._pop()
-                if kind == s.S_BASE:
-                    go_on = True
-                    if line.startswith(b"-") and not line.startswith(b"-NOAUTH"):
-                        # Whoever may not enter the database of --upstream is told, and let go:
-                        # better no connection than one to another database.
-                        self.to_client.append(line)
-                        self._close()
-                        break
-                continue
-            self.state.answered(slot, line)
-            if self.wait == WAIT_BASE and slot.next is None:
-                if self.state.base_owed and kind != s.S_MULTI and not line.startswith(b"-"):
-                    self._select_base()
-                else:
-                    go_on = True
-            if kind in (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET):
-                self._lane = None  # another identity
-            slot.kind = s.S_PASS
-            slot.count = 1
-        self._pass_on(data, start)
-        if self._raw_replies:
-            left = replies.rest()
-            if left:
-                self.to_client.append(left)
+    def _base_decided(self) -> None:
+        """The reply has come that decides about the database of --upstream."""
+        answers = self._answers
+        answers.decided = False
+        kind = answers.decided_kind
+        line = answers.decided_line
+        refused = line.startswith(b"-")
+        if kind == s.S_BASE and refused and not line.startswith(b"-NOAUTH"):
+            # Whoever may not enter that database is told, and let go: better no connection than
+            # one to another database.
+            self.to_client.append(line)
+            self._close()
+        elif kind not in (s.S_BASE, s.S_MULTI) and not refused and self.state.base_owed:
+            self._select_base()
         else:
-            if self._slot_head is None:
-                self._last_reply = b""
-            elif replies.last >= 0:
-                self._last_reply = data[replies.last : replies.last + LAST_REPLY]
-            elif len(self._last_reply) < LAST_REPLY:
-                self._last_reply += data[: LAST_REPLY - len(self._last_reply)]
-            replies.release()
-        if self._closing:
-            return
-        if go_on and self.wait == WAIT_BASE:
             self._route()
-        elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
-            self.resume()
-
-    def _pass_on(self, data: bytes, start: int) -> None:
-        end = self._replies.pos
-        if end > start:
-            self.to_client.append(data if start == 0 and end == len(data) else data[start:end])
-
-    def _pop(self) -> None:
-        slot = self._slot_head
-        assert slot is not None
-        self._slot_head = slot.next
-        self._slot_count -= 1
-        if slot.next is None:
-            self._slot_tail = None
-
-    def _go_raw(self) -> None:
-        """From here on replies are passed on as they come."""
-        self._raw_replies = True
-        self._counting = False
-        self._slot_head = self._slot_tail = None
-        self.state.lower(s.RAW)
-
-    def _framed_answers(self, start: int) -> int:
-        """Subscribed: pass frames on, but let an error about our EVAL name what the client sent.
-
-        Returns where the bytes begin that were not passed on here.
-        """
-        replies = self._replies
-        data = replies.buf
-        size = len(data)
-        while replies.pos < size:
-            names = self._names
-            if names is None:
-                self._go_raw()
-                break
-            if not replies.mid and data[replies.pos] == 45:  # an error
-                if size - replies.pos < len(_REFUSED_SUBSCRIBED):
-                    if _REFUSED_SUBSCRIBED.startswith(data[replies.pos :]):
-                        break
-                elif data.startswith(_REFUSED_SUBSCRIBED, replies.pos):
-                    line = replies.line()
-                    if not line:
-                        break
-                    sent_as = line[len(_REFUSED_SUBSCRIBED) :].partition(b"'")[0]
-                    name = names.get(sent_as, b"")
-                    if name:
-                        self._pass_on(data, start)
-                        replies.frame()
-                        start = replies.pos
-                        self.to_client.append(
-                            line.replace(b"'" + sent_as + b"'", b"'" + name + b"'", 1)
-                        )
-                        continue
-            before = replies.pos
-            replies.skip(1)
-            if replies.broken:
-                self._go_raw()
-                break
-            if replies.pos == before:
-                break
-        return start

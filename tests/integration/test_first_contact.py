@@ -258,7 +258,7 @@ def test_a_server_that_needs_a_password_which_the_url_lacks(one_engine: str) -> 
         server = stack.enter_context(harness.server(one_engine, "--requirepass", "pw"))
         with started(*ANY_PORT, "--upstream", url(server)) as made:
             port = made.port()
-            made.logged(r"WARNING .*NOAUTH")
+            made.logged(r"WARNING .*wants a password")
             with Raw(port) as raw:
                 assert is_error(raw.ask("GET", "k"), "NOAUTH ")
                 assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")

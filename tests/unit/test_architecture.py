@@ -18,8 +18,9 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "scripts": (set(), {"hashlib", "re", "string", "pathlib"}),
     "grammar": ({"replies", "scripts"}, {"re"}),
     "state": ({"commands"}, set()),
+    "answers": ({"framing", "replies", "state"}, set()),
     "session": (
-        {"commands", "replies", "state", "framing", "grammar"},
+        {"answers", "commands", "replies", "state", "framing", "grammar"},
         {"mypy_extensions"},
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "urllib.parse"}),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy import answers, grammar, scripts, state
 from proxy import commands as c
-from proxy import grammar, scripts, state
 from proxy import replies as r
 from proxy import session as sn
 from proxy.framing import COMMAND, EMPTY, RequestFramer
@@ -1123,7 +1123,7 @@ def test_malformed_replies_are_passed_on() -> None:
 def test_too_many_replies_to_follow() -> None:
     bench = opened()
     pair = bulks(b"SELECT", b"0") + PING
-    many = sn.MAX_SLOTS // 2 + 10
+    many = answers.MAX_SLOTS // 2 + 10
     assert bench.send(pair * many) == pair * many
     assert bench.answer(b"+OK\r\n+PONG\r\n" * many) == b"+OK\r\n+PONG\r\n" * many
     assert bench.send(HIT) == in_place()
@@ -1132,7 +1132,7 @@ def test_too_many_replies_to_follow() -> None:
 
 def test_no_local_error_is_lost_among_too_many() -> None:
     bench = opened()
-    many = sn.MAX_SLOTS // 2 + 10
+    many = answers.MAX_SLOTS // 2 + 10
     sent = bench.send(bulks(b"BLPOP", b"k", b"0"), (WRONG_HIT + PING) * many)
     left = sent[len(bulks(b"BLPOP", b"k", b"0")) :]
     forwarded = left.count(WRONG_HIT)

@@ -1,0 +1,343 @@
+"""The replies of one private connection: one slot for each that is owed, in order. No I/O.
+
+    to_client <── answer() <── feed() <── Redis
+                    |
+                 slot -> slot -> slot        expect() puts one there for each request
+
+Most slots are runs of replies that are passed on unseen. Some are looked at first (a hit's error
+loses the script's name, AUTH's +OK makes an identity), some are no reply of Redis' at all (the
+error of a wrong hit, sent when its turn comes), some are dropped (of commands that we put in).
+What is looked at is told to the ConnectionState. Once replies can't be counted, all is passed on
+as it comes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import replies as r
+from . import state as s
+from .framing import ReplyFramer
+from .state import ConnectionState, Slot
+
+MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
+LAST_REPLY: Final = 24  # bytes by which a protocol error is known
+
+_REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
+
+
+class Answers:
+    """What a private connection owes, and what of it goes to the client (into `out`)."""
+
+    __slots__ = (
+        "_counting",
+        "_head",
+        "_last_reply",
+        "_names",
+        "_out",
+        "_replies",
+        "_slots",
+        "_state",
+        "_tail",
+        "decided",
+        "decided_kind",
+        "decided_line",
+        "hushed",
+        "identity_moved",
+        "raw",
+    )
+
+    def __init__(self, state: ConnectionState, out: list[bytes]) -> None:
+        self._state = state
+        self._out = out
+        self._replies = ReplyFramer()
+        self._head: Slot | None = None
+        self._tail: Slot | None = None
+        self._slots: int = 0
+        self._counting = True  # requests still get slots
+        self._names: dict[bytes, bytes] | None = None  # subscribed: see remember_name()
+        self._last_reply: bytes = b""  # how the latest one begins, while more are owed
+        self.raw = False  # everything is passed on as it comes
+        self.hushed = False  # Redis will close without a word
+        # What the latest look has brought: for the caller to read, and to clear.
+        self.identity_moved = False  # a reply that may have changed user or database
+        self.decided = False  # the last slot of all was looked at: its kind, how its reply begins
+        self.decided_kind: int = s.S_PASS
+        self.decided_line: bytes = b""
+
+    # -- what is owed -----------------------------------------------------------------------------
+
+    def owing(self) -> bool:
+        """Whether any reply is owed that the client may be waiting for."""
+        head = self._head
+        return head is not None and head.kind not in (s.S_FRAMED, s.S_RAW)
+
+    def quiescent(self) -> bool:
+        """Whether nothing at all is owed, and no frame is half passed on."""
+        return self._head is None and not self._replies.mid
+
+    def mid(self) -> bool:
+        """Whether a frame is half passed on."""
+        return self._replies.mid
+
+    def counting(self) -> bool:
+        """Whether replies to what is sent now will be told apart."""
+        return self._counting
+
+    def can_count(self) -> bool:
+        """Whether a slot of our own may be put among those of the client's commands."""
+        return self._state.countable() and self._counting and self._slots < MAX_SLOTS - 2
+
+    def expect_one(self) -> None:
+        """One more reply that is passed on without a look."""
+        tail = self._tail
+        if tail is not None and tail.kind == s.S_PASS:
+            if self._counting:
+                tail.count += 1
+            return
+        self.expect(Slot(s.S_PASS))
+
+    def expect(self, slot: Slot) -> None:
+        """One more reply, to be treated as `slot` says."""
+        if not self._counting:
+            if slot.kind == s.S_RAW:
+                self._names = None  # frames can't be told any more either
+            return
+        if self._slots >= MAX_SLOTS and slot.kind != s.S_RAW:
+            self._state.lower(s.RAW)
+            slot = Slot(s.S_RAW)
+        if slot.kind == s.S_RAW:
+            self._counting = False
+        elif slot.kind == s.S_FRAMED:
+            self._counting = False
+            self._names = {}
+        if self._tail is None:
+            self._head = slot
+        else:
+            self._tail.next = slot
+        self._tail = slot
+        self._slots += 1
+
+    def local(self, reply: bytes) -> None:
+        """A reply of our own, when its turn comes."""
+        if self.quiescent():
+            self._out.append(reply)
+        else:
+            self.expect(Slot(s.S_LOCAL, reply))
+
+    def remember_name(self, sent_as: bytes, name: bytes) -> None:
+        """A command `name` of ours goes as `sent_as`: should it be refused in a subscribed session,
+        the error is to tell its own name.
+        """
+        names = self._names
+        if names is not None and names.get(sent_as, name) != b"":
+            names[sent_as] = name.lower()
+
+    def own_name(self, name: bytes) -> None:
+        """The client itself uses a command that ours go as: then its errors keep their text."""
+        names = self._names
+        if names is not None and (name == b"EVAL" or name == b"DEL"):
+            names[name.lower()] = b""
+
+    # -- what comes -------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of Redis; answer() passes them on."""
+        self._replies.feed(data)
+
+    def pass_pushes(self) -> None:
+        """Pass on the rest of a push that is half passed on, and pushes behind it."""
+        replies = self._replies
+        start = replies.pos
+        replies.skip(0)
+        self._pass_on(replies.buf, start)
+
+    def answer(self) -> None:
+        """Pass on what has come, slot by slot."""
+        replies = self._replies
+        data = replies.buf
+        size = len(data)
+        start = replies.pos  # of what goes as it came
+        while True:
+            slot = self._head
+            if slot is None:
+                replies.skip(0)  # pushes come any time
+                if replies.pos < size and not replies.mid and not replies.at_push():
+                    self._go_raw()  # nobody asked for this
+                break
+            kind = slot.kind
+            if kind == s.S_PASS:
+                slot.count -= replies.skip(slot.count)
+                if replies.broken:
+                    self._go_raw()
+                    break
+                if slot.count > 0:
+                    break
+                self._pop()
+                continue
+            if replies.mid or replies.at_push():
+                replies.skip(0)
+                if replies.mid or replies.at_push():
+                    break
+            if kind == s.S_LOCAL:
+                self._pass_on(data, start)
+                start = replies.pos
+                if not self._state.quitting:
+                    self._out.append(slot.data)
+                self._pop()
+                continue
+            if kind == s.S_RAW:
+                self._go_raw()
+                break
+            if kind == s.S_FRAMED:
+                start = self._framed(start)
+                break
+            line = replies.line()
+            if not line:
+                break
+            instead = _instead(slot, line)
+            if instead is None:
+                self._look(slot, line)
+                slot.kind = s.S_PASS
+                slot.count = 1
+                continue
+            before = replies.pos
+            if not replies.frame():
+                break
+            if before > start:
+                self._out.append(data[start:before])
+            if instead:
+                self._out.append(instead)
+            start = replies.pos
+            self._look(slot, line)
+            self._pop()
+        self._pass_on(data, start)
+        self._remember_last(data)
+
+    def lost(self) -> bool:
+        """The connection ended: answer what certainly was ours, in order, up to the first reply
+        that the client's own command is owed. True if half a push was passed on.
+        """
+        replies = self._replies
+        slot = self._head
+        mid = replies.mid
+        if not self.raw:
+            broken_off = mid
+            if slot is None or slot.kind not in (s.S_DROP, s.S_BASE):
+                left = replies.rest()
+                if left:
+                    broken_off = True
+                    self._out.append(left)
+            if (
+                self.hushed
+                or self._state.quitting
+                or self._last_reply.startswith(b"-ERR Protocol error")
+            ):
+                broken_off = True  # Redis closed on purpose, and has said what it had to say
+            while slot is not None and not broken_off:
+                if slot.kind == s.S_HIT:
+                    self._out.append(r.LOST)
+                elif slot.kind == s.S_LOCAL:
+                    self._out.append(slot.data)
+                elif slot.kind not in (s.S_DROP, s.S_BASE):
+                    break
+                slot = slot.next
+        self._head = self._tail = None
+        self._replies = ReplyFramer()
+        return mid
+
+    def _look(self, slot: Slot, line: bytes) -> None:
+        self._state.answered(slot, line)
+        if slot.kind in (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET):
+            self.identity_moved = True
+        if slot.next is None:
+            self.decided = True
+            self.decided_kind = slot.kind
+            self.decided_line = line
+
+    def _pass_on(self, data: bytes, start: int) -> None:
+        end = self._replies.pos
+        if end > start:
+            self._out.append(data if start == 0 and end == len(data) else data[start:end])
+
+    def _remember_last(self, data: bytes) -> None:
+        replies = self._replies
+        if self.raw:
+            left = replies.rest()
+            if left:
+                self._out.append(left)
+            return
+        if self._head is None:
+            self._last_reply = b""
+        elif replies.last >= 0:
+            self._last_reply = data[replies.last : replies.last + LAST_REPLY]
+        elif len(self._last_reply) < LAST_REPLY:
+            self._last_reply += data[: LAST_REPLY - len(self._last_reply)]
+        replies.release()
+
+    def _pop(self) -> None:
+        slot = self._head
+        assert slot is not None
+        self._head = slot.next
+        self._slots -= 1
+        if slot.next is None:
+            self._tail = None
+
+    def _go_raw(self) -> None:
+        """From here on replies are passed on as they come."""
+        self.raw = True
+        self._counting = False
+        self._head = self._tail = None
+        self._state.lower(s.RAW)
+
+    def _framed(self, start: int) -> int:
+        """Subscribed: pass frames on, but let an error about our EVAL name what the client sent.
+
+        Returns where the bytes begin that were not passed on here.
+        """
+        replies = self._replies
+        data = replies.buf
+        size = len(data)
+        while replies.pos < size:
+            names = self._names
+            if names is None:
+                self._go_raw()
+                break
+            if not replies.mid and data[replies.pos] == 45:  # an error
+                if size - replies.pos < len(_REFUSED_SUBSCRIBED):
+                    if _REFUSED_SUBSCRIBED.startswith(data[replies.pos :]):
+                        break
+                elif data.startswith(_REFUSED_SUBSCRIBED, replies.pos):
+                    line = replies.line()
+                    if not line:
+                        break
+                    sent_as = line[len(_REFUSED_SUBSCRIBED) :].partition(b"'")[0]
+                    name = names.get(sent_as, b"")
+                    if name:
+                        self._pass_on(data, start)
+                        replies.frame()
+                        start = replies.pos
+                        self._out.append(line.replace(b"'" + sent_as + b"'", b"'" + name + b"'", 1))
+                        continue
+            before = replies.pos
+            replies.skip(1)
+            if replies.broken:
+                self._go_raw()
+                break
+            if replies.pos == before:
+                break
+        return start
+
+
+def _instead(slot: Slot, line: bytes) -> bytes | None:
+    """What the client gets instead of the reply that begins with `line`; None: the reply itself."""
+    kind = slot.kind
+    if kind in (s.S_DROP, s.S_BASE):
+        return b""
+    if kind == s.S_WRONG and line.startswith(b"-ERR unknown command"):
+        return slot.data
+    if kind == s.S_HIT and line.startswith(b"-"):
+        cleaned = r.clean_error(line)
+        if cleaned != line:
+            return cleaned
+    return None
