@@ -1,5 +1,5 @@
 # Build: docker build -t rlproxy .
-# Run:   docker run -p 6380:6380 rlproxy --listen 0.0.0.0:6380 --upstream redis://my-redis:6379
+# Run:   docker run -p 127.0.0.1:6380:6380 rlproxy --upstream redis://my-redis:6379
 
 # -- the wheel, compiled ---------------------------------------------------------------------------
 FROM python:3.13-slim AS build
@@ -19,10 +19,11 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --no-index --find-links /wheels "rlproxy[embedded]" \
     && useradd --system --no-create-home rlproxy
 USER rlproxy
+# All addresses of the container: what of it is published is for `docker run -p` to say.
+ENV RLPROXY_LISTEN=0.0.0.0:6380
 EXPOSE 6380
 # A liveness check: the port answers. Any reply will do, also that Redis is away or wants a password.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["python", "-m", "proxy.health", "127.0.0.1:6380"]
+    CMD ["python", "-m", "proxy.health"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["rlproxy"]
-CMD ["--listen", "0.0.0.0:6380"]

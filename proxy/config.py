@@ -165,25 +165,28 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
     """
     mistakes: list[str] = []
     given: dict[str, list[str]] = {}
+    named: dict[str, str] = {}  # what a person has to change
     for option in OPTIONS:
         value = getattr(args, option.flag.lstrip("-").replace("-", "_"))
+        named[option.flag] = option.flag
         if value is not None:
             given[option.flag] = value if option.repeats else [value]
         elif environ.get(option.variable, "").strip():
             text = environ[option.variable].strip()
             given[option.flag] = text.split() if option.repeats else [text]
+            named[option.flag] = option.variable
     listen: list[Address] = []
     for text in given.get("--listen", [DEFAULT_LISTEN]):
         try:
             listen.append(parse_listen(text))
         except ValueError as wrong:
-            mistakes.append(f"--listen {text}: {wrong}")
+            mistakes.append(f"{named['--listen']} {text}: {wrong}")
     upstream = Upstream(None)
     url = given.get("--upstream", ["embedded:"])[0]
     try:
         upstream = parse_upstream(url)
     except ValueError as wrong:
-        mistakes.append(f"--upstream {_without_password(url)}: {wrong}")
+        mistakes.append(f"{named['--upstream']} {_without_password(url)}: {wrong}")
     times: dict[str, float] = {}
     for option in OPTIONS:
         if option.metavar == "SECONDS":
@@ -191,7 +194,9 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
             try:
                 times[option.flag] = _positive(text)
             except ValueError as wrong:
-                mistakes.append(f"{option.flag} {text}: {wrong}")
+                mistakes.append(f"{named[option.flag]} {text}: {wrong}")
+    if upstream.address is not None and any(_same(upstream.address, own) for own in listen):
+        mistakes.append(f"{named['--upstream']}: {upstream} is where the proxy itself listens")
     if mistakes:
         raise ConfigError(mistakes)
     return Config(
@@ -202,6 +207,14 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
         times["--private-refresh"],
         "--upstream" in given,
     )
+
+
+def _same(upstream: Address, listen: Address) -> bool:
+    local = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # noqa: S104
+    if upstream.path or listen.path:
+        return upstream.path == listen.path
+    same_host = upstream.host == listen.host or (upstream.host in local and listen.host in local)
+    return same_host and upstream.port == listen.port
 
 
 def parse_listen(text: str) -> Address:
@@ -229,6 +242,8 @@ def parse_upstream(url: str) -> Upstream:
         if url.lower() not in ("embedded:", "embedded://"):
             raise ValueError("embedded: takes nothing more")
         return Upstream(None)
+    if scheme == "rediss":
+        raise ValueError("TLS to Redis is not supported yet")
     if scheme not in ("redis", "unix") or "://" not in url:
         raise ValueError("expected redis://HOST[:PORT][/DB], unix:///PATH[?db=N] or embedded:")
     parts = urlsplit(url)

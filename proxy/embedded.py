@@ -84,6 +84,10 @@ class EmbeddedServer:
             writer.close()
             return Address(path=path)
 
+    def ended(self) -> bool:
+        """Whether it was started and is not there any more."""
+        return self._process is not None and self._process.poll() is not None
+
     def stop(self) -> None:
         """End the server and remove what it left."""
         process = self._process

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from .config import parse_listen
+from .config import DEFAULT_LISTEN, parse_listen
 
 TIMEOUT_S: Final = 2.0
 
@@ -25,7 +26,8 @@ def alive(address: str) -> str:
             sock.settimeout(TIMEOUT_S)
             sock.connect(where.path)
         else:
-            sock = socket.create_connection((where.host, where.port), TIMEOUT_S)
+            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(where.host, where.host)  # noqa: S104
+            sock = socket.create_connection((host, where.port), TIMEOUT_S)
         with sock:
             sock.sendall(b"*1\r\n$4\r\nPING\r\n")
             reply = sock.recv(64)
@@ -35,11 +37,15 @@ def alive(address: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`python -m proxy.health HOST:PORT`: exit code 0 if alive, 1 if not, 2 on wrong usage."""
-    if len(argv) != 1:
-        print("usage: python -m proxy.health HOST:PORT|unix:PATH", file=sys.stderr)
+    """`python -m proxy.health [HOST:PORT]`: exit code 0 if alive, 1 if not, 2 on wrong usage.
+
+    Without an address it is the first of RLPROXY_LISTEN, or the default one.
+    """
+    if len(argv) > 1 or (argv and argv[0].startswith("-")):
+        print("usage: python -m proxy.health [HOST:PORT|unix:PATH]", file=sys.stderr)
         return 2
-    wrong = alive(argv[0])
+    listen = os.environ.get("RLPROXY_LISTEN", "").split()
+    wrong = alive([*argv, *listen, DEFAULT_LISTEN][0])
     if wrong:
         print(wrong, file=sys.stderr)
     return 1 if wrong else 0

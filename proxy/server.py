@@ -27,11 +27,11 @@ log = logging.getLogger("rlproxy")
 
 BACKLOG: Final = 4096
 FIRST_CONTACT_S: Final = 2.0  # how long the banner waits for the server to say who it is
-SWEEP_S: Final = 10.0
+SWEEP_S: Final = 1.0
 
 
 class StartError(Exception):
-    """The proxy can't start; the message is for a person."""
+    """The proxy can't start, or can't go on; the message is for a person."""
 
 
 class Server:
@@ -45,6 +45,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._paths: list[str] = []
         self._who = ""
+        self._failed = ""  # why it ends without having been told to
         self._shared: Shared | None = None
         self._lanes: LanePool | None = None
         self._control: asyncio.Task[None] | None = None
@@ -60,6 +61,8 @@ class Server:
             await self._stop.wait()
         finally:
             await self._shutdown()
+        if self._failed:
+            raise StartError(self._failed)
 
     def stop(self) -> None:
         """Begin to drain. A second call cuts what is left."""
@@ -130,10 +133,13 @@ class Server:
                 else:
                     self._sockets.append(_bind_tcp(address))
             except OSError as error:
-                raise StartError(f"cannot listen on {address}: {error.strerror or error}") from None
+                why = error.strerror or str(error)
+                raise StartError(f"cannot listen on {address}: {why} (see --listen)") from None
 
     def _banner(self, control: Control) -> None:
         where = str(self._config.upstream)
+        if self._config.upstream.db:
+            where += f", database {self._config.upstream.db}"
         if self._config.upstream.address is None:
             behind = f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
         elif control.problem and not control.reached:
@@ -164,6 +170,9 @@ class Server:
         while self._lanes is not None:
             await asyncio.sleep(SWEEP_S)
             self._lanes.close_idle(IDLE_S)
+            if self._embedded is not None and self._embedded.ended():
+                self._failed = "the embedded server has ended, and its data with it"
+                self._stop.set()
 
     # -- shutdown ---------------------------------------------------------------------------------
 
@@ -194,10 +203,19 @@ class Server:
         shared.draining = True
         for client in list(shared.clients):
             client.pump()
+        told = loop.time() + 0.5
         while shared.clients and loop.time() < deadline:
             await asyncio.sleep(0.01)
+            if told and loop.time() > told:
+                told = 0.0
+                log.info(
+                    "stopping: replies are owed to %d client(s), waiting up to %g s; "
+                    "a second signal cuts them",
+                    len(shared.clients),
+                    self._config.drain_timeout_s,
+                )
         if shared.clients:
-            log.warning("%d clients were cut: they were still owed replies", len(shared.clients))
+            log.warning("%d client(s) were cut: they were still owed replies", len(shared.clients))
         for client in list(shared.clients):
             client.cut()
         while shared.clients and loop.time() < deadline + 1:

@@ -217,6 +217,10 @@ class Control(asyncio.Protocol):
         # A server that closes idle connections must not take this one for idle.
         self._ping_s = min(_PING_S, timeout_s / 2) if timeout_s else _PING_S
         self._on_server(f"{name} {version}", timeout_s)
+        if self._upstream.db:
+            answer = await self._ask(b"SELECT", b"%d" % self._upstream.db)
+            if isinstance(answer, hiredis.ReplyError):
+                self.problem = f"database {self._upstream.db}: {answer}"
         await self._load()
 
     async def _load(self) -> None:

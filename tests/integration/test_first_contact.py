@@ -12,6 +12,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -382,7 +383,7 @@ def test_a_server_on_a_unix_socket(one_engine: str, tmp_path: Path) -> None:
         server = stack.enter_context(harness.server(one_engine, "--unixsocket", str(path)))
         with started(*ANY_PORT, "--upstream", f"unix://{path}?db=2") as made:
             port = made.port()
-            made.logged(rf"  in front of   \w+ [\d.]+ at unix:{path}\n")
+            made.logged(rf"  in front of   \w+ [\d.]+ at unix:{path}, database 2\n")
             with Raw(port) as raw:
                 for left in (4, 3, 2):
                     assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, left, -1, 60]
@@ -520,7 +521,7 @@ def test_the_deadline_cuts_what_waits_for_ever(own_server: RedisServer) -> None:
         assert made.wait() == 0
         assert 0.4 <= time.monotonic() - begin < 5
         assert waiting.closes()
-        assert "1 clients were cut" in made.log()
+        assert "1 client(s) were cut" in made.log()
     # and the element pushed afterwards is not lost to a client that is gone
     wait_until(lambda: blocked(own_server, 0), "nobody waits")
     assert ask_once(own_server.port, "RPUSH", "list", "x") == 1
@@ -617,3 +618,38 @@ def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
         assert waiting.reply() is None
         assert made.wait() == 0
         assert not alive(pid)
+
+
+@needs_embedded
+def test_a_dead_embedded_server_ends_the_proxy() -> None:
+    with started(*ANY_PORT) as made:
+        made.port()
+        os.kill(embedded_pid(made), signal.SIGKILL)
+        assert made.wait() == 1
+        assert "rlproxy: the embedded server has ended, and its data with it\n" in made.log()
+
+
+def test_a_database_that_is_not_there_is_told(own_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(own_server) + "/99") as made, made.raw() as raw:
+        assert ", database 99: database 99: ERR" in made.log()
+        assert is_error(raw.ask("GET", "k"), "ERR ")
+        assert raw.closes()
+
+
+def test_health(own_server: RedisServer) -> None:
+    def health(*args: str, listen: str = "") -> int:
+        return subprocess.run(
+            [sys.executable, "-m", "proxy.health", *args],
+            capture_output=True,
+            cwd=harness.ROOT,
+            env={**os.environ, "RLPROXY_LISTEN": listen},
+            timeout=20,
+        ).returncode
+
+    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+        port = made.port()
+        assert health(f"127.0.0.1:{port}") == 0
+        assert health(listen=f"0.0.0.0:{port}") == 0
+    assert health(f"127.0.0.1:{port}") == 1
+    assert health("--help") == 2
+    assert health("a", "b") == 2

@@ -94,7 +94,7 @@ def test_all_mistakes_at_once() -> None:
         RLPROXY_PRIVATE_REFRESH="-1",
     )
     starts = ["--listen a:", "--listen b:", "--upstream http://h:", "--connect-timeout 0:"]
-    starts += ["--drain-timeout x:", "--private-refresh -1:"]
+    starts += ["--drain-timeout x:", "RLPROXY_PRIVATE_REFRESH -1:"]
     assert len(found) == len(starts)
     for line, start in zip(found, starts, strict=True):
         assert line.startswith(start)
@@ -114,6 +114,25 @@ def test_wrong_seconds(text: str) -> None:
         (line,) = mistakes(f"{flag}={text}")
         assert line.startswith(f"{flag} {text}:")
         assert "seconds" in line
+
+
+@pytest.mark.parametrize(
+    ("listen", "upstream"),
+    [
+        ("127.0.0.1:7000", "redis://127.0.0.1:7000"),
+        ("127.0.0.1:7000", "redis://localhost:7000/3"),
+        ("0.0.0.0:7000", "redis://127.0.0.1:7000"),
+        ("unix:/tmp/s", "unix:///tmp/s"),
+    ],
+)
+def test_a_proxy_behind_itself_is_a_mistake(listen: str, upstream: str) -> None:
+    (line,) = mistakes("--listen", listen, "--upstream", upstream)
+    assert "where the proxy itself listens" in line
+
+
+def test_tls_is_told_to_be_missing() -> None:
+    (line,) = mistakes("--upstream", "rediss://h")
+    assert "TLS to Redis is not supported yet" in line
 
 
 def test_help_tells_every_option_and_variable() -> None:
