@@ -10,7 +10,6 @@ from typing import Final, cast
 
 from .session import (
     MAX_HELD,
-    UPSTREAM_LOST,
     UPSTREAM_OPENING,
     WAIT_ROOM,
     Session,
@@ -48,7 +47,6 @@ class Downstream(asyncio.Protocol):
         self._reading = True
         self._upstream_full = False
         self._eof_sent = False
-        self._ended = False
 
     # -- the client's socket ----------------------------------------------------------------------
 
@@ -90,7 +88,6 @@ class Downstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._ended = True
         self._transport = None
         self._session.abandon()
         self._shared.clients.discard(self)
@@ -166,7 +163,7 @@ class Downstream(asyncio.Protocol):
             self.pump()
             return
         self._opening = False
-        if self._ended:
+        if self._transport is None:
             upstream.abort()
             return
         self._upstream = upstream
@@ -196,8 +193,7 @@ class Downstream(asyncio.Protocol):
         self._upstream = None
         session = self._session
         session.now = self._clock()
-        if session.upstream != UPSTREAM_LOST:
-            session.upstream_lost()
+        session.upstream_lost()
         self.pump()
 
 

@@ -22,7 +22,7 @@ from . import replies
 from .framing import ReplyFramer
 from .session import Call, Lane, Session
 from .state import Identity
-from .upstream import Target, last_words
+from .upstream import Target, hello, last_words
 
 log = logging.getLogger("rlproxy")
 
@@ -63,11 +63,13 @@ class SharedLane(Lane):
 
     def submit(self, call: Call) -> None:
         """See session.Lane. Only while `ready`."""
-        rule = call.rule
+        self._send(call, call.rule.evalsha)
+
+    def _send(self, call: Call, head: bytes) -> None:
         out = self._out
-        out.append(rule.evalsha)
+        out.append(head)
         out.append(call.key)
-        out.append(rule.tail)
+        out.append(call.rule.tail)
         self._unsent.append(call)
         if not self._scheduled:
             self._scheduled = True
@@ -107,10 +109,11 @@ class SharedLane(Lane):
             if frame[0] == 45:
                 if frame.startswith(b"-NOSCRIPT"):
                     self._pool.script_missing()
-                    self._repair(call)
+                    self._send(call, call.rule.eval)  # nothing was run: bring the script along
                     continue
                 if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha'") >= 0:
-                    self._repair(call)  # the client's own connection would have sent EVAL
+                    # the client's own connection would have sent EVAL
+                    self._send(call, call.rule.eval)
                     continue
                 frame = replies.clean_error(frame)
             session = call.session
@@ -133,17 +136,6 @@ class SharedLane(Lane):
             session.resume()
             session.pump()
 
-    def _repair(self, call: Call) -> None:
-        """Nothing was run: this call brings its script along."""
-        rule = call.rule
-        self._out.append(rule.eval)
-        self._out.append(call.key)
-        self._out.append(rule.tail)
-        self._unsent.append(call)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush_soon)
-
     # -- the connection ---------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -164,12 +156,8 @@ class SharedLane(Lane):
             self._abort()
             return
         identity = self.identity
-        hello = [b"HELLO", b"3"]
-        if identity.password is not None:
-            hello += [b"AUTH", identity.user or b"default", identity.password]
-        hello += [b"SETNAME", b"rlproxy-lane"]
         self._greetings = 1
-        greeting = replies.bulks(*hello)
+        greeting = replies.bulks(*hello(b"rlproxy-lane", identity.user, identity.password))
         if identity.db:
             self._greetings = 2
             greeting += replies.bulks(b"SELECT", b"%d" % identity.db)

@@ -375,9 +375,7 @@ class Session:
                     self.upstream = UPSTREAM_OPENING
                 break
             if code == MALFORMED:
-                if run >= 0:
-                    out.append(requests.buf[run : requests.start])
-                    run = -1
+                run = self._send_run(run)
                 rest = requests.rest()
                 # Redis never saw the command that broke: give it another broken one to judge.
                 out.append(_MALFORMED if self._discarding else rest)
@@ -388,9 +386,7 @@ class Session:
             if code in (COMMAND, OPEN):
                 command = requests.command
                 if command.ours:
-                    if run >= 0:
-                        out.append(requests.buf[run : requests.start])
-                        run = -1
+                    run = self._send_run(run)
                     self._call_in_place(code)
                     continue
                 if command.kind == c.PASS:
@@ -399,9 +395,7 @@ class Session:
                     self._answers.own_name(command.name)
                 else:
                     if command.kind == c.WAIT and self._lane_used and self._answers.can_count():
-                        if run >= 0:
-                            out.append(requests.buf[run : requests.start])
-                            run = -1
+                        run = self._send_run(run)
                         out.append(_WAIT_FOR_OURS)
                         self._answers.expect(Slot(s.S_DROP))
                         if self._settings.wait_by_publish:
@@ -409,18 +403,22 @@ class Session:
                             self._answers.expect(Slot(s.S_DROP))
                     self._follow(code)
                 self._lane_used = False
-                if self.wait == WAIT_BASE or self._closing:
-                    if run < 0:
-                        run = requests.start
-                    break
             if run < 0:
                 run = requests.start
+            if self.wait == WAIT_BASE or self._closing:
+                break
         if run >= 0:
             if run == 0 and requests.pos == len(requests.buf):
                 out.append(requests.buf)
             else:
                 out.append(requests.buf[run : requests.pos])
         requests.release()
+
+    def _send_run(self, run: int) -> int:
+        """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
+        if run >= 0:
+            self.to_upstream.append(self._requests.buf[run : self._requests.start])
+        return -1
 
     def _follow(self, code: int) -> None:
         """A command is forwarded whose effect on its connection must be watched."""
@@ -551,7 +549,6 @@ class Session:
             self._call_tail = None
             if self._closing:
                 self.closed = True
-                return
 
     def resume(self) -> None:
         """Take up what waited for the lane. To be called after a round of lane_answered()."""

@@ -62,6 +62,12 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes]:
+    """The words with which a connection of our own begins; no AUTH without a password."""
+    auth = [b"AUTH", user or b"default", password] if password is not None else []
+    return [b"HELLO", b"3", *auth, b"SETNAME", name]
+
+
 def last_words(transport: asyncio.BaseTransport | None) -> bytes:
     """What a server said before a write to it failed.
 
@@ -197,12 +203,13 @@ class Control(asyncio.Protocol):
     async def _prepare(self) -> None:
         self.problem = ""
         self.reached = True
-        hello = [b"HELLO", b"3"]
-        if self._upstream.password is not None:
-            user = self._upstream.user or "default"
-            hello += [b"AUTH", user.encode(), self._upstream.password.encode()]
-        hello += [b"SETNAME", b"rlproxy-control"]
-        greeting = await self._ask(*hello)
+        user, password = self._upstream.user, self._upstream.password
+        words = hello(
+            b"rlproxy-control",
+            user.encode() if user is not None else None,
+            password.encode() if password is not None else None,
+        )
+        greeting = await self._ask(*words)
         if isinstance(greeting, hiredis.ReplyError):
             self.problem = f"{_refusal(str(greeting))}; scripts will go by EVAL, as each client"
             return
