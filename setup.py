@@ -10,8 +10,8 @@ import sysconfig
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-HOT = ["commands", "framing", "replies", "grammar", "scripts", "state", "answers", "session"]
-HOT += ["lane", "downstream"]
+HOT = ["commands", "framing", "replies", "limiters", "grammar", "scripts", "state", "answers"]
+HOT += ["introspection", "waiting", "session", "lane", "downstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

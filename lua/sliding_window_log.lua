@@ -1,94 +1,188 @@
 -- algo     LOG
 -- promise  never more than max hits admitted in any window, exactly
--- state    list of 16-digit stamps, microseconds since 1970, oldest first; one per hit of cost 1
+-- state    list of 16-digit stamps, microseconds since 1970, oldest first, one per hit of cost 1;
+--          once a PENALTY began, before them: - and the 16 digits of its end
 -- KEYS[1]  the limiter
 -- ARGV[1]  max, hits admitted per window
 -- ARGV[2]  window, microseconds
--- ARGV[3]  unit of the times in the reply, microseconds: 1000000 or 1000
--- ARGV[4]  cost of this hit; default 1
--- ARGV[5]  hit or peek; default hit
--- ARGV[6]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
+-- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
+-- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
+--          microseconds of every AND
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME LINDEX LINDEX LLEN RPUSH PEXPIRE, and LTRIM with a few LINDEX where hits
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
-local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
+local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
 local key, max, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
-local cost, peek, clock = number(ARGV[4] or 1), ARGV[5] == 'peek', number(ARGV[6])
+local cost, gap, strict, keep, longest = 1, 0, false, max, window
+local mode, penalty, clock, others
+if ARGV[4] then
+  cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
+  if ARGV[6] and ARGV[6] ~= '' then
+    others = {}
+    for digits in ARGV[6]:gmatch('%d+') do others[#others + 1] = number(digits) end
+    gap, strict = others[1], others[2] == 1
+    for index = 3, #others, 2 do
+      keep, longest = most(keep, others[index]), most(longest, others[index + 1])
+    end
+  end
+end
 if not clock then
   local time = call('TIME')
   clock = time[1] * 1000000 + time[2]
 end
 
-local now, dead, length, newest = clock, 0, 0, nil
-local oldest = pcall('LINDEX', key, 0)
-if oldest then
-  if type(oldest) == 'table' then return oldest end
-  newest = call('LINDEX', key, -1)
-  if #oldest ~= 16 or #newest ~= 16 or not (oldest .. newest):find('^%d+$') then
-    return redis.error_reply('ERR the key holds no LOG limiter')
+-- skip: elements before the stamps; length: how many stamps; ends: of the penalty; even: all stamps
+-- are the clock's; write: a TTL is due
+local now, skip, length, ends, oldest, newest, even, write = clock, 0, 0, 0, nil, nil, false, false
+local first = pcall('LINDEX', key, 0)
+if first then
+  if type(first) == 'table' then return first end
+  oldest = first
+  if #first == 17 and first:find('^%-%d+$') then
+    skip, ends, oldest = 1, -number(first), call('LINDEX', key, 1)
   end
-  oldest, newest, length = number(oldest), number(newest), call('LLEN', key)
-  if newest > clock then
-    now = newest
-    -- further ahead than this rule can have put it: its hits count as of just now
-    if newest - clock > window then
-      now, oldest, newest, length = clock, clock, clock, math.min(length, max)
-      if not peek then
-        call('LTRIM', key, -length, -1)
-        for index = 0, length - 1 do call('LSET', key, index, clock) end
-        call('PEXPIRE', key, ceil(window / 1000) + 1)
+  if oldest then
+    newest = call('LINDEX', key, -1)
+    if #oldest ~= 16 or #newest ~= 16 or not (oldest .. newest):find('^%d+$') then
+      return redis.error_reply('ERR the key holds no LOG limiter')
+    end
+    oldest, newest, length = number(oldest), number(newest), call('LLEN', key) - skip
+    if newest > clock then now = newest end
+  end
+end
+local function add(count)
+  newest = now
+  if count == 1 then return pcall('RPUSH', key, now) end
+  local stamps = {}
+  for index = 1, math.min(count, 4000) do stamps[index] = now end
+  for first = 1, count, 4000 do
+    local done = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
+    if type(done) == 'table' then return done end
+  end
+end
+local hit, refund, done = cost > 0 and mode ~= 'peek' and mode ~= 'refund', mode == 'refund', nil
+if length > 0 and newest - clock > longest then
+  -- further ahead than this rule can have put them: the hits count as of just now
+  now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
+  if hit or refund then
+    write = true
+    done = add(length)
+    if type(done) ~= 'table' then
+      call('LTRIM', key, -length, -1)
+      skip = 0
+      if ends > now then
+        call('LPUSH', key, -ends)
+        skip = 1
       end
     end
   end
-  if newest <= now - window then
-    dead = length
-  elseif oldest <= now - window then
-    -- the first stamp alive is in (dead, alive]: gallop from the oldest, then halve
-    local function gone(index) return number(call('LINDEX', key, index)) <= now - window end
-    local alive, step = length - 1, 1
-    while step < alive and gone(step) do dead, step = step, step * 2 end
-    if step < alive then alive = step end
-    while alive - dead > 1 do
-      local middle = math.floor((dead + alive) / 2)
-      if gone(middle) then dead = middle else alive = middle end
+end
+
+local limited, limit, remaining, told, held, never, wait, dead
+for _ = 1, 4 do
+  if type(done) == 'table' and done.err then
+    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
+    return done
+  end
+
+  -- judge: every limit, the first one told unless another leaves less
+  local max, window, index, running = max, window, 1, ends > now
+  limited, remaining, never, wait, dead = 0, nil, false, 0, length
+  repeat
+    local gone = 0  -- stamps that have left this window
+    if length > 0 and not even then
+      if newest <= now - window then
+        gone = length
+      elseif oldest <= now - window then
+        -- the first stamp alive is in (gone, alive]: gallop from the oldest, then halve
+        local function left(index)
+          return number(call('LINDEX', key, skip + index)) <= now - window
+        end
+        local alive, step = length - 1, 1
+        while step < alive and left(step) do gone, step = step, step * 2 end
+        if step < alive then alive = step end
+        while alive - gone > 1 do
+          local middle = math.floor((gone + alive) / 2)
+          if left(middle) then gone = middle else alive = middle end
+        end
+        gone = alive
+      end
     end
-    dead = alive
+    if gone < dead then dead = gone end
+    local count = length - gone
+    local lack = count + cost - max
+    if cost > max then
+      never = true
+    elseif cost > 0 and lack > 0 then
+      local blocker = oldest
+      if gone + lack > 1 and not even then
+        blocker = number(call('LINDEX', key, skip + gone + lack - 1))
+      end
+      wait = most(wait, blocker + window - clock)
+    end
+    local spare = max - count
+    if spare < 0 then spare = 0 end
+    if not remaining or spare < remaining and not running then
+      limit, remaining, told, held = max, spare, window, count > 0
+    end
+    index = index + 2
+    max, window = others and others[index], others and others[index + 1]
+  until not max
+  if cost > 0 and newest and now - newest < gap then wait = most(wait, newest + gap - clock) end
+  if running then
+    remaining, wait = 0, most(wait, ends - clock)
+  end
+  if running or never or wait > 0 then limited = 1 end
+
+  -- write; what that changes is judged again
+  if refund then
+    local count = math.min(cost, length - dead)
+    if count > 0 then
+      done = pcall('LTRIM', key, 0, -count - 1)
+      length, write = length - count, true
+      if length == 0 then
+        newest = nil
+      elseif not even then
+        newest = number(call('LINDEX', key, -1))
+      end
+    end
+    now, mode, cost, refund = most(clock, newest or 0), 'peek', 1, false
+  elseif not hit or running or never then
+    break
+  elseif wait == 0 or strict then
+    done = add(cost)
+    length, write = length + cost, true
+    local drop = dead
+    if length - keep > drop then drop = length - keep end
+    if drop + skip > 0 and type(done) ~= 'table' then
+      call('LTRIM', key, drop + skip, -1)
+      length, skip = length - drop, 0
+    end
+    if wait == 0 then
+      remaining, held = remaining - cost, true
+      if type(done) ~= 'table' then break end
+    end
+    strict = false
+    oldest = number(call('LINDEX', key, 0))
+  elseif penalty then
+    ends, write = most(now + penalty, clock + wait), true
+    if skip == 1 then call('LTRIM', key, 1, -1) end
+    done = pcall('LPUSH', key, -ends)
+    skip = 1
+  else
+    break
   end
 end
 
-local count = length - dead
-local room = max - count - cost
-local reset = count > 0 and newest + window - clock or 0
-if cost > 0 and room < 0 then
-  local retry = -1
-  if cost <= max then
-    local blocker = oldest
-    if room ~= -1 or dead ~= 0 then blocker = number(call('LINDEX', key, dead - room - 1)) end
-    retry = ceil((blocker + window - clock) / unit)
-  end
-  return {1, max, math.max(0, max - count), retry, ceil(reset / unit)}
-end
-if cost == 0 or peek then
-  return {0, max, math.max(0, max - count), -1, ceil(reset / unit)}
-end
-
-local pushed
-if cost == 1 then
-  pushed = pcall('RPUSH', key, now)
-else
-  local stamps = {}
-  for index = 1, math.min(cost, 4000) do stamps[index] = now end
-  for first = 1, cost, 4000 do
-    pushed = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, cost - first + 1)))
-    if type(pushed) == 'table' then break end
-  end
-end
-if type(pushed) == 'table' then
-  -- Redis 6.2 puts the script's name before the error
-  pushed.err = pushed.err:gsub('^@user_script: ?%d+: %-', '')
-  return pushed
-end
-if dead > 0 then call('LTRIM', key, dead, -1) end
-reset = now + window - clock
-call('PEXPIRE', key, ceil(reset / 1000) + 1)
-return {0, max, room, -1, ceil(reset / unit)}
+local reset, last = 0, 0
+if held then reset = newest + told - clock end
+if length > 0 then last = newest + longest - clock end
+if ends > now then reset, last = most(reset, ends - clock), most(last, ends - clock) end
+if last < 0 then last = 0 end
+if write then call('PEXPIRE', key, ceil(last / 1000) + 1) end
+local retry = -1
+if limited == 1 and not never then retry = ceil(wait / unit) end
+return {limited, limit, remaining, retry, ceil(reset / unit)}

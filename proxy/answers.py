@@ -6,9 +6,10 @@
 
 Most slots are runs of replies that are passed on unseen. Some are looked at first (a hit's error
 loses the script's name, AUTH's +OK makes an identity), some are no reply of Redis' at all (the
-error of a wrong hit, sent when its turn comes), some are dropped (of commands that we put in).
-What is looked at is told to the ConnectionState. Once replies can't be counted, all is passed on
-as it comes.
+error of a wrong hit, sent when its turn comes), some are dropped (of commands that we put in), some
+are edited: small ones whole (Catch), large ones value by value as they stream past (Unfold). What
+is looked at is told to the ConnectionState. Once replies can't be counted, all is passed on as it
+comes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Final
 from . import replies as r
 from . import state as s
 from .framing import ReplyFramer
-from .state import ConnectionState, Slot
+from .state import Catch, ConnectionState, Slot, Unfold
 
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is known
 
+# Replies to commands of our own.
+_NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
 _REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 
 
@@ -166,13 +169,20 @@ class Answers:
                     self._go_raw()  # nobody asked for this
                 break
             kind = slot.kind
-            if kind == s.S_PASS:
-                slot.count -= replies.skip(slot.count)
+            if kind == s.S_PASS or kind == s.S_VALUES:
+                # (a push behind the last value would come before what is ours in that reply)
+                slot.count -= replies.skip(slot.count, kind == s.S_PASS)
                 if replies.broken:
                     self._go_raw()
                     break
                 if slot.count > 0:
                     break
+                self._pop()
+                continue
+            if kind == s.S_INSIDE:
+                self._pass_on(data, start)
+                start = replies.pos
+                self._out.append(slot.data)
                 self._pop()
                 continue
             if replies.mid or replies.at_push():
@@ -195,6 +205,31 @@ class Answers:
             line = replies.line()
             if not line:
                 break
+            if isinstance(slot, Catch):
+                before = replies.pos
+                frame = replies.frame()
+                if not frame:
+                    if replies.broken:
+                        self._go_raw()
+                    break
+                if before > start:
+                    self._out.append(data[start:before])
+                edited = slot.edit(frame)
+                if edited:
+                    self._out.append(edited)
+                start = replies.pos
+                self._pop()
+                continue
+            if isinstance(slot, Unfold):
+                inside = slot.unfold(line)
+                if inside:
+                    self._pass_on(data, start)
+                    replies.open()
+                    start = replies.pos
+                    self._replace(inside)
+                else:
+                    slot.kind = s.S_PASS
+                continue
             instead = _instead(slot, line)
             if instead is None:
                 self._look(slot, line)
@@ -223,11 +258,12 @@ class Answers:
         mid = replies.mid
         if not self.raw:
             broken_off = mid
-            if slot is None or slot.kind not in (s.S_DROP, s.S_BASE):
+            if slot is None or slot.kind not in _NOT_THE_CLIENTS:
                 left = replies.rest()
                 if left:
                     broken_off = True
-                    self._out.append(left)
+                    if slot is None or slot.kind not in (s.S_CAUGHT, s.S_UNFOLDED):
+                        self._out.append(left)  # (half of what was to be edited helps nobody)
             if (
                 self.hushed
                 or self._state.quitting
@@ -239,7 +275,7 @@ class Answers:
                     self._out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:
                     self._out.append(slot.data)
-                elif slot.kind not in (s.S_DROP, s.S_BASE):
+                elif slot.kind not in _NOT_THE_CLIENTS:
                     break
                 slot = slot.next
         self._head = self._tail = None
@@ -282,6 +318,20 @@ class Answers:
         self._slots -= 1
         if slot.next is None:
             self._tail = None
+
+    def _replace(self, slots: list[Slot]) -> None:
+        """Put `slots` in the place of the first one."""
+        head = self._head
+        assert head is not None
+        self._head = slots[0]
+        last = slots[0]
+        for slot in slots[1:]:
+            last.next = slot
+            last = slot
+        last.next = head.next
+        if last.next is None:
+            self._tail = last
+        self._slots += len(slots) - 1
 
     def _go_raw(self) -> None:
         """From here on replies are passed on as they come."""

@@ -31,6 +31,7 @@ WAIT: Final = 16  # speaks of the writes of its own connection
 PUBSUB: Final = 17  # the number of replies is not one, but each is a frame
 STREAM: Final = 18  # from here on replies can't be counted
 HTTP: Final = 19  # Redis closes its connection without a word, unsent replies included
+INTROSPECT: Final = 20  # COMMAND: stateless, but its reply is to know the RL family too
 
 
 class Command:
@@ -44,12 +45,12 @@ class Command:
         self.reads = reads  # changes no data and no rights
         self.ours = kind == OURS
         # Its arguments are needed before it can be forwarded.
-        self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT)
+        self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT)
 
 
 # Leaves no state on its connection, gives one reply, and changes no data.
 READS: Final = b"""
-    BITCOUNT BITFIELD_RO BITPOS CLUSTERSCAN COMMAND COMMANDLOG DBSIZE DUMP ECHO EVAL_RO EVALSHA_RO
+    BITCOUNT BITFIELD_RO BITPOS CLUSTERSCAN COMMANDLOG DBSIZE DUMP ECHO EVAL_RO EVALSHA_RO
     EXISTS EXPIRETIME FCALL_RO GEODIST GEOHASH GEOPOS GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH
     GET GETBIT GETRANGE HEXISTS HEXPIRETIME HGET HGETALL HKEYS HLEN HMGET HPEXPIRETIME HPTTL
     HRANDFIELD HSCAN HSTRLEN HTTL HVALS INFO KEYS LASTSAVE LCS LINDEX LLEN LOLWUT LPOS LRANGE
@@ -90,6 +91,7 @@ FOLLOWED: Final[dict[bytes, int]] = {
     b"CLIENT": CLIENT,
     b"SCRIPT": SCRIPT,
     b"ASKING": ASKING,
+    b"COMMAND": INTROSPECT,
     b"WAIT": WAIT,
     b"WAITAOF": WAIT,
     b"SUBSCRIBE": PUBSUB,
@@ -124,9 +126,12 @@ SCRIPT_STATELESS: Final = frozenset(b"EXISTS FLUSH HELP KILL LOAD SHOW".split())
 # The commands that are answered by the proxy's own scripts.
 RL_HIT: Final = b"RL.HIT"
 RL_PEEK: Final = b"RL.PEEK"
+RL_REFUND: Final = b"RL.REFUND"
 RL_RESET: Final = b"RL.RESET"
 RL_HELP: Final = b"RL.HELP"
-FAMILY: Final = (RL_HIT, RL_PEEK, RL_RESET, RL_HELP)
+RL_THROTTLE: Final = b"RL.THROTTLE"
+CL_THROTTLE: Final = b"CL.THROTTLE"  # redis-cell's; the upstream's own where it has it
+FAMILY: Final = (RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_HELP, RL_THROTTLE, CL_THROTTLE)
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 
@@ -134,7 +139,7 @@ UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 def _table() -> dict[bytes, Command]:
     rows = [Command(name, PASS, True) for name in READS.split()]
     rows += [Command(name, PASS) for name in WRITES.split()]
-    rows += [Command(name, kind) for name, kind in FOLLOWED.items()]
+    rows += [Command(name, kind, kind == INTROSPECT) for name, kind in FOLLOWED.items()]
     rows += [Command(name, OURS) for name in FAMILY]
     table: dict[bytes, Command] = {}
     for row in rows:

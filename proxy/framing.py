@@ -643,6 +643,11 @@ class ReplyFramer:
         at = self.buf.find(b"\r\n", self.pos)
         return self.buf[self.pos : at + 2] if at >= 0 else b""
 
+    def open(self) -> None:
+        """Move past the first line of the aggregate at `pos`: its values are frames from here."""
+        self.last = self.pos
+        self.pos = self.buf.find(b"\r\n", self.pos) + 2
+
     def frame(self) -> bytes:
         """The whole frame at `pos`, moved over; empty if it is not all here (pos stays)."""
         start = self.pos

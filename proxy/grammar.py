@@ -1,8 +1,8 @@
 """RL.* arguments to the script call they stand for, or to the error that says what is wrong.
 
-The contract is a table: `OPTIONS` are the words, `ALGORITHMS` the rows of RL.HIT's ALGO. A rule
-(everything of a command but its key) is parsed once and remembered by the bytes it was written in:
-after that a hit costs one look-up. Nothing here knows of connections.
+The contract is a table: `OPTIONS` are the words of each command. A rule (everything of a command
+but its key) is parsed once and remembered by the bytes it was written in: after that a hit costs
+one look-up. Nothing here knows of connections.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from . import replies
+from . import limiters, replies
+from .limiters import ALGORITHMS, DEFAULT_ALGORITHM, MAX_HITS, MICROSECONDS, MILLISECONDS, Limiter
 from .scripts import Script
 
-MICROSECONDS: Final = 1_000_000
-MAX_HITS: Final = 1_000_000_000  # max, COST
 MAX_WINDOW_S: Final = 315_360_000  # ten years
+MAX_WAIT_S: Final = 3600
+MAX_BURST_CELL: Final = 999_999_999  # CL.THROTTLE's, one less than the limit
+MAX_CELL: Final = 9_223_372_036_854_775_807  # what Redis takes for an integer
+MAX_LIMITS: Final = 8  # how often AND may stand
 RULES_KEPT: Final = 4096
 RULE_BYTES: Final = 512  # longer ones are parsed each time
 
 NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
 SYNTAX_ERROR: Final = "ERR syntax error"
+OUT_OF_RANGE: Final = "ERR rate or burst out of range"
 
 _INTEGER: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
 _SECONDS: Final = re.compile(rb"([0-9]{1,18})(?:\.([0-9]{1,6}))?")
@@ -30,44 +34,54 @@ class GrammarError(Exception):
     """A command that is refused before Redis is asked; its text is the reply's."""
 
 
-class Algorithm:
-    """One row of the table: an ALGO name, its script, its bounds, the options it supports."""
-
-    __slots__ = ("max_cost", "max_hits", "name", "options", "script")
-
-    def __init__(
-        self, name: bytes, script: str, max_hits: int, max_cost: int, options: frozenset[bytes]
-    ) -> None:
-        self.name = name
-        self.script = script
-        self.max_hits = max_hits
-        self.max_cost = max_cost
-        self.options = options
-
-
-# Every ALGO: the file it runs, the largest max and COST it takes, the options it supports.
-ALGORITHMS: Final = {
-    b"LOG": Algorithm(b"LOG", "sliding_window_log", 1_000_000, 100_000, frozenset([b"COST"])),
-}
-DEFAULT_ALGORITHM: Final = b"LOG"
-
 # Every option word of each command, and how many words follow it.
 OPTIONS: Final[dict[bytes, dict[bytes, int]]] = {
-    b"RL.HIT": {b"MS": 0, b"ALGO": 1, b"COST": 1},
-    b"RL.PEEK": {b"MS": 0, b"ALGO": 1, b"COST": 1},
+    b"RL.HIT": {
+        b"MS": 0,
+        b"ALGO": 1,
+        b"COST": 1,
+        b"BURST": 1,
+        b"GAP": 1,
+        b"STRICT": 0,
+        b"PENALTY": 1,
+        b"WAIT": 1,
+        b"AND": 2,
+    },
+    b"RL.PEEK": {b"MS": 0, b"ALGO": 1, b"COST": 1, b"BURST": 1, b"GAP": 1, b"AND": 2},
+    b"RL.REFUND": {b"MS": 0, b"ALGO": 1, b"BURST": 1, b"AND": 2},
 }
+THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 
 HELP: Final = (
     "RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:",
-    "RL.HIT <key> <max> <window> [MS] [ALGO LOG] [COST <n>]",
+    (
+        "RL.HIT <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>] [STRICT]"
+        " [PENALTY <t>] [WAIT <t>] [AND <max> <window> ...]"
+    ),
     "    Count a hit on <key>: at most <max> are admitted in any <window> seconds.",
     "    Answers limited (0 or 1), limit, remaining, retry_after, reset_after.",
     "    * MS: all times of the command and of its reply in milliseconds.",
+    "    * ALGO: LOG (default), ZLOG, FIXED, COUNTER, TOKEN, LEAKY or GCRA.",
     "    * COST: what the hit weighs (default 1); 0 looks without writing.",
-    "RL.PEEK <key> <max> <window> [MS] [ALGO LOG] [COST <n>]",
-    "    What RL.HIT would answer; writes nothing.",
+    "    * BURST: capacity of TOKEN, LEAKY and GCRA (default <max>).",
+    "    * GAP: least time between two hits that count (LOG, ZLOG).",
+    "    * STRICT: refused hits count too (LOG, ZLOG, FIXED).",
+    "    * PENALTY: once refused, refuse everything on the key for so long.",
+    "    * WAIT: hold the reply until the hit is admitted, at most so long.",
+    "    * AND: a further limit on the same key, up to 8 times (LOG, ZLOG).",
+    (
+        "RL.PEEK <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>]"
+        " [AND <max> <window> ...]"
+    ),
+    "    What RL.HIT would answer; writes nothing, replicas answer it too.",
+    "RL.REFUND <key> <max> <window> <n> [MS] [ALGO <name>] [BURST <n>] [AND <max> <window> ...]",
+    "    Give back up to <n> hits, the newest first; answers as RL.PEEK does then.",
     "RL.RESET <key> [<key> ...]",
     "    Forget the limiters; answers how many there were.",
+    "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
+    "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
+    "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
+    "    The same.",
     "RL.HELP",
     "    Print this help.",
 )
@@ -77,18 +91,72 @@ class Rule:
     """A command of the family, all but its key: ready to be sent, or refused.
 
     `error` is the reply of a refused one, else empty. `evalsha` and `eval` are what goes before
-    the key's bulk, `tail` what goes after it.
+    the key's bulk, `tail` what goes after it. A rule that only `reads` has `evalsha_ro` and
+    `eval_ro` too, for servers that know these.
     """
 
-    __slots__ = ("error", "eval", "evalsha", "limit", "script", "tail")
+    __slots__ = (
+        "_attempt",
+        "_final",
+        "_look",
+        "error",
+        "eval",
+        "eval_ro",
+        "evalsha",
+        "evalsha_ro",
+        "limiter",
+        "reads",
+        "script",
+        "shapes",
+        "tail",
+        "takes",
+        "waits",
+    )
 
     def __init__(self, error: bytes = b"") -> None:
         self.error = error
         self.script: Script | None = None
+        self.limiter: Limiter | None = None
         self.evalsha = b""
         self.eval = b""
+        self.evalsha_ro = b""
+        self.eval_ro = b""
         self.tail = b""
-        self.limit = 0
+        self.reads = False
+        self.takes = False  # takes something if it is admitted
+        self.waits = False  # may be held until it is admitted
+        self.shapes = False  # and the script itself says how long
+        self._look: Rule | None = None
+        self._attempt: Rule | None = None
+        self._final: Rule | None = None
+
+    def look(self) -> Rule:
+        """The rule that looks at the same hit, answered in microseconds."""
+        if self._look is None:
+            self._look = self._variant(0)
+        return self._look
+
+    def attempt(self) -> Rule:
+        """The same hit, a refusal of which leaves nothing behind; answered in microseconds, and
+        where the script itself says how long to hold it, with that as a sixth integer.
+        """
+        if self._attempt is None:
+            self._attempt = self._variant(1)
+        return self._attempt
+
+    def final(self) -> Rule:
+        """The same hit with all its options, answered as attempt() is."""
+        if self._final is None:
+            self._final = self._variant(2)
+        return self._final
+
+    def _variant(self, which: int) -> Rule:
+        limiter, script = self.limiter, self.script
+        assert limiter is not None and script is not None
+        if which == 0:
+            return script_call(script, limiter.look(), False)
+        made = limiter.attempt() if which == 1 else limiter.final()
+        return script_call(script, made, self.shapes)
 
 
 class Grammar:
@@ -121,62 +189,124 @@ class Grammar:
         return rule
 
     def _parse(self, name: bytes, args: list[bytes]) -> Rule:
-        if len(args) < 3:
-            raise GrammarError(wrong_arity(name))
-        limit = integer(args[1], 1, MAX_HITS)
-        # MS changes how every time is read, wherever the word stands.
-        words = _words(name, args[3:])
-        milliseconds = b"MS" in words
-        window_us = (
-            integer(args[2], 1, MAX_WINDOW_S * 1000) * 1000
-            if milliseconds
-            else seconds("window", args[2], 1000, MAX_WINDOW_S)
+        limiter = _throttle(name, args) if name in THROTTLES else _limiter(name, args)
+        return script_call(self._scripts[limiter.algorithm.script], limiter, False)
+
+
+def _limiter(name: bytes, args: list[bytes]) -> Limiter:
+    """RL.HIT, RL.PEEK or RL.REFUND. Raises GrammarError."""
+    refund = name == b"RL.REFUND"
+    first = 4 if refund else 3  # where the options begin
+    if len(args) < first:
+        raise GrammarError(wrong_arity(name))
+    options = OPTIONS[name]
+    # MS changes how every time is read, wherever the word stands.
+    milliseconds = b"MS" in _words(options, args[first:])
+    most = integer(args[1], 1, MAX_HITS)
+    window_us = _time("window", args[2], milliseconds, 1000)
+    limiter = Limiter(
+        ALGORITHMS[DEFAULT_ALGORITHM],
+        most,
+        window_us,
+        MILLISECONDS if milliseconds else MICROSECONDS,
+    )
+    if refund:
+        limiter.mode = limiters.REFUND
+        limiter.cost = integer(args[3], 1, MAX_HITS)
+    elif name == b"RL.PEEK":
+        limiter.mode = limiters.PEEK
+    seen: set[bytes] = set()
+    at = first
+    while at < len(args):
+        word = args[at].upper()
+        count = options.get(word)
+        values = args[at + 1 : at + 1 + (count or 0)]
+        repeated = word in seen and (word != b"AND" or len(limiter.limits) == MAX_LIMITS)
+        if count is None or repeated or len(values) < count:
+            raise GrammarError(SYNTAX_ERROR)
+        seen.add(word)
+        _take(limiter, word, values, milliseconds)
+        at += 1 + count
+    _check(limiter, seen)
+    return limiter
+
+
+def _take(limiter: Limiter, word: bytes, values: list[bytes], milliseconds: bool) -> None:
+    """One option, as far as it can be judged by itself. Raises GrammarError."""
+    if word == b"ALGO":
+        found = ALGORITHMS.get(values[0].upper())
+        if found is None:
+            raise GrammarError(SYNTAX_ERROR)
+        limiter.algorithm = found
+    elif word == b"COST":
+        limiter.cost = integer(values[0], 0, MAX_HITS)
+    elif word == b"BURST":
+        limiter.burst = integer(values[0], 1, MAX_HITS)
+    elif word == b"GAP":
+        limiter.gap_us = _time("GAP", values[0], milliseconds, 0)
+    elif word == b"STRICT":
+        limiter.strict = True
+    elif word == b"PENALTY":
+        limiter.penalty_us = _time("PENALTY", values[0], milliseconds, 1000)
+    elif word == b"WAIT":
+        limiter.wait_us = _time("WAIT", values[0], milliseconds, 1000, MAX_WAIT_S)
+    elif word == b"AND":
+        most = integer(values[0], 1, MAX_HITS)
+        limiter.limits.append((most, _time("window", values[1], milliseconds, 1000)))
+
+
+def _check(limiter: Limiter, seen: set[bytes]) -> None:
+    """What the algorithm has to say about it. Raises GrammarError."""
+    algorithm = limiter.algorithm
+    most = max([limiter.max] + [most for most, _ in limiter.limits])
+    cost = 0 if limiter.mode == limiters.REFUND else limiter.cost
+    if most > algorithm.max_hits or cost > algorithm.max_cost:
+        raise GrammarError(NOT_AN_INTEGER)
+    for word in sorted(seen - {b"MS", b"ALGO"} - algorithm.options):
+        raise GrammarError(
+            f"ERR {word.decode()} is not supported by ALGO {algorithm.name.decode()}"
         )
-        cost = 1
-        algorithm = ALGORITHMS[DEFAULT_ALGORITHM]
-        seen: set[bytes] = set()
-        rest = args[3:]
-        while rest:
-            word = rest.pop(0).upper()
-            count = OPTIONS[name].get(word)
-            if count is None or word in seen or len(rest) < count:
-                raise GrammarError(SYNTAX_ERROR)
-            seen.add(word)
-            if word == b"COST":
-                cost = integer(rest.pop(0), 0, MAX_HITS)
-            elif word == b"ALGO":
-                found = ALGORITHMS.get(rest.pop(0).upper())
-                if found is None:
-                    raise GrammarError(SYNTAX_ERROR)
-                algorithm = found
-        if limit > algorithm.max_hits or cost > algorithm.max_cost:
-            raise GrammarError(NOT_AN_INTEGER)
-        for word in sorted(seen - {b"MS", b"ALGO"} - algorithm.options):
-            raise GrammarError(
-                f"ERR {word.decode()} is not supported by ALGO {algorithm.name.decode()}"
-            )
-        call = [
-            b"%d" % limit,
-            b"%d" % window_us,
-            b"1000" if milliseconds else b"1000000",
-        ]
-        if cost != 1 or name == b"RL.PEEK":
-            call.append(b"%d" % cost)
-        if name == b"RL.PEEK":
-            call.append(b"peek")
-        return script_call(self._scripts[algorithm.script], call, limit)
+    if limiter.gap_us > max([limiter.window_us] + [window for _, window in limiter.limits]):
+        raise _no_time("GAP", limiter.unit_us == MILLISECONDS)
+    if not limiter.exact():
+        raise GrammarError(OUT_OF_RANGE)
 
 
-def script_call(script: Script, call: list[bytes], limit: int) -> Rule:
-    """The rule that calls `script` with one key and the ARGV `call`."""
+def _throttle(name: bytes, args: list[bytes]) -> Limiter:
+    """CL.THROTTLE and RL.THROTTLE. Raises GrammarError."""
+    if not 4 <= len(args) <= 5:
+        raise GrammarError(wrong_arity(name))
+    burst = integer(args[1], 0, MAX_BURST_CELL) + 1
+    count = integer(args[2], 1, MAX_CELL)
+    period_us = integer(args[3], 1, MAX_CELL) * MICROSECONDS
+    limiter = Limiter(ALGORITHMS[b"GCRA"], count, period_us, MICROSECONDS)
+    limiter.burst = burst
+    if len(args) == 5:
+        limiter.cost = integer(args[4], 0, MAX_CELL)
+    if not limiter.exact():
+        raise GrammarError(OUT_OF_RANGE)
+    return limiter
+
+
+def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
+    """The rule that calls `script` with one key for `limiter`; see Limiter.argv()."""
+    argv = limiter.argv(shape)
     rule = Rule()
     rule.script = script
-    rule.limit = limit
-    head = b"*%d\r\n" % (4 + len(call))
-    one_key = b"$1\r\n1\r\n"
-    rule.evalsha = head + b"$7\r\nEVALSHA\r\n" + replies.bulk(script.sha) + one_key
-    rule.eval = head + b"$4\r\nEVAL\r\n" + replies.bulk(script.source) + one_key
-    rule.tail = b"".join(replies.bulk(word) for word in call)
+    rule.limiter = limiter
+    rule.reads = limiter.mode == limiters.PEEK
+    rule.takes = limiter.takes()
+    rule.waits = rule.takes and limiter.wait_us > 0
+    rule.shapes = rule.waits and limiter.algorithm.name == limiters.SHAPING
+    head = b"*%d\r\n" % (4 + len(argv))
+    sha = replies.bulk(script.sha) + b"$1\r\n1\r\n"
+    source = replies.bulk(script.source) + b"$1\r\n1\r\n"
+    rule.evalsha = head + b"$7\r\nEVALSHA\r\n" + sha
+    rule.eval = head + b"$4\r\nEVAL\r\n" + source
+    if rule.reads:
+        rule.evalsha_ro = head + b"$10\r\nEVALSHA_RO\r\n" + sha
+        rule.eval_ro = head + b"$7\r\nEVAL_RO\r\n" + source
+    rule.tail = b"".join([replies.bulk(word) for word in argv])
     return rule
 
 
@@ -200,13 +330,27 @@ def seconds(what: str, word: bytes, least_us: int, most_s: int) -> int:
         value = int(match[1]) * MICROSECONDS + int(fraction.ljust(6, b"0"))
         if least_us <= value <= most_s * MICROSECONDS:
             return value
-    raise GrammarError(f"ERR {what} is not a valid number of seconds")
+    raise _no_time(what, False)
 
 
-def _words(name: bytes, args: list[bytes]) -> set[bytes]:
+def _time(
+    what: str, word: bytes, milliseconds: bool, least_us: int, most_s: int = MAX_WINDOW_S
+) -> int:
+    """A time in the command's unit, in microseconds. Raises GrammarError."""
+    if milliseconds:
+        return integer(word, least_us // 1000, most_s * 1000) * 1000
+    return seconds(what, word, least_us, most_s)
+
+
+def _no_time(what: str, milliseconds: bool) -> GrammarError:
+    if milliseconds:
+        return GrammarError(NOT_AN_INTEGER)
+    return GrammarError(f"ERR {what} is not a valid number of seconds")
+
+
+def _words(options: dict[bytes, int], args: list[bytes]) -> set[bytes]:
     """The option words among `args`, as far as they can be told: a value is not taken for one."""
     found: set[bytes] = set()
-    options = OPTIONS[name]
     index = 0
     while index < len(args):
         word = args[index].upper()

@@ -63,7 +63,14 @@ class SharedLane(Lane):
 
     def submit(self, call: Call) -> None:
         """See session.Lane. Only while `ready`."""
-        self._send(call, call.rule.evalsha)
+        rule = call.rule
+        reads = rule.reads and self._pool.knows_ro
+        self._send(call, rule.evalsha_ro if reads else rule.evalsha)
+
+    def _send_source(self, call: Call) -> None:
+        rule = call.rule
+        reads = rule.reads and self._pool.knows_ro
+        self._send(call, rule.eval_ro if reads else rule.eval)
 
     def _send(self, call: Call, head: bytes) -> None:
         out = self._out
@@ -109,11 +116,11 @@ class SharedLane(Lane):
             if frame[0] == 45:
                 if frame.startswith(b"-NOSCRIPT"):
                     self._pool.script_missing()
-                    self._send(call, call.rule.eval)  # nothing was run: bring the script along
+                    self._send_source(call)  # nothing was run: bring the script along
                     continue
-                if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha'") >= 0:
+                if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha") >= 0:
                     # the client's own connection would have sent EVAL
-                    self._send(call, call.rule.eval)
+                    self._send_source(call)
                     continue
                 frame = replies.clean_error(frame)
             session = call.session
@@ -254,6 +261,7 @@ class LanePool:
     ) -> None:
         self.loop = loop
         self.script_missing = script_missing
+        self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
         self._target = target
         self._lanes: dict[tuple[bytes | None, bytes | None, int], SharedLane] = {}
         self._tasks: set[asyncio.Task[None]] = set()

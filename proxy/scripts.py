@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-MAX_EVAL_BYTES: Final = 2048  # of a stripped script: it travels with every hit that goes by EVAL
+MAX_EVAL_BYTES: Final = 4096  # of a stripped script: it travels with every hit that goes by EVAL
 
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")

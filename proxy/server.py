@@ -10,6 +10,8 @@ import signal
 import socket
 import stat
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +23,8 @@ from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .session import Settings
-from .upstream import Control, Target
+from .upstream import Control, Facts, Target
+from .waiting import Cancel, Waiting
 
 log = logging.getLogger("rlproxy")
 
@@ -94,6 +97,7 @@ class Server:
             target.where,
             config.upstream.db,
             config.private_refresh_s,
+            Waiting(time.monotonic, _call_at, config.private_refresh_s),
         )
         self._shared = Shared(loop, settings, target)
         self._control = loop.create_task(control.run())
@@ -114,15 +118,19 @@ class Server:
         self._sweep = loop.create_task(self._sweep_lanes())
         self._banner(control)
 
-    def _met(self, who: str, timeout_s: int) -> None:
+    def _met(self, found: Facts) -> None:
         """The control connection says which server it found."""
-        self._who = who
-        if self._shared is None:
+        self._who = f"{found.name} {found.version}"
+        if self._shared is None or self._lanes is None:
             return
         settings = self._shared.settings
-        settings.wait_by_publish = not who.startswith("Redis ")
-        if timeout_s:
-            settings.refresh_s = min(self._config.private_refresh_s, timeout_s / 2)
+        settings.wait_by_publish = found.name != "Redis"
+        settings.native_throttle = found.has_throttle
+        settings.knows_ro = self._lanes.knows_ro = found.has_ro
+        settings.refresh_s = self._config.private_refresh_s
+        if found.timeout_s:
+            settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)
+        settings.waiting.keep_s = settings.refresh_s
 
     def _bind(self) -> None:
         for address in self._config.listen:
@@ -201,6 +209,7 @@ class Server:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.drain_timeout_s
         shared.draining = True
+        shared.settings.waiting.drain()
         for client in list(shared.clients):
             client.pump()
         told = loop.time() + 0.5
@@ -239,6 +248,13 @@ def _bind_tcp(address: Address) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _call_at(at: float, function: Callable[[], None]) -> Cancel:
+    """Call `function` when time.monotonic() is `at`; see Waiting."""
+    # (uvloop's timers have whole milliseconds, and may be early by one)
+    delay = max(0.0, at - time.monotonic()) + 0.001
+    return asyncio.get_running_loop().call_later(delay, function).cancel
 
 
 def _bind_unix(path: str) -> socket.socket:

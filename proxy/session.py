@@ -23,12 +23,14 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from . import commands as c
+from . import introspection
 from . import replies as r
 from . import state as s
 from .answers import Answers
 from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
 from .grammar import Grammar, Rule, wrong_arity
-from .state import ConnectionState, Identity, Slot
+from .state import Catch, ConnectionState, Identity, Slot
+from .waiting import Waiter, Waiting, Where, integers
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
@@ -46,9 +48,12 @@ WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
 WAIT_UPSTREAM: Final = 3  # for the private connection to open
 WAIT_BASE: Final = 4  # for what decides about the database of --upstream
 WAIT_ROOM: Final = 5  # for the caller: what is in to_upstream has become much more than it was
+WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit that may be held
+WAIT_TURN: Final = 7  # for a hit that is held
 
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
+_HOLD: Final = 3  # a hit that may be held is next; all before it went to the lane
 _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 
 # What moves a connection's offset past the writes of others: any command on Redis, on Valkey 9 only
@@ -63,10 +68,18 @@ def _nothing() -> None:
     return
 
 
+def _no_clock() -> float:
+    return 0.0
+
+
+def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
+    return _nothing
+
+
 class Call:
     """One call of ours on its way: what to send, and its reply once there is one."""
 
-    __slots__ = ("key", "next", "reply", "rule", "session")
+    __slots__ = ("behind", "key", "next", "reply", "rule", "session", "waiter")
 
     def __init__(self, session: Session, rule: Rule, key: bytes) -> None:
         self.session = session
@@ -74,6 +87,8 @@ class Call:
         self.key = key  # as a bulk, header included
         self.reply: bytes = rule.error
         self.next: Call | None = None
+        self.waiter: Waiter | None = None  # whose question this is
+        self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -98,7 +113,17 @@ class Lane:
 class Settings:
     """What all sessions share."""
 
-    __slots__ = ("base_db", "grammar", "lane_of", "refresh_s", "wait_by_publish", "where")
+    __slots__ = (
+        "base_db",
+        "grammar",
+        "knows_ro",
+        "lane_of",
+        "native_throttle",
+        "refresh_s",
+        "wait_by_publish",
+        "waiting",
+        "where",
+    )
 
     def __init__(
         self,
@@ -107,12 +132,16 @@ class Settings:
         where: str,
         base_db: int = 0,
         refresh_s: float = 30.0,
+        waiting: Waiting | None = None,
     ) -> None:
         self.grammar = grammar
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
         self.where = where  # the server's name in errors
         self.base_db = base_db
         self.wait_by_publish = False  # the server is not Redis: see _PUBLISH_NOTHING
+        self.native_throttle = False  # the server itself has CL.THROTTLE
+        self.knows_ro = False  # the server has EVAL_RO
+        self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
 
 
@@ -126,6 +155,7 @@ class Session:
 
     __slots__ = (
         "_answers",
+        "_asked",
         "_call_count",
         "_call_head",
         "_call_tail",
@@ -139,6 +169,7 @@ class Session:
         "_piped",
         "_requests",
         "_settings",
+        "_waiter",
         "client_slow",
         "closed",
         "dirty",
@@ -183,6 +214,8 @@ class Session:
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
         self._call_count: int = 0
+        self._waiter: Waiter | None = None  # of the one call that is held
+        self._asked: Call | None = None  # a question of its that was just answered
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -200,6 +233,8 @@ class Session:
     def receive_eof(self) -> None:
         """The client sends no more."""
         self._eof = True
+        if self._waiter is not None and not self._waiter.last_word():
+            self.abandon()  # as Redis does with a client that blocks
         self._finish_eof()
 
     def held(self) -> int:
@@ -214,6 +249,7 @@ class Session:
 
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
+        self._stop_waiting()
         self._closing = True
         self.closed = True
 
@@ -248,6 +284,11 @@ class Session:
                 self._requests.release()
                 self._finish_eof()
                 return
+            if found == _HOLD:
+                if self._call_count > 0:
+                    self.wait = WAIT_LANE_EMPTY
+                    return
+                break
             if found == _OTHER:
                 if self._call_count > 0:
                     self.wait = WAIT_LANE_EMPTY
@@ -296,6 +337,10 @@ class Session:
             if call is None or (call.rule.script is None and not call.reply):
                 requests.rewind(start)
                 return _OTHER
+            if call.rule.waits:
+                requests.rewind(requests.start)
+                found = _HOLD
+                break
             calls.append(call)
             if len(calls) >= room:
                 found = _FULL
@@ -315,10 +360,12 @@ class Session:
         return found
 
     def _call(self) -> Call | None:
-        """The call that the framer's command stands for; None for RL.HELP."""
+        """The call that the framer's command stands for; None where it is not for a lane."""
         requests = self._requests
         grammar = self._settings.grammar
         name = requests.command.name
+        if self._is_native(name):
+            return None
         if requests.oversize:
             return Call(self, Rule(r.TOO_LONG), b"")
         if name == c.RL_HELP:
@@ -345,7 +392,24 @@ class Session:
         known = grammar.known(written)
         if known is None:
             known = grammar.rule(written, name, requests.arguments())
-        return Call(self, known, key)
+        call = Call(self, known, key)
+        if known.takes and self._settings.waiting.count > 0 and not known.waits:
+            self._fall_in(call)
+        return call
+
+    def _fall_in(self, call: Call) -> None:
+        """A hit does not overtake those that wait on its key: it is only looked at."""
+        if self._settings.waiting.blocks((self.state.identity.db, call.key)):
+            call.behind = call.rule
+            call.rule = call.rule.look()
+
+    def _refused_behind(self, call: Call, reply: bytes) -> bytes:
+        """What such a hit gets, whose look was answered `reply`."""
+        rule = call.behind
+        if rule is None or not reply.startswith(b"*"):
+            return r.clean_error(reply)
+        where = (self.state.identity.db, call.key)
+        return self._settings.waiting.overtaking(where, rule, integers(reply))
 
     def _route_to_upstream(self) -> None:
         """Everything that is unread goes to the private connection."""
@@ -385,14 +449,18 @@ class Session:
                 break
             if code in (COMMAND, OPEN):
                 command = requests.command
-                if command.ours:
+                if command.ours and not self._is_native(command.name):
                     run = self._send_run(run)
                     self._call_in_place(code)
+                    if self.wait != WAIT_NOTHING:
+                        break
                     continue
-                if command.kind == c.PASS:
+                if command.kind == c.PASS or command.ours:
                     self.state.asking = False
                     self._answers.expect_one()
                     self._answers.own_name(command.name)
+                elif command.kind == c.INTROSPECT:
+                    run = self._introspect(code, run)
                 else:
                     if command.kind == c.WAIT and self._lane_used and self._answers.can_count():
                         run = self._send_run(run)
@@ -413,6 +481,9 @@ class Session:
             else:
                 out.append(requests.buf[run : requests.pos])
         requests.release()
+
+    def _is_native(self, name: bytes) -> bool:
+        return name == c.CL_THROTTLE and self._settings.native_throttle
 
     def _send_run(self, run: int) -> int:
         """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
@@ -447,6 +518,26 @@ class Session:
             self._answers.decided = False
             self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
 
+    def _introspect(self, code: int, run: int) -> int:
+        """COMMAND is forwarded; where the place of its reply is certain, that will tell the family
+        too. Returns `run`, or what _send_run() made of it.
+        """
+        requests = self._requests
+        answers = self._answers
+        self.state.asking = False
+        plan: introspection.Plan | None = None
+        if code == COMMAND and not requests.oversize and answers.can_count():
+            plan = introspection.plan(requests.arguments(), self._settings.native_throttle)
+        if plan is None:
+            answers.expect_one()
+            return run
+        if plan.asked is not None:
+            run = self._send_run(run)
+            self.to_upstream.append(introspection.FORM_CALL)
+            answers.expect(plan.asked)
+        answers.expect(plan.slot)
+        return run
+
     def _select_base(self) -> None:
         self.to_upstream.append(r.bulks(b"SELECT", b"%d" % self._settings.base_db))
         self._answers.expect(Slot(s.S_BASE))
@@ -477,17 +568,34 @@ class Session:
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
             return
+        if call.rule.waits and self._answers.can_count():
+            if self._answers.quiescent() and self._call_count == 0:
+                self._hold(call)
+            else:
+                requests.rewind(requests.start)
+                self.wait = WAIT_QUIET
+            return
         self._send_in_place(call)
         sent_as = b"eval" if call.rule.script is not None else b"del"
+        if call.rule.reads and self._settings.knows_ro:
+            sent_as = b"eval_ro"
         self._answers.remember_name(sent_as, requests.name)
 
     def _send_in_place(self, call: Call) -> None:
-        self.to_upstream.append(call.rule.eval)
+        if call.behind is not None and not self._answers.can_count():
+            call.rule = call.behind  # its reply can't be edited: then it goes as any hit
+            call.behind = None
+        rule = call.rule
+        head = rule.eval_ro if rule.reads and self._settings.knows_ro else rule.eval
+        self.to_upstream.append(head)
         self.to_upstream.append(call.key)
-        self.to_upstream.append(call.rule.tail)
-        self._expanded += len(call.rule.eval)
+        self.to_upstream.append(rule.tail)
+        self._expanded += len(head)
         self._lane_used = False
-        self._answers.expect(Slot(s.S_HIT))
+        if call.behind is None:
+            self._answers.expect(Slot(s.S_HIT))
+        else:
+            self._answers.expect(Catch(lambda reply: self._refused_behind(call, reply), s.S_HIT))
 
     def _reject(self, error: bytes, written: bytes) -> None:
         """A wrong command of the family: answered here where its place is certain, else by Redis,
@@ -500,16 +608,87 @@ class Session:
             self._lane_used = False
             self._answers.expect(Slot(s.S_WRONG, error))
 
+    # -- hits that wait ---------------------------------------------------------------------------
+
+    def _hold(self, call: Call) -> None:
+        """The client gets the reply of `call` when its turn has come, or when its time is over."""
+
+        def ask(rule: Rule) -> None:
+            self._ask(Call(self, rule, call.key))
+
+        def finish(reply: bytes) -> None:
+            self._waiter = None
+            call.reply = reply
+            self._emit_calls()
+            if not self._closing:
+                self._route()
+
+        where: Where = (self.state.identity.db, call.key)
+        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.pump)
+        if waiter is None:
+            self._fall_in(call)  # too many wait already
+            self._send_in_place(call)
+            return
+        self._waiter = waiter
+        self._call_head = self._call_tail = call
+        self._call_count = 1
+        self.wait = WAIT_TURN
+        waiter.start()
+
+    def _ask(self, call: Call) -> None:
+        """A question of the waiter's, by lane or on the private connection; no other is owed."""
+        waiter = self._waiter
+        if waiter is None:
+            return
+        call.waiter = waiter
+        self.now = max(self.now, self._settings.waiting.clock())
+        if self._may_use_lane():
+            lane = self._lane
+            assert lane is not None
+            lane.submit(call)
+            self._lane_used = True
+            return
+        rule = call.rule
+        head = rule.eval_ro if rule.reads and self._settings.knows_ro else rule.eval
+        self.to_upstream += [head, call.key, rule.tail]
+        self._lane_used = False
+        self._answers.expect(Catch(lambda reply: self._caught(call, reply), s.S_ASKED))
+
+    def _caught(self, call: Call, reply: bytes) -> bytes:
+        self._asked = call
+        call.reply = reply
+        return b""
+
+    def _asked_answered(self, call: Call) -> None:
+        """The private connection has answered the waiter's question."""
+        self._asked = None
+        if call.reply.startswith(b"*"):
+            self.state.probed = True
+        if call.waiter is not None:
+            call.waiter.answered(r.clean_error(call.reply))
+
+    def _stop_waiting(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.cancel()
+
     # -- the lane's side --------------------------------------------------------------------------
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """`reply` is what `call` gets."""
-        call.reply = reply
+        if call.waiter is not None:
+            call.waiter.answered(reply)
+            return
+        call.reply = reply if call.behind is None else self._refused_behind(call, reply)
         if call is self._call_head:
             self._emit_calls()
 
     def lane_returned(self, call: Call) -> None:
         """`call` was never sent, and all before it are answered: it goes another way."""
+        if call.waiter is not None:
+            call.waiter.unsent()
+            return
         if call.reply:
             return
         before: Call | None = None
@@ -556,7 +735,8 @@ class Session:
             return
         wait = self.wait
         if self._call_count == 0:
-            if wait in (WAIT_LANE, WAIT_LANE_EMPTY):
+            quiet = wait == WAIT_QUIET and self._answers.quiescent()
+            if quiet or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route()
         elif wait == WAIT_LANE and self._call_count <= MAX_ON_LANE // 2:
             self._route()
@@ -624,6 +804,8 @@ class Session:
             answers.pass_pushes()
             self._emit_calls()
         answers.answer()
+        if self._asked is not None:
+            self._asked_answered(self._asked)
         if answers.identity_moved:
             answers.identity_moved = False
             self._lane = None
@@ -639,6 +821,9 @@ class Session:
             return
         self.upstream = UPSTREAM_LOST
         self.wait = WAIT_NOTHING
+        if self._waiter is not None and self._call_head is not None:
+            self._call_head.reply = r.LOST
+            self._stop_waiting()
         if self._answers.lost():
             # Half a push was passed on: whatever came behind it would be read as its rest.
             self._call_head = self._call_tail = None

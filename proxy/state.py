@@ -18,6 +18,7 @@ reply lifts it only if nothing has happened since its request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from . import commands as c
@@ -47,6 +48,11 @@ S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
 S_BASE: Final = 15  # our own SELECT of the database of --upstream, dropped
 S_MULTI: Final = 17
 S_HELLO: Final = 16  # with AUTH in it: unlike AUTH's, its error may hide a success
+S_CAUGHT: Final = 18  # a Catch
+S_ASKED: Final = 19  # a Catch of a reply to a command of our own, of which nothing is passed on
+S_UNFOLDED: Final = 20  # an Unfold, and what may stand in its place:
+S_INSIDE: Final = 21  # `data` of our own within a reply
+S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
 
 
 MAX_CREDENTIAL_BYTES: Final = 512  # kept while Redis looks at them; longer ones are not followed
@@ -80,6 +86,32 @@ class Slot:
         self.watch_gen = 0
         self.identity: Identity | None = None
         self.next: Slot | None = None
+
+
+class Catch(Slot):
+    """A reply that is small by nature and is awaited whole: the client gets what `edit` makes of it
+    (of its bytes; empty: nothing).
+    """
+
+    __slots__ = ("edit",)
+
+    def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
+        super().__init__(kind)
+        self.edit = edit
+
+
+class Unfold(Slot):
+    """A reply that may be large and whose values are treated one by one.
+
+    `unfold` is given its first line and returns the slots that take its place (INSIDE, VALUES and
+    Catch; the first line itself is dropped), or nothing: then it is passed on as it is.
+    """
+
+    __slots__ = ("unfold",)
+
+    def __init__(self, unfold: Callable[[bytes], list[Slot]]) -> None:
+        super().__init__(S_UNFOLDED)
+        self.unfold = unfold
 
 
 class ConnectionState:
@@ -158,7 +190,7 @@ class ConnectionState:
         """
         kind = command.kind
         self.asking = kind == c.ASKING
-        if kind in (c.PASS, c.ASKING, c.WAIT):
+        if kind in (c.PASS, c.ASKING, c.WAIT, c.INTROSPECT):
             return None
         if self.level < PLAIN:
             return self._sent_private(kind)

@@ -99,6 +99,19 @@ def _refusal(text: str) -> str:
     return text
 
 
+class Facts:
+    """What the control connection has learnt of the server."""
+
+    __slots__ = ("has_ro", "has_throttle", "name", "timeout_s", "version")
+
+    def __init__(self, name: str, version: str) -> None:
+        self.name = name
+        self.version = version
+        self.timeout_s = 0  # after which it closes a silent connection; 0: never
+        self.has_ro = False  # it knows EVAL_RO and EVALSHA_RO
+        self.has_throttle = False  # it has a CL.THROTTLE of its own
+
+
 class Control(asyncio.Protocol):
     """The proxy's own connection: tells who the server is and loads the scripts on it, again
     after every reconnect. Runs until cancelled; a server that is away is waited for.
@@ -109,12 +122,12 @@ class Control(asyncio.Protocol):
         target: Target,
         upstream: Upstream,
         scripts: dict[str, Script],
-        on_server: Callable[[str, int], None],
+        on_server: Callable[[Facts], None],
     ) -> None:
         self._target = target
         self._upstream = upstream
         self._scripts = scripts
-        self._on_server = on_server  # told its name and version, and its timeout in seconds
+        self._on_server = on_server
         self._reader = hiredis.Reader()
         self._waiting: asyncio.Future[Any] | None = None
         self._transport: asyncio.Transport | None = None
@@ -214,16 +227,21 @@ class Control(asyncio.Protocol):
             self.problem = f"{_refusal(str(greeting))}; scripts will go by EVAL, as each client"
             return
         facts = greeting if isinstance(greeting, dict) else {}
-        name = facts.get(b"server", b"redis").decode().capitalize()
-        version = facts.get(b"version", b"?").decode()
-        timeout_s = 0
+        found = Facts(
+            facts.get(b"server", b"redis").decode().capitalize(),
+            facts.get(b"version", b"?").decode(),
+        )
         answer = await self._ask(b"CONFIG", b"GET", b"timeout")
         if isinstance(answer, dict):
             text = answer.get(b"timeout", b"0")
-            timeout_s = int(text) if text.isdigit() else 0
+            found.timeout_s = int(text) if text.isdigit() else 0
+        answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"CL.THROTTLE")
+        if isinstance(answer, list) and len(answer) == 2:
+            found.has_ro = answer[0] is not None
+            found.has_throttle = answer[1] is not None
         # A server that closes idle connections must not take this one for idle.
-        self._ping_s = min(_PING_S, timeout_s / 2) if timeout_s else _PING_S
-        self._on_server(f"{name} {version}", timeout_s)
+        self._ping_s = min(_PING_S, found.timeout_s / 2) if found.timeout_s else _PING_S
+        self._on_server(found)
         if self._upstream.db:
             answer = await self._ask(b"SELECT", b"%d" % self._upstream.db)
             if isinstance(answer, hiredis.ReplyError):

@@ -7,7 +7,6 @@ from tests.harness import RedisServer
 
 # In READS although the server flags them otherwise, or not at all: none of them changes data.
 NOT_FLAGGED = {
-    "COMMAND": "answers about the server",
     "COMMANDLOG": "a log of Valkey, no data and no right",
     "ECHO": "no key",
     "INFO": "no key",

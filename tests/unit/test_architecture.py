@@ -16,11 +16,17 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "replies": (set(), {"re"}),
     "framing": ({"commands"}, set()),
     "scripts": (set(), {"hashlib", "re", "string", "pathlib"}),
-    "grammar": ({"replies", "scripts"}, {"re"}),
+    "limiters": (set(), set()),
+    "grammar": ({"limiters", "replies", "scripts"}, {"re"}),
+    "waiting": ({"grammar", "limiters", "replies"}, {"collections", "math"}),
     "state": ({"commands"}, set()),
     "answers": ({"framing", "replies", "state"}, set()),
+    "introspection": ({"replies", "state"}, set()),
     "session": (
-        {"answers", "commands", "replies", "state", "framing", "grammar"},
+        {
+            *("answers", "commands", "replies", "state", "framing", "grammar", "introspection"),
+            "waiting",
+        },
         {"mypy_extensions"},
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "urllib.parse"}),
@@ -35,6 +41,7 @@ IMPURE: dict[str, set[str]] = {
     "server": {
         *("scripts", "build", "config", "downstream", "embedded", "grammar", "lane", "session"),
         "upstream",
+        "waiting",
     },
     "cli": {"config", "build", "scripts", "server"},
     "health": {"config"},

@@ -10,7 +10,7 @@ KINDS = {
     b"GET": c.PASS,
     b"SET": c.PASS,
     b"EVAL": c.PASS,
-    b"COMMAND": c.PASS,
+    b"COMMAND": c.INTROSPECT,
     b"AUTH": c.AUTH,
     b"HELLO": c.HELLO,
     b"SELECT": c.SELECT,
@@ -85,12 +85,12 @@ def test_rows_know_their_names() -> None:
 
 def test_reads_change_nothing() -> None:
     reads = {row.name for row in c.COMMANDS.values() if row.reads}
-    assert reads == set(c.READS.split())
+    assert reads == {*c.READS.split(), b"COMMAND"}
     assert not reads & set(c.WRITES.split())
 
 
 def test_whole_rows_are_those_whose_arguments_are_looked_at() -> None:
-    for name in (b"AUTH", b"HELLO", b"SELECT", b"CLIENT", b"SCRIPT", *c.FAMILY):
+    for name in (b"AUTH", b"HELLO", b"SELECT", b"CLIENT", b"SCRIPT", b"COMMAND", *c.FAMILY):
         assert c.COMMANDS[name].whole, name
     for name in (b"SET", b"MULTI", b"EXEC", b"SUBSCRIBE", b"EVAL", b"QUIT"):
         assert not c.COMMANDS[name].whole, name

@@ -1147,8 +1147,11 @@ def test_no_local_error_is_lost_among_too_many() -> None:
 
 
 def test_the_family_is_what_is_tested_here() -> None:
-    assert set(c.FAMILY) == {b"RL.HIT", b"RL.PEEK", b"RL.RESET", b"RL.HELP"}
-    assert set(grammar.OPTIONS) == {b"RL.HIT", b"RL.PEEK"}
+    assert set(c.FAMILY) == {
+        *(b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.RESET", b"RL.HELP"),
+        *(b"CL.THROTTLE", b"RL.THROTTLE"),
+    }
+    assert set(grammar.OPTIONS) == {b"RL.HIT", b"RL.PEEK", b"RL.REFUND"}
     assert state.PLAIN > state.COUNTED > state.FRAMED > state.RAW
 
 

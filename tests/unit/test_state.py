@@ -78,6 +78,7 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SET", None, PLAIN, PLAIN, PLAIN),
     ("WAIT", None, PLAIN, PLAIN, PLAIN),
     ("ASKING", None, PLAIN, PLAIN, PLAIN),
+    ("COMMAND COUNT", None, PLAIN, PLAIN, PLAIN),
     ("MULTI", s.S_MULTI, PLAIN, PLAIN, PLAIN),
     ("WATCH", None, PLAIN, PLAIN, PLAIN),
     ("EXEC", s.S_EXEC, PLAIN, PLAIN, PLAIN),

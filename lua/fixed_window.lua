@@ -1,0 +1,76 @@
+-- algo     FIXED
+-- promise  at most max hits from the first one until window later, then anew: up to twice max
+--          across an edge
+-- state    F<count>:<start, microseconds since 1970>; during a penalty then ! and the microseconds at
+--          which it ends
+-- KEYS[1]  the limiter
+-- ARGV[1]  max, hits admitted per window
+-- ARGV[2]  window, microseconds
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
+-- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
+-- ARGV[6]  1: STRICT, refused hits count too
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- returns  limited, limit, remaining, retry_after, reset_after
+-- cost     admitted: TIME GET SET; refused: TIME GET, and no write
+local call, number, ceil, max = redis.call, tonumber, math.ceil, math.max
+local key, limit, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
+local strict, clock = ARGV[6] == '1', number(ARGV[7])
+if not clock then
+  local time = call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
+
+local count, start, ends, now, write = 0, clock, 0, clock, false
+local value = redis.pcall('GET', key)
+if value then
+  if type(value) == 'table' then return value end
+  local held, since, over = value:match('^F(%d+):(%d+)!?(%d*)$')
+  if not held or #since ~= 16 then
+    return redis.error_reply('ERR the key holds no FIXED limiter')
+  end
+  count, start, ends = number(held), number(since), number(over) or 0
+  if start - clock > window then  -- further ahead than this rule can have put it
+    start, write = clock, cost > 0 and mode ~= 'peek'
+  end
+  now = max(clock, start)
+end
+local open = value and now < start + window
+if not open then count, start = 0, now end
+if mode == 'refund' then
+  write = count > 0
+  count, mode, cost = max(0, count - cost), 'peek', 1
+end
+
+local limited, retry, running = 0, -1, ends > now
+if running or cost > 0 and count + cost > limit then
+  limited = 1
+  if cost <= limit then
+    local wait = 0
+    if count + cost > limit then wait = start + window - clock end
+    if not running and strict and mode ~= 'peek' then
+      count, write = math.min(count + cost, 1000000000000000), true
+    end
+    if not running and penalty then
+      ends, running, write = max(now + penalty, clock + wait), true, true
+    end
+    if running then wait = max(wait, ends - clock) end
+    retry = ceil(wait / unit)
+  end
+elseif cost > 0 and mode ~= 'peek' then
+  count, open, write = count + cost, true, true
+end
+
+local reset, remaining = 0, max(0, limit - count)
+if open then reset = start + window - clock end
+if running then reset, remaining = max(reset, ends - clock), 0 end
+if write then
+  local done = redis.pcall('SET', key, ('F%.0f:%.0f'):format(count, start)
+    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
+  if done.err then
+    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
+    return done
+  end
+end
+return {limited, limit, remaining, retry, ceil(reset / unit)}

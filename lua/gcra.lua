@@ -1,0 +1,88 @@
+-- algo     GCRA
+-- promise  max hits per window, evenly refilled, in bursts of up to BURST; keeps its debt as time
+-- state    19-digit integer, the theoretical arrival time in nanoseconds since 1970 (redis-cell's
+--          own format); during a penalty then ! and the microseconds at which it ends
+-- KEYS[1]  the limiter
+-- ARGV[1]  limit, the hits of a full burst
+-- ARGV[2]  emission interval, whole microseconds
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[4]  emission interval, nanoseconds beyond the microseconds; default 0
+-- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
+-- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- returns  limited, limit, remaining, retry_after, reset_after
+-- cost     admitted: TIME GET SET; refused: TIME GET, and no write
+local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
+local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local nanos, cost = number(ARGV[4]) or 0, number(ARGV[5]) or 1
+local mode, penalty, clock = ARGV[6], number(ARGV[6]), number(ARGV[7])
+if not clock then
+  local time = call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
+
+-- Nanoseconds since 1970 don't fit a double: a span is microseconds, and 0 to 999 ns beyond.
+local full, full_ns = limit * emission, limit * nanos
+full, full_ns = full + floor(full_ns / 1000), full_ns % 1000
+local debt, debt_ns, ends, write = 0, 0, 0, false
+local value = redis.pcall('GET', key)
+if value then
+  if type(value) == 'table' then return value end
+  local arrival, over = value, ''
+  if #value > 19 then arrival, over = value:match('^(%d+)!(%d+)$') end
+  if not arrival or #arrival ~= 19 or not arrival:find('^%d+$') then
+    return redis.error_reply('ERR the key holds no GCRA limiter')
+  end
+  ends = number(over) or 0
+  debt, debt_ns = number(arrival:sub(1, 16)) - clock, number(arrival:sub(17))
+  if debt < 0 then debt, debt_ns = 0, 0 end
+  -- further ahead than this rule can have put it
+  if debt > full or debt == full and debt_ns > full_ns then
+    debt, debt_ns, write = full, full_ns, cost > 0 and mode ~= 'peek'
+  end
+end
+if mode == 'refund' then
+  write = debt + debt_ns > 0
+  debt_ns = debt_ns - cost * nanos
+  debt, debt_ns = debt - cost * emission + floor(debt_ns / 1000), debt_ns % 1000
+  if debt < 0 then debt, debt_ns = 0, 0 end
+  mode, cost = 'peek', 1
+end
+
+local after, after_ns = debt + cost * emission, debt_ns + cost * nanos
+after, after_ns = after + floor(after_ns / 1000), after_ns % 1000
+local missing = after - full + ceil((after_ns - full_ns) / 1000)
+local limited, retry, running = 0, -1, ends > clock
+if running or cost > 0 and missing > 0 then
+  limited = 1
+  if cost <= limit then
+    if penalty and not running then
+      ends, running, write = clock + max(penalty, missing), true, true
+    end
+    if running then missing = max(missing, ends - clock) end
+    retry = ceil(missing / unit)
+  end
+elseif cost > 0 and mode ~= 'peek' then
+  debt, debt_ns, write = after, after_ns, true
+end
+
+local reset = debt
+if debt_ns > 0 then reset = debt + 1 end
+local remaining = 0
+if running then
+  reset = max(reset, ends - clock)
+else
+  -- the quotient is right, or one too much: then what it takes is more than there is
+  remaining = floor((full - debt + (full_ns - debt_ns) / 1000) / (emission + nanos / 1000) + 0.001)
+  local over = ceil((debt_ns + remaining * nanos - full_ns) / 1000)
+  if debt + remaining * emission - full + over > 0 then remaining = remaining - 1 end
+end
+if write then
+  local done = redis.pcall('SET', key, ('%.0f%03d'):format(clock + debt, debt_ns)
+    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
+  if done.err then
+    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
+    return done
+  end
+end
+return {limited, limit, remaining, retry, ceil(reset / unit)}

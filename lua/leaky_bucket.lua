@@ -1,0 +1,106 @@
+-- algo     LEAKY
+-- promise  a bucket that drains at max per window and overflows above BURST; keeps the level. With
+--          WAIT it shapes: hits leave evenly, each held until those before it have drained
+-- state    L<level>:<19 digits, nanoseconds since 1970>: the level in whole hits at that time;
+--          during a penalty then ! and the microseconds at which it ends
+-- KEYS[1]  the limiter
+-- ARGV[1]  limit, the hits of a full bucket
+-- ARGV[2]  emission interval, whole microseconds
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[4]  emission interval, nanoseconds beyond the microseconds; default 0
+-- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
+-- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit. With WAIT two numbers:
+--          microseconds of the penalty (0: none), microseconds it may be held
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
+--          microseconds to hold the hit
+-- cost     admitted: TIME GET SET; refused: TIME GET, and no write
+local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
+local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local nanos, cost = number(ARGV[4]) or 0, number(ARGV[5]) or 1
+local mode, penalty, clock, hold = ARGV[6], number(ARGV[6]), number(ARGV[7]), nil
+if mode and mode:find(' ') then
+  penalty, hold = mode:match('^(%d+) (%d+)$')
+  penalty, hold = penalty ~= '0' and number(penalty), number(hold)
+end
+if not clock then
+  local time = call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
+
+-- Nanoseconds since 1970 don't fit a double: a time is microseconds, and 0 to 999 ns beyond.
+local level, time, time_ns, ends, write = 0, clock, 0, 0, false
+local value = redis.pcall('GET', key)
+if value then
+  if type(value) == 'table' then return value end
+  local held, micros, beyond, over = value:match('^L(%d+):(%d+)(%d%d%d)!?(%d*)$')
+  if not held or #micros ~= 16 then
+    return redis.error_reply('ERR the key holds no LEAKY limiter')
+  end
+  level, time, time_ns, ends = number(held), number(micros), number(beyond), number(over) or 0
+  -- further ahead than this rule can have put it
+  if time - clock - limit * emission + ceil((time_ns - limit * nanos) / 1000) > 0 then
+    time, time_ns, write = clock, 0, cost > 0 and mode ~= 'peek'
+  end
+  -- after a change of the rule: what would take more than 20 years to drain
+  local emission_us = emission + nanos / 1000
+  if level * emission_us > 630720000000000 then level = floor(630720000000000 / emission_us) end
+  local elapsed = clock - time - time_ns / 1000
+  if elapsed > 0 then
+    -- what has drained since: the quotient is right, or one too much
+    local gone = math.min(level, floor(elapsed / emission_us + 0.001))
+    if time + gone * emission + ceil((time_ns + gone * nanos) / 1000) > clock then
+      gone = gone - 1
+    end
+    level, time, time_ns = level - gone, time + gone * emission, time_ns + gone * nanos
+    time, time_ns = time + floor(time_ns / 1000), time_ns % 1000
+    if level == 0 then time, time_ns = clock, 0 end
+  end
+end
+if mode == 'refund' then
+  write = level > 0
+  level, mode, cost = max(0, level - cost), 'peek', 1
+end
+
+-- microseconds until only `hits` of the level are left, and by how much a hit is too early
+local function drained(hits)
+  local some = level - hits
+  return time + some * emission + ceil((time_ns + some * nanos) / 1000) - clock
+end
+local limited, retry, running, early, held = 0, -1, ends > max(clock, time), 0, 0
+if cost > 0 then
+  if hold then
+    held = drained(0)
+    early = held - hold
+  elseif level + cost > limit then
+    early = drained(limit - cost)
+  end
+end
+if running or early > 0 or cost > limit then
+  limited, held = 1, 0
+  if cost <= limit then
+    if penalty and not running then
+      ends = max(max(clock, time + ceil(time_ns / 1000)) + penalty, clock + early)
+      running, write = true, true
+    end
+    if running then early = max(early, ends - clock) end
+    retry = ceil(early / unit)
+  end
+elseif cost > 0 and mode ~= 'peek' then
+  level, write = level + cost, true
+end
+
+local reset = level > 0 and drained(0) or 0
+if running then reset = max(reset, ends - clock) end
+if write then
+  local done = redis.pcall('SET', key, ('L%.0f:%.0f%03d'):format(level, time, time_ns)
+    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
+  if done.err then
+    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
+    return done
+  end
+end
+local remaining = running and 0 or max(0, limit - level)
+local reply = {limited, limit, remaining, retry, ceil((reset - held) / unit)}
+if hold then reply[6] = held end
+return reply

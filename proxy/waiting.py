@@ -1,0 +1,346 @@
+"""Hits that wait until they are admitted (WAIT): one queue for each key, first come, first served.
+
+                 join()
+                   |            head: attempt ──admitted──> its reply, the next one is the head
+    queue of key: [head, ..., ...]       └───refused──> sleep for its retry_after, attempt again
+                                others: sleep until they are the head, or their time is over
+
+Only the head asks Redis, and only when Redis has said that it may: nothing is polled. While anybody
+waits on a key, hits on it that don't wait are refused with the time the head still needs, or a
+stream of them would starve it. What is tried meanwhile carries neither STRICT nor PENALTY; those
+belong to the final refusal. Where the script shapes (LEAKY), the hit takes its place at once and
+only its reply is held.
+
+Knows no socket, loop or session: a clock, timers and two functions of each waiter are handed in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+from . import replies
+from .grammar import Rule
+from .limiters import MICROSECONDS
+
+MAX_WAITING: Final = 10_000  # of one process; beyond, WAIT acts as if absent
+
+# What a waiter has asked, or does.
+_SLEEPING: Final = 0
+_ATTEMPT: Final = 1  # to be admitted
+_LOOK: Final = 2  # whether waiting is any use: it is not the head
+_LAST_LOOK: Final = 3  # what to tell: its time is over, and it was not the head
+_KEEP: Final = 4  # nothing: its connection must not be taken for idle
+_FINAL: Final = 5  # to be admitted or refused for good
+_HELD: Final = 6  # it is admitted, and its reply is due later
+_GONE: Final = 7
+
+Where = tuple[int, bytes]  # a database and a key
+Cancel = Callable[[], None]
+
+
+class Waiter:
+    """One waiting hit. `ask` sends a rule for its key, `finish` gives its client the reply, `pump`
+    moves what these two have put down.
+    """
+
+    __slots__ = (
+        "_ask",
+        "_cancel",
+        "_deadline",
+        "_does",
+        "_finish",
+        "_first",
+        "_keep_at",
+        "_pump",
+        "_reply",
+        "_rule",
+        "_unit_us",
+        "_wait_us",
+        "_waiting",
+        "due",
+        "where",
+    )
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        where: Where,
+        rule: Rule,
+        ask: Callable[[Rule], None],
+        finish: Callable[[bytes], None],
+        pump: Callable[[], None],
+    ) -> None:
+        limiter = rule.limiter
+        assert limiter is not None
+        self._waiting = waiting
+        self._rule = rule
+        self._ask = ask
+        self._finish = finish
+        self._pump = pump
+        self._unit_us: int = limiter.unit_us
+        self._wait_us: int = limiter.wait_us
+        self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
+        self._cancel: Cancel | None = None
+        self._does: int = _SLEEPING
+        self._first = True  # its first question is not answered yet
+        self._keep_at: float = 0.0
+        self._reply: bytes = b""  # of a held one
+        self.where = where
+        self.due: float = 0.0  # when an attempt may succeed, or the reply of a held one is due
+
+    # -- what happens to it -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """It is in its queue: ask for the first time."""
+        if self._rule.shapes or self._waiting.is_head(self):
+            self._put(_ATTEMPT)
+        else:
+            self._put(_LOOK)
+
+    def answered(self, frame: bytes) -> None:
+        """Redis' reply to what it asked."""
+        does = self._does
+        if does == _GONE:
+            return
+        self._does = _SLEEPING
+        if not frame.startswith(b"*"):
+            self._leave(frame)
+            return
+        found = integers(frame)
+        first, self._first = self._first, False
+        hopeless = found[3] == -1 or found[3] > self._wait_us
+        if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
+            self._settled(found)
+        elif does == _LAST_LOOK:
+            self._last_looked(found)
+        elif does != _KEEP and found[0] == 1 and (self._rule.shapes or (first and hopeless)):
+            self._refuse(found)
+        else:
+            if does == _ATTEMPT:
+                self.due = self._waiting.clock() + found[3] / MICROSECONDS
+            self._go_on()
+
+    def unsent(self) -> None:
+        """What it asked was never sent."""
+        if self._does not in (_GONE, _SLEEPING, _HELD):
+            self._put(self._does)
+
+    def promoted(self) -> None:
+        """It may be the head now."""
+        if self._does == _SLEEPING:
+            self._stop_timer()
+            self._go_on()
+            self._pump()
+
+    def cancel(self) -> None:
+        """Its client is gone: the place goes to the next one."""
+        if self._does != _GONE:
+            self._leave(b"")
+
+    def last_word(self) -> bool:
+        """Its client sends no more. Whether it is still answered: it is if that is a matter of the
+        first question.
+        """
+        self.expire()
+        return self._first
+
+    def expire(self) -> None:
+        """Its time is over. (What is held was admitted, and keeps its time.)"""
+        self._deadline = self._waiting.clock()
+
+    def _fired(self) -> None:
+        self._cancel = None
+        if self._does == _HELD:
+            if self._waiting.clock() < self.due:
+                self._set_timer(self.due)
+                return
+            self._leave(self._reply)
+        elif self._does == _SLEEPING:
+            self._go_on()
+        self._pump()
+
+    # -- what it does -----------------------------------------------------------------------------
+
+    def _put(self, does: int) -> None:
+        self._does = does
+        self._keep_at = self._waiting.clock() + self._waiting.keep_s
+        if does == _ATTEMPT:
+            self._ask(self._rule.attempt())
+        elif does == _FINAL:
+            self._ask(self._rule.final())
+        else:
+            self._ask(self._rule.look())
+
+    def _go_on(self) -> None:
+        """Ask what there is to be asked now, or sleep until there is something."""
+        now = self._waiting.clock()
+        head = self._waiting.is_head(self)
+        if now >= self._deadline:
+            self._put(_FINAL if head else _LAST_LOOK)
+        elif head and now >= self.due:
+            self._put(_ATTEMPT)
+        elif now >= self._keep_at:
+            self._put(_ATTEMPT if head else _KEEP)
+        else:
+            self.due = self.due or now  # it waits, whether or not it knows for how long
+            until = min(self._deadline, self._keep_at)
+            self._set_timer(min(until, self.due) if head else until)
+
+    def _settled(self, found: list[int]) -> None:
+        """Admitted, or refused for good."""
+        held_us = found[5] if len(found) > 5 else 0
+        reply = self._told(found)
+        if held_us > 0:
+            self._does = _HELD
+            self._reply = reply
+            self.due = self._waiting.clock() + held_us / MICROSECONDS
+            self._set_timer(self.due)
+        else:
+            self._leave(reply)
+
+    def _refuse(self, found: list[int]) -> None:
+        """Redis would refuse it, with `found`."""
+        limiter = self._rule.limiter
+        assert limiter is not None
+        if limiter.strict or limiter.penalty_us:
+            self._put(_FINAL)  # which leaves its mark
+        else:
+            self._leave(self._told(found))
+
+    def _last_looked(self, found: list[int]) -> None:
+        if found[0] == 1:
+            found[3] = max(found[3], self._waiting.needs_us(self.where))
+            self._refuse(found)
+        else:
+            self._leave(self._waiting.overtaking(self.where, self._rule, found))
+
+    def _told(self, found: list[int]) -> bytes:
+        """The reply for the client, in its unit, of one in microseconds."""
+        return five(found, self._unit_us)
+
+    def _leave(self, reply: bytes) -> None:
+        self._does = _GONE
+        self._stop_timer()
+        self._waiting.left(self)
+        if reply:
+            self._finish(reply)
+        self._waiting.promote(self.where)
+
+    def _set_timer(self, at: float) -> None:
+        self._cancel = self._waiting.call_at(at, self._fired)
+
+    def _stop_timer(self) -> None:
+        if self._cancel is not None:
+            self._cancel()
+            self._cancel = None
+
+
+class Waiting:
+    """All that wait in this process. `clock` in seconds; `call_at` calls a function at a time of
+    that clock, never before, and returns what cancels it. A waiter asks something at least every
+    `keep_s` seconds.
+    """
+
+    __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "keep_s")
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        call_at: Callable[[float, Callable[[], None]], Cancel],
+        keep_s: float = 30.0,
+    ) -> None:
+        self.clock = clock
+        self.call_at = call_at
+        self.keep_s = keep_s
+        self.count: int = 0
+        self._queues: dict[Where, OrderedDict[Waiter, None]] = {}
+        self._draining = False
+
+    def join(
+        self,
+        where: Where,
+        rule: Rule,
+        ask: Callable[[Rule], None],
+        finish: Callable[[bytes], None],
+        pump: Callable[[], None],
+    ) -> Waiter | None:
+        """A new waiter at the end of its key's queue, for the caller to start(); None if there are
+        too many.
+        """
+        if self.count >= MAX_WAITING:
+            return None
+        waiter = Waiter(self, where, rule, ask, finish, pump)
+        queue = self._queues.get(where)
+        if queue is None:
+            queue = self._queues[where] = OrderedDict()
+        queue[waiter] = None
+        self.count += 1
+        if self._draining:
+            waiter.expire()
+        return waiter
+
+    def drain(self) -> None:
+        """Nobody waits any more: who does is refused now, unless admitted."""
+        self._draining = True
+        for queue in list(self._queues.values()):
+            for waiter in list(queue):
+                waiter.expire()
+                waiter.promoted()
+
+    def blocks(self, where: Where) -> bool:
+        """Whether somebody waits on this key: then nobody may overtake."""
+        queue = self._queues.get(where)
+        if queue is None:
+            return False
+        return len(queue) > 1 or next(iter(queue)).due > 0
+
+    def needs_us(self, where: Where) -> int:
+        """Microseconds that the first in the queue still needs, at least 1."""
+        queue = self._queues.get(where)
+        if queue is None:
+            return 1
+        return max(1, ceil((next(iter(queue)).due - self.clock()) * MICROSECONDS))
+
+    def overtaking(self, where: Where, rule: Rule, found: list[int]) -> bytes:
+        """The refusal of a hit by `rule` that would overtake; `found` is what a look at it says."""
+        limiter = rule.limiter
+        assert limiter is not None
+        never = found[0] == 1 and found[3] == -1
+        retry_us = -1 if never else max(found[3], self.needs_us(where))
+        return five([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
+
+    # -- for waiters ------------------------------------------------------------------------------
+
+    def is_head(self, waiter: Waiter) -> bool:
+        """Whether it is the first in its queue."""
+        queue = self._queues.get(waiter.where)
+        return queue is not None and next(iter(queue)) is waiter
+
+    def left(self, waiter: Waiter) -> None:
+        """It is not in its queue any more."""
+        queue = self._queues[waiter.where]
+        del queue[waiter]
+        self.count -= 1
+        if not queue:
+            del self._queues[waiter.where]
+
+    def promote(self, where: Where) -> None:
+        """Somebody left: whoever is the head now may go on."""
+        queue = self._queues.get(where)
+        if queue is not None:
+            next(iter(queue)).promoted()
+
+
+def integers(frame: bytes) -> list[int]:
+    """The reply of a script, parsed."""
+    return [int(word) for word in frame.replace(b":", b"").split(b"\r\n")[1:-1]]
+
+
+def five(found: list[int], unit_us: int) -> bytes:
+    """The reply for a client of one in microseconds; times are rounded up."""
+    retry_us = found[3]
+    retry = -1 if retry_us < 0 else -(-retry_us // unit_us)
+    return replies.five(found[0], found[1], found[2], retry, -(-found[4] // unit_us))

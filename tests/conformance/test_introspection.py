@@ -1,0 +1,357 @@
+"""COMMAND through the proxy: Redis' own bytes in Redis' own order, and our entries among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from proxy.framing import ReplyFramer
+from proxy.introspection import ENTRIES
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
+
+OURS = {b"$%d\r\n%b\r\n" % (len(entry.name), entry.name) for entry in ENTRIES}
+PING = command("PING")
+HIT = command("RL.HIT", "k", 1_000_000, 60)
+Edit = Callable[[bytes, bytes], bytes]  # what the proxy answered, what Redis did -> without ours
+
+
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+def protocol(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def direct(redis_server: RedisServer, protocol: int) -> Iterator[Raw]:
+    with redis_server.raw() as raw:
+        raw.ask("HELLO", protocol)
+        yield raw
+
+
+@pytest.fixture
+def proxied(proxy: Proxy, protocol: int) -> Iterator[Raw]:
+    with proxy.raw() as raw:
+        raw.ask("HELLO", protocol)
+        yield raw
+
+
+def replies(raw: Raw, count: int) -> list[bytes]:
+    """The next `count` replies as bytes."""
+    framer = ReplyFramer()
+    raw.sock.settimeout(DEADLINE_S)
+    found: list[bytes] = []
+    while len(found) < count:
+        data = raw.sock.recv(1 << 20)
+        assert data, found
+        framer.feed(data)
+        while frame := framer.frame():
+            found.append(frame)
+    assert len(found) == count
+    assert framer.pos == len(framer.buf)
+    return found
+
+
+def ask(raw: Raw, *words: bytes | str | int) -> bytes:
+    raw.send(command(*words))
+    return replies(raw, 1)[0]
+
+
+def split(reply: bytes) -> tuple[bytes, list[bytes]]:
+    """The first line of an aggregate, and its values."""
+    framer = ReplyFramer()
+    framer.feed(reply)
+    line = framer.line()
+    framer.open()
+    values = []
+    while framer.pos < len(reply):
+        values.append(framer.frame())
+        assert values[-1]
+    return line, values
+
+
+def name_of(entry: bytes) -> bytes:
+    """The name's bulk in an entry of COMMAND; a name's bulk is its own."""
+    return split(entry)[1][0] if entry[:1] == b"*" and entry[:4] != b"*-1\r" else entry
+
+
+# -- without ours ----------------------------------------------------------------------------------
+
+
+def same(got: bytes, _: bytes) -> bytes:
+    return got
+
+
+def fewer(got: bytes, _: bytes) -> bytes:
+    return b":%d\r\n" % (int(got[1:]) - len(OURS))
+
+
+def last(got: bytes, _: bytes) -> bytes:
+    """Ours are the last values, each once."""
+    if got[:1] == b"-":
+        return got
+    line, values = split(got)
+    assert line == b"*%d\r\n" % len(values)
+    names = [name_of(value) for value in values]
+    own = next((at for at, name in enumerate(names) if name in OURS), len(names))
+    assert set(names[own:]) <= OURS
+    assert len(set(names[own:])) == len(names) - own
+    return b"*%d\r\n" % own + b"".join(values[:own])
+
+
+def last_if_any(got: bytes, direct: bytes) -> bytes:
+    """Redis 6.2 has no COMMAND INFO without names: it answers none, which tells no form."""
+    return got if direct == b"*0\r\n" else last(got, direct)
+
+
+def last_pairs(got: bytes, _: bytes) -> bytes:
+    """Ours are the last pairs of a map, which in RESP2 is an array."""
+    if got[:1] == b"-":
+        return got
+    line, values = split(got)
+    own = next((at for at, name in enumerate(values) if name in OURS), len(values))
+    assert set(values[own::2]) <= OURS
+    assert {value[:1] for value in values[own + 1 :: 2]} <= {line[:1]}
+    per = 2 if line[:1] == b"%" else 1
+    assert int(line[1:]) * per == len(values)
+    return line[:1] + b"%d\r\n" % (own // per) + b"".join(values[:own])
+
+
+def in_place(got: bytes, direct: bytes) -> bytes:
+    """Ours stand where Redis says nil."""
+    line, values = split(got)
+    theirs = split(direct)[1]
+    assert len(values) == len(theirs)
+    pairs = zip(values, theirs, strict=True)
+    nils = (b"$-1\r\n", b"_\r\n")
+    return line + b"".join(
+        nil if nil in nils and name_of(value) in OURS else value for value, nil in pairs
+    )
+
+
+ROWS: list[tuple[str, Edit]] = [
+    ("COMMAND", last),
+    ("COMMAND INFO", last_if_any),
+    ("COMMAND LIST", last),
+    ("COMMAND LIST FILTERBY PATTERN *", last),
+    ("COMMAND LIST FILTERBY PATTERN [gR]*T", last),
+    ("COMMAND list filterby pattern RL.*", last),
+    ("COMMAND LIST FILTERBY PATTERN g*", same),
+    ("COMMAND LIST FILTERBY ACLCAT WRITE", last),
+    ("COMMAND LIST FILTERBY ACLCAT @write", same),
+    ("COMMAND LIST FILTERBY ACLCAT nosuch", same),
+    ("COMMAND LIST FILTERBY MODULE rlproxy", same),
+    ("COMMAND LIST FILTERBY PATTERN", same),
+    ("COMMAND LIST FILTERBY FOO rl.hit", same),
+    ("COMMAND DOCS", last_pairs),
+    ("COMMAND DOCS get rl.hit set RL.HELP rl.hit", last_pairs),
+    ("COMMAND DOCS rl.peek", last_pairs),
+    ("COMMAND DOCS get nosuch", same),
+    ("COMMAND INFO rl.hit get nosuch RL.RESET set rl.hit client", in_place),
+    ("COMMAND INFO cl.throttle", in_place),
+    ("COMMAND INFO get nosuch rl.foo rl.hit|x", same),
+    ("COMMAND COUNT", fewer),
+    ("command count", fewer),
+    ("COMMAND COUNT x", same),
+    ("COMMAND HELP", same),
+    ("COMMAND FOO", same),
+    ("COMMAND FOO rl.hit", same),
+    ("COMMAND GETKEYS", same),
+    ("COMMAND GETKEYS GET k", same),
+    ("COMMAND GETKEYS MGET rl.hit rl.reset", same),
+    ("COMMAND GETKEYS RL.FOO k", same),
+    ("COMMAND GETKEYSANDFLAGS MGET a b", same),
+    ("COMMAND GETKEYSANDFLAGS RL.FOO k", same),
+]
+
+
+def check(edit: Edit, got: bytes, expected: bytes, what: str) -> None:
+    if expected[:1] == b"-":
+        assert got == expected, what
+        return
+    without = edit(got, expected)
+    at = next((n for n, (a, b) in enumerate(zip(without, expected, strict=False)) if a != b), -1)
+    assert without == expected, (what, at, without[at : at + 80], expected[at : at + 80])
+    if edit not in (same, last_if_any):
+        assert got != expected, what
+
+
+@pytest.mark.parametrize(("line", "edit"), ROWS)
+def test_without_ours_it_is_redis_own_reply(
+    direct: Raw, proxied: Raw, line: str, edit: Edit
+) -> None:
+    words = line.split()
+    expected = ask(direct, *words)
+    check(edit, ask(proxied, *words), expected, "whole")
+    proxied.send_slowly(command(*words))
+    check(edit, replies(proxied, 1)[0], expected, "byte by byte")
+    proxied.send(line.encode() + b"\r\n")
+    check(edit, replies(proxied, 1)[0], expected, "inline")
+    # ... and a hit goes on as ever
+    assert ask(proxied, "RL.HIT", "k", 10, 60)[:4] == b"*5\r\n"
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["whole", "slow"])
+def test_in_one_pipeline(direct: Raw, proxied: Raw, slow: bool) -> None:
+    requests = [command(*line.split()) for line, _ in ROWS]
+    direct.send(b"".join(requests))
+    expected = replies(direct, len(ROWS))
+    written = b"".join(PING + HIT + request for request in requests) + HIT
+    (proxied.send_slowly if slow else proxied.send)(written)
+    got = replies(proxied, 3 * len(ROWS) + 1)
+    assert set(got[0:-1:3]) == {b"+PONG\r\n"}
+    hits = [got[at] for at in range(1, len(got), 3)] + [got[-1]]
+    assert hits == [
+        b"*5\r\n:0\r\n:1000000\r\n:%d\r\n:-1\r\n:60\r\n" % (999_999 - at) for at in range(len(hits))
+    ]
+    for (line, edit), reply, theirs in zip(ROWS, got[2::3], expected, strict=True):
+        check(edit, reply, theirs, line)
+
+
+# -- in the server's own form ---------------------------------------------------------------------
+
+
+def test_entries_look_like_those_of_like_commands(proxied: Raw) -> None:
+    """Arity and names aside: keys, flags of keys and tips are those of a command of that kind."""
+    pairs = [("rl.peek", "get"), ("rl.hit", "incr"), ("rl.reset", "del"), ("rl.help", "ping")]
+    names = [name for pair in pairs for name in pair]
+    values = split(ask(proxied, "COMMAND", "INFO", *names))[1]
+    listed = {name_of(value): value for value in split(ask(proxied, "COMMAND"))[1]}
+    for ours, theirs in zip(values[::2], values[1::2], strict=True):
+        line, fields = split(ours)
+        like, wanted = split(theirs)
+        assert line == like
+        assert [field[:1] for field in fields] == [field[:1] for field in wanted]
+        assert fields[3:6] == wanted[3:6]
+        assert fields[8:] == wanted[8:]
+        assert listed[fields[0]] == ours
+        if fields[0] == b"$8\r\nrl.reset\r\n":
+            assert fields[6:8] == wanted[6:8]
+
+
+def test_docs_look_like_those_of_like_commands(proxied: Raw, module_server: RedisServer) -> None:
+    reply = ask(proxied, "COMMAND", "DOCS", "unlink", "xlen", "rl.reset", "rl.help")
+    if reply[:1] == b"-":
+        assert module_server.version < (7,)
+        return
+    values = split(reply)[1]
+    unlink, reset, help_ = (split(values[at]) for at in (1, 5, 7))
+    assert unlink[0] == reset[0]
+    assert int(help_[0][1:]) == int(reset[0][1:]) - (1 if reset[0][:1] == b"%" else 2)
+    assert unlink[1][::2] == reset[1][::2]  # summary, since, group, complexity, arguments
+    arguments = reset[1][-1]
+    if module_server.version < (7, 2):
+        arguments = arguments.replace(b"$12\r\ndisplay_text\r\n$3\r\nkey\r\n", b"")
+        arguments = arguments.replace(b"%5", b"%4").replace(b"*10", b"*8")
+    assert arguments == unlink[1][-1]
+
+
+GETKEYS: list[tuple[str, str]] = [
+    ("RL.HIT k 10 60", "INCRBY k 10"),
+    ("rl.hit k 10 60 COST 3", "INCRBY k 10"),
+    ("RL.RESET a b c", "DEL a b c"),
+    ("RL.PEEK k 10 60", "GETRANGE k 0 1"),
+    ("RL.REFUND k 10 60 1", "INCRBY k 10"),
+    ("CL.THROTTLE k 1 2 3", "INCRBY k 10"),
+    ("RL.HIT k 10", "GET a b"),
+    ("RL.RESET", "DEL"),
+    ("RL.HELP x", "PING x"),
+    ("RL.HELP", "PING"),
+]
+
+
+@pytest.mark.parametrize("word", ["GETKEYS", "GETKEYSANDFLAGS", "getkeys"])
+@pytest.mark.parametrize(("ours", "like"), GETKEYS)
+def test_getkeys(direct: Raw, proxied: Raw, word: str, ours: str, like: str) -> None:
+    expected = ask(direct, "COMMAND", word, *like.split())
+    assert ask(proxied, "COMMAND", word, *ours.split()) == expected
+
+
+# -- untouched ------------------------------------------------------------------------------------
+
+
+def test_in_a_transaction(direct: Raw, proxied: Raw) -> None:
+    inside = ["COUNT", "INFO rl.hit get", "GETKEYS RL.HIT k 1 2", "LIST", "DOCS rl.hit", "FOO"]
+    for words in inside:
+        lines = ["MULTI", f"COMMAND {words}", "EXEC", "PING"]
+        written = b"".join(command(*line.split()) for line in lines)
+        direct.send(written)
+        proxied.send(written)
+        assert replies(proxied, 4) == replies(direct, 4)
+    assert ask(proxied, "COMMAND", "COUNT") != ask(direct, "COMMAND", "COUNT")
+
+
+def test_behind_an_unknown_command(direct: Raw, proxied: Raw) -> None:
+    for raw in (direct, proxied):
+        raw.send(command("NO.SUCH"))
+        assert replies(raw, 1)[0].startswith(b"-ERR unknown command")
+    assert ask(proxied, "COMMAND", "COUNT") == ask(direct, "COMMAND", "COUNT")
+    assert ask(proxied, "RESET") == ask(direct, "RESET") == b"+RESET\r\n"
+    assert ask(proxied, "COMMAND", "COUNT") != ask(direct, "COMMAND", "COUNT")
+
+
+def test_arguments_too_long_to_be_looked_at(direct: Raw, proxied: Raw) -> None:
+    for words in (("GETKEYS", "RL.HIT", "k" * 20_000, 1, 2), ("INFO", *["rl.hit"] * 6000)):
+        expected = ask(direct, "COMMAND", *words)
+        assert ask(proxied, "COMMAND", *words) == expected
+        proxied.send(PING + HIT)
+        assert replies(proxied, 2)[0] == b"+PONG\r\n"
+
+
+SUBSCRIBED: list[tuple[str, Edit]] = [
+    ("COMMAND LIST", last),
+    ("COMMAND", last),
+    ("COMMAND COUNT", fewer),
+    ("COMMAND INFO rl.hit", in_place),
+    ("COMMAND DOCS rl.hit", last_pairs),
+]
+
+
+@pytest.mark.parametrize(("line", "edit"), SUBSCRIBED)
+def test_before_a_subscription(direct: Raw, proxied: Raw, line: str, edit: Edit) -> None:
+    """In RESP3 its confirmation is a push, which must not slip into the reply before it."""
+    expected = ask(direct, *line.split())
+    confirmed = b"3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    proxied.send(command(*line.split()) + command("SUBSCRIBE", "c"))
+    got = b""
+    while not got.endswith(confirmed):
+        got += proxied.sock.recv(1 << 20)
+    framer = ReplyFramer()
+    framer.feed(got)
+    check(edit, framer.frame(), expected, line)
+    assert got[framer.pos + 1 :] == confirmed
+
+
+def test_a_user_who_may_not(redis_server: RedisServer, proxy: Proxy) -> None:
+    lines = ["COUNT", "INFO rl.hit", "GETKEYS RL.HIT k 1 2", "DOCS rl.hit", "LIST", ""]
+    with redis_server.raw() as admin:
+        rights = ("on", ">pw", "~*", "+@all", "-command")
+        assert admin.ask("ACL", "SETUSER", "nobody", *rights) == "OK"
+        try:
+            with redis_server.raw() as direct, proxy.raw() as proxied:
+                for raw in (direct, proxied):
+                    assert raw.ask("AUTH", "nobody", "pw") == "OK"
+                written = b"".join(command("COMMAND", *line.split()) + HIT for line in lines)
+                proxied.send(written)
+                got = replies(proxied, 2 * len(lines))
+                for line, reply in zip(lines, got[::2], strict=True):
+                    assert reply == ask(direct, "COMMAND", *line.split())
+                    assert reply.startswith(b"-NOPERM") or b"Unknown subcommand" in reply
+                assert all(reply.startswith(b"*5") for reply in got[1::2])
+        finally:
+            admin.ask("ACL", "DELUSER", "nobody")
+
+
+def test_before_the_password(redis_server: RedisServer, proxy: Proxy) -> None:
+    with redis_server.raw() as admin:
+        admin.ask("CONFIG", "SET", "requirepass", "pw")
+        try:
+            with redis_server.raw() as direct, proxy.raw() as proxied:
+                for line in ("COUNT", "INFO rl.hit", "GETKEYS RL.HIT k 1 2", ""):
+                    words = ("COMMAND", *line.split())
+                    assert ask(proxied, *words) == ask(direct, *words)
+                many = command("COMMAND", "INFO", *["rl.hit"] * 12)
+                proxied.send(many)
+                direct.send(many)
+                assert proxied.line() == direct.line()  # newer ones: a protocol error, and closed
+        finally:
+            admin.ask("CONFIG", "SET", "requirepass", "")

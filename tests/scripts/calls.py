@@ -1,0 +1,58 @@
+"""Calls of the Lua scripts on a real server, with the clock handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from proxy import scripts
+from proxy.scripts import Script
+
+SCRIPTS = scripts.load()
+START_US = 1_784_000_000_000_000
+SECOND = 1_000_000
+CLOCK_ARGUMENT = 7  # every script takes its clock as ARGV[7]
+
+
+def at(seconds: float) -> int:
+    """The injected clock `seconds` after its start, in microseconds."""
+    return START_US + round(seconds * SECOND)
+
+
+def script_of(algorithm: str) -> Script:
+    """The script of an ALGO name."""
+    (found,) = (script for script in SCRIPTS.values() if script.header["algo"] == algorithm)
+    return found
+
+
+class Caller:
+    """Calls one script; the key's real time to live never ends it while the clock stands still.
+
+    `ttl_ms` is what PTTL said after the latest call (-2: no key, -1: the call wrote no TTL).
+    """
+
+    def __init__(self, client: redis.Redis, algorithm: str, key: str = "k") -> None:
+        self.client: Any = client
+        self.script = script_of(algorithm)
+        self.key = key
+        self.ttl_ms = -2
+        client.script_load(self.script.source)  # type: ignore[arg-type]
+
+    def __call__(self, clock_us: int | None, *argv: object) -> list[int]:
+        """The reply to ARGV `argv`, at `clock_us` (None: the server's own clock).
+
+        Raises redis.ResponseError.
+        """
+        words: Sequence[object] = argv
+        if clock_us is not None:
+            missing = CLOCK_ARGUMENT - 1 - len(argv)
+            words = [*argv, *[""] * missing, clock_us]
+        with self.client.pipeline() as pipe:
+            pipe.evalsha(self.script.sha.decode(), 1, self.key, *words)
+            pipe.pttl(self.key)
+            pipe.persist(self.key)
+            found, self.ttl_ms, _ = pipe.execute()
+        assert isinstance(found, list)
+        return found

@@ -1,0 +1,1004 @@
+"""LOG and ZLOG on real servers, the clock injected: known cases, what they write, their model."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.harness import RedisServer
+from tests.scripts.calls import SECOND, START_US, Caller, at
+from tests.scripts.window_model import Model, Rule
+
+LAST_SEQUENCE = 999_999
+TEN_YEARS_US = 315_360_000 * SECOND
+
+
+@pytest.fixture(scope="module")
+def client(module_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(port=module_server.port) as made:
+        yield made
+
+
+@pytest.fixture(params=["LOG", "ZLOG"])
+def call(client: redis.Redis, request: pytest.FixtureRequest) -> Caller:
+    client.delete("k")
+    return Caller(client, str(request.param))
+
+
+@pytest.fixture
+def log(client: redis.Redis) -> Caller:
+    client.delete("k")
+    return Caller(client, "LOG")
+
+
+@pytest.fixture
+def zlog(client: redis.Redis) -> Caller:
+    client.delete("k")
+    return Caller(client, "ZLOG")
+
+
+def rule(
+    *limits: tuple[int, float],
+    gap: float = 0,
+    strict: bool = False,
+    penalty: float = 0,
+    unit_us: int = SECOND,
+) -> Rule:
+    """A rule with its times in seconds."""
+    return Rule(
+        tuple((limit, round(window * SECOND)) for limit, window in limits),
+        round(gap * SECOND),
+        strict,
+        round(penalty * SECOND),
+        unit_us,
+    )
+
+
+def hit(call: Caller, clock: int, rule: Rule, cost: int = 1) -> list[int]:
+    return call(clock, *rule.argv("hit", cost))
+
+
+def peek(call: Caller, clock: int, rule: Rule, cost: int = 1) -> list[int]:
+    return call(clock, *rule.argv("peek", cost))
+
+
+def refund(call: Caller, clock: int, rule: Rule, count: int = 1) -> list[int]:
+    return call(clock, *rule.argv("refund", count))
+
+
+def fill(call: Caller, rule: Rule, seconds: Sequence[float]) -> None:
+    """One hit at each of these times, in one go; all of them must be admitted."""
+    assert not any(reply[0] for reply in many(call, [(at(s), rule, 1) for s in seconds]))
+
+
+def many(call: Caller, hits: Sequence[tuple[int, Rule, int]]) -> list[list[int]]:
+    """The replies to many hits (clock, rule, cost), in one transaction."""
+    with call.client.pipeline() as pipe:
+        for clock, rule, cost in hits:
+            argv = rule.argv("hit", cost)
+            pipe.evalsha(call.script.sha.decode(), 1, call.key, *argv, clock)
+            pipe.persist(call.key)
+        replies: list[list[int]] = pipe.execute()[::2]
+    return replies
+
+
+def state(call: Caller) -> tuple[list[int], int | None]:
+    """The stamps that a key holds, oldest first, and its penalty's end; checks the format."""
+    if call.script.header["algo"] == "LOG":
+        elements: list[bytes] = call.client.lrange(call.key, 0, -1)
+    else:
+        scored: list[tuple[bytes, float]] = call.client.zrange(call.key, 0, -1, withscores=True)
+        elements = []
+        for member, score in scored:
+            assert re.fullmatch(rb"\d{16}-\d{6}|-\d{16}", member)
+            elements.append(member[:16] if member[:1] != b"-" else member)
+            assert int(elements[-1]) == score
+    until = -int(elements.pop(0)) if elements and elements[0][:1] == b"-" else None
+    assert all(re.fullmatch(rb"\d{16}", element) for element in elements)
+    stamps = [int(element) for element in elements]
+    assert stamps == sorted(stamps)
+    return stamps, until
+
+
+def stamps_of(call: Caller) -> list[int]:
+    stamps, until = state(call)
+    assert until is None
+    return stamps
+
+
+# -- known cases: seconds since the first line, what is asked, the five integers ----------------
+
+TEN = rule((10, 60))
+TWO_MINUTES = rule((10, 120))
+PUNISHED = rule((3, 60), penalty=600)
+PLAIN = rule((3, 60))
+GAP = rule((5, 60), gap=10)
+TWO = rule((2, 1), (5, 60))
+EQUAL = rule((3, 10), (3, 60))
+BOTH_WORDS = rule((2, 60), strict=True, penalty=100)
+SHORT_PENALTY = rule((2, 60), strict=True, penalty=10)
+GAP_PENALTY = rule((10, 60), gap=5, penalty=30)
+STRICT = rule((3, 60), strict=True)
+STRICT_GAP = rule((5, 60), gap=10, strict=True)
+STRICT_TWO = rule((2, 1), (4, 60), strict=True)
+MILLIS = rule((2, 1.5), unit_us=1000)
+
+Line = tuple[float, Callable[[Caller, int, Rule, int], list[int]], Rule, int, list[int]]
+CASES: dict[str, list[Line]] = {
+    "ten a minute": [
+        (0, hit, TEN, 1, [0, 10, 9, -1, 60]),
+        (10, hit, TEN, 1, [0, 10, 8, -1, 60]),
+        (10, hit, TEN, 1, [0, 10, 7, -1, 60]),
+        (20, hit, TEN, 4, [0, 10, 3, -1, 60]),
+        (30, hit, TEN, 3, [0, 10, 0, -1, 60]),
+        (50, hit, TEN, 1, [1, 10, 0, 10, 40]),
+        (61, hit, TEN, 1, [0, 10, 0, -1, 60]),
+        (61, hit, TEN, 1, [1, 10, 0, 9, 60]),
+    ],
+    "costs that never fit, and looks": [
+        (0, hit, TWO_MINUTES, 11, [1, 10, 10, -1, 0]),
+        (0, hit, TWO_MINUTES, 5, [0, 10, 5, -1, 120]),
+        (0, peek, TWO_MINUTES, 6, [1, 10, 5, 120, 120]),
+        (0, peek, TWO_MINUTES, 5, [0, 10, 5, -1, 120]),
+        (0, peek, TWO_MINUTES, 11, [1, 10, 5, -1, 120]),
+        (0, hit, TWO_MINUTES, 0, [0, 10, 5, -1, 120]),
+        (1, hit, TWO_MINUTES, 10, [1, 10, 5, 119, 119]),
+    ],
+    "windows are half open": [
+        (0, hit, MILLIS, 1, [0, 2, 1, -1, 1500]),
+        (0.0005, hit, MILLIS, 1, [0, 2, 0, -1, 1500]),
+        (1.499999, hit, MILLIS, 1, [1, 2, 0, 1, 1]),
+        (1.499999, hit, MILLIS, 2, [1, 2, 0, 1, 1]),
+        (1.5, hit, MILLIS, 2, [1, 2, 1, 1, 1]),
+        (1.5, hit, MILLIS, 1, [0, 2, 0, -1, 1500]),
+    ],
+    "a penalty counts from the first refusal": [
+        (0, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
+        (10, hit, PUNISHED, 1, [0, 3, 1, -1, 60]),
+        (20, hit, PUNISHED, 1, [0, 3, 0, -1, 60]),
+        *[(30 + s, hit, PUNISHED, 1, [1, 3, 0, 600 - s, 600 - s]) for s in range(0, 600, 10)],
+        (629.999999, hit, PUNISHED, 1, [1, 3, 0, 1, 1]),
+        (630, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
+    ],
+    "a penalty binds whoever comes": [
+        (0, hit, PUNISHED, 2, [0, 3, 1, -1, 60]),
+        (1, hit, PUNISHED, 2, [1, 3, 0, 600, 600]),
+        (2, hit, PLAIN, 1, [1, 3, 0, 599, 599]),
+        (2, hit, PLAIN, 0, [1, 3, 0, 599, 599]),
+        (2, peek, PLAIN, 1, [1, 3, 0, 599, 599]),
+        (2, peek, PLAIN, 0, [1, 3, 0, 599, 599]),
+        (2, hit, PLAIN, 4, [1, 3, 0, -1, 599]),
+        (2, peek, PLAIN, 4, [1, 3, 0, -1, 599]),
+        (3, refund, PLAIN, 1, [1, 3, 0, 598, 598]),
+        (3, refund, PLAIN, 5, [1, 3, 0, 598, 598]),
+        (3, refund, PLAIN, 5, [1, 3, 0, 598, 598]),
+        (600.999999, hit, PLAIN, 1, [1, 3, 0, 1, 1]),
+        (601, hit, PLAIN, 1, [0, 3, 2, -1, 60]),
+    ],
+    "a penalty lasts until the hit would be admitted anyway": [
+        (0, hit, rule((1, 60), penalty=5), 1, [0, 1, 0, -1, 60]),
+        (10, hit, rule((1, 60), penalty=5), 1, [1, 1, 0, 50, 50]),
+        (59.999999, hit, rule((1, 60)), 0, [1, 1, 0, 1, 1]),
+        (60, hit, rule((1, 60)), 1, [0, 1, 0, -1, 60]),
+    ],
+    "what never fits starts no penalty": [
+        (0, hit, PUNISHED, 4, [1, 3, 3, -1, 0]),
+        (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
+        (1, hit, PUNISHED, 4, [1, 3, 0, -1, 59]),
+        (60, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
+    ],
+    "a look starts no penalty": [
+        (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
+        (1, peek, PUNISHED, 1, [1, 3, 0, 59, 59]),
+        (60, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
+    ],
+    "a penalty over is as if it never was": [
+        (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
+        (1, hit, PUNISHED, 1, [1, 3, 0, 600, 600]),
+        (601, peek, PLAIN, 1, [0, 3, 3, -1, 0]),
+        (601, hit, PLAIN, 0, [0, 3, 3, -1, 0]),
+        (601, refund, PLAIN, 1, [0, 3, 3, -1, 0]),
+        (601, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
+        (602, hit, PUNISHED, 1, [1, 3, 0, 600, 600]),
+    ],
+    "a gap": [
+        (0, hit, GAP, 1, [0, 5, 4, -1, 60]),
+        (3, hit, GAP, 1, [1, 5, 4, 7, 57]),
+        (3, peek, GAP, 1, [1, 5, 4, 7, 57]),
+        (3, hit, GAP, 0, [0, 5, 4, -1, 57]),
+        (3, peek, rule((5, 60)), 1, [0, 5, 4, -1, 57]),
+        (9.999999, hit, GAP, 1, [1, 5, 4, 1, 51]),
+        (10, hit, GAP, 1, [0, 5, 3, -1, 60]),
+        (11, hit, GAP, 4, [1, 5, 3, 49, 59]),
+        (11, refund, GAP, 1, [0, 5, 4, -1, 49]),
+        (11, hit, GAP, 1, [0, 5, 3, -1, 60]),
+        (12, hit, GAP, 6, [1, 5, 3, -1, 59]),
+    ],
+    "a gap as long as the window": [
+        (0, hit, rule((5, 60), gap=60), 1, [0, 5, 4, -1, 60]),
+        (59.999999, hit, rule((5, 60), gap=60), 1, [1, 5, 4, 1, 1]),
+        (60, hit, rule((5, 60), gap=60), 1, [0, 5, 4, -1, 60]),
+    ],
+    "a gap refused starts a penalty": [
+        (0, hit, GAP_PENALTY, 1, [0, 10, 9, -1, 60]),
+        (1, hit, GAP_PENALTY, 1, [1, 10, 0, 30, 59]),
+        (6, hit, GAP_PENALTY, 1, [1, 10, 0, 25, 54]),
+        (31, hit, GAP_PENALTY, 1, [0, 10, 8, -1, 60]),
+    ],
+    "refused hits count under STRICT": [
+        (0, hit, STRICT, 1, [0, 3, 2, -1, 60]),
+        (10, hit, STRICT, 1, [0, 3, 1, -1, 60]),
+        (20, hit, STRICT, 1, [0, 3, 0, -1, 60]),
+        (30, hit, STRICT, 1, [1, 3, 0, 40, 60]),
+        (40, hit, STRICT, 1, [1, 3, 0, 40, 60]),
+        (50, hit, STRICT, 2, [1, 3, 0, 60, 60]),
+        (60, hit, STRICT, 4, [1, 3, 0, -1, 50]),
+        (61, hit, STRICT, 0, [0, 3, 0, -1, 49]),
+        (61, peek, STRICT, 1, [1, 3, 0, 39, 49]),
+        (100, hit, STRICT, 1, [0, 3, 0, -1, 60]),
+    ],
+    "at max 1 under STRICT a refusal costs a full window": [
+        (0, hit, rule((1, 60), strict=True), 1, [0, 1, 0, -1, 60]),
+        (59, hit, rule((1, 60), strict=True), 1, [1, 1, 0, 60, 60]),
+        (118, hit, rule((1, 60), strict=True), 1, [1, 1, 0, 60, 60]),
+        (178, hit, rule((1, 60), strict=True), 1, [0, 1, 0, -1, 60]),
+    ],
+    "a gap counts from the newest refusal under STRICT": [
+        (0, hit, STRICT_GAP, 1, [0, 5, 4, -1, 60]),
+        (9, hit, STRICT_GAP, 1, [1, 5, 3, 10, 60]),
+        (18, hit, STRICT_GAP, 1, [1, 5, 2, 10, 60]),
+        (28, hit, STRICT_GAP, 1, [0, 5, 1, -1, 60]),
+    ],
+    "STRICT with AND keeps the newest of the largest max": [
+        (0, hit, STRICT_TWO, 1, [0, 2, 1, -1, 1]),
+        (0, hit, STRICT_TWO, 1, [0, 2, 0, -1, 1]),
+        (0.5, hit, STRICT_TWO, 2, [1, 2, 0, 60, 1]),  # 0 0 .5 .5: the longer limit tells the wait
+        (0.6, hit, STRICT_TWO, 2, [1, 2, 0, 60, 1]),  # .5 .5 .6 .6
+        (1.5, peek, STRICT_TWO, 1, [1, 2, 0, 59, 1]),
+        (59, peek, STRICT_TWO, 1, [1, 4, 0, 2, 2]),
+        (60.5, hit, STRICT_TWO, 1, [0, 2, 1, -1, 1]),
+    ],
+    "STRICT with PENALTY: tries meanwhile are not recorded": [
+        (0, hit, BOTH_WORDS, 1, [0, 2, 1, -1, 60]),
+        (1, hit, BOTH_WORDS, 1, [0, 2, 0, -1, 60]),
+        (2, hit, BOTH_WORDS, 1, [1, 2, 0, 100, 100]),
+        (3, hit, BOTH_WORDS, 1, [1, 2, 0, 99, 99]),
+        (60, hit, BOTH_WORDS, 1, [1, 2, 0, 42, 42]),
+        (102, hit, BOTH_WORDS, 1, [0, 2, 1, -1, 60]),
+    ],
+    "STRICT with a short PENALTY: it lasts as the recorded hit makes it": [
+        (0, hit, SHORT_PENALTY, 1, [0, 2, 1, -1, 60]),
+        (1, hit, SHORT_PENALTY, 1, [0, 2, 0, -1, 60]),
+        (2, hit, SHORT_PENALTY, 1, [1, 2, 0, 59, 60]),
+        (60, hit, SHORT_PENALTY, 1, [1, 2, 0, 1, 2]),
+        (61, hit, SHORT_PENALTY, 1, [0, 2, 0, -1, 60]),
+    ],
+    "two limits, all or nothing": [
+        (0, hit, TWO, 1, [0, 2, 1, -1, 1]),
+        (0, hit, TWO, 1, [0, 2, 0, -1, 1]),
+        (0.5, hit, TWO, 1, [1, 2, 0, 1, 1]),
+        (1, hit, TWO, 1, [0, 2, 1, -1, 1]),
+        (1, hit, TWO, 1, [0, 2, 0, -1, 1]),
+        (2, hit, TWO, 2, [1, 5, 1, 58, 59]),
+        (2, hit, TWO, 1, [0, 5, 0, -1, 60]),
+        (3, hit, TWO, 1, [1, 5, 0, 57, 59]),
+        (3, hit, TWO, 3, [1, 5, 0, -1, 59]),
+        (3, refund, TWO, 1, [0, 5, 1, -1, 58]),
+        (3, refund, TWO, 2, [0, 2, 2, -1, 0]),
+    ],
+    "of limits with equal remainders the first is told": [
+        (0, hit, EQUAL, 1, [0, 3, 2, -1, 10]),
+        (0, hit, EQUAL, 2, [0, 3, 0, -1, 10]),
+        (1, hit, EQUAL, 1, [1, 3, 0, 59, 9]),
+        (10, hit, EQUAL, 1, [1, 3, 0, 50, 50]),
+    ],
+    "a penalty with AND tells the first limit": [
+        (0, hit, replace(TWO, penalty_us=90 * SECOND), 2, [0, 2, 0, -1, 1]),
+        (1, hit, replace(TWO, penalty_us=90 * SECOND), 2, [0, 2, 0, -1, 1]),
+        (2, hit, replace(TWO, penalty_us=90 * SECOND), 2, [1, 2, 0, 90, 90]),
+        (3, hit, TWO, 1, [1, 2, 0, 89, 89]),
+        (3, hit, TWO, 3, [1, 2, 0, -1, 89]),
+    ],
+    "nine limits": [
+        (0, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 1, [0, 1, 0, -1, 18]),
+        (17, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 1, [1, 1, 0, 1, 1]),
+        (18, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 1, [0, 1, 0, -1, 18]),
+        (18, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 2, [1, 1, 0, -1, 18]),
+    ],
+    "refunds": [
+        (0, refund, TEN, 1, [0, 10, 10, -1, 0]),
+        (0, hit, TEN, 6, [0, 10, 4, -1, 60]),
+        (5, hit, TEN, 4, [0, 10, 0, -1, 60]),
+        (6, refund, TEN, 3, [0, 10, 3, -1, 59]),
+        (6, refund, TEN, 2, [0, 10, 5, -1, 54]),
+        (6, refund, TEN, 1_000_000_000, [0, 10, 10, -1, 0]),
+    ],
+    "a clock that steps back admits nothing extra and delays by as much": [
+        (100, hit, TEN, 10, [0, 10, 0, -1, 60]),
+        (70, hit, TEN, 1, [1, 10, 0, 90, 90]),
+        (40, hit, TEN, 1, [1, 10, 0, 120, 120]),  # as far ahead as the rule could make it
+        (159.999999, hit, TEN, 1, [1, 10, 0, 1, 1]),
+        (160, hit, TEN, 1, [0, 10, 9, -1, 60]),
+        (130, hit, TEN, 1, [0, 10, 8, -1, 90]),  # told against the clock, counted from 160
+        (219, hit, TEN, 9, [1, 10, 8, 1, 1]),
+        (220, hit, TEN, 9, [0, 10, 1, -1, 60]),
+    ],
+    "a refund of the stamp that was ahead of the clock": [
+        (65, hit, rule((5, 10), (5, 60)), 1, [0, 5, 4, -1, 10]),
+        (100, hit, rule((5, 10), (5, 60)), 1, [0, 5, 3, -1, 60]),
+        (70, peek, rule((5, 10), (5, 60)), 1, [0, 5, 3, -1, 90]),
+        (70, refund, rule((5, 10), (5, 60)), 1, [0, 5, 4, -1, 5]),  # the clock counts again
+        (70, peek, rule((5, 10), (5, 60)), 1, [0, 5, 4, -1, 5]),
+    ],
+    "a gap and a clock that steps back": [
+        (100, hit, GAP, 1, [0, 5, 4, -1, 60]),
+        (70, hit, GAP, 1, [1, 5, 4, 40, 90]),
+        (110, hit, GAP, 1, [0, 5, 3, -1, 60]),
+    ],
+    "a penalty and a clock that steps back": [
+        (100, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
+        (70, hit, PUNISHED, 1, [1, 3, 0, 630, 630]),  # from the effective now: 100 + 600
+        (60, hit, PUNISHED, 1, [1, 3, 0, 640, 640]),
+        (700, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
+    ],
+    "a smaller max counts the hits still held": [
+        *[(s, hit, TEN, 1, [0, 10, 9 - s, -1, 60]) for s in range(10)],
+        (10, hit, rule((3, 60)), 1, [1, 3, 0, 57, 59]),
+        (10, peek, rule((3, 60)), 1, [1, 3, 0, 57, 59]),
+    ],
+    "a shorter window counts the hits still held": [
+        *[(s, hit, TEN, 1, [0, 10, 9 - s, -1, 60]) for s in range(10)],
+        (10, hit, rule((10, 5)), 1, [0, 10, 5, -1, 5]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_known_cases(call: Caller, name: str) -> None:
+    for number, (second, ask, asked, amount, expected) in enumerate(CASES[name]):
+        assert ask(call, at(second), asked, amount) == expected, f"line {number}, at {second}"
+
+
+def test_arguments_left_out_have_defaults(call: Caller) -> None:
+    assert call(None, 2, 60 * SECOND, SECOND) == [0, 2, 1, -1, 60]
+    (stamp,) = stamps_of(call)
+    seconds, micros = call.client.time()
+    assert 0 <= seconds * SECOND + micros - stamp < 60 * SECOND
+    assert call(None, 2, 60 * SECOND, SECOND, 2)[:3] == [1, 2, 1]
+    assert call(None, 2, 60 * SECOND, SECOND, 1, "peek")[:4] == [0, 2, 1, -1]
+    assert call(None, 2, 60 * SECOND, SECOND, 1, "hit") == [0, 2, 0, -1, 60]
+
+
+def test_times_in_microseconds_too(call: Caller) -> None:
+    fine = rule((1, 0.001), gap=0.001, unit_us=1)
+    assert hit(call, at(0), fine) == [0, 1, 0, -1, 1000]
+    assert hit(call, at(0) + 1, fine) == [1, 1, 0, 999, 999]
+
+
+# -- what is written, and for how long ----------------------------------------------------------
+
+
+def free(call: Caller, ask: Callable[[], list[int]]) -> list[int]:
+    """The reply to a call that must leave the key and the count of changes as they are."""
+    before = call.client.dump(call.key)
+    changes = call.client.info("persistence")["rdb_changes_since_last_save"]
+    reply = ask()
+    assert call.client.info("persistence")["rdb_changes_since_last_save"] == changes
+    assert call.client.dump(call.key) == before
+    return reply
+
+
+FREE: list[tuple[str, Callable[[Caller, int, Rule, int], list[int]], Rule, int]] = [
+    ("a refused hit", hit, PLAIN, 1),
+    ("refused by a gap", hit, rule((10, 60), gap=30), 1),
+    ("refused by AND", hit, rule((10, 10), (3, 60)), 1),
+    ("never fits", hit, rule((3, 60), strict=True, penalty=5), 4),
+    ("never fits one of two", hit, rule((20, 10), (3, 60), strict=True, penalty=5), 4),
+    ("cost 0", hit, rule((3, 60), gap=30, strict=True, penalty=5), 0),
+    ("a look refused", peek, PLAIN, 1),
+    ("a look admitted", peek, TEN, 1),
+]
+FREE_IDS = [row[0] for row in FREE]
+
+
+@pytest.mark.parametrize(("name", "ask", "asked", "amount"), FREE, ids=FREE_IDS)
+def test_what_takes_nothing_writes_nothing(
+    call: Caller,
+    name: str,
+    ask: Callable[[Caller, int, Rule, int], list[int]],
+    asked: Rule,
+    amount: int,
+) -> None:
+    fill(call, PLAIN, [0, 1, 2])
+    free(call, lambda: ask(call, at(20), asked, amount))
+    # beside hits that have left, and a penalty that runs or is over
+    hit(call, at(21), PUNISHED)
+    free(call, lambda: ask(call, at(22), asked, amount))
+    free(call, lambda: ask(call, at(61), replace(asked, strict=True, penalty_us=SECOND), amount))
+    if amount == 0 or asked.limits[0][0] < amount or ask is peek:
+        free(call, lambda: ask(call, at(900), asked, amount))
+
+
+@pytest.mark.parametrize(
+    ("ask", "amount"), [(hit, 0), (hit, 11), (peek, 1), (refund, 1)], ids=["0", "11", "peek", "n"]
+)
+def test_a_missing_key_stays_missing(
+    call: Caller, ask: Callable[[Caller, int, Rule, int], list[int]], amount: int
+) -> None:
+    strict = rule((10, 60), gap=5, strict=True, penalty=5)
+    assert free(call, lambda: ask(call, at(0), strict, amount))[1:3] == [10, 10]
+    assert call.client.exists("k") == 0
+
+
+def test_a_look_runs_as_a_script_that_may_not_write(
+    call: Caller, module_server: RedisServer
+) -> None:
+    if module_server.version < (7, 0):
+        pytest.skip("EVALSHA_RO came with Redis 7.0")
+    hit(call, at(100_000), PUNISHED, 3)
+    hit(call, at(100_000), PUNISHED)
+    for clock in (at(100_001), at(0), at(200_000)):  # one of them: a state too far ahead
+        argv = TEN.argv("peek", 1)
+        words = [call.script.sha.decode(), 1, "k", *argv, clock]
+        assert call.client.execute_command("EVALSHA_RO", *words) == peek(call, clock, TEN)
+
+
+def ttl_is(call: Caller, expected_ms: int, started_s: float) -> bool:
+    """Was that the time to live that the call since `started_s` wrote?"""
+    spent_ms = round((time.monotonic() - started_s) * 1000) + 2
+    return max(0, expected_ms - spent_ms) <= call.ttl_ms <= expected_ms
+
+
+TTLS: list[tuple[str, float, Callable[[Caller, int, Rule, int], list[int]], Rule, int]] = [
+    ("a hit", 0, hit, rule((3, 1.5)), 1501),
+    ("rounded up", 0, hit, Rule(((3, 1_500_001),)), 1502),
+    ("the longest of AND", 0, hit, rule((3, 1.5), (9, 20), (9, 7)), 20_001),
+    ("a clock behind the newest stamp", -1, hit, rule((4, 1.5)), 2501),
+    ("STRICT", 1, hit, rule((2, 3), strict=True), 3001),
+    ("a longer penalty", 1, hit, rule((2, 3), penalty=30), 30_001),
+    ("a shorter penalty", 1, hit, rule((2, 30), penalty=3), 29_001),
+    ("a repair", -100_000, hit, rule((2, 30)), 30_001),
+    ("a refund", 1, refund, rule((2, 30)), 29_001),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "second", "ask", "asked", "expected_ms"), TTLS, ids=[row[0] for row in TTLS]
+)
+def test_the_key_leaves_by_its_own_ttl(
+    call: Caller,
+    name: str,
+    second: float,
+    ask: Callable[[Caller, int, Rule, int], list[int]],
+    asked: Rule,
+    expected_ms: int,
+) -> None:
+    fill(call, rule((2, 60)), [0, 0])
+    started_s = time.monotonic()
+    ask(call, at(second), asked, 1)
+    assert ttl_is(call, expected_ms, started_s), call.ttl_ms
+
+
+def test_a_penalty_alone_keeps_the_key(call: Caller) -> None:
+    fill(call, PLAIN, [0, 0, 0])
+    hit(call, at(1), PUNISHED)
+    started_s = time.monotonic()
+    refund(call, at(2), PLAIN, 3)
+    assert state(call) == ([], at(601))
+    assert ttl_is(call, 599_001, started_s)
+    assert hit(call, at(601), PLAIN) == [0, 3, 2, -1, 60]
+    assert stamps_of(call) == [at(601)]  # the penalty went with the next write
+
+
+def test_a_refund_of_all_removes_the_key(call: Caller) -> None:
+    fill(call, PLAIN, [0, 0, 0])
+    refund(call, at(1), PLAIN, 3)
+    assert call.client.exists("k") == 0
+
+
+def test_a_refund_finds_nothing_outside_the_window(call: Caller) -> None:
+    fill(call, PLAIN, [0, 1])
+    assert refund(call, at(60), PLAIN, 2) == [0, 3, 3, -1, 0]
+    fill(call, PLAIN, [61])
+    assert refund(call, at(61), PLAIN, 2) == [0, 3, 3, -1, 0]
+
+
+# -- a state further ahead than the rule could make it ------------------------------------------
+
+
+def far(call: Caller, count: int = 4) -> None:
+    fill(call, TEN, [100_000] * count)
+
+
+def test_an_admitted_hit_brings_it_to_now(call: Caller) -> None:
+    far(call)
+    started_s = time.monotonic()
+    assert hit(call, at(0), TEN) == [0, 10, 5, -1, 60]
+    assert ttl_is(call, 60_001, started_s)
+    assert stamps_of(call) == [at(0)] * 5
+
+
+def test_so_does_a_refused_one(call: Caller) -> None:
+    far(call)
+    assert hit(call, at(0), rule((4, 60))) == [1, 4, 0, 60, 60]
+    assert stamps_of(call) == [at(0)] * 4
+
+
+def test_the_newest_max_are_kept(call: Caller) -> None:
+    far(call, 10)
+    assert hit(call, at(0), rule((1, 10), (3, 60))) == [1, 1, 0, 60, 10]
+    assert stamps_of(call) == [at(0)] * 3
+
+
+def test_a_gap_begins_anew(call: Caller) -> None:
+    far(call)
+    assert hit(call, at(0), replace(GAP, limits=TEN.limits)) == [1, 10, 6, 10, 60]
+    assert stamps_of(call) == [at(0)] * 4
+
+
+def test_what_never_fits_repairs_too(call: Caller) -> None:
+    far(call)
+    started_s = time.monotonic()
+    assert hit(call, at(0), TEN, 11) == [1, 10, 6, -1, 60]
+    assert ttl_is(call, 60_001, started_s)
+    assert stamps_of(call) == [at(0)] * 4
+
+
+def test_strict_and_penalty_go_on_from_the_repair(call: Caller) -> None:
+    far(call)
+    both = rule((4, 60), strict=True, penalty=600)
+    assert hit(call, at(0), both) == [1, 4, 0, 600, 600]
+    assert state(call) == ([at(0)] * 4, at(600))
+
+
+def test_the_penaltys_end_stays(call: Caller) -> None:
+    far(call, 10)
+    assert hit(call, at(100_000), rule((10, 60), penalty=600))[0] == 1
+    started_s = time.monotonic()
+    assert hit(call, at(0), TEN) == [1, 10, 0, 100_600, 100_600]
+    assert ttl_is(call, 100_600_001, started_s)
+    assert state(call) == ([at(0)] * 10, at(100_600))
+
+
+def test_cost_zero_and_looks_judge_it_as_repaired_and_leave_it(call: Caller) -> None:
+    far(call, 10)
+    assert free(call, lambda: peek(call, at(0), TEN)) == [1, 10, 0, 60, 60]
+    assert free(call, lambda: peek(call, at(0), rule((3, 60)))) == [1, 3, 0, 60, 60]
+    assert free(call, lambda: hit(call, at(0), TEN, 0)) == [0, 10, 0, -1, 60]
+
+
+def test_a_refund_takes_from_the_repaired(call: Caller) -> None:
+    far(call, 10)
+    assert refund(call, at(0), rule((5, 60)), 2) == [0, 5, 2, -1, 60]
+    assert peek(call, at(0), rule((5, 60))) == [0, 5, 2, -1, 60]
+
+
+# -- the state ----------------------------------------------------------------------------------
+
+
+def test_log_holds_stamps_of_sixteen_digits(log: Caller) -> None:
+    hit(log, at(0), TEN, 3)
+    hit(log, at(0.000001), TEN, 7)
+    elements = [b"%d" % START_US] * 3 + [b"%d" % (START_US + 1)] * 7
+    assert log.client.lrange("k", 0, -1) == elements
+    hit(log, at(1), rule((10, 60), penalty=600))
+    assert log.client.lrange("k", 0, -1) == [b"-%d" % at(601), *elements]
+
+
+def test_zlog_holds_a_member_for_each_hit(zlog: Caller) -> None:
+    hit(zlog, at(0), TEN)
+    hit(zlog, at(0), TEN)
+    hit(zlog, at(1), TEN, 2)
+    held = zlog.client.zrange("k", 0, -1, withscores=True)
+    assert [score for _, score in held] == [at(0), at(0), at(1), at(1)]
+    assert len({member for member, _ in held}) == 4
+    assert stamps_of(zlog) == [at(0), at(0), at(1), at(1)]
+    hit(zlog, at(2), rule((4, 60), penalty=600))
+    penalty = (b"-%d" % at(602), -float(at(602)))
+    assert zlog.client.zrange("k", 0, -1, withscores=True) == [penalty, *held]
+
+
+def crafted(zlog: Caller, sequences: Sequence[int]) -> None:
+    members = {f"{START_US}-{sequence:06}": START_US for sequence in sequences}
+    zlog.client.zadd("k", members)
+
+
+def hits_of_one_microsecond(zlog: Caller, count: int) -> bool:
+    """Does the key hold so many? Past the last sequence they may be told by the next microsecond:
+    a step back of the clock brings a million of them together, and a hit told late admits nothing.
+    """
+    stamps, _ = state(zlog)
+    return len(stamps) == count and set(stamps) <= {START_US, START_US + 1}
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [range(LAST_SEQUENCE - 9, LAST_SEQUENCE + 1), [0, LAST_SEQUENCE], [LAST_SEQUENCE - 1]],
+    ids=["the last ten", "first and last", "last but one"],
+)
+@pytest.mark.parametrize("clock", [at(0), at(-1)], ids=["now", "a clock behind"])
+def test_the_last_sequence_loses_no_hit(zlog: Caller, sequences: list[int], clock: int) -> None:
+    crafted(zlog, sequences)
+    wide = rule((20, 60))
+    count = len(sequences)
+    for cost in (1, 5, 1):
+        count += cost
+        assert hit(zlog, clock, wide, cost)[:3] == [0, 20, 20 - count]
+        assert hits_of_one_microsecond(zlog, count)
+    refund(zlog, clock, wide, 3)
+    assert hits_of_one_microsecond(zlog, count - 3)
+    assert hit(zlog, clock, wide, 2)[:3] == [0, 20, 21 - count]
+    assert hits_of_one_microsecond(zlog, count - 1)
+    held = Model(state(zlog)[0])
+    assert peek(zlog, clock, wide, 20) == held.call("peek", clock, wide, 20)
+
+
+def test_the_last_sequence_under_strict(zlog: Caller) -> None:
+    crafted(zlog, range(LAST_SEQUENCE - 2, LAST_SEQUENCE + 1))
+    strict = rule((4, 60), strict=True)
+    for _ in range(5):
+        assert hit(zlog, at(0), strict, 3)[0] == 1
+        assert hits_of_one_microsecond(zlog, 4)
+    assert hit(zlog, at(0), replace(strict, penalty_us=SECOND), 3)[0] == 1
+    assert hits_of_one_microsecond(zlog, 4)
+    assert (state(zlog)[1] or 0) - at(60) in (0, 1)  # the hit's own end is later than the penalty's
+
+
+def test_hits_that_have_left_leave_the_key(call: Caller) -> None:
+    for second in range(0, 6000, 60):
+        assert hit(call, at(second), TEN, 7)[0] == 0
+    assert len(stamps_of(call)) <= 10
+    tight = rule((10, 60), gap=5, strict=True)
+    assert not many(call, [(at(7000 + s * 0.1), tight, 1) for s in range(1)])[0][0]
+    many(call, [(at(7000 + s * 0.1), tight, 3) for s in range(1, 200)])
+    assert len(stamps_of(call)) == 10
+
+
+def test_a_thousand_hits_in_memory(call: Caller) -> None:
+    thousand, strict = rule((1000, 60)), rule((1000, 60), strict=True)
+    is_log = call.script.header["algo"] == "LOG"
+    fill(call, thousand, [index / 1000 for index in range(1000)])
+    assert call.client.memory_usage("k", samples=0) <= (11_000 if is_log else 120_000)
+    # hits that come and go leave slack at a list's ends
+    many(call, [(at(1 + index / 1000), strict, 1) for index in range(1700)])
+    assert len(stamps_of(call)) == 1000
+    assert call.client.memory_usage("k", samples=0) <= (12_000 if is_log else 120_000)
+
+
+# -- large ones ---------------------------------------------------------------------------------
+
+BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
+
+
+def test_the_largest_max_and_cost(call: Caller) -> None:
+    limit, cost = BOUNDS[call.script.header["algo"]]
+    wide = rule((limit, 60))
+    for index in range(9):
+        assert hit(call, at(index), wide, cost)[:3] == [0, limit, limit - (index + 1) * cost]
+    assert hit(call, at(9), wide, 4001)[2] == cost - 4001
+    assert hit(call, at(9), wide, cost) == [1, limit, cost - 4001, 51, 60]
+    assert refund(call, at(9), wide, 1) == [0, limit, cost - 4000, -1, 60]
+    assert hit(call, at(10), wide, cost - 4000) == [0, limit, 0, -1, 60]
+    assert hit(call, at(11), replace(wide, strict=True), cost) == [1, limit, 0, 50, 60]
+    # the clock steps far back: all of them are brought to now
+    assert hit(call, at(-1000), wide) == [1, limit, 0, 60, 60]
+    assert refund(call, at(-1000), wide, 20_001) == [0, limit, 20_001, -1, 60]
+    assert hit(call, at(-1000), wide, cost)[:3] == [0, limit, 20_001 - cost] or cost > 20_001
+    assert hit(call, at(-940), wide, cost) == [0, limit, limit - cost, -1, 60]
+    assert refund(call, at(-940), wide, 1_000_000_000) == [0, limit, limit, -1, 0]
+    assert call.client.exists("k") == 0
+
+
+def test_the_longest_window_and_penalty(call: Caller) -> None:
+    longest = Rule(((1, TEN_YEARS_US),), TEN_YEARS_US, True, TEN_YEARS_US, 1000)
+    years_ms = TEN_YEARS_US // 1000
+    assert hit(call, at(0), longest) == [0, 1, 0, -1, years_ms]
+    assert hit(call, at(0) + 1, longest) == [1, 1, 0, years_ms, years_ms]
+    assert state(call) == ([at(0) + 1], at(0) + 1 + TEN_YEARS_US)
+    assert hit(call, at(0) + TEN_YEARS_US, longest) == [1, 1, 0, 1, 1]
+    assert hit(call, at(0) + TEN_YEARS_US + 1, longest) == [0, 1, 0, -1, years_ms]
+
+
+# -- foreign values -----------------------------------------------------------------------------
+
+Make = Callable[[Any], object]
+TYPES: dict[str, Make] = {
+    "string": lambda c: c.set("k", START_US),
+    "hash": lambda c: c.hset("k", "f", "v"),
+    "set": lambda c: c.sadd("k", START_US),
+    "stream": lambda c: c.xadd("k", {"f": "v"}),
+    "hyperloglog": lambda c: c.pfadd("k", "a"),
+    "list": lambda c: c.rpush("k", START_US),
+    "sorted set": lambda c: c.zadd("k", {f"{START_US}-000000": START_US}),
+}
+LISTS: dict[str, Make] = {
+    "words": lambda c: c.rpush("k", "job-1", "job-2"),
+    "one empty": lambda c: c.rpush("k", ""),
+    "short numbers": lambda c: c.rpush("k", "1", "2"),
+    "long numbers": lambda c: c.rpush("k", f"{START_US}0"),
+    "hexadecimal": lambda c: c.rpush("k", "0x34567890123456"),
+    "a float": lambda c: c.rpush("k", "1784000000.12345"),
+    "an exponent": lambda c: c.rpush("k", "17840000000000e2"),
+    "blanks": lambda c: c.rpush("k", " 178400000000000"),
+    "a negative number": lambda c: c.rpush("k", "-5"),
+    "newest foreign": lambda c: c.rpush("k", START_US, "x"),
+    "foreign beside a penalty": lambda c: c.rpush("k", f"-{START_US}", "x"),
+}
+SETS: dict[str, Make] = {
+    "a leaderboard": lambda c: c.zadd("k", {"alice": 10, "bob": 20}),
+    "a negative leaderboard": lambda c: c.zadd("k", {"alice": -5, "bob": 20}),
+    "places": lambda c: c.geoadd("k", (13.36, 38.11, "Palermo")),
+    # rolling-rate-limiter keeps such keys
+    "uuids": lambda c: c.zadd("k", {"0b5bd6b6-4d33-4d4c-8c65-5e1c0d1b4f4e": START_US}),
+    "stamps alone": lambda c: c.zadd("k", {str(START_US): START_US}),
+    "longer": lambda c: c.zadd("k", {f"{START_US}-0000000": START_US}),
+    "no digits": lambda c: c.zadd("k", {f"{START_US}-00000x": START_US}),
+    "newest foreign": lambda c: c.zadd("k", {f"{START_US}-000000": START_US, "x": START_US + 1}),
+    "a penalty's score": lambda c: c.zadd("k", {"x": -START_US}),
+    "foreign beside a penalty": lambda c: c.zadd("k", {f"-{START_US}": -START_US, "x": 1}),
+}
+WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+FOREIGN = [
+    *[("LOG", name, TYPES[name], WRONGTYPE) for name in TYPES if name != "list"],
+    *[("LOG", name, LISTS[name], "the key holds no LOG limiter") for name in LISTS],
+    *[("ZLOG", name, TYPES[name], WRONGTYPE) for name in TYPES if name != "sorted set"],
+    *[("ZLOG", name, SETS[name], "the key holds no ZLOG limiter") for name in SETS],
+]
+EVERY = Rule(((3, 60 * SECOND), (9, 90 * SECOND)), SECOND, True, 600 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "make", "error"), FOREIGN, ids=[f"{row[0]} {row[1]}" for row in FOREIGN]
+)
+def test_foreign_values_are_refused_and_left(
+    client: redis.Redis, algorithm: str, name: str, make: Make, error: str
+) -> None:
+    client.delete("k")
+    call = Caller(client, algorithm)
+    make(client)
+    before = client.dump("k")
+    asks = [(hit, 1), (hit, 0), (hit, 4), (hit, 10), (peek, 1), (refund, 1), (refund, 100)]
+    for asked in (PLAIN, PUNISHED, STRICT, EVERY):
+        for clock in (at(0), at(1), at(-100_000), at(100_000)):
+            for ask, amount in asks:
+                with pytest.raises(redis.ResponseError, match=f" {error}$"):
+                    ask(call, clock, asked, amount)
+    assert client.dump("k") == before
+    assert client.ttl("k") == -1
+
+
+# -- no window ever holds more than max ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ((3, 1.0),),
+        ((50, 1.0),),
+        ((5, 0.3), (9, 1.0), (30, 7.0)),
+        ((40, 7.0), (2, 0.05), (7, 1.0)),
+    ],
+    ids=["3", "50", "three limits", "a burst's limit last"],
+)
+@pytest.mark.parametrize("word", ["", "gap", "strict", "penalty"])
+def test_no_window_ever_holds_more_than_max(
+    call: Caller, limits: tuple[tuple[int, float], ...], word: str
+) -> None:
+    asked = rule(
+        *limits,
+        gap=0.02 if word == "gap" else 0,
+        strict=word == "strict",
+        penalty=0.1 if word == "penalty" else 0,
+    )
+    randoms = random.Random(f"{limits} {word}")
+    steps_us = [0] * 6 + [1] * 3 + [500_000, -20_000] * 2 + [8 * SECOND]
+    hits = []
+    clock = at(0)
+    for _ in range(1500):
+        clock += randoms.choice([*steps_us, *[randoms.randrange(60_000)] * 30])
+        hits.append((clock, asked, randoms.choice([1, 1, 1, 1, 2, 3, 5])))
+    admitted: list[int] = []
+    newest = at(0)  # of all stamps: a step back counts there
+    for (clock, _, cost), reply in zip(hits, many(call, hits), strict=True):
+        now = max(clock, newest)
+        if reply[0] == 0:
+            assert not admitted or now - admitted[-1] >= asked.gap_us
+            admitted += [now] * cost
+        if reply[0] == 0 or (asked.strict and reply[3] > 0):
+            newest = now
+    for limit, window_us in asked.limits:
+        assert len(admitted) > limit
+        for first, beyond in zip(admitted, admitted[limit:], strict=False):
+            assert beyond - first >= window_us
+
+
+# -- the model ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Twin:
+    """One key on the server and its model: every call goes to both, and they must agree.
+
+    The key never ends on the server (the caller persists it), so its end under the injected clock
+    is played: at any time after it the key may be found gone or, if the server's clock stepped,
+    still be there. Under windows no longer than those of the last write both must answer as a key
+    never used; under longer ones a key still there counts what it holds.
+    """
+
+    caller: Caller
+    model: Model = field(default_factory=Model)
+    ends_us: int | None = None  # when the key is gone by the TTL of the last write
+    longest_us: int = 0  # the longest window of that write
+
+    def call(self, mode: str, clock: int, asked: Rule, amount: int) -> list[int]:
+        """The reply."""
+        ended = self.ends_us is not None and clock >= self.ends_us
+        dead_ahead = self.model.too_far_ahead(clock, asked)
+        started_s = time.monotonic()
+        found = self.caller(clock, *asked.argv(mode, amount))
+        expected = self.model.call(mode, clock, asked, amount)
+        assert found == expected
+        if ended and asked.longest_us <= self.longest_us:
+            assert found == Model().call(mode, clock, asked, amount)
+        self._same_state(clock, asked, repaired=dead_ahead and self.model.wrote)
+        if self.model.wrote and self.model.ttl_ms:
+            assert ttl_is(self.caller, self.model.ttl_ms, started_s), self.caller.ttl_ms
+            self.ends_us = clock + self.model.ttl_ms * 1000
+            self.longest_us = asked.longest_us
+        elif not self.model.wrote and mode != "refund":
+            assert self.caller.ttl_ms in (-1, -2)  # not even an EXPIRE
+        return found
+
+    def forget(self) -> None:
+        """DEL."""
+        self.caller.client.delete(self.caller.key)
+        self.model.forget()
+        self.ends_us = None
+
+    def _same_state(self, clock: int, asked: Rule, repaired: bool) -> None:
+        """Hits that have left may be kept or dropped by a write, as may a penalty that is over;
+        the model then holds what the server does."""
+        model = self.model
+        stamps, until = state(self.caller)
+        if not model.wrote:
+            assert (stamps, until) == (model.stamps, model.until)
+            return
+        now = max([clock, *model.stamps[-1:]])
+        edge_us = now - asked.longest_us
+        dead = [stamp for stamp in model.stamps if stamp <= edge_us]
+        kept = [stamp for stamp in stamps if stamp <= edge_us]
+        assert kept == dead[len(dead) - len(kept) :]
+        assert stamps[len(kept) :] == model.stamps[len(dead) :]
+        assert not repaired or not kept
+        if model.until is not None and model.until > now:
+            assert until == model.until
+        else:
+            assert until in (None, model.until)
+        model.stamps, model.until = stamps, until
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call of a random sequence."""
+
+    step: tuple[str, int, int]  # by: microseconds; event: which, and how far beside it
+    mode: str  # hit, peek, refund or del
+    amount: int
+    words: str  # of gap, strict and penalty, those that are said
+    other: int  # another rule, at times
+    sweep: bool  # a key whose time is over is found gone
+
+    def clock(self, clock: int, twin: Twin, asked: Rule) -> int:
+        """The time of this call."""
+        kind, which, beside = self.step
+        if kind == "by":
+            return clock + which
+        stamps = twin.model.stamps
+        times = [stamp + window for stamp in stamps[-8:] for _, window in asked.limits]
+        times += [stamps[-1] + asked.gap_us, stamps[-1] - asked.longest_us] if stamps else []
+        times += [time_us for time_us in (twin.model.until, twin.ends_us) if time_us is not None]
+        return times[which % len(times)] + beside if times else clock
+
+
+WINDOWS_US = [1000, 300_000, 999_999, SECOND, 7 * SECOND]
+STEPS = st.one_of(
+    st.tuples(
+        st.just("by"),
+        st.one_of(
+            st.integers(0, 3),
+            st.integers(0, 400_000),
+            st.integers(0, 3 * SECOND),
+            st.integers(-2 * SECOND, 0),
+            st.sampled_from([20 * SECOND, 600 * SECOND, -30 * SECOND]),
+        ),
+        st.just(0),
+    ),
+    st.tuples(st.just("event"), st.integers(0, 99), st.sampled_from([-1, 0, 0, 1])),
+)
+ASKS = st.builds(
+    Ask,
+    step=STEPS,
+    mode=st.sampled_from(["hit"] * 7 + ["peek"] * 2 + ["refund", "del"]),
+    amount=st.sampled_from([1, 1, 1, 1, 1, 2, 2, 3, 4, 7, 0]),
+    words=st.sampled_from(["", "", "", "gap", "gap", "strict", "penalty", "gap strict penalty"]),
+    other=st.sampled_from([0] * 12 + [1, 2, 3, 4]),
+    sweep=st.booleans(),
+)
+LIMIT = st.tuples(st.integers(1, 6), st.sampled_from(WINDOWS_US))
+LIMITS = st.one_of(
+    [st.lists(LIMIT, min_size=size, max_size=size).map(tuple) for size in (1, 1, 2, 3, 9)]
+)
+
+
+def variant(asked: Rule, other: int) -> Rule:
+    """Another caller's rule for the same key."""
+    (limit, window_us), *rest = asked.limits
+    limits = [
+        asked.limits,
+        ((limit + 2, window_us), *rest),
+        ((max(1, limit - 1), window_us), *rest),
+        ((limit, max(1000, window_us // 3)),),
+        ((limit, window_us * 4), *rest),
+    ][other]
+    return replace(asked, limits=limits)
+
+
+@pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    limits=LIMITS,
+    unit_us=st.sampled_from([1000, SECOND]),
+    gap_us=st.sampled_from([1000, 250_000, SECOND, 7 * SECOND]),
+    penalty_us=st.sampled_from([1000, 400_000, 2 * SECOND, 60 * SECOND]),
+    asks=st.one_of(
+        st.lists(ASKS, min_size=1, max_size=9), st.lists(ASKS, min_size=20, max_size=50)
+    ),
+)
+def test_every_reply_equals_the_models(
+    client: redis.Redis,
+    algorithm: str,
+    limits: tuple[tuple[int, int], ...],
+    unit_us: int,
+    gap_us: int,
+    penalty_us: int,
+    asks: list[Ask],
+) -> None:
+    twin = Twin(Caller(client, algorithm))
+    twin.forget()
+    clock = START_US
+    for ask in asks:
+        asked = variant(Rule(limits, unit_us=unit_us), ask.other)
+        asked = replace(
+            asked,
+            gap_us=min(gap_us, asked.longest_us) if "gap" in ask.words else 0,
+            strict="strict" in ask.words,
+            penalty_us=penalty_us if "penalty" in ask.words else 0,
+        )
+        clock = ask.clock(clock, twin, asked)
+        if ask.mode == "del" or (ask.sweep and twin.ends_us is not None and clock >= twin.ends_us):
+            twin.forget()
+        if ask.mode == "del":
+            continue
+        amount = max(1, ask.amount) if ask.mode == "refund" else ask.amount
+        found = twin.call(ask.mode, clock, asked, amount)
+        # (a look leaves a state that is too far ahead: what it tells holds for a hit now)
+        if found[3] > 0 and not twin.model.too_far_ahead(clock, asked):
+            if ask.mode == "refund":
+                asked, amount = replace(asked, gap_us=0), 1
+            # waiting as told is enough, a whole unit less is not
+            wait_us = found[3] * unit_us
+            assert peek(twin.caller, clock + wait_us, asked, amount)[0] == 0
+            assert peek(twin.caller, clock + wait_us - unit_us, asked, amount)[0] == 1

@@ -1,0 +1,203 @@
+"""The GCRA script against redis-cell's own test table, its end-to-end test and CL.THROTTLE's cases.
+
+Facts from brandur/redis-cell (src/cell/mod.rs `it_rate_limits` and `it_creates_rates_...`,
+tests/e2e.rs): limit = max_burst + 1, emission interval = period / count, rounded down to whole
+nanoseconds. Where this project differs on purpose, the test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.harness import RedisServer
+from tests.scripts.calls import SECOND, START_US, Caller, at
+from tests.scripts.string_models import NS, Ask, Rule, up
+
+MILLISECOND = 1000
+DAY, HOUR, MINUTE = 86_400, 3600, 60
+
+
+@pytest.fixture(scope="module")
+def client(module_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(port=module_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def cell(client: redis.Redis) -> Cell:
+    client.flushall()
+    return Cell(client)
+
+
+class Cell:
+    """CL.THROTTLE on the key `k`, as the proxy turns it into a call of the script."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client: Any = client
+        self.caller = Caller(client, "GCRA")
+
+    def __call__(
+        self,
+        clock_us: int,
+        max_burst: int,
+        count: int,
+        period_s: int,
+        quantity: int = 1,
+        unit: int = SECOND,
+    ) -> list[int]:
+        rule = Rule(max_burst + 1, period_s * SECOND * NS // count)
+        return self.caller(clock_us, *Ask(quantity, unit=unit).argv("GCRA", rule))
+
+
+# -- redis-cell's own ---------------------------------------------------------------------------
+
+# milliseconds since the start, quantity, limited, remaining, retry_after and reset_after in ms;
+# under max_burst 4 at 1 per second
+TABLE = [
+    # more than the limit is never admitted
+    (0, 6, 1, 5, -1, 0),
+    # one after the other, until there is nothing left
+    (0, 1, 0, 4, -1, 1000),
+    (0, 1, 0, 3, -1, 2000),
+    (0, 1, 0, 2, -1, 3000),
+    (0, 1, 0, 1, -1, 4000),
+    (0, 1, 0, 0, -1, 5000),
+    (0, 1, 1, 0, 1000, 5000),
+    (3000, 1, 0, 2, -1, 3000),
+    (3100, 1, 0, 1, -1, 3900),
+    (4000, 1, 0, 1, -1, 4000),
+    (8000, 1, 0, 4, -1, 1000),
+    (9500, 1, 0, 4, -1, 1000),
+    # quantity 0 looks
+    (9500, 0, 0, 4, -1, 1000),
+    # several at once
+    (9500, 2, 0, 2, -1, 3000),
+    # more than what is left
+    (9500, 5, 1, 2, 3000, 3000),
+]
+
+
+def test_redis_cells_own_table(cell: Cell) -> None:
+    for row, (ms, quantity, limited, remaining, retry, reset) in enumerate(TABLE):
+        clock = START_US + ms * MILLISECOND
+        found = cell(clock, 4, 1, 1, quantity, MILLISECOND)
+        assert found == [limited, 5, remaining, retry, reset], row
+
+
+def test_redis_cells_own_table_in_seconds(cell: Cell) -> None:
+    for row, (ms, quantity, limited, remaining, retry, reset) in enumerate(TABLE):
+        found = cell(START_US + ms * MILLISECOND, 4, 1, 1, quantity)
+        retry_s = retry if retry < 0 else up(retry, 1000)
+        assert found == [limited, 5, remaining, retry_s, up(reset, 1000)], row
+
+
+@pytest.mark.parametrize(
+    ("count", "period_s", "emission_ms"),
+    [
+        (24, DAY, HOUR * 1000),
+        (6, HOUR, 600_000),
+        (6, MINUTE, 10_000),
+        (6, 2 * MINUTE, 20_000),
+        (5, 1, 200),
+    ],
+)
+def test_redis_cells_rates(cell: Cell, count: int, period_s: int, emission_ms: int) -> None:
+    # (a rate of zero, which redis-cell refuses in the module, is refused by the proxy)
+    assert cell(at(0), 0, count, period_s, 1, MILLISECOND) == [0, 1, 0, -1, emission_ms]
+    assert cell.client.get("k") == str(START_US * NS + emission_ms * 1_000_000).encode()
+
+
+def test_redis_cells_end_to_end(cell: Cell) -> None:
+    assert cell(at(0), 0, 1, 2, 1) == [0, 1, 0, -1, 2]
+    assert cell(at(0), 0, 1, 2, 1) == [1, 1, 0, 2, 2]
+    assert cell(at(2), 0, 1, 2, 1) == [0, 1, 0, -1, 2]
+
+
+# -- the examples of CL.THROTTLE ----------------------------------------------------------------
+
+
+def test_the_readmes_example(cell: Cell) -> None:
+    assert cell(at(0), 15, 30, 60) == [0, 16, 15, -1, 2]
+
+
+def test_three_a_minute_without_burst(cell: Cell) -> None:
+    assert cell(at(0), 0, 3, 60, 1) == [0, 1, 0, -1, 20]
+    assert cell(at(1), 0, 3, 60, 1) == [1, 1, 0, 19, 19]
+
+
+def test_below_a_millisecond_rounds_up_too(cell: Cell) -> None:
+    # on purpose: redis-cell drops a remainder below a millisecond and would tell 0 s here
+    assert cell(at(0), 4, 500_000, 1, 2) == [0, 5, 3, -1, 1]
+    assert cell(at(0), 4, 500_000, 1, 4) == [1, 5, 3, 1, 1]
+    assert cell(at(0), 4, 500_000, 1, 4, 1) == [1, 5, 3, 2, 4]
+
+
+def test_six_a_second_reset_in_one_second(cell: Cell) -> None:
+    # 6 times 166,666,666 ns, not 1,000,000,002
+    found = [cell(at(0), 5, 6, 1) for _ in range(6)]
+    assert found == [[0, 6, 5 - index, -1, 1] for index in range(6)]
+    assert cell(at(0), 5, 6, 1)[0] == 1
+
+
+def test_quantity_zero_looks_without_writing(cell: Cell) -> None:
+    # on purpose: redis-cell takes the way of an admitted hit and rewrites value and TTL
+    assert cell(at(0), 1, 1, 10, 0) == [0, 2, 2, -1, 0]
+    assert cell.client.exists("k") == 0
+    cell(at(0), 1, 1, 10, 2)
+    cell.client.pexpire("k", 1_000_000)
+    before = cell.client.dump("k")
+    # as in redis-cell, nothing is never too much, even where nothing is left
+    argv = Ask(0).argv("GCRA", Rule(2, 10 * SECOND * NS))
+    sha = cell.caller.script.sha.decode()
+    assert cell.client.evalsha(sha, 1, "k", *argv, START_US) == [0, 2, 0, -1, 20]
+    assert cell.client.dump("k") == before
+    assert cell.client.pttl("k") > 900_000
+
+
+def test_a_quantity_above_the_limit_consumes_nothing(cell: Cell) -> None:
+    cell(at(0), 4, 1, 1, 2)
+    before = cell.client.dump("k")
+    assert cell(at(0), 4, 1, 1, 6) == [1, 5, 3, -1, 2]
+    assert cell.client.dump("k") == before
+
+
+# -- what users of redis-cell ran into ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("max_burst", "count", "period_s"), [(6000, 6000, 1), (1000, 1000, 60)])
+def test_high_rates_persist_the_key_and_never_exceed_the_limit(
+    cell: Cell, max_burst: int, count: int, period_s: int
+) -> None:
+    # redis-cell #50: a TTL cut to whole milliseconds lost the key at once
+    limit, emission_ns = max_burst + 1, period_s * 1_000_000_000 // count
+    clock = START_US
+    for index in range(200):
+        found = cell(clock, max_burst, count, period_s)
+        assert found[0] == 0
+        assert found[2] == limit - 1 if index == 0 else found[2] < limit
+        clock += (index % 3) * emission_ns // NS
+        value = int(cell.client.get("k") or 0)
+        assert value >= clock * NS - 2 * emission_ns
+    assert cell(clock + SECOND * period_s * 2, max_burst, count, period_s, 0)[2] == limit
+
+
+def test_more_than_a_thousand_a_second_is_exact(cell: Cell) -> None:
+    # redis-cell #11, #80
+    assert cell(at(0), 9999, 10_000, 1, 10_000) == [0, 10_000, 0, -1, 1]
+    assert cell(at(0) + 99, 9999, 10_000, 1)[0] == 1
+    assert cell(at(0) + 100, 9999, 10_000, 1)[0] == 0
+
+
+def test_a_live_key_of_redis_cell_is_taken_over_and_handed_back(cell: Cell) -> None:
+    tat_ns = START_US * NS + 2_500_000_001
+    cell.client.set("k", tat_ns, px=2500)
+    assert cell(at(0), 4, 1, 1, 0, MILLISECOND) == [0, 5, 2, -1, 2501]
+    assert cell(at(0), 4, 1, 1, 1, MILLISECOND) == [0, 5, 1, -1, 3501]
+    assert cell.client.get("k") == str(tat_ns + 1_000_000_000).encode()
+    # a key whose time has passed but that is still there, as in the millisecond of its TTL's end
+    cell.client.set("k", START_US * NS - 1)
+    assert cell(at(0), 4, 1, 1) == [0, 5, 4, -1, 1]
