@@ -9,7 +9,8 @@ from typing import Final, cast
 import hiredis
 
 from proxy import replies, scripts
-from proxy.grammar import ALGORITHMS, Grammar
+from proxy.grammar import Grammar
+from proxy.limiters import ALGORITHMS
 
 from .errors import BenchError
 

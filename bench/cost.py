@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from . import calls, load
@@ -21,8 +22,10 @@ _KEY: Final = b"key:" + RANDOM
 _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILINE)
 
 
-def measure(row: Row, plan: Plan, server: int) -> list[Figure]:
-    """Microseconds of each algorithm's hit, admitted and refused, called either way.
+def measure(
+    row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL)
+) -> list[Figure]:
+    """Microseconds of each algorithm's hit, admitted and refused, called in all `ways`.
 
     Raises BenchError.
     """
@@ -31,7 +34,9 @@ def measure(row: Row, plan: Plan, server: int) -> list[Figure]:
         for case, most, keys in (("admitted", b"1000", KEYS), ("refused", b"1", FEW_KEYS)):
             hit = (calls.HIT, _KEY, most, b"3600", b"ALGO", algorithm)
             name = f"{row.name} {algorithm.decode()} {case}"
-            found.append(_cost(Figure(name, row.kind, row.unit, SERVER), hit, keys, plan, server))
+            found.append(
+                _cost(Figure(name, row.kind, row.unit, SERVER), hit, keys, plan, server, ways)
+            )
     return found
 
 
@@ -58,7 +63,9 @@ def space(row: Row, plan: Plan, server: int) -> list[Figure]:
     return found
 
 
-def _cost(figure: Figure, hit: Command, keys: int, plan: Plan, server: int) -> Figure:
+def _cost(
+    figure: Figure, hit: Command, keys: int, plan: Plan, server: int, ways: Sequence[str]
+) -> Figure:
     call = calls.of(hit)
     count = max(1, plan.requests // DEEP)
     prepared = {
@@ -79,7 +86,7 @@ def _cost(figure: Figure, hit: Command, keys: int, plan: Plan, server: int) -> F
             load.rate(server, prepared[column], DEEP, plan.requests, CLIENTS, plan.limit_s)
             return microseconds(client.text(b"INFO", b"commandstats"), column)
 
-    return interleave(figure, (EVALSHA, EVAL), once, plan.repeats, plan.progress)
+    return interleave(figure, ways, once, plan.repeats, plan.progress)
 
 
 def microseconds(info: str, command: str) -> float:

@@ -1,8 +1,8 @@
 -- algo     FIXED
 -- promise  at most max hits from the first one until window later, then anew: up to twice max
 --          across an edge
--- state    F<count>:<start, microseconds since 1970>; during a penalty then ! and the microseconds at
---          which it ends
+-- state    F<count>:<start, microseconds since 1970>; during a penalty then ! and the microseconds
+--          at which it ends
 -- KEYS[1]  the limiter
 -- ARGV[1]  max, hits admitted per window
 -- ARGV[2]  window, microseconds
@@ -26,11 +26,12 @@ local count, start, ends, now, write = 0, clock, 0, clock, false
 local value = redis.pcall('GET', key)
 if value then
   if type(value) == 'table' then return value end
-  local held, since, over = value:match('^F(%d+):(%d+)!?(%d*)$')
-  if not held or #since ~= 16 then
+  local held, since, over = value:match('^F(%d+):(%d+)(.*)$')
+  ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
+  if not ends or #since ~= 16 then
     return redis.error_reply('ERR the key holds no FIXED limiter')
   end
-  count, start, ends = number(held), number(since), number(over) or 0
+  count, start = number(held), number(since)
   if start - clock > window then  -- further ahead than this rule can have put it
     start, write = clock, cost > 0 and mode ~= 'peek'
   end
@@ -48,7 +49,7 @@ if running or cost > 0 and count + cost > limit then
   limited = 1
   if cost <= limit then
     local wait = 0
-    if count + cost > limit then wait = start + window - clock end
+    if cost > 0 and count + cost > limit then wait = start + window - clock end
     if not running and strict and mode ~= 'peek' then
       count, write = math.min(count + cost, 1000000000000000), true
     end

@@ -33,11 +33,12 @@ local level, time, time_ns, ends, write = 0, clock, 0, 0, false
 local value = redis.pcall('GET', key)
 if value then
   if type(value) == 'table' then return value end
-  local held, micros, beyond, over = value:match('^L(%d+):(%d+)(%d%d%d)!?(%d*)$')
-  if not held or #micros ~= 16 then
+  local held, micros, beyond, over = value:match('^L(%d+):(%d+)(%d%d%d)(.*)$')
+  ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
+  if not ends or #micros ~= 16 then
     return redis.error_reply('ERR the key holds no LEAKY limiter')
   end
-  level, time, time_ns, ends = number(held), number(micros), number(beyond), number(over) or 0
+  level, time, time_ns = number(held), number(micros), number(beyond)
   -- further ahead than this rule can have put it
   if time - clock - limit * emission + ceil((time_ns - limit * nanos) / 1000) > 0 then
     time, time_ns, write = clock, 0, cost > 0 and mode ~= 'peek'

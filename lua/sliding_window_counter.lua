@@ -24,11 +24,12 @@ local current, previous, start, ends, now, write = 0, 0, clock, 0, clock, false
 local value = redis.pcall('GET', key)
 if value then
   if type(value) == 'table' then return value end
-  local since, this, before, over = value:match('^C(%d+):(%d+):(%d+)!?(%d*)$')
-  if not since or #since ~= 16 then
+  local since, this, before, over = value:match('^C(%d+):(%d+):(%d+)(.*)$')
+  ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
+  if not ends or #since ~= 16 then
     return redis.error_reply('ERR the key holds no COUNTER limiter')
   end
-  start, current, previous, ends = number(since), number(this), number(before), number(over) or 0
+  start, current, previous = number(since), number(this), number(before)
   if start - clock > window then  -- further ahead than this rule can have put it
     start, write = clock, cost > 0 and mode ~= 'peek'
   end
@@ -53,7 +54,7 @@ if running or cost > 0 and room < cost * window then
   limited = 1
   if cost <= limit then
     local wait, most = 0, limit - cost
-    if room < cost * window then
+    if cost > 0 and room < cost * window then
       if current <= most then
         wait = overlap - floor((most - current) * window / previous)
       else

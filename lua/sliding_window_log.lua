@@ -161,12 +161,14 @@ for _ = 1, 4 do
       call('LTRIM', key, drop + skip, -1)
       length, skip = length - drop, 0
     end
-    if wait == 0 then
+    if wait == 0 and type(done) ~= 'table' then
       remaining, held = remaining - cost, true
-      if type(done) ~= 'table' then break end
+      break
     end
     strict = false
-    oldest = number(call('LINDEX', key, 0))
+    if type(done) ~= 'table' then
+      oldest = number(call('LINDEX', key, 0))
+    end
   elseif penalty then
     ends, write = most(now + penalty, clock + wait), true
     if skip == 1 then call('LTRIM', key, 1, -1) end

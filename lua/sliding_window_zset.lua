@@ -157,12 +157,14 @@ for _ = 1, 4 do
       call('ZREMRANGEBYRANK', key, 0, drop + skip - 1)
       length, skip = length - drop, 0
     end
-    if wait == 0 then
+    if wait == 0 and type(done) ~= 'table' then
       remaining, held = remaining - cost, true
-      if type(done) ~= 'table' then break end
+      break
     end
     strict = false
-    oldest = number(call('ZRANGE', key, 0, 0)[1]:sub(1, 16))
+    if type(done) ~= 'table' then
+      oldest = number(call('ZRANGE', key, 0, 0)[1]:sub(1, 16))
+    end
   elseif penalty then
     ends, write = most(now + penalty, clock + wait), true
     if skip == 1 then call('ZREMRANGEBYRANK', key, 0, 0) end

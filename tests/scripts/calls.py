@@ -38,7 +38,7 @@ class Caller:
         self.script = script_of(algorithm)
         self.key = key
         self.ttl_ms = -2
-        client.script_load(self.script.source)  # type: ignore[arg-type]
+        self.client.script_load(self.script.source)
 
     def __call__(self, clock_us: int | None, *argv: object) -> list[int]:
         """The reply to ARGV `argv`, at `clock_us` (None: the server's own clock).

@@ -1,0 +1,182 @@
+"""python -m bench.costs FILE: what a hit of each ALGO costs, as the table of docs/choosing.md.
+
+Counted on a real server: the commands that a hit calls (MONITOR), its time (INFO commandstats) and
+the memory of its key (MEMORY USAGE). The table replaces what stands between the markers in FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from proxy.replies import bulks
+
+from . import calls, cost, machine, parts
+from .client import TIMEOUT_S, Client
+from .errors import BenchError, UsageError
+from .options import REPEATS, REQUESTS
+from .plan import Plan
+from .progress import Progress, number
+from .rows import COST, ROWS, SPACE, Row
+
+ENGINE: Final = "valkey-9.1"  # what `--upstream embedded:` runs
+BEGIN: Final = re.compile(r"<!-- costs:.*?-->\n")
+END: Final = "<!-- /costs -->"
+CASES: Final = {"admitted": b"1000", "refused": b"1"}  # max, on a key that has one hit
+LIMIT_S: Final = 600.0  # of one run
+
+_CALLED: Final = re.compile(rb'\[\d+ lua\] "(\w+)"')
+_LAST: Final = b"that-was-all"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one ALGO costs: by case the commands called and the microseconds, by hits the bytes."""
+
+    called: Mapping[str, Sequence[str]]
+    took_us: Mapping[str, float]
+    held: Mapping[int, int]
+
+
+def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
+    """The commands that a hit on a key with one live hit calls, in order. Empties the server.
+
+    Raises BenchError.
+    """
+    hit = calls.of((calls.HIT, b"key:%012d" % 0, most, b"3600", b"ALGO", algorithm))
+    with Client(server) as client, socket.create_connection(("127.0.0.1", server)) as monitor:
+        client.ask(b"FLUSHALL")
+        client.ask(b"SCRIPT", b"LOAD", hit.source)
+        client.ask(*hit.evalsha)
+        monitor.settimeout(TIMEOUT_S)
+        monitor.sendall(bulks(b"MONITOR"))
+        seen = monitor.recv(1)  # from here on it sees everything
+        client.ask(*hit.evalsha)
+        client.ask(b"ECHO", _LAST)
+        while _LAST not in seen:
+            data = monitor.recv(1 << 16)
+            if not data:
+                raise BenchError("MONITOR was closed")
+            seen += data
+    return [name.decode().upper() for name in _CALLED.findall(seen)]
+
+
+def held(server: int, plan: Plan) -> dict[str, dict[int, int]]:
+    """By ALGO and number of live hits: the bytes of the key. Empties the server.
+
+    Raises BenchError.
+    """
+    return {
+        figure.name.split()[1]: {
+            hits: round(value)
+            for hits, value in zip(cost.HITS, figure.medians().values(), strict=True)
+        }
+        for figure in cost.space(_row(SPACE), plan, server)
+    }
+
+
+def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
+    """By ALGO and case: the microseconds of a hit. Empties the server. Raises BenchError."""
+    found: dict[tuple[str, str], float] = {}
+    for figure in cost.measure(_row(COST), plan, server, (cost.EVALSHA,)):
+        _, algorithm, case = figure.name.split()
+        found[algorithm, case] = figure.medians()[cost.EVALSHA]
+    return found
+
+
+def costs(server: int, plan: Plan) -> dict[str, Costs]:
+    """Everything, by ALGO. Empties the server. Raises BenchError."""
+    bytes_held, us = held(server, plan), took(server, plan)
+    return {
+        name: Costs(
+            {case: called(server, name.encode(), most) for case, most in CASES.items()},
+            {case: us[name, case] for case in CASES},
+            bytes_held[name],
+        )
+        for name in (algorithm.decode() for algorithm in calls.algorithms())
+    }
+
+
+def table(found: Mapping[str, Costs]) -> str:
+    """The table, in Markdown."""
+    rows = [
+        "| ALGO | an admitted hit calls | µs | a refused hit calls | µs |"
+        + "".join(f" {hits:,} hit{'s' if hits > 1 else ''} |" for hits in cost.HITS),
+        "|---|---|--:|---|--:|" + "--:|" * len(cost.HITS),
+    ]
+    for name, costs in found.items():
+        cells = [name]
+        for case in CASES:
+            words = costs.called[case]
+            cells += [f"{len(words)}: {' '.join(words)}", number(costs.took_us[case])]
+        cells += [f"{costs.held[hits]:,}" for hits in cost.HITS]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def filled(text: str, block: str) -> str:
+    """`text` with `block` between the markers. Raises UsageError if it has none."""
+    begin = BEGIN.search(text)
+    end = text.find(END)
+    if begin is None or end < begin.end():
+        raise UsageError(f"no <!-- costs: ... --> and {END}")
+    return f"{text[: begin.end()]}{block}\n{text[end:]}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and write; the exit code (0 done, 1 failed, 2 wrong usage)."""
+    parser = argparse.ArgumentParser(prog="python -m bench.costs")
+    parser.add_argument("file", type=Path, help="its table of costs is replaced")
+    parser.add_argument("--engine", default=ENGINE, help=f"the server (default {ENGINE})")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of which the median counts")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="hits of one run")
+    args = parser.parse_args(argv)
+    try:
+        text = args.file.read_text()
+        filled(text, "")
+        block = _measured(args.engine, max(1, args.repeats), max(1, args.requests))
+        args.file.write_text(filled(text, block))
+    except UsageError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    except (BenchError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def plan_of(engine: str, repeats: int = 1, requests: int = 1) -> Plan:
+    """What the measurements are given. Raises UsageError if `engine` is not installed."""
+    name, executable = parts.engine(engine)
+    progress = Progress(2)
+    return Plan(name, executable, (), False, repeats, requests, 0, 0, LIMIT_S, True, progress)
+
+
+def _measured(engine: str, repeats: int, requests: int) -> str:
+    plan = plan_of(engine, repeats, requests)
+    facts = machine.machine()  # before our own load
+    with parts.running(plan.executable, ()) as running:
+        found = costs(running[parts.DIRECT].port, plan)
+        server = machine.versions(running)["server"]
+    day = datetime.now(UTC).date().isoformat()
+    told = (
+        f"Measured {day} with {server} on {facts['processor']}, {facts['cores']} cores "
+        f"(load before: {facts['load_before']}): medians of {repeats} runs of {requests:,} hits "
+        f"each, over {number(len(CASES) * len(found))} cases. Keys of 16 bytes."
+    )
+    return f"{table(found)}\n\n{told}"
+
+
+def _row(kind: str) -> Row:
+    return next(row for row in ROWS if row.kind == kind)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

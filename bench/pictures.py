@@ -1,0 +1,132 @@
+"""python -m bench.pictures DIRECTORY: draws how each algorithm treats the same traffic.
+
+The pictures of docs/images: the scripts run on a real server with the clock handed in, so what is
+drawn is what they did, and the same each time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from . import parts, traffic
+from .client import Client
+from .drawing import AHEAD, LEVEL, TOKENS, Picture, draw
+from .errors import BenchError
+
+# The table of pictures: one for each ALGO, then one for each option that changes the picture.
+PICTURES: Final = (
+    Picture(
+        "log",
+        "LOG, the default",
+        "",
+        "Never more than 10 in any 10 s: a hit comes free exactly 10 s after it was admitted.",
+    ),
+    Picture(
+        "zlog",
+        "ZLOG",
+        "ALGO ZLOG",
+        "Answers as LOG does, hit for hit. It keeps a sorted set, so ZRANGE shows when they were.",
+    ),
+    Picture(
+        "fixed",
+        "FIXED",
+        "ALGO FIXED",
+        "The window begins with its first hit and ends 10 s later: "
+        "across its edge, at 10 s, 19 hits pass within 4 s.",
+    ),
+    Picture(
+        "counter",
+        "COUNTER",
+        "ALGO COUNTER",
+        "It spreads the first window's hits evenly over it, though nine of the ten came after 8 s, "
+        "and so admits the next ones too early.",
+    ),
+    Picture(
+        "token",
+        "TOKEN",
+        "ALGO TOKEN",
+        "One token a second flows back, up to 10: a full bucket and what flows in meanwhile.",
+        TOKENS,
+    ),
+    Picture(
+        "leaky",
+        "LEAKY",
+        "ALGO LEAKY",
+        "The same decisions as TOKEN: each hit raises the level by one, one a second drains.",
+        LEVEL,
+    ),
+    Picture(
+        "gcra",
+        "GCRA",
+        "ALGO GCRA",
+        "The same decisions, kept as one time: each hit moves it on by 1 s, to 10 s ahead at most.",
+        AHEAD,
+    ),
+    Picture(
+        "burst",
+        "GCRA with BURST",
+        "ALGO GCRA BURST 3",
+        "A bucket of 3 instead of 10: the same rate, and never more than 3 at once.",
+        TOKENS,
+    ),
+    Picture(
+        "wait",
+        "LEAKY with WAIT",
+        "ALGO LEAKY WAIT 5",
+        "Hits leave one a second. A reply is held for up to 5 s; who would wait longer is refused.",
+        LEVEL,
+    ),
+    Picture("gap", "LOG with GAP", "GAP 0.5", "Between two hits that count lies half a second."),
+    Picture(
+        "and",
+        "LOG with AND",
+        "AND 4 2",
+        "And at most 4 in any 2 s. The line shows the limit that leaves least.",
+    ),
+    Picture(
+        "strict",
+        "LOG with STRICT",
+        "STRICT",
+        "Refused hits count too: who keeps coming faster than the rule stays out, until the pause.",
+    ),
+    Picture(
+        "penalty",
+        "LOG with PENALTY",
+        "PENALTY 10",
+        "The first refusal, at 10.4 s, closes the key for 10 s. Trying meanwhile prolongs nothing.",
+    ),
+)
+
+
+def drawn(client: Client) -> dict[str, str]:
+    """All pictures: file name to SVG. Empties the server. Raises BenchError."""
+    return {
+        f"{picture.name}.svg": draw(picture, traffic.run(client, picture.options))
+        for picture in PICTURES
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the pictures into a directory; the exit code."""
+    if len(argv) != 1 or not Path(argv[0]).is_dir():
+        print("usage: python -m bench.pictures DIRECTORY", file=sys.stderr)
+        return 2
+    try:
+        _, executable = parts.engine(None)
+        with (
+            parts.running(executable, ()) as running,
+            Client(running[parts.DIRECT].port) as client,
+        ):
+            for name, text in drawn(client).items():
+                Path(argv[0], name).write_text(text)
+    except (BenchError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""One traffic under one rule: every hit and its reply, and the limiter's state all along.
+
+The scripts run on a real server with the clock handed in, so 47 seconds of traffic take a moment
+and come out the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from proxy import scripts
+from proxy.grammar import Grammar
+from proxy.limiters import MICROSECONDS, Limiter
+
+from .client import Client, Words
+from .errors import BenchError
+
+MAX: Final = 10  # the rule: MAX hits per WINDOW_S
+WINDOW_S: Final = 10
+SECONDS: Final = 47  # the traffic's length
+STEP_US: Final = 100_000  # how often the state is looked at
+
+_START_US: Final = 1_784_000_000_000_000  # the clock at the traffic's beginning
+_CLOCK_ARGUMENT: Final = 7  # every script takes its clock as ARGV[7]
+
+
+def _every(first_us: int, step_us: int, count: int) -> list[int]:
+    return [first_us + step_us * index for index in range(count)]
+
+
+# When hits arrive, microseconds from the beginning: the parts of the traffic.
+PARTS: Final[tuple[tuple[str, list[int]], ...]] = (
+    (
+        "a burst across an edge",
+        [0, *_every(8_000_000, 200_000, 9), *_every(10_200_000, 200_000, 10)],
+    ),
+    ("12.5 hits per 10 s", _every(13_000_000, 800_000, 20)),
+    ("a pause", []),
+    ("14 at once", _every(39_000_000, 200_000, 14)),
+)
+TRAFFIC: Final = tuple(at_us for _, hits in PARTS for at_us in hits)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One hit: when it came, whether it was admitted, and how long its reply was held."""
+
+    at_us: int
+    admitted: bool
+    held_us: int = 0
+
+    @property
+    def leaves_us(self) -> int:
+        """When its reply came."""
+        return self.at_us + self.held_us
+
+
+@dataclass(frozen=True)
+class State:
+    """What a look at the limiter said at a time: the last one in microseconds."""
+
+    at_us: int
+    limit: int
+    remaining: int
+    reset_us: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """The traffic under one rule. `states` has one for each step, and one after each hit."""
+
+    hits: tuple[Hit, ...]
+    states: tuple[State, ...]
+
+    def admitted(self) -> int:
+        """How many hits were admitted."""
+        return sum(hit.admitted for hit in self.hits)
+
+    def worst(self) -> tuple[int, int]:
+        """The first window of WINDOW_S that admitted most: where it begins, and how many."""
+        times = sorted(hit.leaves_us for hit in self.hits if hit.admitted)
+        counts = [
+            (sum(begin <= time < begin + WINDOW_S * MICROSECONDS for time in times), -begin)
+            for begin in times
+        ]
+        count, begin = max(counts, default=(0, 0))
+        return -begin, count
+
+
+def command(options: str) -> tuple[bytes, ...]:
+    """The hit of the rule with `options`, such as `ALGO GCRA BURST 3`."""
+    return (b"RL.HIT", b"k", b"%d" % MAX, b"%d" % WINDOW_S, *options.encode().split())
+
+
+def run(client: Client, options: str) -> Run:
+    """Send the traffic under the rule with `options`. Empties the server. Raises BenchError."""
+    rule = Grammar(scripts.load()).rule(b"", b"RL.HIT", list(command(options)[1:]))
+    if rule.limiter is None or rule.script is None:
+        raise BenchError(f"{options}: {rule.error.decode().strip()}")
+    client.ask(b"FLUSHALL")
+    client.ask(b"SCRIPT", b"LOAD", rule.script.source)
+    sha = rule.script.sha
+    hit, look = rule.limiter.final(), rule.limiter.look()
+    calls: list[Words] = []
+    kinds: list[tuple[int, bool]] = []
+    for at_us in sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC}):
+        wanted = (False, True, False) if at_us in TRAFFIC else (False,)
+        for is_hit in wanted:
+            calls.append(_call(sha, hit if is_hit else look, is_hit and rule.shapes, at_us))
+            calls.append((b"PERSIST", b"k"))  # the key's real time to live knows another clock
+            kinds.append((at_us, is_hit))
+    replies = cast("list[list[int]]", client.ask_all(calls)[::2])
+    hits: list[Hit] = []
+    states: list[State] = []
+    for (at_us, is_hit), found in zip(kinds, replies, strict=True):
+        if is_hit:
+            hits.append(Hit(at_us, found[0] == 0, found[5] if len(found) > 5 else 0))
+        else:
+            states.append(State(at_us, found[1], found[2], found[4]))
+    return Run(tuple(hits), tuple(states))
+
+
+def _call(sha: bytes, limiter: Limiter, shape: bool, at_us: int) -> Sequence[bytes]:
+    argv = limiter.argv(shape)
+    argv += [b""] * (_CLOCK_ARGUMENT - 1 - len(argv))
+    return (b"EVALSHA", sha, b"1", b"k", *argv, b"%d" % (_START_US + at_us))

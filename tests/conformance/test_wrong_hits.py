@@ -1,0 +1,334 @@
+"""Commands of the family that are refused before Redis is asked, as a client sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command
+
+INTEGER = "ERR value is not an integer or out of range"
+WINDOW = "ERR window is not a valid number of seconds"
+SYNTAX = "ERR syntax error"
+RANGE = "ERR rate or burst out of range"
+BILLION = 1_000_000_000
+TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
+ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
+
+
+def arity(name: str) -> str:
+    return f"ERR wrong number of arguments for '{name}' command"
+
+
+# a command of the family as it is written, and its error
+WRONG = [
+    # the number of arguments
+    ("RL.HIT", arity("rl.hit")),
+    ("RL.HIT k", arity("rl.hit")),
+    ("rl.hit k 10", arity("rl.hit")),
+    ("RL.PEEK", arity("rl.peek")),
+    ("Rl.Peek k 10", arity("rl.peek")),
+    ("RL.REFUND k 10 60", arity("rl.refund")),
+    ("RL.RESET", arity("rl.reset")),
+    ("RL.HELP me", arity("rl.help")),
+    ("CL.THROTTLE k 15 30", arity("cl.throttle")),
+    ("CL.THROTTLE k 15 30 60 1 1", arity("cl.throttle")),
+    ("rl.throttle k 15 30 60 1 MS", arity("rl.throttle")),
+    # numbers
+    ("RL.HIT k 0 60", INTEGER),
+    ("RL.HIT k 010 60", INTEGER),
+    ("RL.HIT k 1000001 60", INTEGER),
+    ("RL.HIT k 100001 60 ALGO ZLOG", INTEGER),
+    ("RL.HIT k 1000000001 60 ALGO TOKEN", INTEGER),
+    ("RL.HIT k 10 60 COST -1", INTEGER),
+    ("RL.HIT k 10 60 COST 100001", INTEGER),
+    ("RL.HIT k 10 60 COST 10001 ALGO zlog", INTEGER),
+    ("RL.HIT k 10 60 BURST 0 ALGO GCRA", INTEGER),
+    ("RL.HIT k 10 60 AND 0 5", INTEGER),
+    ("RL.HIT k 10 60 AND 1000001 5", INTEGER),
+    ("RL.HIT k 10 0.5 MS", INTEGER),
+    ("RL.HIT k 10 60 GAP 61 MS", INTEGER),
+    ("RL.HIT k 10 60 MS WAIT 3600001", INTEGER),
+    ("RL.PEEK k ten 60", INTEGER),
+    ("RL.REFUND k 10 60 0", INTEGER),
+    ("RL.REFUND k 10 60 MS", INTEGER),
+    ("CL.THROTTLE k 1000000000 1 1", INTEGER),
+    ("CL.THROTTLE k 0 0 1", INTEGER),
+    ("CL.THROTTLE k 0 1 0.5", INTEGER),
+    ("RL.THROTTLE k 0 1 1 -1", INTEGER),
+    # times
+    ("RL.HIT k 10 .5", WINDOW),
+    ("RL.HIT k 10 315360000.000001", WINDOW),
+    ("RL.HIT k 10 60 AND 5 1e3", WINDOW),
+    ("RL.PEEK k 10 0.0005", WINDOW),
+    ("RL.REFUND k 10 +5 1", WINDOW),
+    ("RL.HIT k 10 60 GAP 60.000001", "ERR GAP is not a valid number of seconds"),
+    ("RL.PEEK k 10 60 GAP x", "ERR GAP is not a valid number of seconds"),
+    ("RL.HIT k 10 60 PENALTY 0", "ERR PENALTY is not a valid number of seconds"),
+    ("RL.HIT k 10 60 WAIT 3600.1", "ERR WAIT is not a valid number of seconds"),
+    # words
+    ("RL.HIT k 10 60 FOO", SYNTAX),
+    ("RL.HIT k 10 60 COST", SYNTAX),
+    ("RL.HIT k 10 60 COST 1 cost 1", SYNTAX),
+    ("RL.HIT k 10 60 ALGO NOPE", SYNTAX),
+    ("RL.HIT k 10 60 AND 5", SYNTAX),
+    ("RL.HIT k 10 60" + " AND 5 5" * 9, SYNTAX),
+    ("RL.PEEK k 10 60 WAIT 1", SYNTAX),
+    ("RL.PEEK k 10 60 STRICT", SYNTAX),
+    ("RL.PEEK k 10 60 PENALTY 1", SYNTAX),
+    ("RL.REFUND k 10 60 1 COST 1", SYNTAX),
+    ("RL.REFUND k 10 60 1 WAIT 1", SYNTAX),
+    # options of other algorithms
+    ("RL.HIT k 10 60 GAP 1 ALGO GCRA", "ERR GAP is not supported by ALGO GCRA"),
+    ("RL.HIT k 10 60 burst 5", "ERR BURST is not supported by ALGO LOG"),
+    ("RL.HIT k 10 60 ALGO counter STRICT", "ERR STRICT is not supported by ALGO COUNTER"),
+    ("RL.PEEK k 10 60 ALGO LEAKY AND 5 5", "ERR AND is not supported by ALGO LEAKY"),
+    ("RL.REFUND k 10 60 1 BURST 5 ALGO ZLOG", "ERR BURST is not supported by ALGO ZLOG"),
+    # rates
+    ("RL.HIT k 1 315360000 ALGO TOKEN BURST 2", RANGE),
+    ("RL.HIT k 29 315360000 ALGO COUNTER", RANGE),
+    ("RL.PEEK k 1 315360000 ALGO GCRA COST 2", RANGE),
+    ("RL.REFUND k 1 315360000 1 ALGO LEAKY BURST 2", RANGE),
+    ("CL.THROTTLE k 1 1 315360000", RANGE),
+]
+
+
+def wrong(text: str) -> bytes:
+    return command(*text.split(" "))
+
+
+@pytest.fixture
+def direct(redis_server: RedisServer) -> Iterator[Raw]:
+    with redis_server.raw() as raw:
+        yield raw
+
+
+# What a connection has said so far: nothing; hits, that go by lane; what keeps it to a server's
+# connection of its own, for a while or for good; and in which protocol.
+SAID: dict[str, list[tuple[str | int, ...]]] = {
+    "nothing": [],
+    "hits": [("RL.HIT", "warm", 10, 60)] * 3 + [("RL.RESET", "warm")],
+    "WATCH": [("WATCH", "other")],
+    "HELLO 3": [("HELLO", 3)],
+    "FOO": [("FOO",)],
+}
+
+
+@pytest.fixture(params=SAID)
+def client(proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+    with proxy.raw() as raw:
+        for words in SAID[request.param]:
+            assert isinstance(raw.ask(*words), ReplyError) == (words == ("FOO",))
+        yield raw
+
+
+# In MULTI Redis itself is to know of the wrong command. Its error is told apart, and ours put in
+# its place, unless something unknown was sent before.
+in_multi = pytest.mark.parametrize(
+    "client", [said for said in SAID if said != "FOO"], indirect=True
+)
+
+
+def test_one_by_one(client: Raw, direct: Raw) -> None:
+    for text, error in WRONG:
+        assert client.ask(*text.split(" ")) == ReplyError(error), text
+    assert direct.ask("DBSIZE") == 0
+    assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+
+
+def test_in_a_pipeline(client: Raw, direct: Raw) -> None:
+    sent, expected = b"", list[object]()
+    for index, (text, error) in enumerate(WRONG):
+        sent += command("RL.HIT", "hits", 1000, 60) + wrong(text)
+        expected += [[0, 1000, 999 - index, -1, 60], ReplyError(error)]
+        if index % 3 == 0:
+            sent += command("INCR", "n") + wrong(text) + wrong(text)
+            expected += [index // 3 + 1, ReplyError(error), ReplyError(error)]
+    client.send(sent + command("ECHO", "end"))
+    assert [client.reply() for _ in expected] == expected
+    assert client.reply() == b"end"
+    assert direct.ask("DBSIZE") == 2
+
+
+def test_wrong_ones_alone_in_a_pipeline(client: Raw, direct: Raw) -> None:
+    client.send(b"".join(wrong(text) for text, _ in WRONG))
+    for text, error in WRONG:
+        assert client.reply() == ReplyError(error), text
+    assert direct.ask("DBSIZE") == 0
+
+
+def test_inline(client: Raw) -> None:
+    client.send(b"".join(text.encode() + b"\r\n" for text, _ in WRONG))
+    for text, error in WRONG:
+        assert client.reply() == ReplyError(error), text
+    assert client.ask("PING") == "PONG"
+
+
+@in_multi
+def test_in_multi(client: Raw, direct: Raw) -> None:
+    for text, error in WRONG:
+        assert client.ask("MULTI") == "OK"
+        assert client.ask("RL.HIT", "k", 10, 60) == "QUEUED"
+        assert client.ask(*text.split(" ")) == ReplyError(error), text
+        assert client.ask("SET", "s", 1) == "QUEUED"
+        assert client.ask("EXEC") == ABORTED
+    assert direct.ask("DBSIZE") == 0
+    assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+
+
+@in_multi
+def test_in_multi_in_one_write(client: Raw, direct: Raw) -> None:
+    multi, end = command("MULTI"), command("EXEC")
+    hit = command("RL.HIT", "k", 1000, 60)
+    client.send(b"".join(multi + wrong(text) + hit + end + hit for text, _ in WRONG))
+    for index, (text, error) in enumerate(WRONG):
+        assert client.reply() == "OK"
+        assert client.reply() == ReplyError(error), text
+        assert client.reply() == "QUEUED"
+        assert client.reply() == ABORTED
+        assert client.reply() == [0, 1000, 999 - index, -1, 60]
+    assert direct.ask("LLEN", "k") == len(WRONG)
+
+
+@in_multi
+def test_a_discarded_multi(client: Raw) -> None:
+    for text, error in WRONG[::5]:
+        client.send(command("MULTI") + wrong(text) + wrong(text) + command("DISCARD"))
+        expected = ["OK", ReplyError(error), ReplyError(error), "OK"]
+        assert [client.reply() for _ in expected] == expected
+    client.send(command("MULTI") + command("RL.HIT", "k", 10, 60) + command("EXEC"))
+    assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", [[0, 10, 9, -1, 60]]]
+
+
+@pytest.mark.parametrize("client", ["FOO"], indirect=True)
+def test_in_multi_behind_something_unknown(client: Raw, direct: Raw) -> None:
+    for text, _ in WRONG:
+        assert client.ask("MULTI") == "OK"
+        assert isinstance(client.ask(*text.split(" ")), ReplyError)
+        assert client.ask("SET", "s", 1) == "QUEUED"
+        assert client.ask("EXEC") == ABORTED
+    assert direct.ask("DBSIZE") == 0
+
+
+def test_right_options_beside_the_wrong(client: Raw, direct: Raw) -> None:
+    """What the tables above refuse is admitted at its bound."""
+    rows = [
+        ("a 1000000 60 COST 100000", [0, 1000000, 900000, -1, 60]),
+        ("b 100000 60 ALGO ZLOG COST 10000", [0, 100000, 90000, -1, 60]),
+        ("c 1 315360000 ALGO GCRA", [0, 1, 0, -1, 315360000]),
+        ("d 28 315360000 ALGO COUNTER", [0, 28, 27, -1, 630720000]),
+        ("e 10 60 GAP 60", [0, 10, 9, -1, 60]),
+        ("f 10 60" + " AND 5 5" * 8, [0, 5, 4, -1, 5]),
+        ("g 10 60 PENALTY 315360000 STRICT ALGO FIXED", [0, 10, 9, -1, 60]),
+        ("h 10 60 BURST 1000000000 ALGO TOKEN COST 0", RANGE),
+        ("i 1000000 1 BURST 1000000000 ALGO TOKEN COST 0", [0, BILLION, BILLION, -1, 0]),
+    ]
+    for text, expected in rows:
+        answer = client.ask("RL.HIT", *text.split(" "))
+        assert answer == (ReplyError(expected) if isinstance(expected, str) else expected), text
+    assert direct.ask("DBSIZE") == len(rows) - 2
+
+
+# -- names that the family has not -----------------------------------------------------------------
+
+UNKNOWN = [
+    ("RL.FOO",),
+    ("RL.FOO", "a", "b"),
+    ("rl.foo", "k", "10", "60"),
+    ("Rl.Hits", "k", "10", "60"),
+    ("RL.", "k"),
+    ("RL", "HIT", "k", "10", "60"),
+    ("RL.HIT ", "k", "10", "60"),
+    ("RLHIT", "k", "10", "60"),
+    ("CL.HIT", "k", "10", "60"),
+    ("CL.THROTTLE2", "k", "15", "30", "60"),
+    ("RL.FOO", "x" * 200, "y" * 200),
+]
+
+
+def test_an_unknown_name_gets_the_servers_own_error(client: Raw, direct: Raw) -> None:
+    for words in UNKNOWN:
+        own = direct.ask(*words)
+        assert isinstance(own, ReplyError)
+        assert str(own).lower().startswith("err unknown command")
+        assert client.ask(*words) == own
+        client.send(command("PING") + command(*words) + command("RL.HIT", "k", 1000, 60))
+        assert [client.reply() for _ in range(2)] == ["PONG", own]
+        assert isinstance(client.reply(), list)
+
+
+def test_an_unknown_name_aborts_multi(client: Raw, direct: Raw) -> None:
+    for words in UNKNOWN:
+        own = direct.ask(*words)
+        assert client.ask("MULTI") == "OK"
+        assert client.ask("RL.HIT", "k", 10, 60) == "QUEUED"
+        assert client.ask(*words) == own
+        assert client.ask("EXEC") == ABORTED
+    assert direct.ask("DBSIZE") == 0
+
+
+# -- 64 KB -----------------------------------------------------------------------------------------
+
+LIMIT = 65536
+ROWS = {
+    "a hit": ("RL.HIT {} 10 60", [0, 10, 9, -1, 60]),
+    "a look": ("RL.PEEK {} 10 60", [0, 10, 10, -1, 0]),
+    "a refund": ("RL.REFUND {} 10 60 1", [0, 10, 10, -1, 0]),
+    "CL.THROTTLE": ("CL.THROTTLE {} 15 30 60", [0, 16, 15, -1, 2]),
+    "RL.THROTTLE": ("RL.THROTTLE {} 15 30 60", [0, 16, 15, -1, 2]),
+    "RL.RESET": ("RL.RESET {}", 0),
+    "RL.RESET of two": ("RL.RESET a {}", 0),
+    "a wrong hit": ("RL.HIT {} 10", ReplyError(arity("rl.hit"))),
+    "a wrong word": ("RL.HIT k 10 60 {}", ReplyError(SYNTAX)),
+    "a wrong number": ("RL.HIT k {} 60", ReplyError(INTEGER)),
+    "a wrong window": ("RL.HIT k 10 {}", ReplyError(WINDOW)),
+    "RL.HELP": ("RL.HELP {}", ReplyError(arity("rl.help"))),
+}
+
+
+def of_size(text: str, size: int) -> bytes:
+    """The command whose request, all bytes counted, is `size` long."""
+    words: list[bytes | str | int] = [word.encode() for word in text.split(" ")]
+    at = words.index(b"{}")
+    words[at] = b"9" * 60_000
+    words[at] = b"9" * (60_000 + size - len(command(*words)))
+    made = command(*words)
+    assert len(made) == size
+    return made
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_longest_command(client: Raw, row: str) -> None:
+    text, expected = ROWS[row]
+    client.send(of_size(text, LIMIT))
+    assert client.reply() == expected
+    client.send(of_size(text, LIMIT + 1))
+    assert client.reply() == TOO_LONG
+    client.send(command("PING") + of_size(text, LIMIT + 1) + command("ECHO", "x") + wrong("RL.HIT"))
+    assert [client.reply() for _ in range(3)] == ["PONG", TOO_LONG, b"x"]
+    assert client.reply() == ReplyError(arity("rl.hit"))
+
+
+def test_too_many_words(client: Raw, direct: Raw) -> None:
+    direct.ask("SET", "a", 1)
+    client.send(command("RL.RESET", *["a"] * 9000))
+    assert client.reply() == 1
+    direct.ask("SET", "a", 1)
+    client.send(command("RL.RESET", *["a"] * 10_000))
+    assert client.reply() == TOO_LONG
+    further = ["AND", "5", "5"]
+    assert client.ask("RL.HIT", "k", 10, 60, *further * 1000) == ReplyError(SYNTAX)
+    assert client.ask("RL.HIT", "k", 10, 60, *further * 3000) == TOO_LONG
+    assert direct.ask("DBSIZE") == 1
+
+
+@in_multi
+def test_too_long_in_multi(client: Raw, direct: Raw) -> None:
+    for text, _ in ROWS.values():
+        assert client.ask("MULTI") == "OK"
+        client.send(of_size(text, LIMIT + 1))
+        assert client.reply() == TOO_LONG
+        assert client.ask("RL.HIT", "k", 10, 60) == "QUEUED"
+        assert client.ask("EXEC") == ABORTED
+    assert direct.ask("DBSIZE") == 0

@@ -1,0 +1,117 @@
+"""The contract's examples as a client writes them: grammar and script together, clock handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from proxy.grammar import Grammar
+from proxy.limiters import ALGORITHMS
+from tests.harness import RedisServer
+from tests.scripts.calls import SCRIPTS, Caller, at
+
+GRAMMAR = Grammar(SCRIPTS)
+
+
+@pytest.fixture(scope="module")
+def client(module_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(port=module_server.port) as made:
+        yield made
+
+
+def send(client: redis.Redis, seconds: float, command: str) -> list[int]:
+    """The reply to `command` (its key is always k) at this time."""
+    words = command.encode().split()
+    rule = GRAMMAR.rule(b"", words[0], words[1:])
+    assert rule.error == b"" and rule.limiter is not None
+    argv = rule.tail.split(b"\r\n")[1::2]
+    call = Caller(client, rule.limiter.algorithm.name.decode())
+    return call(at(seconds), *argv)
+
+
+# name: lines of (seconds since the first line, command, reply)
+EXAMPLES: dict[str, list[tuple[float, str, list[int]]]] = {
+    "redis-cell on a new key": [(0, "CL.THROTTLE k 15 30 60", [0, 16, 15, -1, 2])],
+    "no burst, one in two seconds": [
+        (0, "CL.THROTTLE k 0 1 2 1", [0, 1, 0, -1, 2]),
+        (0, "CL.THROTTLE k 0 1 2 1", [1, 1, 0, 2, 2]),
+        (2, "CL.THROTTLE k 0 1 2 1", [0, 1, 0, -1, 2]),
+    ],
+    "no burst, three a minute": [
+        (0, "CL.THROTTLE k 0 3 60 1", [0, 1, 0, -1, 20]),
+        (1, "CL.THROTTLE k 0 3 60 1", [1, 1, 0, 19, 19]),
+    ],
+    "half a million a second": [(0, "CL.THROTTLE k 4 500000 1 2", [0, 5, 3, -1, 1])],
+    "the last of six resets in one second": [
+        *[(0.0, "CL.THROTTLE k 5 6 1", [0, 6, left, -1, 1]) for left in range(5, -1, -1)],
+        (0, "CL.THROTTLE k 5 6 1", [1, 6, 0, 1, 1]),
+    ],
+    "a quantity above the limit": [
+        (0, "RL.THROTTLE k 1 1 60 3", [1, 2, 2, -1, 0]),
+        (0, "RL.THROTTLE k 1 1 60 0", [0, 2, 2, -1, 0]),
+        (0, "RL.THROTTLE k 1 1 60 2", [0, 2, 0, -1, 120]),
+    ],
+    "GCRA, several costs": [
+        (0, "RL.HIT k 10 1 ALGO GCRA COST 0", [0, 10, 10, -1, 0]),
+        (0, "RL.HIT k 10 1 ALGO GCRA", [0, 10, 9, -1, 1]),
+        (0, "RL.HIT k 10 1 ALGO GCRA COST 2", [0, 10, 7, -1, 1]),
+        (0, "RL.HIT k 10 1 ALGO GCRA COST 7", [0, 10, 0, -1, 1]),
+    ],
+    "LOG, ten a minute": [
+        (0, "RL.HIT k 10 60", [0, 10, 9, -1, 60]),
+        (10, "RL.HIT k 10 60 COST 2", [0, 10, 7, -1, 60]),
+        (20, "RL.HIT k 10 60 COST 4", [0, 10, 3, -1, 60]),
+        (30, "RL.HIT k 10 60 COST 3", [0, 10, 0, -1, 60]),
+        (50, "RL.HIT k 10 60", [1, 10, 0, 10, 40]),
+        (61, "RL.HIT k 10 60", [0, 10, 0, -1, 60]),
+        (61, "RL.HIT k 10 60", [1, 10, 0, 9, 60]),
+    ],
+    "LOG, a cost that never fits, and a look": [
+        (0, "RL.HIT k 10 120 COST 11", [1, 10, 10, -1, 0]),
+        (0, "RL.HIT k 10 120 COST 5", [0, 10, 5, -1, 120]),
+        (0, "RL.PEEK k 10 120 COST 6", [1, 10, 5, 120, 120]),
+    ],
+    "ten a minute and two in three seconds": [
+        (0, "RL.HIT k 10 60 AND 2 3", [0, 2, 1, -1, 3]),
+        (0, "RL.HIT k 10 60 AND 2 3", [0, 2, 0, -1, 3]),
+        (0, "RL.HIT k 10 60 AND 2 3", [1, 2, 0, 3, 3]),
+        (3, "RL.HIT k 10 60 AND 2 3 COST 2", [0, 2, 0, -1, 3]),
+        (6, "RL.HIT k 10 60 AND 20 3 COST 6", [0, 10, 0, -1, 60]),
+        (9, "RL.HIT k 10 60 AND 2 3", [1, 10, 0, 51, 57]),
+    ],
+    "milliseconds, wherever the word stands": [
+        (0, "RL.HIT k 2 1500 COST 2 MS", [0, 2, 0, -1, 1500]),
+        (0.25, "RL.HIT k 2 1500 MS", [1, 2, 0, 1250, 1250]),
+    ],
+    "COUNTER, an estimate": [
+        (0, "RL.HIT k 100 60 ALGO COUNTER COST 40", [0, 100, 60, -1, 120]),
+        (60, "RL.HIT k 100 60 ALGO COUNTER COST 60", [0, 100, 0, -1, 120]),
+        (75, "RL.HIT k 100 60 ALGO COUNTER COST 10", [0, 100, 0, -1, 105]),
+        (90, "RL.HIT k 100 60 ALGO COUNTER COST 10", [0, 100, 0, -1, 90]),
+        # forty in the window before, eighty in this one
+        (90, "RL.HIT k 100 60 ALGO COUNTER", [1, 100, 0, 2, 90]),
+        (100, "RL.HIT k 100 60 ALGO COUNTER", [0, 100, 5, -1, 80]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(client: redis.Redis, name: str) -> None:
+    client.delete("k")
+    for seconds, command, reply in EXAMPLES[name]:
+        assert send(client, seconds, command) == reply, (seconds, command)
+
+
+@pytest.mark.parametrize("algorithm", [name.decode() for name in ALGORITHMS])
+def test_a_penalty_is_not_prolonged_by_tries(client: redis.Redis, algorithm: str) -> None:
+    client.delete("k")
+    command = f"RL.HIT k 3 60 ALGO {algorithm} PENALTY 600"
+    replies = {seconds: send(client, seconds, command) for seconds in range(0, 600, 10)}
+    first = next(seconds for seconds, reply in replies.items() if reply[0] == 1)
+    assert first <= 50
+    for seconds in range(first, 600, 10):
+        assert replies[seconds][:4] == [1, 3, 0, first + 600 - seconds]
+    assert send(client, first + 599, command)[:4] == [1, 3, 0, 1]
+    assert send(client, first + 600, command)[:2] == [0, 3]
