@@ -214,6 +214,8 @@ class Waiter:
         if found[0] == 1:
             found[3] = max(found[3], self._waiting.needs_us(self.where))
             self._refuse(found)
+        elif self._waiting.is_head(self):
+            self._put(_FINAL)  # those before it have left meanwhile
         else:
             self._leave(self._waiting.overtaking(self.where, self._rule, found))
 

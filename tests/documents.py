@@ -1,0 +1,124 @@
+"""What the pages of docs/ show: their fenced blocks, tables and links.
+
+A `redis` block is a session with an empty server: `> ` before each command, its reply below, as
+`shown` writes it. `# 2 seconds later` is a pause; other lines that begin with # are remarks.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.harness import ROOT, ReplyError
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PAUSE = re.compile(r"# (\d+(?:\.\d+)?) seconds? later")
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, text and the line of the page on which it begins."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+@dataclass
+class Step:
+    """A command of a `redis` block, the reply shown below it, and the pause before it."""
+
+    words: list[str]
+    pause_s: float = 0.0
+    shown: list[str] = field(default_factory=list)
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page."""
+    text = page.read_text()
+    return [
+        Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
+        for match in _FENCED.finditer(text)
+    ]
+
+
+def steps(block: Block) -> list[Step]:
+    """The commands of a `redis` block."""
+    found: list[Step] = []
+    pause_s = 0.0
+    for line in block.text.splitlines():
+        if (pause := _PAUSE.match(line)) is not None:
+            pause_s += float(pause[1])
+        elif line.startswith("> "):
+            found.append(Step(shlex.split(line[2:]), pause_s))
+            pause_s = 0.0
+        elif line.strip() and not line.startswith("#"):
+            assert found, f"{block}: a reply before the first command"
+            found[-1].shown.append(line.rstrip())
+    return found
+
+
+def shown(reply: object) -> list[str]:
+    """A reply as the pages write it: numbers of an array on one line, else as redis-cli does."""
+    if isinstance(reply, ReplyError):
+        return [f"(error) {reply}"]
+    if reply is None:
+        return ["(nil)"]
+    if isinstance(reply, int):
+        return [f"(integer) {reply}"]
+    if isinstance(reply, bytes):
+        return [f'"{reply.decode()}"']
+    if isinstance(reply, list):
+        if not reply:
+            return ["(empty array)"]
+        if all(isinstance(part, int) for part in reply):
+            return [" ".join(str(part) for part in reply)]
+        found: list[str] = []
+        for number, part in enumerate(reply, 1):
+            head = f"{number}) "
+            for line in shown(part):
+                found.append(head + line)
+                head = " " * len(head)
+        return found
+    return [str(reply)]
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    """The cells of the table whose first line begins with `head`, without head and rule."""
+    lines = text[text.index("\n" + head) + 1 :].splitlines()
+    found: list[list[str]] = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return found[2:]
+
+
+def outside(page: Path) -> str:
+    """The text of a page without its fenced blocks."""
+    return _FENCED.sub("", page.read_text())
+
+
+def links(page: Path) -> list[str]:
+    """Where the links and pictures of a page lead, the web left aside."""
+    text = outside(page)
+    found = re.findall(r"\]\(([^)\s]+)\)", text)
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = outside(page)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        found.add(re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-"))
+    return found

@@ -1,0 +1,221 @@
+"""The pages of docs/: each command shown is run, its reply compared, and so are the other claims
+that can be: the pictures, the table of costs, the answers over HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from bench import calls, costs, pictures, traffic
+from bench.client import Client
+from proxy import scripts
+from tests import documents, harness
+from tests.documents import Block
+from tests.harness import ROOT, Proxy, RedisServer
+
+QUICK_S = 0.3  # a block that took longer than its pauses and so much was run on a busy machine
+ATTEMPTS = 5
+CHOOSING = ROOT / "docs" / "choosing.md"
+HTTP = ROOT / "docs" / "http.md"
+IMAGES = ROOT / "docs" / "images"
+
+SESSIONS = [
+    block for page in documents.PAGES for block in documents.blocks(page) if block.language == "redis"
+]
+
+
+@pytest.fixture(scope="module")
+def server(one_engine: str) -> Iterator[RedisServer]:
+    """One server for what is read from a server."""
+    with harness.server(one_engine) as made:
+        yield made
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+def session(block: Block, proxy: Proxy) -> tuple[list[tuple[str, list[str]]], float]:
+    """What a block's commands are answered, and how many seconds went by that it doesn't tell of."""
+    found: list[tuple[str, list[str]]] = []
+    began = time.monotonic()
+    told_s = 0.0
+    with proxy.raw() as raw:
+        for step in documents.steps(block):
+            time.sleep(step.pause_s)
+            asked = time.monotonic()
+            reply = raw.ask(*step.words)
+            told_s += step.pause_s
+            if "WAIT" in step.words:
+                told_s += time.monotonic() - asked
+            found.append((" ".join(step.words), documents.shown(reply)))
+    return found, time.monotonic() - began - told_s
+
+
+@pytest.mark.parametrize("block", SESSIONS, ids=str)
+def test_each_reply_is_as_shown(block: Block, redis_server: RedisServer, proxy: Proxy) -> None:
+    wanted = [(" ".join(step.words), step.shown) for step in documents.steps(block)]
+    assert wanted, f"{block} has no command"
+    for attempt in range(1, ATTEMPTS + 1):
+        with redis_server.raw() as raw:
+            raw.ask("FLUSHALL")
+        found, extra_s = session(block, proxy)
+        if found == wanted or extra_s < QUICK_S or attempt == ATTEMPTS:
+            assert found == wanted
+            return
+
+
+def test_there_are_sessions() -> None:
+    assert len(SESSIONS) > 20
+
+
+# -- over HTTP -------------------------------------------------------------------------------------
+
+
+def functions() -> dict[str, Any]:
+    """What the Python block of http.md defines."""
+    (block,) = [block for block in documents.blocks(HTTP) if block.language == "python"]
+    found: dict[str, Any] = {}
+    exec(block.text, found)
+    return found
+
+
+def answers() -> list[tuple[dict[str, Any], str]]:
+    """The examples of http.md: what goes into the function, and the answer shown."""
+    text = HTTP.read_text()
+    found = re.findall(r"<!-- (\{.*\}) -->\n```http\n(.*?)```", text, re.DOTALL)
+    assert len(found) == text.count("```http")
+    return [(json.loads(given), shown) for given, shown in found]
+
+
+@pytest.mark.parametrize(("given", "shown"), answers())
+def test_each_answer_is_what_the_function_makes(given: dict[str, Any], shown: str) -> None:
+    status, fields = functions()["rate_limit"](given["reply"], given["policies"], given["now"])
+    head, _, body = shown.partition("\n\n")
+    first, *lines = head.splitlines()
+    assert first == f"HTTP/1.1 {status or 200} {phrase(status or 200)}"
+    told = dict(line.split(": ", 1) for line in lines)
+    if body:
+        assert told.pop("Content-Type") == "application/problem+json"
+        assert json.loads(body)["status"] == status
+        assert set(json.loads(body)["violated-policies"]) <= set(given["policies"])
+    assert told == fields
+    assert list(told) == list(fields)
+
+
+def phrase(status: int) -> str:
+    """The reason phrase of RFC 9110, which Python before 3.13 has from an older one."""
+    return "Content Too Large" if status == 413 else HTTPStatus(status).phrase
+
+
+REPLIES = [
+    ("RL.HIT k 3 60", 3, 60, 1),
+    ("RL.HIT k 3 60", 3, 60, 4),
+    ("RL.HIT k 3 60 COST 4", 3, 60, 1),
+    ("RL.HIT k 100 60 ALGO GCRA BURST 20", 20, 12, 30),
+    ("RL.HIT k 3 60 PENALTY 600", 3, 60, 4),
+    ("RL.PEEK k 3 60", 3, 60, 1),
+]
+
+
+@pytest.mark.parametrize(("command", "quota", "window", "times"), REPLIES)
+def test_the_fields_of_real_replies_are_valid(
+    command: str, quota: int, window: int, times: int, proxy: Proxy
+) -> None:
+    """By the draft: integers that are not negative, t not after Retry-After, r not above q."""
+    with proxy.raw() as raw:
+        for _ in range(times):
+            reply = raw.ask(*command.split())
+    assert isinstance(reply, list)
+    status, fields = functions()["rate_limit"](reply, {"a": (quota, window)}, 1_784_000_000.5)
+    policy = re.fullmatch(r'"a";q=(\d+);w=([1-9]\d*)', fields["RateLimit-Policy"])
+    limit = re.fullmatch(r'"a";r=(\d+)(?:;t=([1-9]\d*))?', fields["RateLimit"])
+    assert policy is not None
+    assert limit is not None
+    assert int(limit[1]) <= int(policy[1])
+    assert (status == 0) == (reply[0] == 0)
+    assert ("Retry-After" in fields) == (status == 429)
+    if status == 429:
+        assert fields["Retry-After"] == limit[2] == str(reply[3])
+    assert all(value.isdigit() for name, value in fields.items() if name.startswith("X-"))
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def test_the_pictures_are_what_the_scripts_do(server: RedisServer) -> None:
+    with Client(server.port) as client:
+        drawn = pictures.drawn(client)
+    assert drawn.keys() == {path.name for path in IMAGES.iterdir()}
+    for name, text in drawn.items():
+        assert (IMAGES / name).read_text() == text, "run: python -m bench.pictures docs/images"
+
+
+def test_what_is_said_of_the_pictures(server: RedisServer) -> None:
+    """The figures that choosing.md and the pictures' own sentences give in words."""
+    with Client(server.port) as client:
+        runs = {
+            picture.name: traffic.run(client, picture.options) for picture in pictures.PICTURES
+        }
+    fullest = {name: run.worst()[1] for name, run in runs.items()}
+    assert fullest["log"] == fullest["zlog"] == fullest["wait"] == traffic.MAX
+    assert (fullest["fixed"], fullest["counter"], fullest["token"]) == (19, 16, 19)
+    assert fullest["burst"] == 12
+    assert runs["zlog"] == runs["log"]
+    assert runs["token"].hits == runs["leaky"].hits == runs["gcra"].hits
+    text = re.sub(r"\s+", " ", CHOOSING.read_text())
+    for count in ("19 in 10 seconds", "16 in 10 seconds", "12 in 10 seconds"):
+        assert count in text
+
+
+# -- costs -----------------------------------------------------------------------------------------
+
+
+def table() -> dict[str, list[str]]:
+    """The rows of the table of costs by ALGO."""
+    rows = documents.rows(CHOOSING.read_text(), "| ALGO | an admitted hit calls")
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_the_table_of_costs_has_every_algorithm() -> None:
+    assert list(table()) == [name.decode() for name in calls.algorithms()]
+    text = CHOOSING.read_text()
+    assert costs.filled(text, text[costs.BEGIN.search(text).end() : text.index(costs.END) - 1]) == text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("algorithm", list(table()))
+def test_the_calls_of_a_hit_are_those_of_the_table(
+    algorithm: str, module_server: RedisServer
+) -> None:
+    cells = table()[algorithm]
+    for case, cell in zip(costs.CASES, (cells[0], cells[2]), strict=True):
+        found = costs.called(module_server.port, algorithm.encode(), costs.CASES[case])
+        assert cell == f"{len(found)}: {' '.join(found)}"
+
+
+@pytest.mark.parametrize("algorithm", list(table()))
+def test_the_header_of_the_script_says_the_same(algorithm: str) -> None:
+    (script,) = [one for one in scripts.load().values() if one.header["algo"] == algorithm]
+    told = re.fullmatch(r"admitted: ([A-Z ]+).*?; refused: ([A-Z ]+), and no write.*", script.header["cost"])
+    assert told is not None
+    cells = table()[algorithm]
+    for words, cell in zip(told.groups(), (cells[0], cells[2]), strict=True):
+        assert Counter(words.split()) == Counter(cell.split()[1:])
+
+
+def test_the_bytes_of_a_key_are_those_of_the_table() -> None:
+    if costs.ENGINE not in harness.engines():
+        pytest.skip(f"measured with {costs.ENGINE}, which is not here")
+    with harness.server(costs.ENGINE) as made:
+        found = costs.held(made.port, costs.plan_of(costs.ENGINE))
+    for algorithm, cells in table().items():
+        told = [int(cell.replace(",", "")) for cell in cells[4:]]
+        for now, before in zip(found[algorithm].values(), told, strict=True):
+            assert abs(now - before) <= max(16, 0.04 * before), (algorithm, now, before)

@@ -1,0 +1,139 @@
+"""The pages of docs/ lead somewhere, leave out nothing, and say what the tables of the code say."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import costs, pictures
+from bench.errors import UsageError
+from proxy.grammar import OPTIONS
+from proxy.limiters import ALGORITHMS
+from tests import documents
+from tests.documents import PAGES
+from tests.harness import ROOT, ReplyError
+
+DOCS = ROOT / "docs"
+CHOOSING = (DOCS / "choosing.md").read_text()
+INDEX = (DOCS / "index.md").read_text()
+WORDS = ("COST", "BURST", "GAP", "STRICT", "PENALTY", "WAIT", "AND")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: documents.Path) -> None:
+    for link in documents.links(page):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            assert anchor in documents.anchors(target), f"{page.name}: {link}"
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = {link.partition("#")[0] for link in documents.links(DOCS / "index.md")}
+    assert {page.name for page in PAGES} - {"index.md"} <= listed
+
+
+def test_every_page_has_one_title_and_short_lines() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        assert re.match(r"# \S", text), page.name
+        outside = documents.outside(page)
+        assert len(re.findall(r"^# ", outside, re.MULTILINE)) == 1, page.name
+        for line in outside.splitlines():
+            assert len(line) <= 115 or line.startswith(("|", "Measured", "<!--", "![")), line
+
+
+def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:
+    table = documents.rows(CHOOSING, "| if you want")
+    chosen = " ".join(row[1] for row in table)
+    for name in ALGORITHMS:
+        assert name.decode() in chosen
+        assert f"images/{name.decode().lower()}.svg" in CHOOSING
+
+
+def test_every_picture_is_shown() -> None:
+    shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.]+)\)", CHOOSING))
+    assert shown == {f"{picture.name}.svg" for picture in pictures.PICTURES}
+    assert shown == {path.name for path in (DOCS / "images").iterdir()}
+
+
+@pytest.mark.parametrize("picture", pictures.PICTURES, ids=lambda picture: picture.name)
+def test_a_picture_can_be_read_by_everybody(picture: pictures.Picture) -> None:
+    root = ElementTree.parse(DOCS / "images" / f"{picture.name}.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    ids = {child.get("id"): child for child in root if child.get("id")}
+    assert root.get("role") == "img"
+    labels = [ids[name] for name in str(root.get("aria-labelledby")).split()]
+    assert [label.tag for label in labels] == [f"{space}title", f"{space}desc"]
+    assert all(label.text for label in labels)
+    style = root.findtext(f"{space}style")
+    assert style is not None
+    assert "prefers-color-scheme:dark" in style
+
+
+def test_the_table_of_options_is_the_codes() -> None:
+    table = {row[0]: row[1:] for row in documents.rows(CHOOSING, "| ALGO | COST")}
+    assert list(table) == [name.decode() for name in ALGORITHMS]
+    for name, algorithm in ALGORITHMS.items():
+        *marks, most, cost = table[name.decode()]
+        assert len(marks) == len(WORDS)
+        for word, mark in zip(WORDS, marks, strict=True):
+            assert mark == ("yes" if word.encode() in algorithm.options else "")
+        assert (most, cost) == (f"{algorithm.max_hits:,}", f"{algorithm.max_cost:,}")
+
+
+def test_every_option_is_explained() -> None:
+    for word in {word.decode() for words in OPTIONS.values() for word in words} - {"ALGO"}:
+        assert re.search(rf"^#+ .*\b{word}\b", CHOOSING, re.MULTILINE), word
+
+
+def test_the_table_of_costs_is_put_between_its_markers() -> None:
+    text = "a\n<!-- costs: x -->\nold\n<!-- /costs -->\nb\n"
+    assert costs.filled(text, "new") == text.replace("old", "new")
+    for wrong in ("", "<!-- costs: x -->\n", "<!-- /costs -->\n<!-- costs: x -->\n"):
+        with pytest.raises(UsageError):
+            costs.filled(wrong, "new")
+
+
+def test_the_costs_are_told_in_figures_with_three_digits() -> None:
+    one = costs.Costs(
+        {"admitted": ["TIME", "GET", "SET"], "refused": ["TIME", "GET"]},
+        {"admitted": 4.256, "refused": 12.34},
+        {1: 72, 10: 72, 100: 72, 1000: 10208},
+    )
+    assert costs.table({"GCRA": one}).splitlines()[2] == (
+        "| GCRA | 3: TIME GET SET | 4.26 | 2: TIME GET | 12.3 | 72 | 72 | 72 | 10,208 |"
+    )
+
+
+# -- how the pages are read ------------------------------------------------------------------------
+
+
+def test_a_session_is_read_as_it_is_written(tmp_path: documents.Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# T\n\n```redis\n> SET k 'a b'\nOK\n# 1.5 seconds later\n# a remark\n> GET k\n```\n")
+    (block,) = documents.blocks(page)
+    assert str(block) == "page.md:3"
+    first, second = documents.steps(block)
+    assert (first.words, first.pause_s, first.shown) == (["SET", "k", "a b"], 0.0, ["OK"])
+    assert (second.words, second.pause_s, second.shown) == (["GET", "k"], 1.5, [])
+
+
+@pytest.mark.parametrize(
+    ("reply", "lines"),
+    [
+        ([0, 5, 4, -1, 60], ["0 5 4 -1 60"]),
+        (3, ["(integer) 3"]),
+        ("OK", ["OK"]),
+        (None, ["(nil)"]),
+        (b"x", ['"x"']),
+        ([], ["(empty array)"]),
+        ([[0, 1], b"x", [b"a", b"b"]], ["1) 0 1", '2) "x"', '3) 1) "a"', '   2) "b"']),
+        (ReplyError("ERR no"), ["(error) ERR no"]),
+    ],
+)
+def test_how_a_reply_is_shown(reply: object, lines: list[str]) -> None:
+    assert documents.shown(reply) == lines
