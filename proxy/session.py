@@ -160,6 +160,7 @@ class Session:
         "_call_head",
         "_call_tail",
         "_closing",
+        "_deciding",
         "_discarding",
         "_expanded",
         "_eof",
@@ -207,6 +208,7 @@ class Session:
         self._closing = False  # nothing more of the client's is taken
         # the private connection
         self._answers = Answers(self.state, self.to_client)
+        self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
         self._lane: Lane | None = None
@@ -509,6 +511,8 @@ class Session:
         if slot is None:
             self._answers.expect_one()
             return
+        if slot.kind in (s.S_SELECT, s.S_RESET, s.S_EXEC, s.S_DISCARD):
+            self._deciding = True
         self._answers.expect(slot)
         if not self._settings.base_db or not self._answers.counting() or code != COMMAND:
             return
@@ -568,12 +572,12 @@ class Session:
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
             return
-        if call.rule.waits and self._answers.can_count():
-            if self._answers.quiescent() and self._call_count == 0:
-                self._hold(call)
-            else:
-                requests.rewind(requests.start)
-                self.wait = WAIT_QUIET
+        if (call.rule.waits or self._settings.waiting.count > 0) and self._must_be_quiet(call):
+            requests.rewind(requests.start)
+            self.wait = WAIT_QUIET
+            return
+        if call.rule.waits and self._answers.can_count() and not state.quitting:
+            self._hold(call)
             return
         self._send_in_place(call)
         sent_as = b"eval" if call.rule.script is not None else b"del"
@@ -610,6 +614,16 @@ class Session:
 
     # -- hits that wait ---------------------------------------------------------------------------
 
+    def _must_be_quiet(self, call: Call) -> bool:
+        """Whether a hit waits for the replies before it: it may be held, or they decide in which
+        queue it is, or whether it is part of a transaction.
+        """
+        answers = self._answers
+        rule = call.behind or call.rule
+        if not rule.takes or answers.quiescent() or not answers.counting():
+            return False
+        return self._deciding or (rule.waits and answers.can_count())
+
     def _hold(self, call: Call) -> None:
         """The client gets the reply of `call` when its turn has come, or when its time is over."""
 
@@ -629,6 +643,8 @@ class Session:
             self._fall_in(call)  # too many wait already
             self._send_in_place(call)
             return
+        if self._eof:
+            waiter.expire()  # see receive_eof()
         self._waiter = waiter
         self._call_head = self._call_tail = call
         self._call_count = 1
@@ -642,7 +658,8 @@ class Session:
             return
         call.waiter = waiter
         self.now = max(self.now, self._settings.waiting.clock())
-        if self._may_use_lane():
+        # (it may be long until the next question, and that long the connection is silent)
+        if self.now - self._last_private < self._settings.refresh_s / 2 and self._may_use_lane():
             lane = self._lane
             assert lane is not None
             lane.submit(call)
@@ -735,7 +752,7 @@ class Session:
             return
         wait = self.wait
         if self._call_count == 0:
-            quiet = wait == WAIT_QUIET and self._answers.quiescent()
+            quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
             if quiet or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route()
         elif wait == WAIT_LANE and self._call_count <= MAX_ON_LANE // 2:
@@ -804,6 +821,8 @@ class Session:
             answers.pass_pushes()
             self._emit_calls()
         answers.answer()
+        if answers.quiescent():
+            self._deciding = False
         if self._asked is not None:
             self._asked_answered(self._asked)
         if answers.identity_moved:

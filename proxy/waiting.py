@@ -105,6 +105,10 @@ class Waiter:
         does = self._does
         if does == _GONE:
             return
+        if self._reply:  # it was asked for the connection's sake, whatever the answer
+            self._does = _HELD
+            self._sleep_held()
+            return
         self._does = _SLEEPING
         if not frame.startswith(b"*"):
             self._leave(frame)
@@ -153,11 +157,14 @@ class Waiter:
 
     def _fired(self) -> None:
         self._cancel = None
-        if self._does == _HELD:
-            if self._waiting.clock() < self.due:
-                self._set_timer(self.due)
-                return
-            self._leave(self._reply)
+        if self._reply:
+            now = self._waiting.clock()
+            if now >= self.due:
+                self._leave(self._reply)  # (an answer that is still to come is for nobody)
+            else:
+                if self._does == _HELD and now >= self._keep_at:
+                    self._put(_KEEP)
+                self._sleep_held()
         elif self._does == _SLEEPING:
             self._go_on()
         self._pump()
@@ -197,9 +204,14 @@ class Waiter:
             self._does = _HELD
             self._reply = reply
             self.due = self._waiting.clock() + held_us / MICROSECONDS
-            self._set_timer(self.due)
+            self._sleep_held()
         else:
             self._leave(reply)
+
+    def _sleep_held(self) -> None:
+        """Until its reply is due, or its connection has been silent for long."""
+        self._stop_timer()
+        self._set_timer(min(self.due, self._keep_at) if self._does == _HELD else self.due)
 
     def _refuse(self, found: list[int]) -> None:
         """Redis would refuse it, with `found`."""

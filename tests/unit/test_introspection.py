@@ -431,7 +431,7 @@ LISTS: list[tuple[bytes, bytes, set[bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "word", "expected"), LISTS, ids=str)
+@pytest.mark.parametrize(("kind", "word", "expected"), LISTS)
 def test_list_filterby(kind: bytes, word: bytes, expected: set[bytes]) -> None:
     assert set(listed(b"FILTERBY", kind, word)) == expected
     assert set(listed(b"filterby", kind, word, native=True)) == expected - {b"cl.throttle"}

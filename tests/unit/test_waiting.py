@@ -995,14 +995,53 @@ def test_a_shaped_refusal_leaves_its_mark() -> None:
     assert bench.over()
 
 
-def test_those_who_are_held_ask_nothing() -> None:
-    """Their reply is due within an hour: whoever wants its connection kept that long sends PING."""
-    bench = Bench(keep_s=1.0)
-    one = bench.wait(SHAPED)
-    one.answer(says(0, 10, 5, -1, 100_000, 4_000_000))
-    bench.clock.advance(3.9)
-    assert one.questions == ["attempt"]
-    assert bench.clock.fired == 0
+@pytest.mark.parametrize("frame", [*ERRORS, refused(1_000_000), ADMITTED])
+def test_those_who_are_held_keep_their_connections(frame: bytes) -> None:
+    bench = Bench()
+    one = bench.wait("10 1000 ALGO LEAKY WAIT 100")
+    one.answer(says(0, 10, 5, -1, 100_000, 100_000_000))
+    for _ in range(3):
+        bench.clock.advance(29.99)
+        assert one.question == ""
+        bench.clock.advance(0.01)
+        assert one.question == "look"
+        assert one.all_moved()
+        one.answer(frame)  # it is admitted, whatever that says
+        assert len(bench.clock.live()) == 1
+    bench.clock.advance(9.99)
+    assert one.told == []
+    bench.clock.advance(0.01)
+    assert reply(one) == [0, 10, 5, -1, 1]
+    assert one.questions == ["attempt"] + ["look"] * 3
+    assert bench.over()
+
+
+def test_a_held_one_is_answered_in_time_whether_or_not_its_question_is() -> None:
+    bench = Bench()
+    one = bench.wait("10 1000 ALGO LEAKY WAIT 100")
+    one.answer(says(0, 10, 5, -1, 100_000, 31_000_000))
+    bench.clock.advance(30)
+    assert one.question == "look"
+    one.lose()
+    assert one.questions == ["attempt", "look", "look"]
+    bench.clock.advance(1)
+    assert reply(one) == [0, 10, 5, -1, 1]
+    assert bench.over()
+    one.answer(ERRORS[0])
+    one.waiter.unsent()
+    assert len(one.told) == 1
+    assert bench.over()
+
+
+def test_a_held_one_that_leaves_with_a_question_under_way() -> None:
+    bench = Bench()
+    one = bench.wait("10 1000 ALGO LEAKY WAIT 100")
+    one.answer(says(0, 10, 5, -1, 100_000, 31_000_000))
+    bench.clock.advance(30)
+    one.waiter.cancel()
+    one.answer(ERRORS[0])
+    assert one.told == []
+    assert bench.over()
 
 
 @pytest.mark.parametrize("frame", ERRORS)

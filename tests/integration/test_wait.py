@@ -1,0 +1,705 @@
+"""WAIT with real servers and clients: order, rate, and what becomes of those who wait when something
+goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import select
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import by_lane, client_list, lanes, private, started
+
+SECOND_US = 1_000_000
+
+
+@pytest.fixture
+def server(one_engine: str, kept: RedisServer) -> RedisServer:
+    """The one engine's server, empty."""
+    with kept.raw() as raw:
+        raw.ask("FLUSHALL")
+        raw.ask("CONFIG", "RESETSTAT")
+    return kept
+
+
+@pytest.fixture(scope="module")
+def kept(one_engine: str) -> Iterator[RedisServer]:
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def kept_proxy(kept: RedisServer) -> Iterator[Proxy]:
+    with harness.proxy(kept) as made:
+        yield made
+
+
+@pytest.fixture
+def front(server: RedisServer, kept_proxy: Proxy) -> Proxy:
+    """A proxy in front of it."""
+    return kept_proxy
+
+
+# -- what they are told, in which order, and what Redis saw ----------------------------------------
+
+
+def asking(server: RedisServer, admin: Raw) -> int:
+    """How many private connections have sent a script last."""
+    return sum(row["cmd"].startswith("eval") for row in private(server, admin))
+
+
+def in_line(server: RedisServer, clients: list[Raw], requests: list[bytes]) -> None:
+    """Each client sends its request when that of the one before it has come to Redis. (The first
+    hit of a connection goes over its own connection.)"""
+    with server.raw() as admin:
+        before = asking(server, admin)
+        for number, (client, request) in enumerate(zip(clients, requests, strict=True), before + 1):
+            client.send(request)
+            wait_until(lambda: asking(server, admin) >= number, "it has asked")
+
+
+def as_they_come(clients: list[Raw]) -> list[int]:
+    """The numbers of the clients in the order in which they could read something, once each."""
+    poll = select.epoll()
+    numbers = {client.sock.fileno(): index for index, client in enumerate(clients)}
+    for descriptor in numbers:
+        poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+    order: list[int] = []
+    end = time.monotonic() + harness.DEADLINE_S
+    while len(order) < len(clients) and time.monotonic() < end:
+        order += [numbers[descriptor] for descriptor, _ in poll.poll(0.5)]
+    poll.close()
+    return order
+
+
+class Monitor:
+    """What a server runs, by MONITOR."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._raw = server.raw()
+        assert self._raw.ask("MONITOR") == "OK"
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    def lines(self) -> list[tuple[int, str, list[bytes]]]:
+        """All until now: when (µs), from where (lua or an address), and the words."""
+        with self._server.raw() as raw:
+            raw.ask("ECHO", "the end")
+        found = []
+        while True:
+            line = self._raw.line()
+            assert line, "the monitor was closed"
+            match = re.match(rb"\+(\d+)\.(\d+) \[\d+ (\S+)\] (.*)\r\n", line)
+            assert match is not None, line
+            words = re.findall(rb'"((?:[^"\\]|\\.)*)"', match[4])
+            if words == [b"ECHO", b"the end"]:
+                return found
+            found.append((int(match[1] + match[2]), match[3].decode(), words))
+
+
+def written(seen: list[tuple[int, str, list[bytes]]], key: str) -> list[int]:
+    """When scripts wrote to `key`, µs: once for each admitted hit."""
+    name = key.encode()
+    writes = (b"RPUSH", b"ZADD", b"SET", b"PSETEX")
+    return [
+        at
+        for at, source, words in seen
+        if source == "lua" and words[0].upper() in writes and words[1] == name
+    ]
+
+
+def stamps(seen: list[tuple[int, str, list[bytes]]], key: str) -> list[int]:
+    """The stamps that went into the list `key`, µs."""
+    return [
+        int(word)
+        for _, source, words in seen
+        if source == "lua" and words[0].upper() == b"RPUSH" and words[1] == key.encode()
+        for word in words[2:]
+    ]
+
+
+def questions(seen: list[tuple[int, str, list[bytes]]]) -> int:
+    """How many scripts ran."""
+    return sum(words[0].upper().startswith(b"EVAL") for _, _, words in seen)
+
+
+def in_no_window_more(times: list[int], most: int, window_us: int) -> bool:
+    return all(
+        late - early >= window_us for early, late in zip(times, times[most:], strict=False)
+    )
+
+
+@contextlib.contextmanager
+def connected(proxy: Proxy, count: int) -> Iterator[list[Raw]]:
+    """So many clients whose private connections are open."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.raw()) for _ in range(count)]
+        for client in clients:
+            assert client.ask("PING") == "PONG"
+        yield clients
+
+
+def numbers(reply: object) -> list[int]:
+    assert isinstance(reply, list), reply
+    return reply
+
+
+def is_error(reply: object, start: str) -> bool:
+    return isinstance(reply, ReplyError) and str(reply).startswith(start)
+
+
+# -- order and rate --------------------------------------------------------------------------------
+
+
+def served_in_order(
+    server: RedisServer, proxy: Proxy, count: int, most: int, window_s: float
+) -> None:
+    with connected(proxy, count) as clients, Monitor(server) as monitor:
+        hit = command("RL.HIT", "k", most, window_s, "WAIT", 10)
+        in_line(server, clients, [hit] * count)
+        order = as_they_come(clients)
+        replies = [numbers(client.reply()) for client in clients]
+        seen = monitor.lines()
+    assert order == list(range(count))
+    assert all(reply[:2] == [0, most] and reply[3] == -1 for reply in replies)
+    times = stamps(seen, "k")
+    assert len(times) == count
+    assert times == sorted(times)
+    assert in_no_window_more(times, most, round(window_s * SECOND_US))
+    # a look, a try as the head, and one more where that came too early
+    assert questions(seen) <= 3 * count + 5
+
+
+def test_fifty_wait_and_are_served_in_the_order_of_their_coming(
+    server: RedisServer, front: Proxy
+) -> None:
+    served_in_order(server, front, 50, 10, 1)
+
+
+def test_they_are_served_in_order_on_every_engine(redis_server: RedisServer, proxy: Proxy) -> None:
+    served_in_order(redis_server, proxy, 30, 10, 0.3)
+
+
+ALGORITHMS = ["ZLOG", "FIXED", "COUNTER", "TOKEN", "GCRA"]
+
+
+def test_the_other_algorithms(redis_server: RedisServer, proxy: Proxy) -> None:
+    """All at once, each on a key of its own; ten clients, four hits in 0.2 seconds."""
+    most, window_us, count = 4, 200_000, 10
+    with contextlib.ExitStack() as stack:
+        groups = [stack.enter_context(connected(proxy, count)) for _ in ALGORITHMS]
+        monitor = stack.enter_context(Monitor(redis_server))
+        for name, clients in zip(ALGORITHMS, groups, strict=True):
+            hit = command("RL.HIT", f"of{name}", most, 200, "MS", "ALGO", name, "WAIT", 10_000)
+            in_line(redis_server, clients, [hit] * count)
+        orders = [as_they_come(clients) for clients in groups]
+        for clients in groups:
+            for client in clients:
+                reply = numbers(client.reply())
+                assert reply[0] == 0, reply
+                assert reply[3] == -1
+        seen = monitor.lines()
+    for name, order in zip(ALGORITHMS, orders, strict=True):
+        times = written(seen, f"of{name}")
+        assert order == list(range(count)), name
+        assert len(times) == count, name
+        if name == "ZLOG":
+            assert in_no_window_more(times, most, window_us - 1000)
+        elif name in ("FIXED", "COUNTER"):
+            assert in_no_window_more(times, 2 * most, window_us - 1000)
+        else:
+            emission_us = window_us // most
+            for index, at in enumerate(times):
+                for later, after in enumerate(times[index:], 1):
+                    assert later <= most + (after - at + 1000) / emission_us, name
+    assert questions(seen) <= 3 * count * len(ALGORITHMS) + 20
+
+
+def test_whatever_the_cost_the_first_comes_first(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 4) as clients, Monitor(server) as monitor, front.raw() as other:
+        assert other.ask("RL.HIT", "k", 10, 0.4, "COST", 8) == [0, 10, 2, -1, 1]
+        words = [command("RL.HIT", "k", 10, 0.4, "WAIT", 9, "COST", cost) for cost in (9, 1, 1, 7)]
+        in_line(server, clients, words)
+        assert as_they_come(clients) == [0, 1, 2, 3]
+        assert [numbers(client.reply())[0] for client in clients] == [0] * 4
+        assert in_no_window_more(stamps(monitor.lines(), "k"), 10, 400_000)
+
+
+def test_shaped_hits_leave_evenly_whichever_proxy_they_came_by(
+    server: RedisServer, front: Proxy
+) -> None:
+    """LEAKY: twenty a second, ten by each of two proxies."""
+    with (
+        harness.proxy(server) as second,
+        connected(front, 10) as ours,
+        connected(second, 10) as theirs,
+    ):
+        clients = [client for pair in zip(ours, theirs, strict=True) for client in pair]
+        hit = command("RL.HIT", "k", 20, 1, "ALGO", "LEAKY", "WAIT", 5)
+        came = time.monotonic()
+        in_line(server, clients, [hit] * 20)
+        last = time.monotonic()
+        poll = select.poll()
+        for client in clients:
+            poll.register(client.sock, select.POLLIN)
+        for number, client in enumerate(clients):
+            reply = numbers(client.reply())
+            now = time.monotonic()
+            assert reply[:2] == [0, 20]
+            assert now >= came + number * 0.05 - 0.001
+            # those behind it can't be there: their slots are a twentieth of a second apart
+            ready = {descriptor for descriptor, _ in poll.poll(0)}
+            for later in range(number + 1, 20):
+                if clients[later].sock.fileno() in ready:
+                    assert time.monotonic() >= came + later * 0.05 - 0.001
+        assert time.monotonic() < last + 1 + harness.DEADLINE_S / 4
+
+
+def test_a_shaped_hit_that_leaves_keeps_its_slot(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 4) as clients:
+        hit = command("RL.HIT", "k", 10, 1, "ALGO", "LEAKY", "WAIT", 5)
+        came = time.monotonic()
+        in_line(server, clients, [hit] * 4)
+        clients[1].close()
+        clients[2].close()
+        assert numbers(clients[3].reply())[0] == 0
+        assert time.monotonic() >= came + 0.3 - 0.001
+        assert numbers(clients[0].reply())[0] == 0
+        refused = numbers(front_ask(front, "RL.HIT", "k", 10, 1, "ALGO", "LEAKY", "WAIT", "0.001"))
+        assert refused[0] == 1
+
+
+def front_ask(proxy: Proxy, *words: str | int) -> object:
+    with proxy.raw() as raw:
+        return raw.ask(*words)
+
+
+def test_two_proxies_share_the_limit(server: RedisServer, front: Proxy) -> None:
+    with (
+        harness.proxy(server) as second,
+        connected(front, 10) as ours,
+        connected(second, 10) as theirs,
+        Monitor(server) as monitor,
+    ):
+        hit = command("RL.HIT", "k", 5, 0.3, "WAIT", 15)
+        in_line(server, ours, [hit] * 10)
+        in_line(server, theirs, [hit] * 10)
+        assert as_they_come(ours + theirs)
+        for client in ours + theirs:
+            assert numbers(client.reply())[0] == 0
+        times = stamps(monitor.lines(), "k")
+    assert len(times) == 20
+    assert in_no_window_more(times, 5, 300_000)
+
+
+# -- who leaves, and who does not wait -------------------------------------------------------------
+
+
+def half_full(proxy: Proxy, key: str = "k") -> None:
+    """Five hits of ten in a minute: cost 10 waits for that minute, cost 1 would be admitted."""
+    assert front_ask(proxy, "RL.HIT", key, 10, 60, "COST", 5) == [0, 10, 5, -1, 60]
+
+
+BIG = command("RL.HIT", "k", 10, 60, "COST", 10, "WAIT", 600)
+SMALL = command("RL.HIT", "k", 10, 60, "WAIT", 600)
+
+
+@pytest.mark.parametrize("how", ["close", "finish", "reset"])
+def test_who_hangs_up_gives_its_place_to_the_next(
+    server: RedisServer, front: Proxy, how: str
+) -> None:
+    half_full(front)
+    with connected(front, 3) as clients:
+        in_line(server, clients, [BIG, BIG, SMALL])
+        assert clients[2].quiet(0.05) == b""
+        clients[1].close()  # from the middle
+        assert clients[2].quiet(0.05) == b""
+        if how == "close":
+            clients[0].close()
+        elif how == "finish":
+            clients[0].finish()
+            assert clients[0].closes()
+        else:
+            linger = b"\1\0\0\0\0\0\0\0"
+            clients[0].sock.setsockopt(1, 13, linger)  # SOL_SOCKET, SO_LINGER
+            clients[0].close()
+        assert numbers(clients[2].reply())[:3] == [0, 10, 4]
+    wait_until(lambda: private(server) == [], "their connections are gone")
+
+
+def test_a_hit_that_does_not_wait_does_not_overtake(server: RedisServer, front: Proxy) -> None:
+    half_full(front)
+    with connected(front, 2) as (waits, other), front.raw() as warm:
+        in_line(server, [waits], [BIG])
+        by_lane(server, warm)
+        for client in (other, warm):  # on its own connection, and by lane
+            refused = numbers(client.ask("RL.HIT", "k", 10, 60))
+            assert refused[:3] == [1, 10, 0]
+            assert 50 < refused[3] <= 60
+            refused = numbers(client.ask("RL.HIT", "k", 10, 60_000, "MS"))
+            assert 50_000 < refused[3] <= 60_000
+            assert refused[3] % 1000 != 0
+            refused = numbers(client.ask("RL.HIT", "k", 10, 60, "COST", 11))
+            assert refused[:4] == [1, 10, 0, -1]
+            assert numbers(client.ask("RL.PEEK", "k", 10, 60))[:4] == [0, 10, 5, -1]
+            assert numbers(client.ask("RL.HIT", "k", 10, 60, "COST", 0))[:4] == [0, 10, 5, -1]
+            assert numbers(client.ask("RL.HIT", "k", 10, 60, "PENALTY", 9, "STRICT"))[0] == 1
+            client.send(command("PING") + command("RL.HIT", "k", 10, 60) + command("PING"))
+            assert client.reply() == "PONG"
+            assert numbers(client.reply())[:3] == [1, 10, 0]
+            assert client.reply() == "PONG"
+            assert client.ask("LLEN", "k") == 5  # nothing was recorded, nothing started
+            assert numbers(client.ask("RL.HIT", "other", 10, 60))[0] == 0
+            assert client.ask("SELECT", 1) == "OK"
+            assert numbers(client.ask("RL.HIT", f"db1-{client is warm}", 10, 60))[0] == 0
+            client.send(command("SELECT", 0) + command("RL.HIT", "k", 10, 60))
+            assert client.reply() == "OK"
+            assert numbers(client.reply())[:3] == [1, 10, 0]
+            assert client.ask("RL.RESET", "nothing") == 0
+        waits.close()
+        wait_until(lambda: numbers(other.ask("RL.HIT", "k", 10, 60))[0] == 0, "its place is free")
+
+
+def test_a_stream_of_hits_does_not_starve_who_waits(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 3) as (waits, one, two):
+        hit = command("RL.HIT", "k", 2, 0.3)
+        assert [numbers(one.ask("RL.HIT", "k", 2, 0.3))[0] for _ in range(3)] == [0, 0, 1]
+        in_line(server, [waits], [command("RL.HIT", "k", 2, 0.3, "COST", 2, "WAIT", 9)])
+        poll = select.poll()
+        poll.register(waits.sock, select.POLLIN)
+        refused = 0
+        end = time.monotonic() + harness.DEADLINE_S
+        while not poll.poll(0):
+            assert time.monotonic() < end
+            one.send(hit * 10)
+            two.send(hit)
+            replies = [numbers(one.reply()) for _ in range(10)] + [numbers(two.reply())]
+            refused += sum(reply[0] for reply in replies)
+            for reply in replies:
+                assert reply[0] == 0 or reply[2:4] == [0, 1]
+        assert numbers(waits.reply())[:3] == [0, 2, 0]
+        assert refused > 50
+
+
+def test_refused_at_once_or_in_time(server: RedisServer, front: Proxy) -> None:
+    with front.raw() as client:
+        for _ in range(3):
+            client.ask("RL.HIT", "k", 1, 60)
+        began = time.monotonic()
+        assert client.ask("RL.HIT", "k", 1, 60, "WAIT", 5) == [1, 1, 0, 60, 60]
+        reply = numbers(client.ask("RL.HIT", "k", 1, 60_000, "MS", "WAIT", 5_000))
+        assert reply[:3] == [1, 1, 0]
+        assert 50_000 < reply[3] == reply[4] <= 60_000
+        assert client.ask("RL.HIT", "k", 1, 60, "WAIT", 600, "COST", 2)[:4] == [1, 1, 0, -1]  # type: ignore[index]
+        assert time.monotonic() - began < 4.5
+
+
+def test_milliseconds(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 2) as (one, two), Monitor(server) as monitor:
+        assert one.ask("RL.HIT", "k", 1, 250, "MS", "WAIT", 1) == [0, 1, 0, -1, 250]
+        assert one.ask("RL.HIT", "k", 1, 250, "MS", "WAIT", 2000) == [0, 1, 0, -1, 250]
+        refused = numbers(two.ask("RL.HIT", "k", 1, 250, "MS", "WAIT", 1))
+        assert refused[:3] == [1, 1, 0]
+        assert 1 < refused[3] <= 250
+        first, second = stamps(monitor.lines(), "k")
+        assert second - first >= 250_000
+
+
+def test_refused_when_its_time_is_over(server: RedisServer, front: Proxy) -> None:
+    """It could have made it, but for those before it."""
+    half_full(front)
+    with connected(front, 2) as (big, small):
+        in_line(server, [big], [BIG])
+        began = time.monotonic()
+        reply = numbers(small.ask("RL.HIT", "k", 10, 60, "WAIT", 0.2, "PENALTY", 600, "STRICT"))
+        assert time.monotonic() - began >= 0.2
+        assert reply[:3] == [1, 10, 0]
+        assert 50 < reply[3] <= 60
+        assert small.ask("LLEN", "k") == 5  # (it would only have overtaken: no mark)
+
+
+def test_only_the_final_refusal_leaves_its_mark(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 2) as (one, two), server.raw() as admin, Monitor(server) as monitor:
+        assert numbers(two.ask("RL.HIT", "k", 2, 0.2, "COST", 2))[0] == 0
+        assert numbers(one.ask("RL.HIT", "k", 2, 0.2, "WAIT", 5, "STRICT", "PENALTY", 9))[0] == 0
+        assert len(stamps(monitor.lines(), "k")) == 3  # no try was recorded
+        assert numbers(one.ask("RL.HIT", "s", 2, 60, "COST", 2))[0] == 0
+        assert numbers(one.ask("RL.HIT", "s", 2, 60, "WAIT", 5, "STRICT"))[0] == 1
+        assert len(stamps(monitor.lines(), "s")) == 1
+        assert numbers(one.ask("RL.HIT", "p", 2, 60, "COST", 2))[0] == 0
+        assert one.ask("RL.HIT", "p", 2, 60, "WAIT", 5, "PENALTY", 600) == [1, 2, 0, 600, 600]
+        held = admin.ask("LINDEX", "p", 0)
+        assert isinstance(held, bytes)
+        assert held.startswith(b"-")
+
+
+# -- in its connection -----------------------------------------------------------------------------
+
+
+def test_what_comes_before_is_answered_and_what_follows_waits(
+    server: RedisServer, front: Proxy
+) -> None:
+    with connected(front, 1) as (client,), Monitor(server) as monitor:
+        hit = command("RL.HIT", "k", 1, 0.3, "WAIT", 5)
+        append = command("APPEND", "a", "x")
+        client.send(append + hit * 2 + append + command("RL.HIT", "k", 1, 0.3) + append)
+        assert client.reply() == 1
+        assert numbers(client.reply())[0] == 0
+        assert numbers(client.reply())[0] == 0
+        assert client.reply() == 2
+        assert numbers(client.reply())[0] == 1
+        assert client.reply() == 3
+        seen = monitor.lines()
+        first, second = stamps(seen, "k")
+        appended = [at for at, _, words in seen if words[0] == b"APPEND"]
+        assert appended[0] <= first <= second - 300_000
+        assert second <= appended[1] <= appended[2]
+
+
+def test_in_a_transaction_it_acts_as_if_absent(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 1) as (client,):
+        hit = command("RL.HIT", "k", 1, 0.3, "WAIT", 5)
+        client.send(command("MULTI") + hit * 2 + command("EXEC") + hit + command("PING"))
+        assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
+        assert client.reply() == [[0, 1, 0, -1, 1], [1, 1, 0, 1, 1]]
+        assert client.reply() == [0, 1, 0, -1, 1]  # behind it, it waits
+        assert client.reply() == "PONG"
+
+
+def test_pushes_reach_who_waits(server: RedisServer, front: Proxy) -> None:
+    half_full(front)
+    with connected(front, 2) as (client, other):
+        client.send(command("HELLO", 3))
+        assert isinstance(client.reply(), dict)
+        assert client.ask("CLIENT", "TRACKING", "ON") == "OK"
+        assert client.ask("GET", "watched") is None
+        client.send(SMALL.replace(b"$2\r\n10", b"$1\r\n5"))  # 5 in a minute: full
+        assert client.quiet(0.05) == b""
+        assert other.ask("SET", "watched", "x") == "OK"
+        assert client.reply() == [b"invalidate", [b"watched"]]
+        assert other.ask("RL.RESET", "k") == 1
+        client.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py(server: RedisServer, front: Proxy, protocol: int) -> None:
+    with contextlib.closing(
+        redis.Redis(port=front.port, protocol=protocol, socket_timeout=10)
+    ) as client:
+        words = ("RL.HIT", "k", 2, 0.2, "WAIT", 5)
+        for _ in range(5):
+            assert client.execute_command(*words)[:2] == [0, 2]
+        pipe = client.pipeline(transaction=False)
+        for _ in range(3):
+            pipe.execute_command(*words)
+            pipe.set("x", "y")
+        found = pipe.execute()
+        assert [reply[0] for reply in found[::2]] == [0, 0, 0]
+        assert found[1::2] == [True] * 3
+
+
+def test_a_client_that_gives_up_first(server: RedisServer, front: Proxy) -> None:
+    half_full(front)
+    with connected(front, 1) as (small,):
+        impatient = redis.Redis(port=front.port, socket_timeout=0.1, retry=None)
+        with pytest.raises(redis.TimeoutError):
+            impatient.execute_command("RL.HIT", "k", 10, 60, "COST", 10, "WAIT", 600)
+        impatient.close()
+        small.send(SMALL)
+        assert numbers(small.reply())[0] == 0
+
+
+async def test_redis_py_asyncio(server: RedisServer, front: Proxy) -> None:
+    client = redis.asyncio.Redis(port=front.port, socket_timeout=10)
+    try:
+        hits = [client.execute_command("RL.HIT", "k", 4, 0.2, "WAIT", 9) for _ in range(20)]
+        assert [reply[0] for reply in await asyncio.gather(*hits)] == [0] * 20
+        task = asyncio.ensure_future(
+            client.execute_command("RL.HIT", "k", 4, 60, "COST", 4, "WAIT", 100)
+        )
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    finally:
+        await client.aclose()
+
+
+# -- what goes away --------------------------------------------------------------------------------
+
+
+def test_lanes_and_scripts_may_go_while_it_waits(server: RedisServer) -> None:
+    with harness.proxy(server) as proxy, server.raw() as admin, proxy.raw() as client:
+        for _ in range(3):
+            by_lane(server, client, admin)
+            assert numbers(client.ask("RL.HIT", "k", 1, 0.2, "WAIT", 5))[0] == 0
+            before = evals(admin)
+            client.send(command("RL.HIT", "k", 1, 0.2, "WAIT", 5))
+            wait_until(lambda: evals(admin) > before, "it has asked")
+            for lane in lanes(server, admin):
+                assert admin.ask("CLIENT", "KILL", "ID", lane["id"]) == 1
+            assert admin.ask("SCRIPT", "FLUSH") == "OK"
+            reply = client.reply()
+            # (asked in the very moment: then its outcome is unknown)
+            assert is_error(reply, "UPSTREAMDOWN ") or numbers(reply)[0] == 0
+            assert client.ask("PING") == "PONG"
+
+
+def evals(admin: Raw) -> int:
+    """How many scripts the server has run."""
+    text = admin.ask("INFO", "commandstats")
+    assert isinstance(text, bytes)
+    return sum(int(count) for count in re.findall(rb"cmdstat_eval\w*:calls=(\d+)", text))
+
+
+def test_a_private_connection_that_is_killed(server: RedisServer, front: Proxy) -> None:
+    half_full(front)
+    with connected(front, 2) as (big, small), server.raw() as admin:
+        number = big.ask("CLIENT", "ID")
+        in_line(server, [big, small], [BIG, SMALL])
+        assert admin.ask("CLIENT", "KILL", "ID", str(number)) == 1
+        assert is_error(big.reply(), "UPSTREAMDOWN ")
+        assert big.closes()
+        assert numbers(small.reply())[0] == 0
+
+
+def test_a_key_that_becomes_another(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 2) as (one, other):
+        assert numbers(other.ask("RL.HIT", "k", 1, 0.2))[0] == 0
+        in_line(server, [one], [command("RL.HIT", "k", 1, 0.2, "WAIT", 5)])
+        assert other.ask("SET", "k", "x") == "OK"
+        assert is_error(one.reply(), "WRONGTYPE ")
+
+
+def test_rights_that_are_taken(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 2) as (bob, other), server.raw() as admin:
+        assert admin.ask("ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "+@all") == "OK"
+        assert bob.ask("AUTH", "bob", "pw") == "OK"
+        assert numbers(other.ask("RL.HIT", "k", 1, 0.3))[0] == 0
+        in_line(server, [bob], [command("RL.HIT", "k", 1, 0.3, "WAIT", 5)])
+        assert admin.ask("ACL", "SETUSER", "bob", "resetkeys", "~x") == "OK"
+        assert is_error(bob.reply(), "NOPERM ")
+        assert is_error(bob.ask("RL.HIT", "k", 1, 0.3, "WAIT", 5), "NOPERM ")
+        assert admin.ask("ACL", "DELUSER", "bob") == 1
+
+
+def test_a_waiting_client_outlives_the_servers_timeout(one_engine: str) -> None:
+    """The first in its queue, one behind it, and one whose reply is held."""
+    with (
+        harness.server(one_engine, "--timeout", "1") as server,
+        harness.proxy(server) as proxy,
+        connected(proxy, 4) as (head, behind, held, idle),
+    ):
+        assert numbers(idle.ask("RL.HIT", "k", 1, 3, "COST", 1))[0] == 0
+        assert numbers(idle.ask("RL.HIT", "l", 1, 3, "ALGO", "LEAKY", "WAIT", 9))[0] == 0
+        head.send(command("RL.HIT", "k", 1, 3, "WAIT", 9))
+        held.send(command("RL.HIT", "l", 1, 3, "ALGO", "LEAKY", "WAIT", 9))
+        behind.send(command("RL.HIT", "k", 1, 3, "WAIT", 3.2))
+        assert numbers(head.reply())[0] == 0
+        assert numbers(held.reply())[0] == 0
+        assert numbers(behind.reply())[:3] == [1, 1, 0]
+        for client in (head, behind, held):
+            assert client.ask("PING") == "PONG"
+        assert idle.closes()  # as with Redis itself
+
+
+def test_a_stop_refuses_who_waits(server: RedisServer) -> None:
+    with started("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{server.port}") as made:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(made.raw()) for _ in range(20)]
+            held, behind = (stack.enter_context(made.raw()) for _ in range(2))
+            for client in (*clients, held, behind):
+                assert client.ask("PING") == "PONG"
+            assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
+            assert numbers(held.ask("RL.HIT", "l", 2, 1, "ALGO", "LEAKY", "WAIT", 9))[0] == 0
+            hit = command("RL.HIT", "k", 1, 60, "WAIT", 600)
+            in_line(server, clients[1:], [hit] * 19)
+            before = time.monotonic()
+            held.send(command("RL.HIT", "l", 2, 1, "ALGO", "LEAKY", "WAIT", 9))
+            assert held.quiet(0.05) == b""
+            made.signal(15)
+            for client in clients[1:]:
+                reply = numbers(client.reply())
+                assert reply[:3] == [1, 1, 0]
+                assert 50 < reply[3] <= 60
+                assert client.closes()
+            assert numbers(held.reply())[0] == 0  # it was admitted, and keeps its time
+            assert time.monotonic() - before >= 0.4
+            assert made.wait(5) == 0
+    with server.raw() as admin:
+        assert admin.ask("LLEN", "k") == 1
+
+
+def test_a_server_that_is_killed_and_comes_again(own_server: RedisServer) -> None:
+    with harness.proxy(own_server) as proxy:
+        with connected(proxy, 12) as clients:
+            assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
+            hit = command("RL.HIT", "k", 1, 60, "WAIT", 600)
+            in_line(own_server, clients[1:], [hit] * 11)
+            own_server.stop()
+            for client in clients[1:]:
+                assert is_error(client.reply(), "UPSTREAMDOWN ")
+                assert client.closes()
+        with proxy.raw() as late:
+            assert is_error(late.ask("RL.HIT", "k", 1, 60, "WAIT", 5), "UPSTREAMDOWN ")
+        own_server.start()
+        with proxy.raw() as client:
+
+            def served() -> bool:
+                reply = client.ask("RL.HIT", "k", 1, 0.2, "WAIT", 5)
+                return isinstance(reply, list) and reply[0] == 0
+
+            wait_until(served, "the proxy serves again")
+            assert numbers(client.ask("RL.HIT", "k", 1, 0.2, "WAIT", 5))[0] == 0
+
+
+# -- what it costs ---------------------------------------------------------------------------------
+
+
+def test_waiting_costs_redis_nothing(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 201) as clients, server.raw() as admin:
+        assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
+        start = evals(admin)
+        hit = command("RL.HIT", "k", 1, 1.5, "WAIT", 2)
+        for client in clients[1:]:
+            client.send(command("RL.HIT", "k", 1, 60, "WAIT", 600))
+        wait_until(lambda: evals(admin) >= start + 200, "all have asked")
+        joined = evals(admin)
+        # one question each; whoever was first when it came may have asked again
+        assert joined <= start + 202
+        time.sleep(1)  # nothing is to happen, so there is nothing to wait for
+        assert evals(admin) == joined
+        for client in clients[1:]:
+            client.close()
+        wait_until(lambda: len(private(server, admin)) == 1, "they have left")
+        # each that became the first asked once, at most
+        assert evals(admin) <= joined + 200
+        assert numbers(clients[0].ask("RL.RESET", "k") and clients[0].ask("RL.HIT", "k", 1, 1))[0] == 0
+        del hit
+
+
+def test_their_connections_are_ordinary_ones(server: RedisServer, front: Proxy) -> None:
+    """Nobody's name, database or protocol is touched for waiting."""
+    half_full(front)
+    with connected(front, 1) as (client,), server.raw() as admin:
+        assert client.ask("CLIENT", "SETNAME", "patient") == "OK"
+        assert client.ask("SELECT", 3) == "OK"
+        assert numbers(client.ask("RL.HIT", "k", 1, 60))[0] == 0
+        client.send(command("RL.HIT", "k", 1, 60, "WAIT", 600))
+        assert client.quiet(0.05) == b""
+        (row,) = [row for row in client_list(server, admin) if row["name"] == "patient"]
+        assert row["db"] == "3"
+        assert "flags" not in row or "b" not in row["flags"]
