@@ -14,7 +14,7 @@
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME ZRANGE ZRANGE ZCARD ZADD PEXPIRE, and ZREMRANGEBYRANK with a ZCOUNT where
---          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD ZRANGE, and no write
+--          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD, and no write
 local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
 local key, max, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
 local cost, gap, strict, keep, longest = 1, 0, false, max, window

@@ -35,8 +35,11 @@ KINDS = {
     b"DEBUG": c.STREAM,
     b"RL.HIT": c.OURS,
     b"RL.PEEK": c.OURS,
+    b"RL.REFUND": c.OURS,
     b"RL.RESET": c.OURS,
     b"RL.HELP": c.OURS,
+    b"RL.THROTTLE": c.OURS,
+    b"CL.THROTTLE": c.OURS,
 }
 
 # Their effect on a connection is not followed: nothing may count them as harmless.
@@ -49,7 +52,6 @@ NEVER_HARMLESS = [
     b"HOST:",
     b"CLIENTS",
     b"RL.FOO",
-    b"CL.THROTTLE",
     b"",
 ]
 

@@ -1,15 +1,16 @@
-"""waiting: who asks when, and who is told what, with a clock, timers and a Redis of the test's own."""
+"""waiting: who asks when, and who is told what; clock, timers and Redis are the tests' own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import ceil, inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy import replies, scripts, waiting
+from proxy import replies, scripts
 from proxy.grammar import Grammar, Rule
 from proxy.waiting import MAX_WAITING, Waiter, Waiting, Where, five, integers
 
@@ -1265,9 +1266,7 @@ class Simulation:
             visitor.told.append(integers(frame))
             visitor.told_at = self.clock.now
 
-        visitor.waiter = self.waiting.join(
-            visitor.where, visitor.rule, ask, finish, lambda: None
-        )
+        visitor.waiter = self.waiting.join(visitor.where, visitor.rule, ask, finish, lambda: None)
         assert visitor.waiter is not None
         visitor.waiter.start()
 
@@ -1386,7 +1385,7 @@ def test_whatever_happens_shaped_hits_leave_evenly(
         left = [visitor for visitor in here if not visitor.gone and visitor.told[0][0] == 0]
         times = [visitor.told_at for visitor in left]
         assert times == sorted(times)
-        for before, after in zip(left, left[1:], strict=False):
+        for before, after in pairwise(left):
             assert after.told_at - before.told_at >= before.cost * emission_s - 1e-5
         for visitor in here:
             assert visitor.asked == 1
@@ -1408,8 +1407,3 @@ def test_fifty_wait_and_the_rate_is_used_up() -> None:
     assert 4_000_000 <= last - first <= 4_000_000 + 50 * 2_000
     # each one looks, and tries; and where it must wait, tries again
     assert sim.asked <= 50 * 3
-
-
-def test_the_names_of_this_module() -> None:
-    """What Server and Session build on."""
-    assert waiting.MAX_WAITING == 10_000
