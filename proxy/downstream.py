@@ -5,6 +5,7 @@ pauses whichever side is faster. Decides nothing about commands.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -12,18 +13,21 @@ from .session import (
     MAX_HELD,
     UPSTREAM_OPENING,
     WAIT_ROOM,
+    WAIT_TURN,
     Session,
     Settings,
 )
 from .upstream import Target, last_words, reason
 
+# (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
+HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
 
 
 class Shared:
     """What all clients of one process share."""
 
-    __slots__ = ("clients", "draining", "loop", "settings", "target", "tasks")
+    __slots__ = ("clients", "draining", "loop", "settings", "target", "tasks", "unread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, target: Target) -> None:
         self.loop = loop
@@ -31,7 +35,15 @@ class Shared:
         self.target = target
         self.clients: set[Downstream] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
+
+    def notice_hangups(self) -> None:
+        """Clients that are not read from make no event when they go: look. One that waits would
+        keep its place, and others out.
+        """
+        for client in list(self.unread):
+            client.notice_hangup()
 
 
 class Downstream(asyncio.Protocol):
@@ -91,6 +103,7 @@ class Downstream(asyncio.Protocol):
         self._transport = None
         self._session.abandon()
         self._shared.clients.discard(self)
+        self._shared.unread.discard(self)
         if self._upstream is not None:
             self._upstream.abort()
 
@@ -129,6 +142,21 @@ class Downstream(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+        if session.wait == WAIT_TURN and not self._reading:
+            self._shared.unread.add(self)
+        elif self._shared.unread:
+            self._shared.unread.discard(self)
+
+    def notice_hangup(self) -> None:
+        """Find out whether the client is gone, though its bytes are not read."""
+        transport = self._transport
+        sock = transport.get_extra_info("socket") if transport is not None else None
+        if sock is None:
+            return
+        poll = select.poll()
+        poll.register(sock.fileno(), HUNG_UP)
+        if poll.poll(0):
+            self.eof_received()
 
     def _close(self) -> None:
         transport = self._transport

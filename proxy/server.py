@@ -178,6 +178,8 @@ class Server:
         while self._lanes is not None:
             await asyncio.sleep(SWEEP_S)
             self._lanes.close_idle(IDLE_S)
+            if self._shared is not None:
+                self._shared.notice_hangups()
             if self._embedded is not None and self._embedded.ended():
                 self._failed = "the embedded server has ended, and its data with it"
                 self._stop.set()

@@ -237,6 +237,8 @@ class Session:
         self._eof = True
         if self._waiter is not None and not self._waiter.last_word():
             self.abandon()  # as Redis does with a client that blocks
+        elif self.wait == WAIT_QUIET:
+            self._route()  # who has gone waits for nothing
         self._finish_eof()
 
     def held(self) -> int:
@@ -576,7 +578,8 @@ class Session:
             requests.rewind(requests.start)
             self.wait = WAIT_QUIET
             return
-        if call.rule.waits and self._answers.can_count() and not state.quitting:
+        quiet = self._answers.quiescent()  # (not, if its client has gone meanwhile)
+        if call.rule.waits and quiet and self._answers.can_count() and not state.quitting:
             self._hold(call)
             return
         self._send_in_place(call)
@@ -620,7 +623,7 @@ class Session:
         """
         answers = self._answers
         rule = call.behind or call.rule
-        if not rule.takes or answers.quiescent() or not answers.counting():
+        if not rule.takes or answers.quiescent() or not answers.counting() or self._eof:
             return False
         return self._deciding or (rule.waits and answers.can_count())
 

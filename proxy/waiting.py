@@ -61,6 +61,7 @@ class Waiter:
         "_wait_us",
         "_waiting",
         "due",
+        "waits",
         "where",
     )
 
@@ -90,6 +91,7 @@ class Waiter:
         self._reply: bytes = b""  # of a held one
         self.where = where
         self.due: float = 0.0  # when an attempt may succeed, or the reply of a held one is due
+        self.waits = False  # Redis knows its client and has it wait: nobody may overtake it
 
     # -- what happens to it -----------------------------------------------------------------------
 
@@ -123,6 +125,7 @@ class Waiter:
         elif does != _KEEP and found[0] == 1 and (self._rule.shapes or (first and hopeless)):
             self._refuse(found)
         else:
+            self._waiting.waits(self)
             if does == _ATTEMPT:
                 self.due = self._waiting.clock() + found[3] / MICROSECONDS
             self._go_on()
@@ -192,7 +195,6 @@ class Waiter:
         elif now >= self._keep_at:
             self._put(_ATTEMPT if head else _KEEP)
         else:
-            self.due = self.due or now  # it waits, whether or not it knows for how long
             until = min(self._deadline, self._keep_at)
             self._set_timer(min(until, self.due) if head else until)
 
@@ -203,6 +205,7 @@ class Waiter:
         if held_us > 0:
             self._does = _HELD
             self._reply = reply
+            self._waiting.waits(self)
             self.due = self._waiting.clock() + held_us / MICROSECONDS
             self._sleep_held()
         else:
@@ -252,6 +255,16 @@ class Waiter:
             self._cancel = None
 
 
+class _Queue:
+    """Those who wait on one key, and how many of them Redis has told to."""
+
+    __slots__ = ("waiters", "waiting")
+
+    def __init__(self) -> None:
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.waiting: int = 0
+
+
 class Waiting:
     """All that wait in this process. `clock` in seconds; `call_at` calls a function at a time of
     that clock, never before, and returns what cancels it. A waiter asks something at least every
@@ -270,7 +283,7 @@ class Waiting:
         self.call_at = call_at
         self.keep_s = keep_s
         self.count: int = 0
-        self._queues: dict[Where, OrderedDict[Waiter, None]] = {}
+        self._queues: dict[Where, _Queue] = {}
         self._draining = False
 
     def join(
@@ -289,8 +302,8 @@ class Waiting:
         waiter = Waiter(self, where, rule, ask, finish, pump)
         queue = self._queues.get(where)
         if queue is None:
-            queue = self._queues[where] = OrderedDict()
-        queue[waiter] = None
+            queue = self._queues[where] = _Queue()
+        queue.waiters[waiter] = None
         self.count += 1
         if self._draining:
             waiter.expire()
@@ -300,23 +313,22 @@ class Waiting:
         """Nobody waits any more: who does is refused now, unless admitted."""
         self._draining = True
         for queue in list(self._queues.values()):
-            for waiter in list(queue):
+            for waiter in list(queue.waiters):
                 waiter.expire()
                 waiter.promoted()
 
     def blocks(self, where: Where) -> bool:
         """Whether somebody waits on this key: then nobody may overtake."""
         queue = self._queues.get(where)
-        if queue is None:
-            return False
-        return len(queue) > 1 or next(iter(queue)).due > 0
+        return queue is not None and queue.waiting > 0
 
     def needs_us(self, where: Where) -> int:
         """Microseconds that the first in the queue still needs, at least 1."""
         queue = self._queues.get(where)
         if queue is None:
             return 1
-        return max(1, ceil((next(iter(queue)).due - self.clock()) * MICROSECONDS))
+        first = next(iter(queue.waiters))
+        return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
 
     def overtaking(self, where: Where, rule: Rule, found: list[int]) -> bytes:
         """The refusal of a hit by `rule` that would overtake; `found` is what a look at it says."""
@@ -331,21 +343,30 @@ class Waiting:
     def is_head(self, waiter: Waiter) -> bool:
         """Whether it is the first in its queue."""
         queue = self._queues.get(waiter.where)
-        return queue is not None and next(iter(queue)) is waiter
+        return queue is not None and next(iter(queue.waiters)) is waiter
+
+    def waits(self, waiter: Waiter) -> None:
+        """Redis has answered it, and it waits. (Whom Redis does not let in stands in nobody's
+        way.)
+        """
+        if not waiter.waits:
+            waiter.waits = True
+            self._queues[waiter.where].waiting += 1
 
     def left(self, waiter: Waiter) -> None:
         """It is not in its queue any more."""
         queue = self._queues[waiter.where]
-        del queue[waiter]
+        del queue.waiters[waiter]
+        queue.waiting -= waiter.waits
         self.count -= 1
-        if not queue:
+        if not queue.waiters:
             del self._queues[waiter.where]
 
     def promote(self, where: Where) -> None:
         """Somebody left: whoever is the head now may go on."""
         queue = self._queues.get(where)
         if queue is not None:
-            next(iter(queue)).promoted()
+            next(iter(queue.waiters)).promoted()
 
 
 def integers(frame: bytes) -> list[int]:

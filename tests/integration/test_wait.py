@@ -9,10 +9,13 @@ import re
 import select
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
+from redis import asyncio as redis_asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
@@ -103,7 +106,7 @@ class Monitor:
         """All until now: when (µs), from where (lua or an address), and the words."""
         with self._server.raw() as raw:
             raw.ask("ECHO", "the end")
-        found = []
+        found: list[tuple[int, str, list[bytes]]] = []
         while True:
             line = self._raw.line()
             assert line, "the monitor was closed"
@@ -500,9 +503,8 @@ def test_where_replies_can_not_be_counted_it_acts_as_if_absent(
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_redis_py(server: RedisServer, front: Proxy, protocol: int) -> None:
-    with contextlib.closing(
-        redis.Redis(port=front.port, protocol=protocol, socket_timeout=10)
-    ) as client:
+    made: Any = redis.Redis(port=front.port, protocol=protocol, socket_timeout=10)
+    with made as client:
         words = ("RL.HIT", "k", 2, 0.2, "WAIT", 5)
         for _ in range(5):
             assert client.execute_command(*words)[:2] == [0, 2]
@@ -518,7 +520,8 @@ def test_redis_py(server: RedisServer, front: Proxy, protocol: int) -> None:
 def test_a_client_that_gives_up_first(server: RedisServer, front: Proxy) -> None:
     half_full(front)
     with connected(front, 1) as (small,):
-        impatient = redis.Redis(port=front.port, socket_timeout=0.1)
+        once = Retry(NoBackoff(), 0)
+        impatient: Any = redis.Redis(port=front.port, socket_timeout=0.1, retry=once)
         with pytest.raises(redis.TimeoutError):
             impatient.execute_command("RL.HIT", "k", 10, 60, "COST", 10, "WAIT", 600)
         impatient.close()
@@ -527,7 +530,7 @@ def test_a_client_that_gives_up_first(server: RedisServer, front: Proxy) -> None
 
 
 async def test_redis_py_asyncio(server: RedisServer, front: Proxy) -> None:
-    client = redis.asyncio.Redis(port=front.port, socket_timeout=10)
+    client: Any = redis_asyncio.Redis(port=front.port, socket_timeout=10)
     try:
         hits = [client.execute_command("RL.HIT", "k", 4, "0.2", "WAIT", 9) for _ in range(20)]
         assert [reply[0] for reply in await asyncio.gather(*hits)] == [0] * 20

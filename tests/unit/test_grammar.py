@@ -489,6 +489,8 @@ def test_ms_wherever_it_stands() -> None:
     assert error("10 0.5 AND 5 MS") == WINDOW
     assert error("10 0.5 AND MS MS") == INTEGER
     assert error("10 0.5 AND 5 MS MS") == INTEGER
+    assert error("10 0.5 FOO MS") == INTEGER  # behind an unknown word it is one
+    assert error("10 60 FOO MS") == SYNTAX
     assert error("10 60 5 AND 5 MS", "RL.REFUND") == WINDOW
     assert error("10 0.5 MS", "RL.REFUND") == INTEGER  # there it stands for n
     assert error("10 0.5 MS COST 1", "RL.REFUND") == INTEGER
@@ -893,6 +895,8 @@ def test_a_rule_is_remembered_by_its_bytes(grammar: Grammar) -> None:
     rule = grammar.rule(b"w", b"RL.HIT", [b"k", b"10", b"60"])
     assert grammar.known(b"w") is rule
     assert grammar.known(b"W") is None
+    other = grammar.rule(b"W", b"RL.HIT", [b"k", b"10"])
+    assert (grammar.known(b"w"), grammar.known(b"W")) == (rule, other)  # a wrong one too
 
 
 def test_remembered_rules_are_bounded(grammar: Grammar) -> None:

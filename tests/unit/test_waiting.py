@@ -535,7 +535,7 @@ def test_who_joins_while_the_first_one_asks_looks() -> None:
     one = bench.wait("10 1 WAIT 5")
     two = bench.wait("10 1 WAIT 5")
     assert two.questions == ["look"]
-    assert bench.waiting.blocks(KEY)
+    assert not bench.waiting.blocks(KEY)  # Redis has told nobody to wait
     one.answer(ADMITTED)  # and two is the head, while its look is under way
     assert two.questions == ["look"]
     two.answer(says(0, 10, 3, -1, 1_000_000))
@@ -804,12 +804,30 @@ def test_a_hit_that_would_overtake_when_the_first_one_has_left() -> None:
 def test_the_time_of_the_first_one_is_never_told_as_nothing() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    assert bench.waiting.blocks(KEY)  # two wait for what the first is told
     assert bench.waiting.needs_us(KEY) == 1
     two.answer(refused(1_000_000))
+    assert bench.waiting.blocks(KEY)  # one waits for what the first is told
     one.answer(ADMITTED)
     assert bench.waiting.needs_us(KEY) == 1
     assert bench.waiting.blocks(KEY)
+
+
+def test_whom_redis_does_not_let_in_stands_in_nobodys_way() -> None:
+    bench = Bench()
+    strangers = [bench.wait("10 1 WAIT 9") for _ in range(8)]
+    assert not bench.waiting.blocks(KEY)
+    for stranger in strangers:
+        stranger.answer(b"-NOAUTH Authentication required.\r\n")
+        assert not bench.waiting.blocks(KEY)
+    assert bench.over()
+    # nor behind somebody who waits: it leaves no trace
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(1_000_000))
+    stranger = bench.wait("10 1 WAIT 9")
+    stranger.answer(b"-NOAUTH Authentication required.\r\n")
+    assert bench.waiting.blocks(KEY)
+    one.waiter.cancel()
+    assert not bench.waiting.blocks(KEY)
 
 
 # -- too many --------------------------------------------------------------------------------------
