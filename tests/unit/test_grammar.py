@@ -241,7 +241,7 @@ def test_peek(text: str, words: str) -> None:
 
 
 AMOUNTS = st.integers(1, 10_000)
-TIMES_US = st.integers(1000, 10**12)
+TIMES_US = st.integers(1000, 10**10)  # times AMOUNTS: no rate out of range
 
 
 def written(time_us: int, milliseconds: bool) -> str:
