@@ -714,3 +714,61 @@ def test_their_connections_are_ordinary_ones(server: RedisServer, front: Proxy) 
         (row,) = [row for row in client_list(server, admin) if row["name"] == "patient"]
         assert row["db"] == "3"
         assert "flags" not in row or "b" not in row["flags"]
+
+
+# -- whom nobody sees ------------------------------------------------------------------------------
+
+
+def test_who_hangs_up_unread_is_noticed(server: RedisServer, front: Proxy) -> None:
+    """A client that is not read from makes no event when it goes."""
+    with front.raw() as other, front.raw() as waiting:
+        assert other.ask("RL.HIT", "k", 1, 600) == [0, 1, 0, -1, 600]
+        behind = command("PING", "x" * 999) * 999
+        waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600) + behind)
+        hit = ("RL.HIT", "k", 1000, 600)
+        wait_until(lambda: ints(other.ask(*hit))[0] == 1, "it waits")
+        waiting.close()
+        wait_until(lambda: ints(other.ask(*hit))[0] == 0, "it has left its place")
+
+
+def test_the_end_of_file_behind_a_blocking_command_reaches_redis(
+    server: RedisServer, front: Proxy
+) -> None:
+    """BLPOP and a hit with WAIT in one write: who closes then must not eat the element."""
+    with server.raw() as admin:
+        client = front.raw()
+        client.send(command("BLPOP", "q", 0) + command("RL.HIT", "k", 1, 60, "WAIT", 5))
+        wait_until(lambda: blocked(admin) == 1, "it blocks")
+        client.close()
+        wait_until(lambda: blocked(admin) == 0, "Redis knows that it has gone")
+        admin.ask("RPUSH", "q", "element")
+        assert admin.ask("LLEN", "q") == 1
+
+
+def test_a_stranger_stands_in_nobodys_way(one_engine: str) -> None:
+    """Hits with WAIT of clients that Redis does not let in block nobody else's."""
+    with (
+        harness.server(one_engine, "--requirepass", "secret") as own,
+        harness.proxy(own) as front,
+        contextlib.ExitStack() as stack,
+    ):
+        strangers = [stack.enter_context(front.raw()) for _ in range(8)]
+        good = stack.enter_context(front.raw())
+        assert good.ask("AUTH", "secret") == "OK"
+        for turn in range(50):
+            for stranger in strangers:
+                stranger.send(command("RL.HIT", "k", 1000, 600, "WAIT", 9))
+            assert good.ask("RL.HIT", "k", 1000, 600) == [0, 1000, 999 - turn, -1, 600]
+            for stranger in strangers:
+                assert str(stranger.reply()).startswith("NOAUTH")
+
+
+def ints(reply: object) -> list[int]:
+    assert isinstance(reply, list)
+    return reply
+
+
+def blocked(admin: Raw) -> int:
+    found = admin.ask("INFO", "clients")
+    assert isinstance(found, bytes)
+    return int(found.partition(b"blocked_clients:")[2].split()[0])
