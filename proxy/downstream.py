@@ -9,13 +9,13 @@ import select
 from collections.abc import Callable
 from typing import Final, cast
 
+from .calls import Settings
 from .session import (
     MAX_HELD,
     UPSTREAM_OPENING,
     WAIT_ROOM,
     WAIT_TURN,
     Session,
-    Settings,
 )
 from .upstream import Target, last_words, reason
 

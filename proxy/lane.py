@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Final
 
 from . import replies
+from .calls import Call, Caller, Lane
 from .framing import ReplyFramer
-from .session import Call, Lane, Session
 from .state import Identity
 from .upstream import Target, hello, last_words
 
@@ -62,7 +62,7 @@ class SharedLane(Lane):
     # -- calls ------------------------------------------------------------------------------------
 
     def submit(self, call: Call) -> None:
-        """See session.Lane. Only while `ready`."""
+        """See calls.Lane. Only while `ready`."""
         rule = call.rule
         reads = rule.reads and self._pool.knows_ro
         self._send(call, rule.evalsha_ro if reads else rule.evalsha)
@@ -97,7 +97,7 @@ class SharedLane(Lane):
         framer = self._replies
         framer.feed(data)
         inflight = self._inflight
-        touched: list[Session] = []
+        touched: list[Caller] = []
         while True:
             if framer.at_push():
                 framer.skip(0)
@@ -123,11 +123,11 @@ class SharedLane(Lane):
                     self._send_source(call)
                     continue
                 frame = replies.clean_error(frame)
-            session = call.session
-            session.lane_answered(call, frame)
-            if not session.dirty:
-                session.dirty = True
-                touched.append(session)
+            caller = call.caller
+            caller.lane_answered(call, frame)
+            if not caller.dirty:
+                caller.dirty = True
+                touched.append(caller)
         if framer.broken:
             self._abort()
         framer.release()
@@ -135,18 +135,18 @@ class SharedLane(Lane):
             self.used_at = self._loop.time()
             self._settle(touched)
 
-    def _settle(self, touched: list[Session]) -> None:
+    def _settle(self, touched: list[Caller]) -> None:
         now = self._loop.time()
-        for session in touched:
-            session.dirty = False
-            session.now = now
-            session.resume()
-            session.pump()
+        for caller in touched:
+            caller.dirty = False
+            caller.now = now
+            caller.resume()
+            caller.pump()
 
     # -- the connection ---------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """See session.Lane."""
+        """See calls.Lane."""
         if self._state == _CLOSED and self._loop.time() >= self._retry_at:
             self._state = _OPENING
             self._pool.open(self)
@@ -206,16 +206,16 @@ class SharedLane(Lane):
         unsent = list(self._unsent)
         self._inflight.clear()
         self._unsent.clear()
-        touched: list[Session] = []
+        touched: list[Caller] = []
         for call in inflight + unsent:
-            session = call.session
-            if not session.dirty:
-                session.dirty = True
-                touched.append(session)
+            caller = call.caller
+            if not caller.dirty:
+                caller.dirty = True
+                touched.append(caller)
         for call in inflight:
-            call.session.lane_answered(call, replies.LOST)
+            call.caller.lane_answered(call, replies.LOST)
         for call in unsent:
-            call.session.lane_returned(call)
+            call.caller.lane_returned(call)
         self._settle(touched)
 
     def idle(self, since: float) -> bool:

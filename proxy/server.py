@@ -17,12 +17,12 @@ from typing import Final
 
 from . import scripts
 from .build import describe
+from .calls import Settings
 from .config import Address, Config
 from .downstream import Downstream, Shared
 from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
-from .session import Settings
 from .upstream import Control, Facts, Target
 from .waiting import Cancel, Waiting
 

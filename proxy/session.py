@@ -17,20 +17,18 @@ everything is passed on as it comes, and hits still go as EVAL in their place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
-
-from mypy_extensions import mypyc_attr
 
 from . import commands as c
 from . import introspection
 from . import replies as r
 from . import state as s
 from .answers import Answers
+from .calls import Call, Caller, Lane, Settings, read
 from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
-from .grammar import Grammar, Rule, wrong_arity
-from .state import Catch, ConnectionState, Identity, Slot
-from .waiting import Waiter, Waiting, Where, integers
+from .grammar import Rule
+from .state import Catch, ConnectionState, Slot
+from .waiting import Waiter, Where, integers
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
@@ -64,93 +62,12 @@ _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
 
 
-def _nothing() -> None:
-    return
-
-
-def _no_clock() -> float:
-    return 0.0
-
-
-def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
-    return _nothing
-
-
-class Call:
-    """One call of ours on its way: what to send, and its reply once there is one."""
-
-    __slots__ = ("behind", "key", "next", "reply", "rule", "session", "waiter")
-
-    def __init__(self, session: Session, rule: Rule, key: bytes) -> None:
-        self.session = session
-        self.rule = rule
-        self.key = key  # as a bulk, header included
-        self.reply: bytes = rule.error
-        self.next: Call | None = None
-        self.waiter: Waiter | None = None  # whose question this is
-        self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Lane:
-    """What a session sees of a lane."""
-
-    __slots__ = ("ready", "retired")
-
-    def __init__(self) -> None:
-        self.ready: bool = False  # calls submitted now go out in this turn
-        self.retired: bool = False  # ask for another one
-
-    def submit(self, call: Call) -> None:
-        """Send `call`; its session's lane_answered() is told the reply."""
-        raise NotImplementedError
-
-    def wake(self) -> None:
-        """Somebody would use this lane if it were ready."""
-        raise NotImplementedError
-
-
-class Settings:
-    """What all sessions share."""
-
-    __slots__ = (
-        "base_db",
-        "grammar",
-        "knows_ro",
-        "lane_of",
-        "native_throttle",
-        "refresh_s",
-        "wait_by_publish",
-        "waiting",
-        "where",
-    )
-
-    def __init__(
-        self,
-        grammar: Grammar,
-        lane_of: Callable[[Identity], Lane | None],
-        where: str,
-        base_db: int = 0,
-        refresh_s: float = 30.0,
-        waiting: Waiting | None = None,
-    ) -> None:
-        self.grammar = grammar
-        self.lane_of = lane_of  # the lane of an identity; None if it may have none
-        self.where = where  # the server's name in errors
-        self.base_db = base_db
-        self.wait_by_publish = False  # the server is not Redis: see _PUBLISH_NOTHING
-        self.native_throttle = False  # the server itself has CL.THROTTLE
-        self.knows_ro = False  # the server has EVAL_RO
-        self.waiting = waiting or Waiting(_no_clock, _no_timer)
-        self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
-
-
-class Session:
+class Session(Caller):
     """The state of one client. See the head of this module.
 
-    The caller moves what it finds in `to_client` and `to_upstream`, opens the private connection
+    Whoever owns it moves what is in `to_client` and `to_upstream`, opens the private connection
     when `upstream` is UPSTREAM_OPENING, passes the end of file on when `wants_eof`, and closes the
-    client when `closed`, after what is in to_client. `now` is the loop's time in seconds.
+    client when `closed`, after what is in to_client.
     """
 
     __slots__ = (
@@ -173,9 +90,6 @@ class Session:
         "_waiter",
         "client_slow",
         "closed",
-        "dirty",
-        "now",
-        "pump",
         "state",
         "to_client",
         "to_upstream",
@@ -185,6 +99,7 @@ class Session:
     )
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self._settings = settings
         # what the caller reads
         self.to_client: list[bytes] = []
@@ -193,10 +108,7 @@ class Session:
         self.wants_eof = False
         self.closed = False
         # what the caller sets
-        self.now: float = 0.0
         self.client_slow = False  # the client leaves its replies unread
-        self.dirty = False  # of use to whoever batches the writes of many sessions
-        self.pump: Callable[[], None] = _nothing  # moves the bytes; called by the lane
         # requests
         self.state = ConnectionState(settings.base_db)
         self._requests = RequestFramer()
@@ -365,39 +277,9 @@ class Session:
 
     def _call(self) -> Call | None:
         """The call that the framer's command stands for; None where it is not for a lane."""
-        requests = self._requests
-        grammar = self._settings.grammar
-        name = requests.command.name
-        if self._is_native(name):
-            return None
-        if requests.oversize:
-            return Call(self, Rule(r.TOO_LONG), b"")
-        if name == c.RL_HELP:
-            if requests.argc == 1:
-                return None
-            return Call(self, Rule(r.error(wrong_arity(name))), b"")
-        if requests.argc < 2:
-            return Call(self, Rule(r.error(wrong_arity(name))), b"")
-        if requests.lenient:
-            args = requests.arguments()
-            key = r.bulk(args[0])
-            tail = b"".join([r.bulk(arg) for arg in args[1:]])
-        else:
-            data = requests.buf
-            end = requests.start + requests.args[1] + 2
-            key = data[requests.start + requests.first : end]
-            tail = data[end : requests.end]
-        if name == c.RL_RESET:
-            rule = Rule()
-            rule.eval = rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
-            rule.tail = tail
-            return Call(self, rule, key)
-        written = tail if name == c.RL_HIT else name + tail
-        known = grammar.known(written)
-        if known is None:
-            known = grammar.rule(written, name, requests.arguments())
-        call = Call(self, known, key)
-        if known.takes and self._settings.waiting.count > 0 and not known.waits:
+        call = read(self, self._requests, self._settings)
+        crowded = self._settings.waiting.count > 0
+        if crowded and call is not None and call.rule.takes and not call.rule.waits:
             self._fall_in(call)
         return call
 
@@ -453,7 +335,7 @@ class Session:
                 break
             if code in (COMMAND, OPEN):
                 command = requests.command
-                if command.ours and not self._is_native(command.name):
+                if command.ours and not self._settings.leaves(command.name):
                     run = self._send_run(run)
                     self._call_in_place(code)
                     if self.wait != WAIT_NOTHING:
@@ -485,9 +367,6 @@ class Session:
             else:
                 out.append(requests.buf[run : requests.pos])
         requests.release()
-
-    def _is_native(self, name: bytes) -> bool:
-        return name == c.CL_THROTTLE and self._settings.native_throttle
 
     def _send_run(self, run: int) -> int:
         """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
@@ -552,6 +431,7 @@ class Session:
         """A command of the family, on the private connection."""
         requests = self._requests
         state = self.state
+        asking = state.asking  # for this command only, which then can't be put off
         state.asking = False
         if code == OPEN:
             self._discarding = True
@@ -574,12 +454,14 @@ class Session:
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
             return
-        if (call.rule.waits or self._settings.waiting.count > 0) and self._must_be_quiet(call):
+        crowded = call.rule.waits or self._settings.waiting.count > 0
+        if crowded and not asking and self._must_be_quiet(call):
             requests.rewind(requests.start)
             self.wait = WAIT_QUIET
             return
         quiet = self._answers.quiescent()  # (not, if its client has gone meanwhile)
-        if call.rule.waits and quiet and self._answers.can_count() and not state.quitting:
+        may_hold = quiet and self._answers.can_count() and not state.quitting and not asking
+        if call.rule.waits and may_hold:
             self._hold(call)
             return
         self._send_in_place(call)

@@ -22,12 +22,16 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "state": ({"commands"}, set()),
     "answers": ({"framing", "replies", "state"}, set()),
     "introspection": ({"replies", "state"}, set()),
+    "calls": (
+        {"commands", "framing", "grammar", "replies", "state", "waiting"},
+        {"mypy_extensions"},
+    ),
     "session": (
         {
-            *("answers", "commands", "replies", "state", "framing", "grammar", "introspection"),
-            "waiting",
+            *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
+            *("introspection", "waiting"),
         },
-        {"mypy_extensions"},
+        set(),
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "urllib.parse"}),
     "build": ({"framing", "version"}, {"platform"}),
@@ -35,13 +39,12 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
     "upstream": {"replies", "config", "scripts"},
-    "lane": {"replies", "framing", "session", "state", "upstream"},
-    "downstream": {"session", "upstream"},
+    "lane": {"calls", "replies", "framing", "state", "upstream"},
+    "downstream": {"calls", "session", "upstream"},
     "embedded": {"config"},
     "server": {
-        *("scripts", "build", "config", "downstream", "embedded", "grammar", "lane", "session"),
-        "upstream",
-        "waiting",
+        *("scripts", "build", "calls", "config", "downstream", "embedded", "grammar", "lane"),
+        *("upstream", "waiting"),
     },
     "cli": {"config", "build", "scripts", "server"},
     "health": {"config"},

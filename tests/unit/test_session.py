@@ -10,10 +10,11 @@ from proxy import answers, grammar, scripts, state
 from proxy import commands as c
 from proxy import replies as r
 from proxy import session as sn
+from proxy.calls import Call, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Grammar
 from proxy.replies import bulks
-from proxy.session import Call, Lane, Session, Settings
+from proxy.session import Session
 from proxy.state import Identity
 
 GRAMMAR = Grammar(scripts.load())

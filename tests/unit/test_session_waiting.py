@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from proxy import replies as r
 from proxy import session as sn
+from proxy.calls import Call, Caller, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Rule
 from proxy.replies import bulks
-from proxy.session import Call, Lane, Session, Settings
+from proxy.session import Session
 from proxy.state import Identity
 from proxy.waiting import MAX_WAITING, Waiting, integers
 from tests.unit.test_session import (
@@ -126,12 +127,12 @@ class World:
 
     def lane_answers(self, *frames: bytes) -> None:
         """The lane's answers to what it was given first, as SharedLane tells them."""
-        touched: list[Session] = []
+        touched: list[Caller] = []
         for frame in frames:
             call = self.lane.calls.pop(0)
-            call.session.lane_answered(call, frame)
-            if call.session not in touched:
-                touched.append(call.session)
+            call.caller.lane_answered(call, frame)
+            if call.caller not in touched:
+                touched.append(call.caller)
         self._settle(touched)
 
     def lane_lost(self, sent: int) -> None:
@@ -140,12 +141,12 @@ class World:
         lane.ready = False
         calls, lane.calls = lane.calls, []
         for call in calls[:sent]:
-            call.session.lane_answered(call, r.LOST)
+            call.caller.lane_answered(call, r.LOST)
         for call in calls[sent:]:
-            call.session.lane_returned(call)
-        self._settle([call.session for call in calls])
+            call.caller.lane_returned(call)
+        self._settle([call.caller for call in calls])
 
-    def _settle(self, touched: list[Session]) -> None:
+    def _settle(self, touched: list[Caller]) -> None:
         for session in touched:
             session.now = self.clock.now
             session.resume()
@@ -522,10 +523,10 @@ def test_a_pipeline_of_two_that_wait_for_each_other_in_turn() -> None:
     world.lane_answers(ADMITTED)
     assert one.down() == TOLD
     # the second of the first client queues behind the first of the second
-    kinds = [(call.session is one.session, call.rule.reads) for call in world.calls()]
+    kinds = [(call.caller is one.session, call.rule.reads) for call in world.calls()]
     assert sorted(kinds) == [(False, False), (True, True)]
     for call in list(world.calls()):
-        world.lane_answers(LATER if call.session is one.session else ADMITTED)
+        world.lane_answers(LATER if call.caller is one.session else ADMITTED)
     assert (one.down(), two.down()) == (b"", TOLD)
     while world.calls():
         world.lane_answers(ADMITTED)
@@ -712,6 +713,23 @@ def test_where_nothing_can_be_held_it_acts_as_if_absent(
     assert client.send(HIT) == plain
     assert world.waiting.count == 1
     waits.vanishes()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_behind_asking_it_acts_as_if_absent(answered: bool) -> None:
+    """It is for the next command only: a question that is put would be without it."""
+    world = World()
+    client = world.probed()
+    asking = bulks(b"ASKING")
+    if answered:
+        assert client.send(asking) == asking
+        assert client.answer(OK) == OK
+        assert client.send(WAITING + WAITING) == absent()
+    else:
+        assert client.send(asking + WAITING + WAITING) == asking + absent()
+        assert client.answer(OK) == OK
+    assert client.answer(TOLD_LATER) == TOLD_LATER
+    assert (client.up(), world.on_lanes()) == (b"", [attempt()])
 
 
 def test_watching_it_waits_on_its_own_connection() -> None:
@@ -938,7 +956,7 @@ def test_who_half_closes_while_it_waits_leaves() -> None:
     assert one.session.closed
     assert one.down() == b""
     (call,) = world.calls()
-    assert call.session is two.session  # the next one tries at once
+    assert call.caller is two.session  # the next one tries at once
     world.lane_answers(ADMITTED)
     assert two.down() == TOLD
 
@@ -970,6 +988,21 @@ def test_who_half_closes_before_its_turn_to_be_asked_gets_one_answer() -> None:
     assert client.answer(NIL) == NIL
     assert client.answer(TOLD_LATER) == TOLD_LATER
     assert world.waiting.count == 0
+
+
+def test_who_half_closes_while_its_connection_opens_gets_one_answer() -> None:
+    world = World()
+    client = Client(world)
+    client.send(WAITING)
+    client.ends()
+    client.session.upstream_opened()
+    client.session.pump()
+    assert client.up() == attempt()
+    client.answer(LATER)
+    assert world.on_lanes() == [final()]
+    world.lane_answers(LATER)
+    assert client.down() == TOLD_LATER
+    assert client.session.wants_eof
 
 
 def test_who_half_closes_behind_several_gets_an_answer_to_each() -> None:
@@ -1005,7 +1038,7 @@ def test_a_client_that_is_gone_while_its_question_is_on_the_lane() -> None:
     one.send(WAITING)
     two = world.waits()
     one.vanishes()
-    assert [call.session for call in world.calls()] == [one.session, two.session]
+    assert [call.caller for call in world.calls()] == [one.session, two.session]
     world.lane_answers(ADMITTED)
     assert (one.down(), one.up(), two.down()) == (b"", b"", b"")
     world.lane_answers(ADMITTED)
@@ -1020,7 +1053,7 @@ def test_a_client_that_is_gone_while_its_question_is_on_its_connection() -> None
     one.up()
     two = world.waits()
     one.vanishes()
-    assert [call.session for call in world.calls()] == [two.session]
+    assert [call.caller for call in world.calls()] == [two.session]
     assert one.answer(ADMITTED) == b""
     world.lane_answers(ADMITTED)
     assert two.down() == TOLD
@@ -1044,7 +1077,7 @@ def test_the_private_connection_is_lost_while_it_waits() -> None:
     one.loses_upstream()
     assert one.down() == r.LOST
     assert one.session.closed
-    assert [call.session for call in world.calls()] == [two.session]
+    assert [call.caller for call in world.calls()] == [two.session]
 
 
 @pytest.mark.parametrize("by_lane", [True, False])

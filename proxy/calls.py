@@ -1,0 +1,163 @@
+"""Calls of ours: how a request is read as one, what a lane sees of it and of who made it, and what
+all who make calls share. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy_extensions import mypyc_attr
+
+from . import commands as c
+from . import replies as r
+from .framing import RequestFramer
+from .grammar import Grammar, Rule, wrong_arity
+from .state import Identity
+from .waiting import Waiter, Waiting
+
+
+def _nothing() -> None:
+    return
+
+
+def _no_clock() -> float:
+    return 0.0
+
+
+def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
+    return _nothing
+
+
+class Call:
+    """One call of ours on its way: what to send, and its reply once there is one."""
+
+    __slots__ = ("behind", "caller", "key", "next", "reply", "rule", "waiter")
+
+    def __init__(self, caller: Caller, rule: Rule, key: bytes) -> None:
+        self.caller = caller
+        self.rule = rule
+        self.key = key  # as a bulk, header included
+        self.reply: bytes = rule.error
+        self.next: Call | None = None
+        self.waiter: Waiter | None = None  # whose question this is
+        self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
+
+
+class Caller:
+    """Who makes calls, as a lane sees it. `now` is the loop's time in seconds, `pump` moves the
+    bytes that a reply has set free, `dirty` is of use to whoever batches the writes of many.
+    """
+
+    __slots__ = ("dirty", "now", "pump")
+
+    def __init__(self) -> None:
+        self.now: float = 0.0
+        self.dirty = False
+        self.pump: Callable[[], None] = _nothing
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        """`reply` is what `call` gets."""
+        raise NotImplementedError
+
+    def lane_returned(self, call: Call) -> None:
+        """`call` was never sent, and all before it are answered: it goes another way."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Take up what waited for the lane. To be called after a round of lane_answered()."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Lane:
+    """What a caller sees of a lane."""
+
+    __slots__ = ("ready", "retired")
+
+    def __init__(self) -> None:
+        self.ready: bool = False  # calls submitted now go out in this turn
+        self.retired: bool = False  # ask for another one
+
+    def submit(self, call: Call) -> None:
+        """Send `call`; its caller's lane_answered() is told the reply."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Somebody would use this lane if it were ready."""
+        raise NotImplementedError
+
+
+class Settings:
+    """What all callers share."""
+
+    __slots__ = (
+        "base_db",
+        "grammar",
+        "knows_ro",
+        "lane_of",
+        "native_throttle",
+        "refresh_s",
+        "wait_by_publish",
+        "waiting",
+        "where",
+    )
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        lane_of: Callable[[Identity], Lane | None],
+        where: str,
+        base_db: int = 0,
+        refresh_s: float = 30.0,
+        waiting: Waiting | None = None,
+    ) -> None:
+        self.grammar = grammar
+        self.lane_of = lane_of  # the lane of an identity; None if it may have none
+        self.where = where  # the server's name in errors
+        self.base_db = base_db
+        self.wait_by_publish = False  # the server is not Redis: WAIT needs a PUBLISH before it
+        self.native_throttle = False  # the server itself has CL.THROTTLE
+        self.knows_ro = False  # the server has EVAL_RO
+        self.waiting = waiting or Waiting(_no_clock, _no_timer)
+        self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
+
+    def leaves(self, name: bytes) -> bool:
+        """Whether the family's command `name` is the server's own here."""
+        return name == c.CL_THROTTLE and self.native_throttle
+
+
+def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | None:
+    """The call that the framer's command stands for, refused ones with their reply; None for one
+    that is not for a lane.
+    """
+    grammar = settings.grammar
+    name = requests.command.name
+    if settings.leaves(name):
+        return None
+    if requests.oversize:
+        return Call(caller, Rule(r.TOO_LONG), b"")
+    if name == c.RL_HELP:
+        if requests.argc == 1:
+            return None
+        return Call(caller, Rule(r.error(wrong_arity(name))), b"")
+    if requests.argc < 2:
+        return Call(caller, Rule(r.error(wrong_arity(name))), b"")
+    if requests.lenient:
+        args = requests.arguments()
+        key = r.bulk(args[0])
+        tail = b"".join([r.bulk(arg) for arg in args[1:]])
+    else:
+        data = requests.buf
+        end = requests.start + requests.args[1] + 2
+        key = data[requests.start + requests.first : end]
+        tail = data[end : requests.end]
+    if name == c.RL_RESET:
+        rule = Rule()
+        rule.eval = rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
+        rule.tail = tail
+        return Call(caller, rule, key)
+    written = tail if name == c.RL_HIT else name + tail
+    known = grammar.known(written)
+    if known is None:
+        known = grammar.rule(written, name, requests.arguments())
+    return Call(caller, known, key)
