@@ -31,12 +31,13 @@ def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
 class Call:
     """One call of ours on its way: what to send, and its reply once there is one."""
 
-    __slots__ = ("behind", "caller", "key", "next", "reply", "rule", "waiter")
+    __slots__ = ("behind", "caller", "key", "next", "others", "reply", "rule", "waiter")
 
     def __init__(self, caller: Caller, rule: Rule, key: bytes) -> None:
         self.caller = caller
         self.rule = rule
         self.key = key  # as a bulk, header included
+        self.others: list[bytes] | None = None  # further keys, of RL.RESET while somebody waits
         self.reply: bytes = rule.error
         self.next: Call | None = None
         self.waiter: Waiter | None = None  # whose question this is
@@ -155,7 +156,11 @@ def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | 
         rule = Rule()
         rule.eval = rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
         rule.tail = tail
-        return Call(caller, rule, key)
+        rule.frees = True
+        reset = Call(caller, rule, key)
+        if settings.waiting.count > 0:
+            reset.others = [r.bulk(word) for word in requests.arguments()[1:]]
+        return reset
     written = tail if name == c.RL_HIT else name + tail
     known = grammar.known(written)
     if known is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -21,7 +22,20 @@ from .upstream import Target, last_words, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+KEEPALIVE_S: Final = 300  # Redis' own default: a client that vanished is noticed after that long
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel find out about a peer that vanished without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S // 3),
+        ("TCP_KEEPCNT", 3),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Shared:
@@ -58,6 +72,7 @@ class Downstream(asyncio.Protocol):
         self._opening = False
         self._reading = True
         self._upstream_full = False
+        self._upstream_reading = True
         self._eof_sent = False
 
     # -- the client's socket ----------------------------------------------------------------------
@@ -67,6 +82,9 @@ class Downstream(asyncio.Protocol):
         # (uvloop's transports are no asyncio.Transport, they only behave like one)
         client = cast("asyncio.Transport", transport)
         self._transport = client
+        sock = client.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            keep_alive(sock)
         self._session.pump = self.pump
         self._shared.clients.add(self)
         if self._shared.draining:
@@ -89,14 +107,25 @@ class Downstream(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
         self._session.client_slow = True
-        if self._upstream is not None:
-            self._upstream.pause_reading()
+        self._read_upstream()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self._session.client_slow = False
-        if self._upstream is not None:
-            self._upstream.resume_reading()
+        self._read_upstream()
+
+    def _read_upstream(self) -> None:
+        """Read what Redis sends while the client reads, too, or while all that comes is the answer
+        to a question of our own.
+        """
+        want = not self._session.client_slow or self._session.wait == WAIT_TURN
+        upstream = self._upstream
+        if upstream is not None and want != self._upstream_reading:
+            self._upstream_reading = want
+            if want:
+                upstream.resume_reading()
+            else:
+                upstream.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -142,6 +171,8 @@ class Downstream(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+        if session.client_slow:
+            self._read_upstream()
         if session.wait == WAIT_TURN and not self._reading:
             self._shared.unread.add(self)
         elif self._shared.unread:
@@ -195,8 +226,8 @@ class Downstream(asyncio.Protocol):
             upstream.abort()
             return
         self._upstream = upstream
-        if session.client_slow:
-            upstream.pause_reading()
+        self._upstream_reading = True
+        self._read_upstream()
         session.now = self._clock()
         session.upstream_opened()
         self.pump()

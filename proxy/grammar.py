@@ -104,6 +104,7 @@ class Rule:
         "eval_ro",
         "evalsha",
         "evalsha_ro",
+        "frees",
         "limiter",
         "reads",
         "script",
@@ -124,6 +125,7 @@ class Rule:
         self.tail = b""
         self.reads = False
         self.takes = False  # takes something if it is admitted
+        self.frees = False  # gives back: those who wait on its keys may ask again
         self.waits = False  # may be held until it is admitted
         self.shapes = False  # and the script itself says how long
         self._look: Rule | None = None
@@ -154,7 +156,9 @@ class Rule:
         limiter, script = self.limiter, self.script
         assert limiter is not None and script is not None
         if which == 0:
-            return script_call(script, limiter.look(), False)
+            look = script_call(script, limiter.look(), False)
+            look.evalsha_ro, look.eval_ro = look.evalsha, look.eval  # with the rights of a hit
+            return look
         made = limiter.attempt() if which == 1 else limiter.final()
         return script_call(script, made, self.shapes)
 
@@ -296,6 +300,7 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.limiter = limiter
     rule.reads = limiter.mode == limiters.PEEK
     rule.takes = limiter.takes()
+    rule.frees = limiter.mode == limiters.REFUND
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.shapes = rule.waits and limiter.algorithm.name == limiters.SHAPING
     head = b"*%d\r\n" % (4 + len(argv))

@@ -17,6 +17,10 @@ from . import replies as r
 from . import state as s
 from .state import Catch, Slot, Unfold
 
+# A longer COMMAND (names, or the keys of a GETKEYS) passes untouched: what it asks for would have
+# to be kept until it is answered, and a client may send many and read none.
+MAX_EDITED: Final = 512
+
 _INTEGER: Final = b"integer"
 _TIME: Final = b"double"  # seconds, decimals allowed
 _TOKEN: Final = b"pure-token"

@@ -289,13 +289,19 @@ class Session(Caller):
             call.behind = call.rule
             call.rule = call.rule.look()
 
-    def _refused_behind(self, call: Call, reply: bytes) -> bytes:
-        """What such a hit gets, whose look was answered `reply`."""
-        rule = call.behind
-        if rule is None or not reply.startswith(b"*"):
+    def _edited(self, call: Call, reply: bytes) -> bytes:
+        """What the client gets of the reply to a call that concerns those who wait on its key."""
+        waiting = self._settings.waiting
+        db = self.state.identity.db
+        if not reply.startswith((b"*", b":")):
             return r.clean_error(reply)
-        where = (self.state.identity.db, call.key)
-        return self._settings.waiting.overtaking(where, rule, integers(reply))
+        if call.rule.frees:
+            for key in [call.key, *(call.others or [])]:
+                waiting.freed((db, key))
+        rule = call.behind
+        if rule is None:
+            return reply
+        return waiting.overtaking((db, call.key), rule, integers(reply))
 
     def _route_to_upstream(self) -> None:
         """Everything that is unread goes to the private connection."""
@@ -411,7 +417,8 @@ class Session(Caller):
         answers = self._answers
         self.state.asking = False
         plan: introspection.Plan | None = None
-        if code == COMMAND and not requests.oversize and answers.can_count():
+        short = requests.end - requests.start <= introspection.MAX_EDITED
+        if code == COMMAND and short and not requests.oversize and answers.can_count():
             plan = introspection.plan(requests.arguments(), self._settings.native_throttle)
         if plan is None:
             answers.expect_one()
@@ -481,10 +488,14 @@ class Session(Caller):
         self.to_upstream.append(rule.tail)
         self._expanded += len(head)
         self._lane_used = False
-        if call.behind is None:
+        if call.behind is None and not self._frees(call):
             self._answers.expect(Slot(s.S_HIT))
         else:
-            self._answers.expect(Catch(lambda reply: self._refused_behind(call, reply), s.S_HIT))
+            self._answers.expect(Catch(lambda reply: self._edited(call, reply), s.S_HIT))
+
+    def _frees(self, call: Call) -> bool:
+        """Whether somebody might be waiting for what `call` gives back, and its reply be seen."""
+        return call.rule.frees and self._settings.waiting.count > 0 and self._answers.can_count()
 
     def _reject(self, error: bytes, written: bytes) -> None:
         """A wrong command of the family: answered here where its place is certain, else by Redis,
@@ -582,7 +593,9 @@ class Session(Caller):
         if call.waiter is not None:
             call.waiter.answered(reply)
             return
-        call.reply = reply if call.behind is None else self._refused_behind(call, reply)
+        if call.behind is not None or (call.rule.frees and self._settings.waiting.count > 0):
+            reply = self._edited(call, reply)
+        call.reply = reply
         if call is self._call_head:
             self._emit_calls()
 

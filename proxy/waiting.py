@@ -25,6 +25,7 @@ from . import replies
 from .grammar import Rule
 from .limiters import MICROSECONDS
 
+WAKE_S: Final = 0.1  # how often others' luck may have the head ask again
 MAX_WAITING: Final = 10_000  # of one process; beyond, WAIT acts as if absent
 
 # What a waiter has asked, or does.
@@ -53,13 +54,13 @@ class Waiter:
         "_does",
         "_finish",
         "_first",
-        "_keep_at",
         "_pump",
         "_reply",
         "_rule",
         "_unit_us",
         "_wait_us",
         "_waiting",
+        "asked_at",
         "due",
         "waits",
         "where",
@@ -87,9 +88,9 @@ class Waiter:
         self._cancel: Cancel | None = None
         self._does: int = _SLEEPING
         self._first = True  # its first question is not answered yet
-        self._keep_at: float = 0.0
         self._reply: bytes = b""  # of a held one
         self.where = where
+        self.asked_at: float = 0.0  # when its latest question was put
         self.due: float = 0.0  # when an attempt may succeed, or the reply of a held one is due
         self.waits = False  # Redis knows its client and has it wait: nobody may overtake it
 
@@ -125,7 +126,8 @@ class Waiter:
         elif does != _KEEP and found[0] == 1 and (self._rule.shapes or (first and hopeless)):
             self._refuse(found)
         else:
-            self._waiting.waits(self)
+            if found[0] == 1:
+                self._waiting.waits(self)
             if does == _ATTEMPT:
                 self.due = self._waiting.clock() + found[3] / MICROSECONDS
             self._go_on()
@@ -141,6 +143,12 @@ class Waiter:
             self._stop_timer()
             self._go_on()
             self._pump()
+
+    def woken(self) -> None:
+        """What it was told of its time is not true any more."""
+        if not self._reply:
+            self.due = 0.0
+            self.promoted()
 
     def cancel(self) -> None:
         """Its client is gone: the place goes to the next one."""
@@ -165,7 +173,7 @@ class Waiter:
             if now >= self.due:
                 self._leave(self._reply)  # (an answer that is still to come is for nobody)
             else:
-                if self._does == _HELD and now >= self._keep_at:
+                if self._does == _HELD and now >= self._keep_at():
                     self._put(_KEEP)
                 self._sleep_held()
         elif self._does == _SLEEPING:
@@ -176,13 +184,17 @@ class Waiter:
 
     def _put(self, does: int) -> None:
         self._does = does
-        self._keep_at = self._waiting.clock() + self._waiting.keep_s
+        self.asked_at = self._waiting.clock()
         if does == _ATTEMPT:
             self._ask(self._rule.attempt())
         elif does == _FINAL:
             self._ask(self._rule.final())
         else:
             self._ask(self._rule.look())
+
+    def _keep_at(self) -> float:
+        """When something must be asked, or its connection is taken for idle."""
+        return self.asked_at + self._waiting.keep_s
 
     def _go_on(self) -> None:
         """Ask what there is to be asked now, or sleep until there is something."""
@@ -192,10 +204,10 @@ class Waiter:
             self._put(_FINAL if head else _LAST_LOOK)
         elif head and now >= self.due:
             self._put(_ATTEMPT)
-        elif now >= self._keep_at:
+        elif now >= self._keep_at():
             self._put(_ATTEMPT if head else _KEEP)
         else:
-            until = min(self._deadline, self._keep_at)
+            until = min(self._deadline, self._keep_at())
             self._set_timer(min(until, self.due) if head else until)
 
     def _settled(self, found: list[int]) -> None:
@@ -214,7 +226,7 @@ class Waiter:
     def _sleep_held(self) -> None:
         """Until its reply is due, or its connection has been silent for long."""
         self._stop_timer()
-        self._set_timer(min(self.due, self._keep_at) if self._does == _HELD else self.due)
+        self._set_timer(min(self.due, self._keep_at()) if self._does == _HELD else self.due)
 
     def _refuse(self, found: list[int]) -> None:
         """Redis would refuse it, with `found`."""
@@ -330,12 +342,26 @@ class Waiting:
         first = next(iter(queue.waiters))
         return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
 
+    def _wake(self, where: Where) -> None:
+        """There is room: what the head was told may not be true any more, unless it needs more."""
+        first = next(iter(self._queues[where].waiters)) if where in self._queues else None
+        if first is not None and self.clock() >= first.asked_at + WAKE_S:
+            first.woken()
+
+    def freed(self, where: Where) -> None:
+        """Something was given back on this key: whoever is the head may ask at once."""
+        queue = self._queues.get(where)
+        if queue is not None:
+            next(iter(queue.waiters)).woken()
+
     def overtaking(self, where: Where, rule: Rule, found: list[int]) -> bytes:
         """The refusal of a hit by `rule` that would overtake; `found` is what a look at it says."""
         limiter = rule.limiter
         assert limiter is not None
         never = found[0] == 1 and found[3] == -1
         retry_us = -1 if never else max(found[3], self.needs_us(where))
+        if found[0] == 0:
+            self._wake(where)
         return five([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
@@ -346,8 +372,8 @@ class Waiting:
         return queue is not None and next(iter(queue.waiters)) is waiter
 
     def waits(self, waiter: Waiter) -> None:
-        """Redis has answered it, and it waits. (Whom Redis does not let in stands in nobody's
-        way.)
+        """Redis would refuse it, so it waits. (Whom Redis does not let in stands in nobody's way,
+        nor does who is admitted as soon as it is asked.)
         """
         if not waiter.waits:
             waiter.waits = True

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import re
 import select
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -676,6 +677,29 @@ def test_a_server_that_is_killed_and_comes_again(own_server: RedisServer) -> Non
 
             wait_until(served, "the proxy serves again")
             assert numbers(client.ask("RL.HIT", "k", 1, "0.2", "WAIT", 5))[0] == 0
+
+
+def test_one_that_does_not_read_keeps_nobody_waiting(server: RedisServer, front: Proxy) -> None:
+    with connected(front, 2) as (slow, other), server.raw() as admin:
+        slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert admin.ask("SET", "some", "x" * 60_000) == "OK"
+        assert slow.ask("WATCH", "some") == "OK"  # so that it asks on its own connection
+        before = 0
+
+        def has_asked() -> bool:
+            return evals(admin) > before
+
+        for number in range(1000):
+            hit = ("RL.HIT", f"k{number}", 10, 60, "WAIT")
+            before = evals(admin)
+            slow.send(command("GET", "some") + command(*hit, 1))
+            with contextlib.suppress(AssertionError):
+                wait_until(has_asked, "it has asked", 0.3)
+            if not has_asked():
+                break  # nothing that Redis says to it is read any more
+            assert numbers(other.ask(*hit, 5))[0] == 0
+        else:
+            raise AssertionError("it is still read to")
 
 
 # -- what it costs ---------------------------------------------------------------------------------

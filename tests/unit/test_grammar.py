@@ -93,7 +93,9 @@ def argv(rule: Rule) -> list[bytes]:
     script = rule.script
     assert rule.error == b"" and script is not None
     ways = [(rule.evalsha, b"EVALSHA", script.sha), (rule.eval, b"EVAL", script.source)]
-    if rule.reads:
+    if rule.evalsha_ro == rule.evalsha:  # a look that stands for a hit
+        assert rule.reads and rule.eval_ro == rule.eval
+    elif rule.reads:
         ways.append((rule.evalsha_ro, b"EVALSHA_RO", script.sha))
         ways.append((rule.eval_ro, b"EVAL_RO", script.source))
     else:
@@ -855,7 +857,9 @@ def test_variants(text: str, look: str, attempt: str, final: str) -> None:
         assert made() is made()  # made once
         assert made().script is rule.script
         assert made().limiter is not rule.limiter
-    assert rule.look().reads
+    look_rule = rule.look()
+    assert look_rule.reads
+    assert (look_rule.evalsha_ro, look_rule.eval_ro) == (look_rule.evalsha, look_rule.eval)
     assert not rule.attempt().reads and not rule.final().reads
 
 

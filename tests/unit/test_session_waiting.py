@@ -1506,13 +1506,15 @@ def test_whatever_happens_replies_keep_the_order_of_the_requests(
             gone.add(index)
             client.vanishes()
         move()
-    for _ in range(400):
+    for _ in range(3000):
+        if world.waiting.count == 0 and not any(wire.out for wire in wires) and not world.calls():
+            break
         if world.lanes:
             world.lane.ready = True
         for index in range(4):
             redis(index, 1 << 20)
         lane_answers(1000)
-        world.clock.advance(0.1)
+        world.clock.advance(0.3)
         move()
     assert world.waiting.count == 0
     assert world.calls() == []
@@ -1520,19 +1522,18 @@ def test_whatever_happens_replies_keep_the_order_of_the_requests(
     for index, client in enumerate(clients):
         got = received[index]
         assert got.count(PUSH) <= pushes[index]
-        got = got.replace(PUSH, b"")
-        at = 0
+        got = got.replace(PUSH, b"").partition(b">")[0]  # (the last one may be broken off)
+        cut = index in gone or client.session.closed
         for each in expected[index]:
-            if not got[at:] and (index in gone or client.session.closed):
-                break
-            end = len(each) if each != b"*5" else len(b"*5\r\n")
-            assert got[at : at + 2] == each[:2], (got[at:], each)
+            size = len(each)
             if each == b"*5":
-                for _ in range(6):
-                    at = got.index(b"\r\n", at) + 2
-            else:
-                assert got[at : at + end] == each
-                at += end
+                size = len(b"".join(got.splitlines(keepends=True)[:6]))
+            if cut and (len(got) < size or got.count(b"\r\n") < 2):
+                assert got.startswith(each[: len(got)])
+                got = b""
+                break
+            assert got.startswith(each)
+            got = got[size:]
         else:
-            assert index in gone or not client.session.outstanding()
-        assert got[at:] == b""
+            assert cut or not client.session.outstanding()
+        assert got == b""
