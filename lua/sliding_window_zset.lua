@@ -63,10 +63,10 @@ local function add(count)
   if sequence + count > 1000000 then now, sequence = now + 1, 0 end
   newest = now
   for first = 1, count, 3000 do
-    local pairs = {}
+    local pairs, stamp = {}, ('%.0f'):format(now)
     for _ = first, math.min(count, first + 2999) do
-      pairs[#pairs + 1] = now
-      pairs[#pairs + 1] = ('%.0f-%06d'):format(now, sequence)
+      pairs[#pairs + 1] = stamp
+      pairs[#pairs + 1] = ('%s-%06d'):format(stamp, sequence)
       sequence = sequence + 1
     end
     local done = pcall('ZADD', key, unpack(pairs))

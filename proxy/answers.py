@@ -260,10 +260,11 @@ class Answers:
             broken_off = mid
             if slot is None or slot.kind not in _NOT_THE_CLIENTS:
                 left = replies.rest()
-                if left:
+                edited = isinstance(slot, (Catch, Unfold))  # half of that helps nobody
+                if left and not (edited and slot is not None and slot.kind == s.S_HIT):
                     broken_off = True
-                    if slot is None or slot.kind not in (s.S_CAUGHT, s.S_UNFOLDED):
-                        self._out.append(left)  # (half of what was to be edited helps nobody)
+                    if not edited:
+                        self._out.append(left)
             if (
                 self.hushed
                 or self._state.quitting

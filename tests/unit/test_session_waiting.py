@@ -946,6 +946,72 @@ def test_the_servers_own_throttle_is_none_of_ours() -> None:
     assert client.send(throttle) == throttle
 
 
+# -- what is given back ----------------------------------------------------------------------------
+
+GIVES = [
+    (bulks(b"RL.RESET", b"k"), b":1\r\n", True),
+    (bulks(b"RL.RESET", b"a", b"k", b"b"), b":2\r\n", True),
+    (b"rl.reset a k\r\n", b":0\r\n", True),
+    (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), FIVE, True),
+    (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), b"-NOPERM no\r\n", False),
+    (bulks(b"RL.RESET", b"k"), b"-NOPERM no\r\n", False),
+    (bulks(b"RL.RESET", b"K"), b":1\r\n", False),
+    (bulks(b"RL.PEEK", b"k", b"10", b"60"), FIVE, False),
+]
+
+
+@pytest.mark.parametrize("pushes", [True, False])
+@pytest.mark.parametrize(("command", "answer", "wakes"), GIVES)
+def test_what_is_given_back_wakes_who_waits(
+    command: bytes, answer: bytes, wakes: bool, pushes: bool
+) -> None:
+    world = World()
+    head, other = world.waits(), world.waits()
+    client = world.client()
+    assert client.send(GET + command + GET) != b""
+    stream = NIL + (PUSH if pushes else b"") + answer + NIL
+    assert client.answer(*[stream[at : at + 1] for at in range(len(stream))]) == stream
+    assert world.on_lanes() == ([attempt()] if wakes else [])
+    if wakes:
+        world.lane_answers(ADMITTED)
+        assert head.down() == TOLD
+        assert [call.caller for call in world.calls()] == [other.session]
+
+
+@pytest.mark.parametrize("command", [GIVES[0][0], GIVES[3][0]])
+def test_what_is_given_back_elsewhere_wakes_nobody(command: bytes) -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    client.send(bulks(b"SELECT", b"3"))
+    client.answer(OK)
+    client.send(command)
+    client.answer(b":1\r\n" if b"RESET" in command else FIVE)
+    assert world.calls() == []
+
+
+def test_a_refund_by_lane_wakes_who_waits() -> None:
+    world = World()
+    head = world.waits()
+    client = world.probed()
+    assert client.send(GIVES[3][0]) == b""
+    world.lane_answers(FIVE)
+    assert client.down() == FIVE
+    assert [call.caller for call in world.calls()] == [head.session]
+    world.lane_answers(ADMITTED)
+    assert head.down() == TOLD
+
+
+def test_what_is_given_back_in_a_transaction_is_passed_on_as_it_comes() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    client.send(MULTI + GIVES[0][0] + EXEC)
+    replies = OK + QUEUED + b"*1\r\n:1\r\n"
+    assert client.answer(replies) == replies
+    assert world.calls() == []
+
+
 # -- those who leave -------------------------------------------------------------------------------
 
 
@@ -1130,9 +1196,12 @@ def test_the_lane_is_lost_with_questions_of_many() -> None:
         client.send(WAITING)
     assert len(world.calls()) == 4
     world.lane_lost(sent=2)
-    assert [client.down() for client in clients] == [r.LOST, r.LOST, b"", b""]
-    assert clients[2].up() == look()
-    assert clients[3].up() == look()
+    # an attempt may have been counted; a look, sent or not, is asked again
+    assert [client.down() for client in clients] == [r.LOST, b"", b"", b""]
+    assert [client.up() for client in clients] == [b"", look(), look(), look()]
+    clients[1].answer(LATER)
+    assert clients[1].up() == attempt()
+    assert clients[1].answer(ADMITTED) == TOLD
     clients[3].answer(LATER)
     clients[2].answer(LATER)
     assert clients[2].up() == attempt()

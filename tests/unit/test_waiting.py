@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from proxy import replies, scripts
 from proxy.grammar import Grammar, Rule
-from proxy.waiting import MAX_WAITING, Waiter, Waiting, Where, five, integers
+from proxy.waiting import MAX_WAITING, WAKE_S, Waiter, Waiting, Where, five, integers
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")
@@ -830,6 +830,61 @@ def test_whom_redis_does_not_let_in_stands_in_nobodys_way() -> None:
     assert not bench.waiting.blocks(KEY)
 
 
+def test_what_is_given_back_wakes_the_first_one() -> None:
+    bench = Bench()
+    bench.waiting.freed(KEY)  # nobody waits
+    one, two = bench.wait("10 90 WAIT 99"), bench.wait("10 90 WAIT 99")
+    bench.waiting.freed(KEY)  # one question at a time
+    one.answer(refused(60_000_000))
+    two.answer(refused(60_000_000))
+    bench.waiting.freed((1, KEY[1]))
+    assert bench.asking() == []
+    bench.waiting.freed(KEY)
+    assert bench.asking() == [one]
+    assert one.all_moved()
+    assert bench.waiting.needs_us(KEY) == 1
+    one.answer(refused(50_000_000))  # it was not enough
+    assert abs(bench.waiting.needs_us(KEY) - 50_000_000) <= 1
+    assert len(bench.clock.live()) == 2
+    bench.waiting.freed(KEY)
+    one.answer(ADMITTED)
+    assert two.questions == ["look", "attempt"]
+    two.answer(ADMITTED)
+    assert bench.over()
+
+
+def test_what_is_given_back_wakes_nobody_who_is_held() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 ALGO LEAKY WAIT 5")
+    one.answer(says(0, 10, 5, -1, 100_000, 3_000_000))
+    bench.waiting.freed(KEY)
+    assert abs(bench.waiting.needs_us(KEY) - 3_000_000) <= 1
+    assert one.questions == ["attempt"]
+    bench.clock.advance(3)
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+def test_a_hit_that_finds_room_wakes_the_first_one_now_and_then() -> None:
+    """Another proxy has given something back. Or it needs more: that is no reason to ask always."""
+    bench = Bench()
+    one = bench.wait("10 90 WAIT 99 COST 5")
+    one.answer(refused(60_000_000))
+    bench.clock.advance(1)
+    hit, room, none = rule("10 90"), [0, 10, 3, -1, 4_000_000], [1, 10, 0, 1, 4_000_000]
+    assert integers(bench.waiting.overtaking(KEY, hit, none[:]))[3] == 59
+    assert bench.asking() == []
+    for turn in range(5):
+        for _ in range(10):
+            assert integers(bench.waiting.overtaking(KEY, hit, room[:]))[:3] == [1, 10, 0]
+            if one.question:
+                one.answer(refused(round((1060 - bench.clock.now) * 1e6)))
+        assert len(one.questions) == 2 + turn
+        bench.clock.advance(WAKE_S + 0.001)
+    assert bench.waiting.count == 1
+    assert len(bench.clock.live()) == 1
+
+
 # -- too many --------------------------------------------------------------------------------------
 
 
@@ -899,8 +954,10 @@ def test_a_look_to_keep_the_connection_refuses_nobody() -> None:
     assert bench.asking() == []
     bench.clock.advance(30)
     assert other.question == "look"
-    other.answer(ERRORS[1])
-    assert other.told == [ERRORS[1]]
+    other.answer(ERRORS[1])  # the lane was lost: nothing was counted, so it is asked again
+    assert (other.told, other.questions) == ([], ["look", "look", "look", "look"])
+    other.answer(ERRORS[0])
+    assert other.told == [ERRORS[0]]
     assert bench.waiting.count == 1
 
 
@@ -1425,3 +1482,60 @@ def test_fifty_wait_and_the_rate_is_used_up() -> None:
     assert 4_000_000 <= last - first <= 4_000_000 + 50 * 2_000
     # each one looks, and tries; and where it must wait, tries again
     assert sim.asked <= 50 * 3
+
+
+# -- what frees a key ------------------------------------------------------------------------------
+
+
+def test_a_reset_or_refund_has_the_head_ask_at_once() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    one.answer(refused(8_000_000))
+    two.answer(refused(8_000_000))
+    bench.waiting.freed(KEY)
+    assert (one.question, two.question) == ("attempt", "")
+    assert bench.waiting.blocks(KEY)  # nobody overtakes meanwhile
+    one.answer(refused(7_000_000))
+    assert bench.waiting.needs_us(KEY) == 7_000_000
+    bench.waiting.freed((1, KEY[1]))  # another database
+    assert one.question == ""
+
+
+def test_room_that_others_see_has_the_head_ask_but_not_all_the_time() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9 COST 5")
+    one.answer(refused(8_000_000))
+    plain = rule("10 1")
+    for _ in range(100):
+        found = bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
+        assert found.startswith(b"*5\r\n:1\r\n:10\r\n:0\r\n")
+    assert one.questions == ["attempt"]
+    bench.clock.advance(0.2)
+    bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
+    assert one.questions == ["attempt", "attempt"]
+    one.answer(refused(7_000_000))
+    bench.clock.advance(0.2)
+    bench.waiting.overtaking(KEY, plain, [1, 10, 0, 5, 9_000_000])  # no room: no question
+    assert one.questions == ["attempt", "attempt"]
+
+
+def test_what_is_held_is_not_woken() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9 ALGO LEAKY")
+    one.answer(says(0, 10, 4, -1, 1_000_000, 2_000_000))
+    bench.waiting.freed(KEY)
+    assert one.questions == ["attempt"]
+    bench.clock.advance(2)
+    assert len(one.told) == 1
+
+
+def test_who_waits_behind_nobody_that_was_refused_blocks_nobody() -> None:
+    """Callers that are all admitted as soon as they are asked."""
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    two.answer(says(0, 10, 5, -1, 1_000_000))
+    assert not bench.waiting.blocks(KEY)
+    one.answer(ADMITTED)
+    assert not bench.waiting.blocks(KEY)
+    two.answer(ADMITTED)
+    assert bench.over()
