@@ -53,18 +53,20 @@ if first then
     if newest > clock then now = newest end
   end
 end
-local function add(count)
-  newest = now
-  if count == 1 then return pcall('RPUSH', key, now) end
-  local stamps, stamp = {}, ('%.0f'):format(now)  -- which Redis need not format 100,000 times
-  for index = 1, math.min(count, 4000) do stamps[index] = stamp end
-  for first = 1, count, 4000 do
-    local done = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
-    if type(done) == 'table' then return done end
+local hit, refund, done = cost > 0 and mode ~= 'peek' and mode ~= 'refund', mode == 'refund', nil
+local far = length > 0 and newest - clock > longest
+local add
+if far or cost > 1 then
+  add = function(count)
+    local stamps, stamp = {}, ('%.0f'):format(now)  -- which Redis need not format 100,000 times
+    for index = 1, math.min(count, 4000) do stamps[index] = stamp end
+    for first = 1, count, 4000 do
+      local pushed = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
+      if type(pushed) == 'table' then return pushed end
+    end
   end
 end
-local hit, refund, done = cost > 0 and mode ~= 'peek' and mode ~= 'refund', mode == 'refund', nil
-if length > 0 and newest - clock > longest then
+if far then
   -- further ahead than this rule can have put them: the hits count as of just now
   now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
   if hit or refund then
@@ -153,8 +155,8 @@ for _ = 1, 4 do
   elseif not hit or running or never then
     break
   elseif wait == 0 or strict then
-    done = add(cost)
-    length, write = length + cost, true
+    if cost == 1 then done = pcall('RPUSH', key, now) else done = add(cost) end
+    newest, length, write = now, length + cost, true
     local drop = dead
     if length - keep > drop then drop = length - keep end
     if drop + skip > 0 and type(done) ~= 'table' then
