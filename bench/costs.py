@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from proxy import document
 from proxy.replies import bulks
 
 from . import calls, cost, machine, parts
@@ -29,8 +30,6 @@ from .progress import Progress, number
 from .rows import COST, ROWS, SPACE, Row
 
 ENGINE: Final = "valkey-9.1"  # what `--upstream embedded:` runs
-BEGIN: Final = re.compile(r"<!-- costs:.*?-->\n")
-END: Final = "<!-- /costs -->"
 CASES: Final = {"admitted": b"1000", "refused": b"1"}  # max, on a key that has one hit
 FILLS: Final = 7  # an allocator's rounding differs from one to the next
 LIMIT_S: Final = 600.0  # of one run
@@ -129,11 +128,10 @@ def table(found: Mapping[str, Costs]) -> str:
 
 def filled(text: str, block: str) -> str:
     """`text` with `block` between the markers. Raises UsageError if it has none."""
-    begin = BEGIN.search(text)
-    end = text.find(END)
-    if begin is None or end < begin.end():
-        raise UsageError(f"no <!-- costs: ... --> and {END}")
-    return f"{text[: begin.end()]}{block}\n{text[end:]}"
+    found = document.replaced(text, "costs", block)
+    if found is None:
+        raise UsageError("no <!-- costs: ... --> and <!-- /costs -->")
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

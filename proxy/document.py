@@ -34,11 +34,17 @@ TABLES = {"options": options}
 def filled(text: str) -> str:
     """`text` with every table as it follows from the code now."""
     for name, table in TABLES.items():
-        begin = re.search(rf"<!-- {name}:.*?-->\n", text)
-        end = text.find(f"<!-- /{name} -->")
-        if begin is not None and end >= begin.end():
-            text = text[: begin.end()] + table() + "\n" + text[end:]
+        text = replaced(text, name, table()) or text
     return text
+
+
+def replaced(text: str, name: str, block: str) -> str | None:
+    """`text` with `block` between the markers of `name`; None if it has none."""
+    begin = re.search(rf"<!-- {name}:.*?-->\n", text)
+    end = text.find(f"<!-- /{name} -->")
+    if begin is None or end < begin.end():
+        return None
+    return f"{text[: begin.end()]}{block}\n{text[end:]}"
 
 
 if __name__ == "__main__":

@@ -226,7 +226,6 @@ class Downstream(asyncio.Protocol):
             upstream.abort()
             return
         self._upstream = upstream
-        self._upstream_reading = True
         self._read_upstream()
         session.now = self._clock()
         session.upstream_opened()

@@ -132,10 +132,20 @@ class Rule:
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
+    def by_sha(self, knows_ro: bool) -> bytes:
+        """What goes before the key, of a call by sha to a server that knows EVALSHA_RO, or not."""
+        return self.evalsha_ro if knows_ro and self.reads else self.evalsha
+
+    def by_source(self, knows_ro: bool) -> bytes:
+        """What goes before the key, of a call by source; see by_sha()."""
+        return self.eval_ro if knows_ro and self.reads else self.eval
+
     def look(self) -> Rule:
         """The rule that looks at the same hit, answered in microseconds."""
         if self._look is None:
-            self._look = self._variant(0)
+            self._look = self._variant(self._known().look(), False)
+            look = self._look
+            look.evalsha_ro, look.eval_ro = look.evalsha, look.eval  # with the rights of a hit
         return self._look
 
     def attempt(self) -> Rule:
@@ -143,24 +153,22 @@ class Rule:
         where the script itself says how long to hold it, with that as a sixth integer.
         """
         if self._attempt is None:
-            self._attempt = self._variant(1)
+            self._attempt = self._variant(self._known().attempt(), self.shapes)
         return self._attempt
 
     def final(self) -> Rule:
         """The same hit with all its options, answered as attempt() is."""
         if self._final is None:
-            self._final = self._variant(2)
+            self._final = self._variant(self._known().final(), self.shapes)
         return self._final
 
-    def _variant(self, which: int) -> Rule:
-        limiter, script = self.limiter, self.script
-        assert limiter is not None and script is not None
-        if which == 0:
-            look = script_call(script, limiter.look(), False)
-            look.evalsha_ro, look.eval_ro = look.evalsha, look.eval  # with the rights of a hit
-            return look
-        made = limiter.attempt() if which == 1 else limiter.final()
-        return script_call(script, made, self.shapes)
+    def _known(self) -> Limiter:
+        assert self.limiter is not None
+        return self.limiter
+
+    def _variant(self, limiter: Limiter, shape: bool) -> Rule:
+        assert self.script is not None
+        return script_call(self.script, limiter, shape)
 
 
 class Grammar:

@@ -205,28 +205,20 @@ ENTRIES: Final = (
         b"Returns helpful text about the commands of the family.",
         b"O(1)",
     ),
-    Entry(
-        b"cl.throttle",
-        -5,
-        _WRITES,
-        b"@write @fast @scripting",
-        b"nondeterministic_output",
-        _CHANGES,
-        b"Takes from a GCRA rate limiter, with the arguments and the reply of redis-cell.",
-        b"O(1)",
-        _THROTTLE,
-    ),
-    Entry(
-        b"rl.throttle",
-        -5,
-        _WRITES,
-        b"@write @fast @scripting",
-        b"nondeterministic_output",
-        _CHANGES,
-        b"Takes from a GCRA rate limiter, with the arguments and the reply of redis-cell.",
-        b"O(1)",
-        _THROTTLE,
-    ),
+    *[
+        Entry(
+            name,
+            -5,
+            _WRITES,
+            b"@write @fast @scripting",
+            b"nondeterministic_output",
+            _CHANGES,
+            b"Takes from a GCRA rate limiter, with the arguments and the reply of redis-cell.",
+            b"O(1)",
+            _THROTTLE,
+        )
+        for name in (b"cl.throttle", b"rl.throttle")
+    ],
 )
 GROUP: Final = b"module"  # of all commands that are not Redis' own
 

@@ -63,14 +63,10 @@ class SharedLane(Lane):
 
     def submit(self, call: Call) -> None:
         """See calls.Lane. Only while `ready`."""
-        rule = call.rule
-        reads = rule.reads and self._pool.knows_ro
-        self._send(call, rule.evalsha_ro if reads else rule.evalsha)
+        self._send(call, call.rule.by_sha(self._pool.knows_ro))
 
     def _send_source(self, call: Call) -> None:
-        rule = call.rule
-        reads = rule.reads and self._pool.knows_ro
-        self._send(call, rule.eval_ro if reads else rule.eval)
+        self._send(call, call.rule.by_source(self._pool.knows_ro))
 
     def _send(self, call: Call, head: bytes) -> None:
         out = self._out

@@ -147,7 +147,8 @@ class Limiter:
             words.pop()
         return words
 
-    def _copy(self) -> Limiter:
+    def final(self) -> Limiter:
+        """The same hit, answered in microseconds."""
         made = Limiter(self.algorithm, self.max, self.window_us, 1)
         made.mode = self.mode
         made.cost = self.cost
@@ -159,21 +160,15 @@ class Limiter:
         made.limits = self.limits
         return made
 
-    def look(self) -> Limiter:
-        """The same hit looked at, answered in microseconds."""
-        made = self._copy()
-        made.mode = PEEK
-        made.strict = False
-        made.penalty_us = 0
-        return made
-
     def attempt(self) -> Limiter:
         """The same hit, a refusal of which leaves nothing behind; answered in microseconds."""
-        made = self._copy()
+        made = self.final()
         made.strict = False
         made.penalty_us = 0
         return made
 
-    def final(self) -> Limiter:
-        """The same hit, answered in microseconds."""
-        return self._copy()
+    def look(self) -> Limiter:
+        """The same hit looked at, answered in microseconds."""
+        made = self.attempt()
+        made.mode = PEEK
+        return made

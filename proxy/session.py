@@ -481,21 +481,21 @@ class Session(Caller):
         if call.behind is not None and not self._answers.can_count():
             call.rule = call.behind  # its reply can't be edited: then it goes as any hit
             call.behind = None
-        rule = call.rule
-        head = rule.eval_ro if rule.reads and self._settings.knows_ro else rule.eval
-        self.to_upstream.append(head)
-        self.to_upstream.append(call.key)
-        self.to_upstream.append(rule.tail)
+        self._put_in_place(call)
+        if self._concerns_others(call) and self._answers.can_count():
+            self._answers.expect(Catch(lambda reply: self._edited(call, reply), s.S_HIT))
+        else:
+            self._answers.expect(Slot(s.S_HIT))
+
+    def _put_in_place(self, call: Call) -> None:
+        head = call.rule.by_source(self._settings.knows_ro)
+        self.to_upstream += [head, call.key, call.rule.tail]
         self._expanded += len(head)
         self._lane_used = False
-        if call.behind is None and not self._frees(call):
-            self._answers.expect(Slot(s.S_HIT))
-        else:
-            self._answers.expect(Catch(lambda reply: self._edited(call, reply), s.S_HIT))
 
-    def _frees(self, call: Call) -> bool:
-        """Whether somebody might be waiting for what `call` gives back, and its reply be seen."""
-        return call.rule.frees and self._settings.waiting.count > 0 and self._answers.can_count()
+    def _concerns_others(self, call: Call) -> bool:
+        """Whether the reply to `call` means something to those who wait on its key."""
+        return call.behind is not None or (call.rule.frees and self._settings.waiting.count > 0)
 
     def _reject(self, error: bytes, written: bytes) -> None:
         """A wrong command of the family: answered here where its place is certain, else by Redis,
@@ -561,10 +561,7 @@ class Session(Caller):
             lane.submit(call)
             self._lane_used = True
             return
-        rule = call.rule
-        head = rule.eval_ro if rule.reads and self._settings.knows_ro else rule.eval
-        self.to_upstream += [head, call.key, rule.tail]
-        self._lane_used = False
+        self._put_in_place(call)
         self._answers.expect(Catch(lambda reply: self._caught(call, reply), s.S_ASKED))
 
     def _caught(self, call: Call, reply: bytes) -> bytes:
@@ -593,7 +590,7 @@ class Session(Caller):
         if call.waiter is not None:
             call.waiter.answered(reply)
             return
-        if call.behind is not None or (call.rule.frees and self._settings.waiting.count > 0):
+        if self._concerns_others(call):
             reply = self._edited(call, reply)
         call.reply = reply
         if call is self._call_head:

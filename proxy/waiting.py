@@ -23,7 +23,7 @@ from typing import Final
 
 from . import replies
 from .grammar import Rule
-from .limiters import MICROSECONDS
+from .limiters import MICROSECONDS, Limiter
 
 WAKE_S: Final = 0.1  # how often others' luck may have the head ask again
 MAX_WAITING: Final = 10_000  # of one process; beyond, WAIT acts as if absent
@@ -54,11 +54,10 @@ class Waiter:
         "_does",
         "_finish",
         "_first",
+        "_limiter",
         "_pump",
         "_reply",
         "_rule",
-        "_unit_us",
-        "_wait_us",
         "_waiting",
         "asked_at",
         "due",
@@ -82,8 +81,7 @@ class Waiter:
         self._ask = ask
         self._finish = finish
         self._pump = pump
-        self._unit_us: int = limiter.unit_us
-        self._wait_us: int = limiter.wait_us
+        self._limiter: Limiter = limiter
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
         self._cancel: Cancel | None = None
         self._does: int = _SLEEPING
@@ -121,7 +119,7 @@ class Waiter:
             return
         found = integers(frame)
         first, self._first = self._first, False
-        hopeless = found[3] == -1 or found[3] > self._wait_us
+        hopeless = found[3] == -1 or found[3] > self._limiter.wait_us
         if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
             self._settled(found)
         elif does == _LAST_LOOK:
@@ -216,7 +214,7 @@ class Waiter:
     def _settled(self, found: list[int]) -> None:
         """Admitted, or refused for good."""
         held_us = found[5] if len(found) > 5 else 0
-        reply = self._told(found)
+        reply = five(found, self._limiter.unit_us)
         if held_us > 0:
             self._does = _HELD
             self._reply = reply
@@ -233,12 +231,10 @@ class Waiter:
 
     def _refuse(self, found: list[int]) -> None:
         """Redis would refuse it, with `found`."""
-        limiter = self._rule.limiter
-        assert limiter is not None
-        if limiter.strict or limiter.penalty_us:
+        if self._limiter.strict or self._limiter.penalty_us:
             self._put(_FINAL)  # which leaves its mark
         else:
-            self._leave(self._told(found))
+            self._leave(five(found, self._limiter.unit_us))
 
     def _last_looked(self, found: list[int]) -> None:
         if found[0] == 1:
@@ -248,10 +244,6 @@ class Waiter:
             self._put(_FINAL)  # those before it have left meanwhile
         else:
             self._leave(self._waiting.overtaking(self.where, self._rule, found))
-
-    def _told(self, found: list[int]) -> bytes:
-        """The reply for the client, in its unit, of one in microseconds."""
-        return five(found, self._unit_us)
 
     def _leave(self, reply: bytes) -> None:
         self._does = _GONE
@@ -339,23 +331,14 @@ class Waiting:
 
     def needs_us(self, where: Where) -> int:
         """Microseconds that the first in the queue still needs, at least 1."""
-        queue = self._queues.get(where)
-        if queue is None:
-            return 1
-        first = next(iter(queue.waiters))
-        return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
-
-    def _wake(self, where: Where) -> None:
-        """There is room: what the head was told may not be true any more, unless it needs more."""
-        first = next(iter(self._queues[where].waiters)) if where in self._queues else None
-        if first is not None and self.clock() >= first.asked_at + WAKE_S:
-            first.woken()
+        head = self._head(where)
+        return 1 if head is None else max(1, ceil((head.due - self.clock()) * MICROSECONDS))
 
     def freed(self, where: Where) -> None:
         """Something was given back on this key: whoever is the head may ask at once."""
-        queue = self._queues.get(where)
-        if queue is not None:
-            next(iter(queue.waiters)).woken()
+        head = self._head(where)
+        if head is not None:
+            head.woken()
 
     def overtaking(self, where: Where, rule: Rule, found: list[int]) -> bytes:
         """The refusal of a hit by `rule` that would overtake; `found` is what a look at it says."""
@@ -363,16 +346,16 @@ class Waiting:
         assert limiter is not None
         never = found[0] == 1 and found[3] == -1
         retry_us = -1 if never else max(found[3], self.needs_us(where))
-        if found[0] == 0:
-            self._wake(where)
+        head = self._head(where)
+        if found[0] == 0 and head is not None and self.clock() >= head.asked_at + WAKE_S:
+            head.woken()  # there is room: what it was told may not be true any more
         return five([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
 
     def is_head(self, waiter: Waiter) -> bool:
         """Whether it is the first in its queue."""
-        queue = self._queues.get(waiter.where)
-        return queue is not None and next(iter(queue.waiters)) is waiter
+        return self._head(waiter.where) is waiter
 
     def waits(self, waiter: Waiter) -> None:
         """Redis would refuse it, so it waits. (Whom Redis does not let in stands in nobody's way,
@@ -393,9 +376,13 @@ class Waiting:
 
     def promote(self, where: Where) -> None:
         """Somebody left: whoever is the head now may go on."""
+        head = self._head(where)
+        if head is not None:
+            head.promoted()
+
+    def _head(self, where: Where) -> Waiter | None:
         queue = self._queues.get(where)
-        if queue is not None:
-            next(iter(queue.waiters)).promoted()
+        return next(iter(queue.waiters)) if queue is not None else None
 
 
 def integers(frame: bytes) -> list[int]:

@@ -750,9 +750,9 @@ def test_who_hangs_up_unread_is_noticed(server: RedisServer, front: Proxy) -> No
         behind = command("PING", "x" * 999) * 999
         waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600) + behind)
         hit = ("RL.HIT", "k", 1000, 600)
-        wait_until(lambda: ints(other.ask(*hit))[0] == 1, "it waits")
+        wait_until(lambda: numbers(other.ask(*hit))[0] == 1, "it waits")
         waiting.close()
-        wait_until(lambda: ints(other.ask(*hit))[0] == 0, "it has left its place")
+        wait_until(lambda: numbers(other.ask(*hit))[0] == 0, "it has left its place")
 
 
 def test_the_end_of_file_behind_a_blocking_command_reaches_redis(
@@ -787,11 +787,6 @@ def test_a_stranger_stands_in_nobodys_way(one_engine: str) -> None:
                 assert str(stranger.reply()).startswith("NOAUTH")
 
 
-def ints(reply: object) -> list[int]:
-    assert isinstance(reply, list)
-    return reply
-
-
 def blocked(admin: Raw) -> int:
     found = admin.ask("INFO", "clients")
     assert isinstance(found, bytes)
@@ -813,7 +808,7 @@ def test_a_reset_or_refund_wakes_who_waits(
     with front.raw() as other, front.raw() as waiting:
         assert other.ask("RL.HIT", "k", 1, 600) == [0, 1, 0, -1, 600]
         waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600))
-        wait_until(lambda: ints(other.ask("RL.HIT", "k", 9, 600))[0] == 1, "it waits")
+        wait_until(lambda: numbers(other.ask("RL.HIT", "k", 9, 600))[0] == 1, "it waits")
         if by == "lane":
             assert not isinstance(other.ask(*words), ReplyError)
         else:
@@ -830,9 +825,9 @@ def test_callers_that_need_not_wait_are_in_nobodys_way(server: RedisServer, fron
         for _ in range(100):
             for caller in callers:
                 caller.send(command("RL.HIT", "k", 1_000_000, 600, "WAIT", 5))
-            assert ints(other.ask("RL.HIT", "k", 1_000_000, 600))[0] == 0
+            assert numbers(other.ask("RL.HIT", "k", 1_000_000, 600))[0] == 0
             for caller in callers:
-                assert ints(caller.reply())[0] == 0
+                assert numbers(caller.reply())[0] == 0
     for caller in callers:
         caller.close()
 
