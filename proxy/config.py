@@ -63,6 +63,9 @@ class Config:
     connect_timeout_s: float = 5.0
     drain_timeout_s: float = 10.0
     private_refresh_s: float = 30.0
+    denial_cache: int = 65536
+    share: bool = False
+    workers: int = 1
     upstream_given: bool = True
 
 
@@ -75,6 +78,7 @@ class Option:
     default: str
     help: str
     repeats: bool = False
+    switch: bool = False  # by itself it means yes
 
     @property
     def variable(self) -> str:
@@ -120,7 +124,31 @@ OPTIONS: Final = (
         "that Redis doesn't take the client for idle (lowered by itself where Redis has a shorter "
         "timeout)",
     ),
+    Option(
+        "--denial-cache",
+        "N",
+        "65536",
+        "how many refusals are remembered at most: the same hit is refused again without asking "
+        "Redis, for up to a second or until Redis tells that the key was touched. 0: none",
+    ),
+    Option(
+        "--share",
+        "yes|no",
+        "no",
+        "ordinary commands (GET, SET, ...) of many clients travel on shared connections too, and "
+        "keep their order. Each client still has a connection of its own for everything else",
+        switch=True,
+    ),
+    Option(
+        "--workers",
+        "N",
+        "1",
+        "processes that serve the same addresses, each with its own shared connections and "
+        "remembered refusals; one that dies is replaced",
+    ),
 )
+MAX_DENIALS: Final = 100_000_000
+MAX_WORKERS: Final = 256
 
 EPILOG: Final = """\
 example:
@@ -152,6 +180,8 @@ def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
             option.flag,
             metavar=option.metavar,
             action="append" if option.repeats else "store",
+            nargs="?" if option.switch else None,
+            const="yes" if option.switch else None,
             help=f"{option.help} (default {option.default}; environment {option.variable})",
         )
     made.add_argument("--version", action="store_true", help="print version and build, and exit")
@@ -195,6 +225,16 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
                 times[option.flag] = _positive(text)
             except ValueError as wrong:
                 mistakes.append(f"{named[option.flag]} {text}: {wrong}")
+    numbers: dict[str, int] = {}
+    for flag, least, most in (("--denial-cache", 0, MAX_DENIALS), ("--workers", 1, MAX_WORKERS)):
+        text = given.get(flag, [_default(flag)])[0]
+        try:
+            numbers[flag] = _number(text, least, most)
+        except ValueError as wrong:
+            mistakes.append(f"{named[flag]} {text}: {wrong}")
+    share = given.get("--share", [_default("--share")])[0].lower()
+    if share not in ("yes", "no"):
+        mistakes.append(f"{named['--share']} {share}: expected yes or no")
     if upstream.address is not None and any(_same(upstream.address, own) for own in listen):
         mistakes.append(f"{named['--upstream']}: {upstream} is where the proxy itself listens")
     if mistakes:
@@ -205,6 +245,9 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
         times["--connect-timeout"],
         times["--drain-timeout"],
         times["--private-refresh"],
+        numbers["--denial-cache"],
+        share == "yes",
+        numbers["--workers"],
         "--upstream" in given,
     )
 
@@ -299,6 +342,16 @@ def _positive(text: str) -> float:
     if not 0 < value < 1e9:
         raise ValueError("expected a number of seconds above 0")
     return value
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19) or not least <= int(text) <= most:
+        raise ValueError(f"expected a whole number from {least} to {most}")
+    return int(text)
+
+
+def _default(flag: str) -> str:
+    return next(option.default for option in OPTIONS if option.flag == flag)
 
 
 def _without_password(url: str) -> str:

@@ -36,6 +36,9 @@ OPTIONS = [
     ("--connect-timeout", "0.25", "connect_timeout_s", 0.25),
     ("--drain-timeout", "7", "drain_timeout_s", 7.0),
     ("--private-refresh", "1e2", "private_refresh_s", 100.0),
+    ("--denial-cache", "0", "denial_cache", 0),
+    ("--share", "yes", "share", True),
+    ("--workers", "2", "workers", 2),
 ]
 
 
@@ -64,6 +67,30 @@ def test_option(flag: str, text: str, field: str, value: object) -> None:
 def test_the_command_line_wins(flag: str) -> None:
     text = next(row[1] for row in OPTIONS if row[0] == flag)
     assert load(flag, text, **{variable(flag): "nonsense"}) == load(flag, text)
+
+
+def test_a_switch_needs_no_word() -> None:
+    assert load("--share").share
+    assert load("--share", "--listen", ":1").listen == (Address("127.0.0.1", 1),)
+    assert not load("--share=no", RLPROXY_SHARE="yes").share
+    assert load(RLPROXY_SHARE="YES").share
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "why"),
+    [
+        ("--denial-cache", "-1", "expected a whole number from 0 to 100000000"),
+        ("--denial-cache", "1e3", "expected a whole number from 0 to 100000000"),
+        ("--denial-cache", "9" * 5000, "expected a whole number from 0 to 100000000"),
+        ("--workers", "0", "expected a whole number from 1 to 256"),
+        ("--workers", "257", "expected a whole number from 1 to 256"),
+        ("--workers", "auto", "expected a whole number from 1 to 256"),
+        ("--share", "perhaps", "expected yes or no"),
+    ],
+)
+def test_a_wrong_number_or_switch(flag: str, text: str, why: str) -> None:
+    assert mistakes(f"{flag}={text}") == (f"{flag} {text}: {why}",)
+    assert mistakes(**{variable(flag): text}) == (f"{variable(flag)} {text}: {why}",)
 
 
 def test_several_listeners() -> None:
