@@ -13,7 +13,8 @@
 --          microseconds of the penalty (0: none), microseconds it may be held
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
 -- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
---          microseconds to hold the hit
+--          microseconds to hold the hit; else, in microseconds, a refusal that wrote nothing has a
+--          sixth: for how long it stays the answer
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
@@ -103,5 +104,10 @@ if write then
 end
 local remaining = running and 0 or max(0, limit - level)
 local reply = {limited, limit, remaining, retry, ceil((reset - held) / unit)}
-if hold then reply[6] = held end
+if hold then
+  reply[6] = held
+elseif unit == 1 and retry > 0 and not write then
+  local ttl = redis.pcall('PTTL', key)
+  if type(ttl) == 'number' then reply[6] = ttl < 0 and retry or math.min(retry, ttl * 1000) end
+end
 return reply

@@ -47,13 +47,15 @@ class Call:
 class Caller:
     """Who makes calls, as a lane sees it. `now` is the loop's time in seconds, `pump` moves the
     bytes that a reply has set free, `dirty` is of use to whoever batches the writes of many.
+    `mending`: some of its calls may be sent again, so that further ones would overtake them.
     """
 
-    __slots__ = ("dirty", "now", "pump")
+    __slots__ = ("dirty", "mending", "now", "pump")
 
     def __init__(self) -> None:
         self.now: float = 0.0
         self.dirty = False
+        self.mending = False
         self.pump: Callable[[], None] = _nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:

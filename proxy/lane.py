@@ -7,7 +7,9 @@
 The order invariant: Redis answers in the order of the bytes, so the n-th frame that comes back
 belongs to the n-th call in `inflight`. What is not written yet can still go another way when the
 connection is lost; what is written can't: nothing is sent twice whose outcome is unknown. A
--NOSCRIPT is an outcome that is known (nothing was counted): the call is sent again as EVAL.
+-NOSCRIPT is an outcome that is known (nothing was counted): the call is sent again as EVAL, and
+whoever has calls on their way meanwhile sends no more until these are answered, so that none
+overtakes another of its own client.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ class SharedLane(Lane):
         self._unsent: list[Call] = []
         self._inflight: deque[Call] = deque()
         self._scheduled = False
+        self._mended = False  # everybody who has calls on their way knows that some are mended
         self._retry_at: float = 0.0
         self._retry_s: float = RETRY_FIRST_S
         self._flush_soon: Callable[[], None] = self._flush
@@ -74,6 +77,7 @@ class SharedLane(Lane):
         out.append(call.key)
         out.append(call.rule.tail)
         self._unsent.append(call)
+        self._mended = False
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush_soon)
@@ -111,8 +115,7 @@ class SharedLane(Lane):
             call = inflight.popleft()
             if frame[0] == 45:
                 if frame.startswith(b"-NOSCRIPT"):
-                    self._pool.script_missing()
-                    self._send_source(call)  # nothing was run: bring the script along
+                    self._mend(call)
                     continue
                 if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha") >= 0:
                     # the client's own connection would have sent EVAL
@@ -130,6 +133,16 @@ class SharedLane(Lane):
         if touched:
             self.used_at = self._loop.time()
             self._settle(touched)
+
+    def _mend(self, call: Call) -> None:
+        """Redis doesn't know the script of `call`: nothing was run. Bring it along."""
+        call.caller.mending = True
+        if not self._mended:
+            for other in list(self._inflight) + self._unsent:
+                other.caller.mending = True
+        self._send_source(call)
+        self._mended = True
+        self._pool.script_missing()
 
     def _settle(self, touched: list[Caller]) -> None:
         now = self._loop.time()

@@ -189,8 +189,10 @@ class Session(Caller):
         self.wait = WAIT_NOTHING
         while self._call_count > 0 or self._may_use_lane():
             lane = self._lane
-            if self.now - self._last_private >= self._settings.refresh_s:
-                self.wait = WAIT_LANE_EMPTY  # and then the private connection's turn
+            if self._call_count == 0:
+                self.mending = False
+            if self.mending or self.now - self._last_private >= self._settings.refresh_s:
+                self.wait = WAIT_LANE_EMPTY  # (of a refresh: then the private connection's turn)
                 return
             if self._call_count >= MAX_ON_LANE or lane is None or not lane.ready:
                 self.wait = WAIT_LANE

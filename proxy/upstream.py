@@ -5,6 +5,7 @@ connection. Knows nothing of what travels on them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -22,6 +23,7 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 1.0
 _PING_S: Final = 5.0
 MAX_LAST_WORDS: Final = 262144
+RELOAD_S: Final = 1.0  # lanes mend themselves: scripts that come in between would change the order
 
 
 class Target:
@@ -269,6 +271,10 @@ class Control(asyncio.Protocol):
             finally:
                 for wait in waits:
                     wait.cancel()
+            if self._reload.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RELOAD_S):
+                        await self._lost.wait()
             if self._lost.is_set():
                 return
             async with asyncio.timeout(_PING_S):

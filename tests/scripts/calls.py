@@ -31,6 +31,7 @@ class Caller:
     """Calls one script; the key's real time to live never ends it while the clock stands still.
 
     `ttl_ms` is what PTTL said after the latest call (-2: no key, -1: the call wrote no TTL).
+    `stays_us` is the sixth integer of a refusal in microseconds, 0 without one; it is not returned.
     """
 
     def __init__(self, client: redis.Redis, algorithm: str, key: str = "k") -> None:
@@ -38,6 +39,7 @@ class Caller:
         self.script = script_of(algorithm)
         self.key = key
         self.ttl_ms = -2
+        self.stays_us = 0
         self.client.script_load(self.script.source)
 
     def __call__(self, clock_us: int | None, *argv: object) -> list[int]:
@@ -55,4 +57,10 @@ class Caller:
             pipe.persist(self.key)
             found, self.ttl_ms, _ = pipe.execute()
         assert isinstance(found, list)
+        shaping = len(argv) > 5 and " " in str(argv[5]) and self.script.header["algo"] == "LEAKY"
+        self.stays_us = 0
+        if len(found) == 6 and not shaping:
+            assert str(argv[2]) == "1"
+            assert found[0] == 1
+            self.stays_us = found.pop()
         return found
