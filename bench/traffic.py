@@ -116,7 +116,8 @@ def run(client: Client, options: str) -> Run:
     states: list[State] = []
     for (at_us, is_hit), found in zip(kinds, replies, strict=True):
         if is_hit:
-            hits.append(Hit(at_us, found[0] == 0, found[5] if len(found) > 5 else 0))
+            held_us = found[5] if found[0] == 0 and len(found) > 5 else 0
+            hits.append(Hit(at_us, found[0] == 0, held_us))
         else:
             states.append(State(at_us, found[1], found[2], found[4]))
     return Run(tuple(hits), tuple(states))

@@ -10,6 +10,7 @@ from mypy_extensions import mypyc_attr
 
 from . import commands as c
 from . import replies as r
+from .denials import Denial
 from .framing import RequestFramer
 from .grammar import Grammar, Rule, wrong_arity
 from .state import Identity
@@ -31,7 +32,19 @@ def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
 class Call:
     """One call of ours on its way: what to send, and its reply once there is one."""
 
-    __slots__ = ("behind", "caller", "key", "next", "others", "reply", "rule", "waiter")
+    __slots__ = (
+        "behind",
+        "caller",
+        "denial",
+        "expects_caching",
+        "key",
+        "next",
+        "opens",
+        "others",
+        "reply",
+        "rule",
+        "waiter",
+    )
 
     def __init__(self, caller: Caller, rule: Rule, key: bytes) -> None:
         self.caller = caller
@@ -41,6 +54,9 @@ class Call:
         self.reply: bytes = rule.error
         self.next: Call | None = None
         self.waiter: Waiter | None = None  # whose question this is
+        self.denial: Denial | None = None  # there was one when it was sent
+        self.opens = False  # and this call opens it: it is answered in microseconds
+        self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
         self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
 
 
@@ -48,14 +64,16 @@ class Caller:
     """Who makes calls, as a lane sees it. `now` is the loop's time in seconds, `pump` moves the
     bytes that a reply has set free, `dirty` is of use to whoever batches the writes of many.
     `mending`: some of its calls may be sent again, so that further ones would overtake them.
+    `fenced`: it has written on its private connection, and no lane has answered it since.
     """
 
-    __slots__ = ("dirty", "mending", "now", "pump")
+    __slots__ = ("dirty", "fenced", "mending", "now", "pump")
 
     def __init__(self) -> None:
         self.now: float = 0.0
         self.dirty = False
         self.mending = False
+        self.fenced = False
         self.pump: Callable[[], None] = _nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
@@ -81,8 +99,10 @@ class Lane:
         self.ready: bool = False  # calls submitted now go out in this turn
         self.retired: bool = False  # ask for another one
 
-    def submit(self, call: Call) -> None:
-        """Send `call`; its caller's lane_answered() is told the reply."""
+    def submit(self, call: Call) -> bytes:
+        """The reply to `call` where it is known, or else nothing: then it is sent, and its caller's
+        lane_answered() is told.
+        """
         raise NotImplementedError
 
     def wake(self) -> None:

@@ -563,8 +563,10 @@ class ReplyFramer:
         self.pos = 0
         self.last = -1
 
-    def skip(self, limit: int, pushes: bool = True) -> int:
-        """Move over up to `limit` replies, and pushes behind them if so wished; how many ended."""
+    def skip(self, limit: int, pushes: bool = True, one_push: bool = False) -> int:
+        """Move over up to `limit` replies, and pushes behind them if so wished (`one_push`: no
+        further than the first); how many replies ended.
+        """
         data = self.buf
         size = len(data)
         pos = self.pos
@@ -627,8 +629,11 @@ class ReplyFramer:
                     # that Redis before 7.2 writes between the elements of EXEC's array.
                     items += 1
             items -= 1
-            if items == 0 and not self._push:
-                done += 1
+            if items == 0:
+                if not self._push:
+                    done += 1
+                elif one_push:
+                    break
         self._items = items
         self.mid = items > 0
         self.pos = pos
@@ -653,12 +658,24 @@ class ReplyFramer:
         start = self.pos
         if self.skip(1, False) == 1:
             return self.buf[start : self.pos]
+        self._back(start)
+        return b""
+
+    def push(self) -> bytes:
+        """The whole push at `pos`, moved over; empty if it is not all here (pos stays)."""
+        start = self.pos
+        self.skip(0, True, True)
+        if not self.mid:
+            return self.buf[start : self.pos]
+        self._back(start)
+        return b""
+
+    def _back(self, start: int) -> None:
         self.pos = start
         self._items = 0
         self._skip = 0
         self._in_line = False
         self.mid = False
-        return b""
 
     def release(self) -> None:
         """Let go of bytes that were moved over; offsets into `buf` end here."""

@@ -99,6 +99,7 @@ class Rule:
         "_attempt",
         "_final",
         "_look",
+        "denies",
         "error",
         "eval",
         "eval_ro",
@@ -111,6 +112,7 @@ class Rule:
         "shapes",
         "tail",
         "takes",
+        "unit_us",
         "waits",
     )
 
@@ -124,7 +126,9 @@ class Rule:
         self.eval_ro = b""
         self.tail = b""
         self.reads = False
+        self.unit_us = 1  # of the times in the reply
         self.takes = False  # takes something if it is admitted
+        self.denies = False  # a refusal of it may be remembered
         self.frees = False  # gives back: those who wait on its keys may ask again
         self.waits = False  # may be held until it is admitted
         self.shapes = False  # and the script itself says how long
@@ -307,9 +311,11 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.script = script
     rule.limiter = limiter
     rule.reads = limiter.mode == limiters.PEEK
+    rule.unit_us = limiter.unit_us
     rule.takes = limiter.takes()
     rule.frees = limiter.mode == limiters.REFUND
     rule.waits = rule.takes and limiter.wait_us > 0
+    rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == limiters.SHAPING
     head = b"*%d\r\n" % (4 + len(argv))
     sha = replies.bulk(script.sha) + b"$1\r\n1\r\n"

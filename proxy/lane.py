@@ -20,8 +20,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from . import denials as d
 from . import replies
 from .calls import Call, Caller, Lane
+from .denials import Denials
 from .framing import ReplyFramer
 from .state import Identity
 from .upstream import Target, hello, last_words
@@ -33,6 +35,13 @@ MAX_LANES_PER_USER: Final = 32
 IDLE_S: Final = 60.0  # a lane without calls for so long is closed
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 1.0
+
+_TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP")
+_TELL_ME: Final = replies.bulks(
+    b"CLIENT", b"CACHING", b"YES"
+)  # when the next call's key is touched
+_INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
+_OK: Final = b"+OK\r\n"
 
 _CLOSED: Final = 0
 _OPENING: Final = 1
@@ -61,21 +70,39 @@ class SharedLane(Lane):
         self._retry_at: float = 0.0
         self._retry_s: float = RETRY_FIRST_S
         self._flush_soon: Callable[[], None] = self._flush
+        self._denials = pool.denials
+        self._scope = b""  # of its entries there
+        self._tracks = False  # Redis tells when a key is touched: refusals may be remembered
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Call) -> bytes:
         """See calls.Lane. Only while `ready`."""
-        self._send(call, call.rule.by_sha(self._pool.knows_ro))
+        if self._tracks:
+            known = self._denied(call)
+            if known:
+                return known
+            if call.opens:
+                rule = call.rule.final()
+                self._out.append(_TELL_ME)
+                self._send(call, rule.by_sha(self._pool.knows_ro), rule.tail)
+                return b""
+        self._send(call, call.rule.by_sha(self._pool.knows_ro), call.rule.tail)
+        return b""
 
     def _send_source(self, call: Call) -> None:
-        self._send(call, call.rule.by_source(self._pool.knows_ro))
+        """Send `call` again; this time nothing is opened by it."""
+        denial = call.denial
+        if call.opens and denial is not None and denial.state == d.OPENING:
+            denial.state = d.MARKED
+        call.opens = False
+        self._send(call, call.rule.by_source(self._pool.knows_ro), call.rule.tail)
 
-    def _send(self, call: Call, head: bytes) -> None:
+    def _send(self, call: Call, head: bytes, tail: bytes) -> None:
         out = self._out
         out.append(head)
         out.append(call.key)
-        out.append(call.rule.tail)
+        out.append(tail)
         self._unsent.append(call)
         self._mended = False
         if not self._scheduled:
@@ -100,18 +127,26 @@ class SharedLane(Lane):
         touched: list[Caller] = []
         while True:
             if framer.at_push():
-                framer.skip(0)
-                if framer.mid or framer.at_push():
+                push = framer.push()
+                if not push:
                     break
+                self._pushed(push)
+                continue
             frame = framer.frame()
             if not frame:
                 break
             if self._greetings > 0:
-                self._greeted(frame)
+                if not self._greeted(frame):
+                    break
                 continue
             if not inflight:
                 self._abort()  # nobody asked for this
                 break
+            if inflight[0].expects_caching:
+                inflight[0].expects_caching = False
+                if frame != _OK:
+                    self._track(False)
+                continue
             call = inflight.popleft()
             if frame[0] == 45:
                 if frame.startswith(b"-NOSCRIPT"):
@@ -122,7 +157,12 @@ class SharedLane(Lane):
                     self._send_source(call)
                     continue
                 frame = replies.clean_error(frame)
+            if call.opens:
+                frame = self._heard(call, frame)
+            elif self._tracks:
+                self._judge(call, frame)
             caller = call.caller
+            caller.fenced = False
             caller.lane_answered(call, frame)
             if not caller.dirty:
                 caller.dirty = True
@@ -133,6 +173,81 @@ class SharedLane(Lane):
         if touched:
             self.used_at = self._loop.time()
             self._settle(touched)
+
+    # -- remembered refusals ----------------------------------------------------------------------
+
+    def _denied(self, call: Call) -> bytes:
+        """The reply to `call` if its refusal is remembered, else nothing. What it may do to the
+        entry of its key is seen to.
+        """
+        denials = self._denials
+        assert denials is not None
+        denial = denials.find(self._scope + call.key)
+        if denial is None:
+            return b""
+        if denial.rule is not call.rule:
+            if not call.rule.reads:
+                denials.drop(denial)
+            return b""
+        call.denial = denial
+        if denial.state == d.OPENING or (denial.state == d.OPEN and call.caller.fenced):
+            return b""
+        now = denials.clock()
+        if denial.state == d.OPEN:
+            known = denial.answer(now)
+            if known:
+                denials.used(denial)
+                return known
+        denial.state = d.OPENING
+        denial.sent_at = now
+        denials.used(denial)
+        call.opens = call.expects_caching = True
+        return b""
+
+    def _heard(self, call: Call, frame: bytes) -> bytes:
+        """The reply to a call that was to open an entry: what its client gets."""
+        denial, denials = call.denial, self._denials
+        assert denial is not None and denials is not None
+        if not frame.startswith(b"*"):
+            denials.drop(denial)
+            return frame
+        found = replies.integers(frame)
+        if found[0] == 1:
+            denial.heard(found, denials.clock())
+        else:
+            denials.drop(denial)
+        return replies.rounded(found, call.rule.unit_us)
+
+    def _judge(self, call: Call, frame: bytes) -> None:
+        """The reply to any other call: what it tells of the entry of its key."""
+        denials = self._denials
+        assert denials is not None
+        refused = len(frame) > 5 and frame[0] == 42 and frame[5] == 49
+        if call.denial is not None:
+            if not refused:
+                denials.drop(call.denial)
+        elif refused and call.rule.denies:
+            name = self._scope + call.key
+            if denials.find(name) is None:
+                denials.mark(name, call.rule)
+
+    def _pushed(self, push: bytes) -> None:
+        """Redis says that a key was touched, or that all may have been."""
+        denials = self._denials
+        if denials is None or not push.startswith(_INVALIDATE):
+            return
+        if push.startswith(b"*1\r\n", len(_INVALIDATE)):
+            denial = denials.find(self._scope + push[len(_INVALIDATE) + 4 :])
+            if denial is not None:
+                denials.drop(denial)
+        else:
+            self._scope = denials.scope()
+
+    def _track(self, tracks: bool) -> None:
+        """Whether Redis tells; what was remembered is forgotten."""
+        self._tracks = tracks
+        if self._denials is not None:
+            self._scope = self._denials.scope()
 
     def _mend(self, call: Call) -> None:
         """Redis doesn't know the script of `call`: nothing was run. Bring it along."""
@@ -175,22 +290,30 @@ class SharedLane(Lane):
         self._greetings = 1
         greeting = replies.bulks(*hello(b"rlproxy-lane", identity.user, identity.password))
         if identity.db:
-            self._greetings = 2
+            self._greetings += 1
             greeting += replies.bulks(b"SELECT", b"%d" % identity.db)
+        if self._denials is not None:
+            self._greetings += 1
+            greeting += _TRACK
         transport.write(greeting)
 
-    def _greeted(self, frame: bytes) -> None:
+    def _greeted(self, frame: bytes) -> bool:
+        """A reply of the handshake; whether it goes on."""
         self._greetings -= 1
-        if frame.startswith(b"-"):
+        if self._greetings == 0 and self._denials is not None:
+            self._track(frame == _OK)
+        elif frame.startswith(b"-"):
             if not frame.startswith((b"-LOADING", b"-BUSY", b"-ERR max number of clients")):
                 self._state = _DEAD
                 self._pool.forget(self)
             self._abort()
-        elif self._greetings == 0 and self._state == _OPENING:
+            return False
+        if self._greetings == 0 and self._state == _OPENING:
             self._state = _READY
             self.ready = True
             self._retry_s = RETRY_FIRST_S
             self.used_at = self._loop.time()
+        return True
 
     def _abort(self) -> None:
         self.ready = False
@@ -210,6 +333,7 @@ class SharedLane(Lane):
         self._closed()
         self._replies = ReplyFramer()
         self._greetings = 0
+        self._track(False)
         self._out.clear()
         inflight = list(self._inflight)
         unsent = list(self._unsent)
@@ -266,9 +390,14 @@ class LanePool:
     """The lanes of one process, by identity; their number is bounded in all and per user."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, target: Target, script_missing: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        target: Target,
+        script_missing: Callable[[], None],
+        denials: Denials | None,
     ) -> None:
         self.loop = loop
+        self.denials = denials  # None: no refusal is remembered
         self.script_missing = script_missing
         self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
         self._target = target

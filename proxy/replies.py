@@ -32,6 +32,18 @@ def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after
     )
 
 
+def integers(frame: bytes) -> list[int]:
+    """The reply of a script, parsed."""
+    return [int(word) for word in frame.replace(b":", b"").split(b"\r\n")[1:-1]]
+
+
+def rounded(found: list[int], unit_us: int) -> bytes:
+    """The reply for a client of one in microseconds; times are rounded up."""
+    retry_us = found[3]
+    retry = -1 if retry_us < 0 else -(-retry_us // unit_us)
+    return five(found[0], found[1], found[2], retry, -(-found[4] // unit_us))
+
+
 def bulks(*words: bytes) -> bytes:
     """A request (or an array reply) of bulk strings."""
     parts = [b"*%d\r\n" % len(words)]

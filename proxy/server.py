@@ -19,6 +19,7 @@ from . import scripts
 from .build import describe
 from .calls import Settings
 from .config import Address, Config
+from .denials import Denials
 from .downstream import Downstream, Shared
 from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
@@ -90,7 +91,8 @@ class Server:
         loaded = scripts.load()
         target = Target(address, config.connect_timeout_s)
         control = Control(target, config.upstream, loaded, self._met)
-        self._lanes = LanePool(loop, target, control.reload)
+        denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
+        self._lanes = LanePool(loop, target, control.reload, denials)
         settings = Settings(
             Grammar(loaded),
             self._lanes.lane_of,

@@ -28,7 +28,7 @@ from .calls import Call, Caller, Lane, Settings, read
 from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
 from .grammar import Rule
 from .state import Catch, ConnectionState, Slot
-from .waiting import Waiter, Where, integers
+from .waiting import Waiter, Where
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
@@ -272,8 +272,9 @@ class Session(Caller):
                 tail.next = call
             self._call_tail = call
             if not call.reply:
-                lane.submit(call)
-                self._lane_used = True
+                call.reply = lane.submit(call)
+                if not call.reply:
+                    self._lane_used = True
         self._emit_calls()
         return found
 
@@ -303,7 +304,7 @@ class Session(Caller):
         rule = call.behind
         if rule is None:
             return reply
-        return waiting.overtaking((db, call.key), rule, integers(reply))
+        return waiting.overtaking((db, call.key), rule, r.integers(reply))
 
     def _route_to_upstream(self) -> None:
         """Everything that is unread goes to the private connection."""
@@ -343,6 +344,8 @@ class Session(Caller):
                 break
             if code in (COMMAND, OPEN):
                 command = requests.command
+                if not command.reads:
+                    self.fenced = True
                 if command.ours and not self._settings.leaves(command.name):
                     run = self._send_run(run)
                     self._call_in_place(code)
@@ -494,6 +497,7 @@ class Session(Caller):
         self.to_upstream += [head, call.key, call.rule.tail]
         self._expanded += len(head)
         self._lane_used = False
+        self.fenced = True
 
     def _concerns_others(self, call: Call) -> bool:
         """Whether the reply to `call` means something to those who wait on its key."""
@@ -560,8 +564,9 @@ class Session(Caller):
         if self.now - self._last_private < self._settings.refresh_s / 2 and self._may_use_lane():
             lane = self._lane
             assert lane is not None
-            lane.submit(call)
             self._lane_used = True
+            reply = lane.submit(call)
+            assert not reply  # no waiter asks what may be remembered
             return
         self._put_in_place(call)
         self._answers.expect(Catch(lambda reply: self._caught(call, reply), s.S_ASKED))

@@ -117,7 +117,7 @@ class Waiter:
         if not frame.startswith(b"*"):
             self._leave(frame)
             return
-        found = integers(frame)
+        found = replies.integers(frame)
         first, self._first = self._first, False
         hopeless = found[3] == -1 or found[3] > self._limiter.wait_us
         if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
@@ -213,8 +213,8 @@ class Waiter:
 
     def _settled(self, found: list[int]) -> None:
         """Admitted, or refused for good."""
-        held_us = found[5] if len(found) > 5 else 0
-        reply = five(found, self._limiter.unit_us)
+        held_us = found[5] if self._rule.shapes and len(found) > 5 else 0
+        reply = replies.rounded(found, self._limiter.unit_us)
         if held_us > 0:
             self._does = _HELD
             self._reply = reply
@@ -234,7 +234,7 @@ class Waiter:
         if self._limiter.strict or self._limiter.penalty_us:
             self._put(_FINAL)  # which leaves its mark
         else:
-            self._leave(five(found, self._limiter.unit_us))
+            self._leave(replies.rounded(found, self._limiter.unit_us))
 
     def _last_looked(self, found: list[int]) -> None:
         if found[0] == 1:
@@ -349,7 +349,7 @@ class Waiting:
         head = self._head(where)
         if found[0] == 0 and head is not None and self.clock() >= head.asked_at + WAKE_S:
             head.woken()  # there is room: what it was told may not be true any more
-        return five([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
+        return replies.rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
 
@@ -383,15 +383,3 @@ class Waiting:
     def _head(self, where: Where) -> Waiter | None:
         queue = self._queues.get(where)
         return next(iter(queue.waiters)) if queue is not None else None
-
-
-def integers(frame: bytes) -> list[int]:
-    """The reply of a script, parsed."""
-    return [int(word) for word in frame.replace(b":", b"").split(b"\r\n")[1:-1]]
-
-
-def five(found: list[int], unit_us: int) -> bytes:
-    """The reply for a client of one in microseconds; times are rounded up."""
-    retry_us = found[3]
-    retry = -1 if retry_us < 0 else -(-retry_us // unit_us)
-    return replies.five(found[0], found[1], found[2], retry, -(-found[4] // unit_us))

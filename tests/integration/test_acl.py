@@ -17,6 +17,8 @@ RULES = LINE[0].split()[3:]
 RIGHTS = [rule for rule in RULES if rule.startswith("+")]
 SINCE_7 = ["+eval_ro", "+evalsha_ro"]  # README says so: leave them out on Redis 6.2
 SPARES_BYTES = ["+evalsha", "+evalsha_ro"]  # without them the script's source is sent
+# Without them no refusal is remembered.
+REMEMBERS = ["+pttl", "+client|tracking", "+client|caching"]
 
 
 @pytest.fixture
@@ -82,7 +84,9 @@ def test_the_line_suffices(proxy: Proxy, redis_server: RedisServer, admin: Raw) 
         assert refused([raw.ask("RL.PEEK", "limit:a", 1000, 60)]) == []
 
 
-@pytest.mark.parametrize("missing", [right for right in RIGHTS if right not in SPARES_BYTES])
+@pytest.mark.parametrize(
+    "missing", [right for right in RIGHTS if right not in SPARES_BYTES + REMEMBERS]
+)
 def test_each_right_is_needed(
     proxy: Proxy, redis_server: RedisServer, admin: Raw, missing: str
 ) -> None:
@@ -95,6 +99,27 @@ def test_each_right_is_needed(
         assert found
         for error in found:
             assert "user_script" not in str(error)
+
+
+@pytest.mark.parametrize("missing", ["", *REMEMBERS])
+def test_refusals_are_remembered_with_all_rights_and_hits_served_without(
+    proxy: Proxy, redis_server: RedisServer, admin: Raw, missing: str
+) -> None:
+    made = rules(redis_server, missing)
+    assert admin.ask("ACL", "SETUSER", "app", "reset", *made) == "OK"
+    admin.ask("FLUSHALL")
+    with proxy.raw() as raw:
+        assert raw.ask("AUTH", "app", "secret") == "OK"
+        wait_until(lambda: on_a_lane(raw, admin), "a lane of the user")
+        assert raw.ask("RL.HIT", "limit:r", 1, 60) == [0, 1, 0, -1, 60]
+        admin.ask("CONFIG", "RESETSTAT")
+        for _ in range(50):
+            assert raw.ask("RL.HIT", "limit:r", 1, 60)[:3] == [1, 1, 0]
+        stats = str(admin.ask("INFO", "commandstats"))
+        match = re.search(r"cmdstat_evalsha:calls=(\d+)", stats)
+        assert match is not None
+        calls = int(match[1])
+        assert calls == 50 if missing else calls < 10
 
 
 def test_other_keys_are_refused(proxy: Proxy, redis_server: RedisServer, admin: Raw) -> None:

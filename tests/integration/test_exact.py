@@ -144,7 +144,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
     loaders = python_loaders(CONNECTIONS) + foreign_loaders(2, tmp_path)
-    with harness.proxy(own_server) as proxy:
+    with harness.proxy(own_server, "--denial-cache", "0") as proxy:  # Redis sees every hit
         monitor = Monitor(own_server)
         for loader in loaders:
             loader.start(proxy.port, SECONDS)

@@ -19,11 +19,12 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "limiters": (set(), set()),
     "grammar": ({"limiters", "replies", "scripts"}, {"re"}),
     "waiting": ({"grammar", "limiters", "replies"}, {"collections", "math"}),
+    "denials": ({"grammar", "replies"}, set()),
     "state": ({"commands"}, set()),
     "answers": ({"framing", "replies", "state"}, set()),
     "introspection": ({"replies", "state"}, set()),
     "calls": (
-        {"commands", "framing", "grammar", "replies", "state", "waiting"},
+        {"commands", "denials", "framing", "grammar", "replies", "state", "waiting"},
         {"mypy_extensions"},
     ),
     "session": (
@@ -39,12 +40,12 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
     "upstream": {"replies", "config", "scripts"},
-    "lane": {"calls", "replies", "framing", "state", "upstream"},
+    "lane": {"calls", "denials", "replies", "framing", "state", "upstream"},
     "downstream": {"calls", "session", "upstream"},
     "embedded": {"config"},
     "server": {
-        *("scripts", "build", "calls", "config", "downstream", "embedded", "grammar", "lane"),
-        *("upstream", "waiting"),
+        *("scripts", "build", "calls", "config", "denials", "downstream", "embedded", "grammar"),
+        *("lane", "upstream", "waiting"),
     },
     "cli": {"config", "build", "scripts", "server"},
     "health": {"config"},

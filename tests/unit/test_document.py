@@ -47,9 +47,10 @@ def test_every_option_word_is_told_in_readme_and_help() -> None:
 def test_the_rights_in_readme_are_those_that_the_scripts_call() -> None:
     line = re.search(r"^ACL SETUSER .*$", README, re.MULTILINE)
     assert line is not None
-    told = set(re.findall(r"\+(\w+)", line[0]))
-    # RL.RESET, and how scripts are called
+    told = set(re.findall(r"\+([\w|]+)", line[0]))
+    # RL.RESET, how scripts are called, how refusals are remembered
     called = {"del", "eval", "evalsha", "eval_ro", "evalsha_ro"}
+    called |= {"client|tracking", "client|caching"}
     for script in load().values():
         source = script.source.decode()
         called |= {word.lower() for word in re.findall(r"\('([A-Z]{3,})'", source)}

@@ -40,8 +40,9 @@ class FakeLane(Lane):
         self.calls: list[Call] = []
         self.woken = 0
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Call) -> bytes:
         self.calls.append(call)
+        return b""
 
     def wake(self) -> None:
         self.woken += 1

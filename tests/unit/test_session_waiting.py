@@ -14,7 +14,7 @@ from proxy.grammar import Rule
 from proxy.replies import bulks
 from proxy.session import Session
 from proxy.state import Identity
-from proxy.waiting import MAX_WAITING, Waiting, integers
+from proxy.waiting import MAX_WAITING, Waiting
 from tests.unit.test_session import (
     ARITY,
     FIVE,
@@ -314,7 +314,7 @@ def test_refused_at_once(text: bytes, frame: bytes, told: list[int]) -> None:
     client = world.client()
     words = text.split()
     client.send(bulks(b"RL.HIT", b"k", b"10", b"1000", b"WAIT", *words))
-    assert integers(client.answer(frame)) == told
+    assert r.integers(client.answer(frame)) == told
     assert client.idle()
 
 

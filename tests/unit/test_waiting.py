@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from proxy import replies, scripts
 from proxy.grammar import Grammar, Rule
-from proxy.waiting import MAX_WAITING, WAKE_S, Waiter, Waiting, Where, five, integers
+from proxy.replies import integers, rounded
+from proxy.waiting import MAX_WAITING, WAKE_S, Waiter, Waiting, Where
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")
@@ -277,11 +278,11 @@ def test_admitted_by_the_last_question() -> None:
 
 
 def test_times_are_told_in_its_own_unit_rounded_up() -> None:
-    assert integers(five([1, 10, 0, 1, 1], 1_000_000)) == [1, 10, 0, 1, 1]
-    assert integers(five([1, 10, 0, 1_000_001, 2_000_000], 1_000_000)) == [1, 10, 0, 2, 2]
-    assert integers(five([1, 10, 0, 1_001, 999], 1_000)) == [1, 10, 0, 2, 1]
-    assert integers(five([0, 10, 3, -1, 0], 1_000)) == [0, 10, 3, -1, 0]
-    assert five([1, 2, 3, -1, 5], 1) == replies.five(1, 2, 3, -1, 5)
+    assert integers(rounded([1, 10, 0, 1, 1], 1_000_000)) == [1, 10, 0, 1, 1]
+    assert integers(rounded([1, 10, 0, 1_000_001, 2_000_000], 1_000_000)) == [1, 10, 0, 2, 2]
+    assert integers(rounded([1, 10, 0, 1_001, 999], 1_000)) == [1, 10, 0, 2, 1]
+    assert integers(rounded([0, 10, 3, -1, 0], 1_000)) == [0, 10, 3, -1, 0]
+    assert rounded([1, 2, 3, -1, 5], 1) == replies.five(1, 2, 3, -1, 5)
 
 
 @pytest.mark.parametrize("frame", ERRORS)
