@@ -90,7 +90,7 @@ if write then
 end
 local reply = {limited, limit, remaining, retry, ceil(reset / unit)}
 if unit == 1 and retry > 0 and not write then
-  local ttl = redis.pcall('PTTL', key)
-  if type(ttl) == 'number' then reply[6] = ttl < 0 and retry or math.min(retry, ttl * 1000) end
+  local stays, ttl = running and ends - clock or retry, redis.pcall('PTTL', key)
+  if type(ttl) == 'number' then reply[6] = ttl < 0 and stays or math.min(stays, ttl * 1000) end
 end
 return reply

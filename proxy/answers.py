@@ -285,7 +285,7 @@ class Answers:
 
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
-        if slot.kind in (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET):
+        if slot.kind in (s.S_AUTH, s.S_HELLO, s.S_PROTOCOL, s.S_SELECT, s.S_RESET):
             self.identity_moved = True
         if slot.next is None:
             self.decided = True

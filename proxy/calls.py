@@ -5,6 +5,7 @@ all who make calls share. No I/O.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -43,6 +44,7 @@ class Call:
         "others",
         "reply",
         "rule",
+        "shared",
         "waiter",
     )
 
@@ -53,6 +55,7 @@ class Call:
         self.others: list[bytes] | None = None  # further keys, of RL.RESET while somebody waits
         self.reply: bytes = rule.error
         self.next: Call | None = None
+        self.shared: int = c.PRIVATE  # an ordinary command, all of it in `key`
         self.waiter: Waiter | None = None  # whose question this is
         self.denial: Denial | None = None  # there was one when it was sent
         self.opens = False  # and this call opens it: it is answered in microseconds
@@ -82,6 +85,14 @@ class Caller:
 
     def lane_returned(self, call: Call) -> None:
         """`call` was never sent, and all before it are answered: it goes another way."""
+        raise NotImplementedError
+
+    def lane_lost(self, call: Call) -> None:
+        """The lane was lost before it answered `call`: its outcome is not known."""
+        raise NotImplementedError
+
+    def lane_declined(self, call: Call) -> None:
+        """The reply to `call` is too large for a lane: nobody gets it."""
         raise NotImplementedError
 
     def resume(self) -> None:
@@ -120,6 +131,7 @@ class Settings:
         "lane_of",
         "native_throttle",
         "refresh_s",
+        "share_of",
         "wait_by_publish",
         "waiting",
         "where",
@@ -133,9 +145,11 @@ class Settings:
         base_db: int = 0,
         refresh_s: float = 30.0,
         waiting: Waiting | None = None,
+        share_of: Callable[[Identity, int], Lane | None] | None = None,
     ) -> None:
         self.grammar = grammar
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
+        self.share_of = share_of  # the lane of an identity and a protocol for ordinary commands
         self.where = where  # the server's name in errors
         self.base_db = base_db
         self.wait_by_publish = False  # the server is not Redis: WAIT needs a PUBLISH before it
@@ -147,6 +161,16 @@ class Settings:
     def leaves(self, name: bytes) -> bool:
         """Whether the family's command `name` is the server's own here."""
         return name == c.CL_THROTTLE and self.native_throttle
+
+
+_AS_IT_IS: Final = Rule()  # adds nothing to what is in `key`
+
+
+def shared(caller: Caller, how: int, written: bytes) -> Call:
+    """An ordinary command, as its client has written it."""
+    call = Call(caller, _AS_IT_IS, written)
+    call.shared = how
+    return call
 
 
 def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | None:
@@ -176,7 +200,7 @@ def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | 
         tail = data[end : requests.end]
     if name == c.RL_RESET:
         rule = Rule()
-        rule.eval = rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
+        rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
         rule.tail = tail
         rule.frees = True
         reset = Call(caller, rule, key)

@@ -33,16 +33,22 @@ STREAM: Final = 18  # from here on replies can't be counted
 HTTP: Final = 19  # Redis closes its connection without a word, unsent replies included
 INTROSPECT: Final = 20  # COMMAND: stateless, but its reply is to know the RL family too
 
+# Whether a command may travel on a connection that many share.
+PRIVATE: Final = 0
+SHARED_READ: Final = 1  # should its reply be large, it is asked again on the private connection
+SHARED_WRITE: Final = 2  # its reply is small by nature
+
 
 class Command:
     """One row: how a session treats the command `name`."""
 
-    __slots__ = ("kind", "name", "ours", "reads", "whole")
+    __slots__ = ("kind", "name", "ours", "reads", "shared", "whole")
 
-    def __init__(self, name: bytes, kind: int, reads: bool = False) -> None:
+    def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name
         self.kind = kind
         self.reads = reads  # changes no data and no rights
+        self.shared = shared  # whether it may travel on a shared connection (--share)
         self.ours = kind == OURS
         # Its arguments are needed before it can be forwarded.
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT)
@@ -74,6 +80,23 @@ WRITES: Final = b"""
     SMOVE SORT SPOP SPUBLISH SREM SUNIONSTORE SWAPDB UNLINK XACK XADD XAUTOCLAIM XCLAIM XDEL XGROUP
     XREADGROUP XSETID XTRIM ZADD ZDIFFSTORE ZINCRBY ZINTERSTORE ZMPOP ZPOPMAX ZPOPMIN ZRANGESTORE
     ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE ZUNIONSTORE
+"""
+
+# Of those, what --share puts on shared connections: never blocks, looks at no connection. What
+# writes has a small reply there; what reads is asked again where the reply turns out to be large.
+SHARED_READS: Final = b"""
+    BITCOUNT BITPOS ECHO EXISTS EXPIRETIME GEODIST GEOHASH GEOPOS GEOSEARCH GET GETBIT GETRANGE
+    HEXISTS HEXPIRETIME HGET HGETALL HKEYS HLEN HMGET HPEXPIRETIME HPTTL HSCAN HSTRLEN HTTL HVALS
+    LINDEX LLEN LPOS LRANGE MGET PEXPIRETIME PFCOUNT PTTL SCARD SDIFF SINTER SINTERCARD SISMEMBER
+    SMEMBERS SMISMEMBER SSCAN STRLEN SUBSTR SUNION TIME TOUCH TTL TYPE XLEN XRANGE XREVRANGE ZCARD
+    ZCOUNT ZLEXCOUNT ZMSCORE ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREVRANGE ZREVRANGEBYLEX
+    ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE
+"""
+SHARED_WRITES: Final = b"""
+    APPEND DECR DECRBY DEL EXPIRE EXPIREAT GEOADD HDEL HINCRBY HINCRBYFLOAT HMSET HSET HSETNX INCR
+    INCRBY INCRBYFLOAT LINSERT LPUSH LPUSHX LREM LSET LTRIM MSET MSETNX PERSIST PEXPIRE PEXPIREAT
+    PFADD PSETEX RENAME RENAMENX RPUSH RPUSHX SADD SET SETBIT SETEX SETNX SETRANGE SMOVE SREM UNLINK
+    XACK XADD XDEL XTRIM ZADD ZINCRBY ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE
 """
 
 # Commands whose effect on their connection the session follows.
@@ -137,8 +160,15 @@ UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 
 
 def _table() -> dict[bytes, Command]:
-    rows = [Command(name, PASS, True) for name in READS.split()]
-    rows += [Command(name, PASS) for name in WRITES.split()]
+    reads, writes = set(SHARED_READS.split()), set(SHARED_WRITES.split())
+    rows = [
+        Command(name, PASS, True, SHARED_READ if name in reads else PRIVATE)
+        for name in READS.split()
+    ]
+    rows += [
+        Command(name, PASS, False, SHARED_WRITE if name in writes else PRIVATE)
+        for name in WRITES.split()
+    ]
     rows += [Command(name, kind, kind == INTROSPECT) for name, kind in FOLLOWED.items()]
     rows += [Command(name, OURS) for name in FAMILY]
     table: dict[bytes, Command] = {}

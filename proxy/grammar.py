@@ -87,22 +87,25 @@ HELP: Final = (
 )
 
 
+_EVAL: Final = b"$4\r\nEVAL\r\n"
+_EVAL_RO: Final = b"$7\r\nEVAL_RO\r\n"
+
+
 class Rule:
     """A command of the family, all but its key: ready to be sent, or refused.
 
-    `error` is the reply of a refused one, else empty. `evalsha` and `eval` are what goes before
-    the key's bulk, `tail` what goes after it. A rule that only `reads` has `evalsha_ro` and
-    `eval_ro` too, for servers that know these.
+    `error` is the reply of a refused one, else empty. What by_sha() or by_source() returns goes
+    before the key's bulk, `tail` after it. The script's source is not kept here: rules are many.
     """
 
     __slots__ = (
         "_attempt",
         "_final",
+        "_head",
         "_look",
+        "_word_ro",
         "denies",
         "error",
-        "eval",
-        "eval_ro",
         "evalsha",
         "evalsha_ro",
         "frees",
@@ -120,10 +123,10 @@ class Rule:
         self.error = error
         self.script: Script | None = None
         self.limiter: Limiter | None = None
+        self._head = b""  # how many words
+        self._word_ro = b""  # of a rule that only reads: what it goes by to who knows EVAL_RO
         self.evalsha = b""
-        self.eval = b""
         self.evalsha_ro = b""
-        self.eval_ro = b""
         self.tail = b""
         self.reads = False
         self.unit_us = 1  # of the times in the reply
@@ -135,6 +138,17 @@ class Rule:
         self._look: Rule | None = None
         self._attempt: Rule | None = None
         self._final: Rule | None = None
+
+    @property
+    def eval(self) -> bytes:
+        """As `evalsha`, with the script's source."""
+        return self._head + _EVAL + self.script.as_argument if self.script else self.evalsha
+
+    @property
+    def eval_ro(self) -> bytes:
+        """As `evalsha_ro`, likewise."""
+        script = self.script
+        return self._head + self._word_ro + script.as_argument if script and self._word_ro else b""
 
     def by_sha(self, knows_ro: bool) -> bytes:
         """What goes before the key, of a call by sha to a server that knows EVALSHA_RO, or not."""
@@ -149,7 +163,7 @@ class Rule:
         if self._look is None:
             self._look = self._variant(self._known().look(), False)
             look = self._look
-            look.evalsha_ro, look.eval_ro = look.evalsha, look.eval  # with the rights of a hit
+            look.evalsha_ro, look._word_ro = look.evalsha, _EVAL  # with the rights of a hit
         return self._look
 
     def attempt(self) -> Rule:
@@ -317,14 +331,12 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == limiters.SHAPING
-    head = b"*%d\r\n" % (4 + len(argv))
+    rule._head = b"*%d\r\n" % (4 + len(argv))
     sha = replies.bulk(script.sha) + b"$1\r\n1\r\n"
-    source = replies.bulk(script.source) + b"$1\r\n1\r\n"
-    rule.evalsha = head + b"$7\r\nEVALSHA\r\n" + sha
-    rule.eval = head + b"$4\r\nEVAL\r\n" + source
+    rule.evalsha = rule._head + b"$7\r\nEVALSHA\r\n" + sha
     if rule.reads:
-        rule.evalsha_ro = head + b"$10\r\nEVALSHA_RO\r\n" + sha
-        rule.eval_ro = head + b"$7\r\nEVAL_RO\r\n" + source
+        rule.evalsha_ro = rule._head + b"$10\r\nEVALSHA_RO\r\n" + sha
+        rule._word_ro = _EVAL_RO
     rule.tail = b"".join([replies.bulk(word) for word in argv])
     return rule
 

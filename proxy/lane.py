@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from . import commands as c
 from . import denials as d
 from . import replies
 from .calls import Call, Caller, Lane
@@ -30,6 +31,9 @@ from .upstream import Target, hello, last_words
 
 log = logging.getLogger("rlproxy")
 
+HITS: Final = 0  # what a lane carries; else ordinary commands, in this protocol (2 or 3)
+MAX_SHARED_REPLY: Final = 65536  # a larger one to an ordinary command is asked for elsewhere
+MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk: no refusal is remembered of a longer one
 MAX_LANES: Final = 256
 MAX_LANES_PER_USER: Final = 32
 IDLE_S: Final = 60.0  # a lane without calls for so long is closed
@@ -43,6 +47,8 @@ _TELL_ME: Final = replies.bulks(
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 _OK: Final = b"+OK\r\n"
 
+_Key = tuple[bytes | None, bytes | None, int, int]  # an identity, and what the lane carries
+
 _CLOSED: Final = 0
 _OPENING: Final = 1
 _READY: Final = 2
@@ -52,8 +58,10 @@ _DEAD: Final = 3  # Redis does not accept this identity any more
 class SharedLane(Lane):
     """One identity's lane: a connection that is opened when wanted, and again when lost."""
 
-    def __init__(self, pool: LanePool, identity: Identity) -> None:
+    def __init__(self, pool: LanePool, identity: Identity, carries: int) -> None:
         super().__init__()
+        self.carries = carries
+        self._declining = False  # the frame that is coming is for nobody
         self._pool = pool
         self._loop = pool.loop
         self.identity = identity
@@ -70,7 +78,7 @@ class SharedLane(Lane):
         self._retry_at: float = 0.0
         self._retry_s: float = RETRY_FIRST_S
         self._flush_soon: Callable[[], None] = self._flush
-        self._denials = pool.denials
+        self._denials = pool.denials if carries == HITS else None
         self._scope = b""  # of its entries there
         self._tracks = False  # Redis tells when a key is touched: refusals may be remembered
 
@@ -96,6 +104,12 @@ class SharedLane(Lane):
         if call.opens and denial is not None and denial.state == d.OPENING:
             denial.state = d.MARKED
         call.opens = False
+        if self._tracks and self._denials is not None:
+            found = self._denials.find(self._scope + call.key)
+            if found is not None and found.rule is call.rule:
+                call.denial = found
+            elif found is not None and not call.rule.reads:
+                self._denials.drop(found)  # opened by a call that ran before this one will
         self._send(call, call.rule.by_source(self._pool.knows_ro), call.rule.tail)
 
     def _send(self, call: Call, head: bytes, tail: bytes) -> None:
@@ -132,8 +146,20 @@ class SharedLane(Lane):
                     break
                 self._pushed(push)
                 continue
+            if self._declining:
+                if framer.skip(1, False) == 0:
+                    break
+                self._declining = False
+                call = inflight.popleft()
+                call.caller.lane_declined(call)
+                self._touch(call.caller, touched)
+                continue
             frame = framer.frame()
             if not frame:
+                large = len(framer.buf) - framer.pos > MAX_SHARED_REPLY
+                if large and inflight and inflight[0].shared == c.SHARED_READ:
+                    self._declining = True
+                    continue
                 break
             if self._greetings > 0:
                 if not self._greeted(frame):
@@ -148,6 +174,11 @@ class SharedLane(Lane):
                     self._track(False)
                 continue
             call = inflight.popleft()
+            caller = call.caller
+            if self.carries != HITS:
+                caller.lane_answered(call, frame)
+                self._touch(caller, touched)
+                continue
             if frame[0] == 45:
                 if frame.startswith(b"-NOSCRIPT"):
                     self._mend(call)
@@ -161,12 +192,9 @@ class SharedLane(Lane):
                 frame = self._heard(call, frame)
             elif self._tracks:
                 self._judge(call, frame)
-            caller = call.caller
             caller.fenced = False
             caller.lane_answered(call, frame)
-            if not caller.dirty:
-                caller.dirty = True
-                touched.append(caller)
+            self._touch(caller, touched)
         if framer.broken:
             self._abort()
         framer.release()
@@ -226,7 +254,7 @@ class SharedLane(Lane):
         if call.denial is not None:
             if not refused:
                 denials.drop(call.denial)
-        elif refused and call.rule.denies:
+        elif refused and call.rule.denies and len(call.key) <= MAX_KEPT_KEY:
             name = self._scope + call.key
             if denials.find(name) is None:
                 denials.mark(name, call.rule)
@@ -259,6 +287,11 @@ class SharedLane(Lane):
         self._mended = True
         self._pool.script_missing()
 
+    def _touch(self, caller: Caller, touched: list[Caller]) -> None:
+        if not caller.dirty:
+            caller.dirty = True
+            touched.append(caller)
+
     def _settle(self, touched: list[Caller]) -> None:
         now = self._loop.time()
         for caller in touched:
@@ -288,7 +321,10 @@ class SharedLane(Lane):
             return
         identity = self.identity
         self._greetings = 1
-        greeting = replies.bulks(*hello(b"rlproxy-lane", identity.user, identity.password))
+        name = b"rlproxy-lane" if self.carries == HITS else b"rlproxy-share"
+        words = hello(name, identity.user, identity.password)
+        words[1] = b"2" if self.carries == 2 else b"3"
+        greeting = replies.bulks(*words)
         if identity.db:
             self._greetings += 1
             greeting += replies.bulks(b"SELECT", b"%d" % identity.db)
@@ -333,6 +369,7 @@ class SharedLane(Lane):
         self._closed()
         self._replies = ReplyFramer()
         self._greetings = 0
+        self._declining = False
         self._track(False)
         self._out.clear()
         inflight = list(self._inflight)
@@ -341,12 +378,9 @@ class SharedLane(Lane):
         self._unsent.clear()
         touched: list[Caller] = []
         for call in inflight + unsent:
-            caller = call.caller
-            if not caller.dirty:
-                caller.dirty = True
-                touched.append(caller)
+            self._touch(call.caller, touched)
         for call in inflight:
-            call.caller.lane_answered(call, replies.LOST)
+            call.caller.lane_lost(call)
         for call in unsent:
             call.caller.lane_returned(call)
         self._settle(touched)
@@ -401,19 +435,26 @@ class LanePool:
         self.script_missing = script_missing
         self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
         self._target = target
-        self._lanes: dict[tuple[bytes | None, bytes | None, int], SharedLane] = {}
+        self._lanes: dict[_Key, SharedLane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lane_of(self, identity: Identity) -> Lane | None:
-        """The lane of `identity`, made if need be; None if it may not have one more."""
-        key = identity.key()
+        """The lane of `identity` for hits, made if need be; None if it may not have one more."""
+        return self._lane(identity, HITS)
+
+    def share_of(self, identity: Identity, protocol: int) -> Lane | None:
+        """Its lane for ordinary commands, likewise; their replies are written in `protocol`."""
+        return self._lane(identity, protocol) if protocol in (2, 3) else None
+
+    def _lane(self, identity: Identity, carries: int) -> SharedLane | None:
+        key = (*identity.key(), carries)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 return None
             if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
                 return None
-            lane = self._lanes[key] = SharedLane(self, identity)
+            lane = self._lanes[key] = SharedLane(self, identity, carries)
         return lane
 
     def open(self, lane: SharedLane) -> None:
@@ -424,8 +465,9 @@ class LanePool:
 
     def forget(self, lane: SharedLane) -> None:
         """`lane` will not be ready again."""
-        if self._lanes.get(lane.identity.key()) is lane:
-            del self._lanes[lane.identity.key()]
+        key = (*lane.identity.key(), lane.carries)
+        if self._lanes.get(key) is lane:
+            del self._lanes[key]
 
     def close_idle(self, idle_s: float) -> None:
         """Close what was not called for `idle_s` seconds."""

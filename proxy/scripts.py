@@ -32,15 +32,18 @@ class ScriptError(ValueError):
 
 
 class Script:
-    """One Lua file: `header` by word, `source` as sent to Redis (comments stripped), its `sha`."""
+    """One Lua file: `header` by word, `source` as sent to Redis (comments stripped), its `sha`.
+    `as_argument` is the source in a request, with the number of keys behind it.
+    """
 
-    __slots__ = ("header", "name", "sha", "source")
+    __slots__ = ("as_argument", "header", "name", "sha", "source")
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.header = parse_header(name, text)
         self.source = strip(text)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        self.as_argument = b"$%d\r\n%b\r\n$1\r\n1\r\n" % (len(self.source), self.source)
         if len(self.source) > MAX_EVAL_BYTES:
             raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
 

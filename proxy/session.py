@@ -24,7 +24,7 @@ from . import introspection
 from . import replies as r
 from . import state as s
 from .answers import Answers
-from .calls import Call, Caller, Lane, Settings, read
+from .calls import Call, Caller, Lane, Settings, read, shared
 from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
 from .grammar import Rule
 from .state import Catch, ConnectionState, Slot
@@ -32,6 +32,8 @@ from .waiting import Waiter, Where
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
+MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
+PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
 
 UPSTREAM_NONE: Final = 0
@@ -87,6 +89,8 @@ class Session(Caller):
         "_piped",
         "_requests",
         "_settings",
+        "_share_lane",
+        "_share_not",
         "_waiter",
         "client_slow",
         "closed",
@@ -124,6 +128,8 @@ class Session(Caller):
         self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
         self._lane: Lane | None = None
+        self._share_lane: Lane | None = None  # for ordinary commands
+        self._share_not: int = 0  # so many reads stay private
         self._lane_used = False  # since the last command on the private connection
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
@@ -187,12 +193,17 @@ class Session(Caller):
     def _route(self) -> None:
         """Send what is unread where it belongs, as far as it may go now."""
         self.wait = WAIT_NOTHING
+        if self._settings.share_of is not None and self._call_count == 0 and self._share():
+            return
         while self._call_count > 0 or self._may_use_lane():
             lane = self._lane
             if self._call_count == 0:
                 self.mending = False
-            if self.mending or self.now - self._last_private >= self._settings.refresh_s:
-                self.wait = WAIT_LANE_EMPTY  # (of a refresh: then the private connection's turn)
+            head = self._call_head
+            sharing = head is not None and head.shared != c.PRIVATE
+            stale = self.now - self._last_private >= self._settings.refresh_s
+            if sharing or self.mending or stale:
+                self.wait = WAIT_LANE_EMPTY  # (where stale: then the private connection's turn)
                 return
             if self._call_count >= MAX_ON_LANE or lane is None or not lane.ready:
                 self.wait = WAIT_LANE
@@ -215,16 +226,22 @@ class Session(Caller):
         self._route_to_upstream()
         self._finish_eof()
 
+    def _may_leave(self) -> bool:
+        """Whether a call need not take the private connection: plain, known, quiescent, and heard
+        of by Redis lately.
+        """
+        return (
+            self.upstream == UPSTREAM_OPEN
+            and self._answers.quiescent()
+            and self.state.plain()
+            and not self.client_slow
+            and not self._requests.in_command()
+            and self.now - self._last_private < self._settings.refresh_s
+        )
+
     def _may_use_lane(self) -> bool:
-        """Whether a hit may go by lane: plain, known, quiescent, and heard of by Redis lately."""
-        if (
-            self.upstream != UPSTREAM_OPEN
-            or not self._answers.quiescent()
-            or not self.state.plain()
-            or self.client_slow
-            or self._requests.in_command()
-            or self.now - self._last_private >= self._settings.refresh_s
-        ):
+        """Whether a hit may go by lane."""
+        if not self._may_leave():
             return False
         lane = self._lane
         if lane is None or lane.retired:
@@ -235,6 +252,53 @@ class Session(Caller):
         if not lane.ready:
             lane.wake()
             return False
+        return True
+
+    def _share(self) -> bool:
+        """Put what is unread on a shared connection, if it is one small ordinary command; whether
+        that was done.
+        """
+        if not self._may_leave() or self._eof:
+            return False
+        requests = self._requests
+        requests.release()  # so that next() joins nothing that would move `start`
+        start = requests.pos
+        code = requests.next()
+        command = requests.command
+        if (
+            code != COMMAND
+            or command.shared == c.PRIVATE
+            or requests.lenient
+            or requests.pos < len(requests.buf)
+            or requests.pos - requests.start > MAX_SHARED
+            or (command.shared == c.SHARED_READ and self._share_not > 0)
+        ):
+            if code == COMMAND and command.shared == c.SHARED_READ and self._share_not > 0:
+                self._share_not -= 1
+            requests.rewind(start)
+            return False
+        written = requests.buf[requests.start : requests.pos]
+        if command.name == b"SET" and requests.argc > 3 and b"\nGET\r" in written.upper():
+            requests.rewind(start)  # its reply may be large
+            return False
+        lane = self._share_lane
+        if lane is None or lane.retired:
+            share_of = self._settings.share_of
+            lane = share_of(self.state.identity, self.state.protocol) if share_of else None
+            self._share_lane = lane
+        if lane is None or not lane.ready:
+            if lane is not None:
+                lane.wake()
+            requests.rewind(start)
+            return False
+        requests.release()
+        call = shared(self, command.shared, written)
+        self._call_head = self._call_tail = call
+        self._call_count = 1
+        self._lane_used = True
+        if not command.reads:
+            self.fenced = True
+        lane.submit(call)
         return True
 
     def _route_to_lane(self, lane: Lane) -> int:
@@ -354,7 +418,11 @@ class Session(Caller):
                     continue
                 if command.kind == c.PASS or command.ours:
                     self.state.asking = False
-                    self._answers.expect_one()
+                    sharing = command.shared != c.PRIVATE and self._settings.share_of is not None
+                    if sharing and not self.state.probed:
+                        self._answers.expect(Slot(s.S_PROBE))
+                    else:
+                        self._answers.expect_one()
                     self._answers.own_name(command.name)
                 elif command.kind == c.INTROSPECT:
                     run = self._introspect(code, run)
@@ -629,9 +697,38 @@ class Session(Caller):
             self._call_count -= 1
             if at.reply:
                 self._answers.local(at.reply)
+            elif at.shared != c.PRIVATE:
+                self._send_privately(at)
             else:
                 self._send_in_place(at)
             at = at.next
+
+    def lane_lost(self, call: Call) -> None:
+        """The lane was lost before it answered `call`: its outcome is not known."""
+        if call.waiter is not None or call.shared == c.PRIVATE:
+            self.lane_answered(call, r.LOST)
+        elif call.shared == c.SHARED_READ and self.upstream == UPSTREAM_OPEN:
+            self.lane_returned(call)  # which may be asked twice
+        else:
+            self._end_calls()  # as if its own connection had been lost
+            self._close()
+
+    def lane_declined(self, call: Call) -> None:
+        """The reply to the read `call` is large: it is asked again on the private connection, where
+        it streams as fast as its client reads.
+        """
+        self._share_not = PRIVATE_AFTER_LARGE
+        if call is self._call_head:
+            self.lane_returned(call)
+
+    def _send_privately(self, call: Call) -> None:
+        self.to_upstream.append(call.key)
+        self._answers.expect_one()
+        self._lane_used = False
+
+    def _end_calls(self) -> None:
+        self._call_head = self._call_tail = None
+        self._call_count = 0
 
     def _emit_calls(self) -> None:
         """Pass on the replies that have come, in order."""
@@ -729,7 +826,7 @@ class Session(Caller):
             self._asked_answered(self._asked)
         if answers.identity_moved:
             answers.identity_moved = False
-            self._lane = None
+            self._lane = self._share_lane = None
         if self.wait == WAIT_BASE:
             if answers.decided:
                 self._base_decided()
@@ -747,8 +844,7 @@ class Session(Caller):
             self._stop_waiting()
         if self._answers.lost():
             # Half a push was passed on: whatever came behind it would be read as its rest.
-            self._call_head = self._call_tail = None
-            self._call_count = 0
+            self._end_calls()
         self._emit_calls()
         self._close()
 

@@ -53,6 +53,8 @@ S_ASKED: Final = 19  # a Catch of a reply to a command of our own, of which noth
 S_UNFOLDED: Final = 20  # an Unfold, and what may stand in its place:
 S_INSIDE: Final = 21  # `data` of our own within a reply
 S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
+S_PROTOCOL: Final = 23  # HELLO without AUTH: which protocol its connection speaks then
+S_PROBE: Final = 24  # whether Redis lets the client do anything at all
 
 
 MAX_CREDENTIAL_BYTES: Final = 512  # kept while Redis looks at them; longer ones are not followed
@@ -76,7 +78,7 @@ class Identity:
 class Slot:
     """One reply that the private connection owes, in the order of the requests."""
 
-    __slots__ = ("count", "data", "gen", "identity", "kind", "next", "watch_gen")
+    __slots__ = ("count", "data", "gen", "identity", "kind", "next", "protocol", "watch_gen")
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
@@ -84,6 +86,7 @@ class Slot:
         self.data = data
         self.gen = 0
         self.watch_gen = 0
+        self.protocol = 0  # that a HELLO asks for
         self.identity: Identity | None = None
         self.next: Slot | None = None
 
@@ -130,6 +133,7 @@ class ConnectionState:
         "level",
         "multi",
         "probed",
+        "protocol",
         "quitting",
         "watching",
     )
@@ -140,6 +144,7 @@ class ConnectionState:
         self.identity = Identity(None, None, base_db)
         self.known = True
         self.probed = False
+        self.protocol = 2  # of its replies; 0: not known
         self.multi = False  # perhaps inside MULTI
         self.watching = False  # perhaps keys are watched
         self.asking = False  # the next command follows ASKING
@@ -299,9 +304,10 @@ class ConnectionState:
         return slot
 
     def _sent_hello(self, args: list[bytes]) -> Slot | None:
-        slot = Slot(S_HELLO)
-        if len(args) < 2:
+        if not args:
             return None
+        slot = Slot(S_HELLO)
+        slot.protocol = int(args[0]) if args[0] in (b"2", b"3") else 0
         index = 1
         while index < len(args):
             # Redis compares these words as C strings, so a NUL ends them.
@@ -316,7 +322,9 @@ class ConnectionState:
             else:
                 slot.identity = None
                 return slot  # whatever it does, whose connection it is then is not known
-        return slot if slot.identity is not None else None
+        if slot.identity is None:
+            slot.kind = S_PROTOCOL
+        return slot
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -326,6 +334,14 @@ class ConnectionState:
         refused = line.startswith(b"-")
         if kind in (S_AUTH, S_HELLO):
             self._answered_auth(slot, refused)
+            if kind == S_HELLO:
+                self.protocol = 0 if refused else slot.protocol
+        elif kind == S_PROTOCOL:
+            if not refused:
+                self.protocol = slot.protocol
+        elif kind == S_PROBE:
+            if not refused:
+                self.probed = True
         elif kind == S_SELECT:
             if not refused:
                 self.chosen_db = True
@@ -389,6 +405,7 @@ class ConnectionState:
         self.identity = Identity(None, None, self.base_db)
         self.known = True
         self.probed = False
+        self.protocol = 2
         self.chosen_db = False
         self.base_owed = self.base_db != 0
 
