@@ -193,22 +193,37 @@ class RequestFramer:
             return self._next_inline()
         self.words = None
         self.lenient = False
-        argc = self._number(pos + 1, True)
-        if argc < 0:
-            return self._unfinished(argc, 0)
-        pos = self.end
-        if argc == 0:
-            self.pos = pos
-            self._need = 0
-            return EMPTY
-        if argc > MAX_ARGC:
-            return self._open_unnamed(argc, pos, argc)
-        length = self._bulk(pos)
-        if length < 0:
-            return self._unfinished(length, 0)
-        pos = self.end
-        if length > MAX_NAME:
-            return self._open_unnamed(argc, pos + length + 2, argc - 1)
+        argc = length = -1
+        if (  # `*n\r\n$n\r\n`, how most commands begin, without a call
+            pos + 8 <= size
+            and data[pos + 2] == _CR
+            and data[pos + 3] == _LF
+            and data[pos + 4] == _DOLLAR
+            and data[pos + 6] == _CR
+            and data[pos + 7] == _LF
+            and 49 <= data[pos + 1] <= 57
+            and 48 <= data[pos + 5] <= 57
+        ):
+            argc = data[pos + 1] - 48
+            length = data[pos + 5] - 48
+            pos += 8
+        else:
+            argc = self._number(pos + 1, True)
+            if argc < 0:
+                return self._unfinished(argc, 0)
+            pos = self.end
+            if argc == 0:
+                self.pos = pos
+                self._need = 0
+                return EMPTY
+            if argc > MAX_ARGC:
+                return self._open_unnamed(argc, pos, argc)
+            length = self._bulk(pos)
+            if length < 0:
+                return self._unfinished(length, 0)
+            pos = self.end
+            if length > MAX_NAME:
+                return self._open_unnamed(argc, pos + length + 2, argc - 1)
         if pos + length > size:
             return self._unfinished(_INCOMPLETE, pos + length - self.start)
         name = data[pos : pos + length]
@@ -243,6 +258,16 @@ class RequestFramer:
                 if data[pos + 3] != _LF:
                     self.lenient = True
                 pos += 4
+            elif (  # `$nn\r\n`, likewise
+                pos + 4 < size
+                and data[pos + 3] == _CR
+                and data[pos + 4] == _LF
+                and data[pos] == _DOLLAR
+                and 49 <= data[pos + 1] <= 57
+                and 48 <= data[pos + 2] <= 57
+            ):
+                length = 10 * data[pos + 1] + data[pos + 2] - 528
+                pos += 5
             else:
                 length = self._bulk(pos)
                 if length == _BAD:
@@ -530,6 +555,8 @@ _LIST_TYPES: Final = b"*~>"
 _COUNTED_TYPES: Final = b"$=!*~>%|"
 _LINE_TYPES: Final = b"+-:_#,("
 _MAX_LENGTH: Final = 24  # of a header, its type included
+_NEAR: Final = 40  # how far the end of a line is looked for byte by byte
+_NEAR_LENGTH: Final = 12  # likewise of a header
 
 
 class ReplyFramer:
@@ -599,10 +626,30 @@ class ReplyFramer:
                         self._push = False
                         items = 1
                     pos += 1
-                    self._in_line = True
+                    at = pos  # most lines are short: look for their end without a call
+                    near = size - 1 if size - pos <= _NEAR else pos + _NEAR
+                    while at < near and data[at] != _CR:
+                        at += 1
+                    if at >= near or data[at + 1] != _LF:
+                        self._in_line = True
+                        continue
+                    pos = at + 2
+                    items -= 1
+                    if items == 0:
+                        if not self._push:
+                            done += 1
+                        elif one_push:
+                            break
                     continue
-                at = data.find(b"\r\n", pos)
-                count = _length(data, pos + 1, at) if at >= 0 else 0
+                at = pos + 1
+                count = 0
+                near = size - 1 if size - pos <= _NEAR_LENGTH else pos + _NEAR_LENGTH
+                while at < near and 48 <= data[at] <= 57:
+                    count = 10 * count + data[at] - 48
+                    at += 1
+                if at >= near or at == pos + 1 or data[at] != _CR or data[at + 1] != _LF:
+                    at = data.find(b"\r\n", pos)
+                    count = _length(data, pos + 1, at) if at >= 0 else 0
                 if (
                     kind not in _COUNTED_TYPES
                     or count < -1
