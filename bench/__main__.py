@@ -6,17 +6,48 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from . import cost, idle, large, load, machine, parts, rate, redis_benchmark, report
+from . import (
+    bounds,
+    cost,
+    growth,
+    idle,
+    large,
+    latency,
+    libraries,
+    load,
+    machine,
+    parts,
+    rate,
+    redis_benchmark,
+    report,
+    tasks,
+    values,
+    workers,
+)
 from .errors import BenchError, UsageError
 from .figures import Figure
 from .options import QUICK_VALUE_BYTES, VALUE_BYTES, Options, parse
 from .parts import DIRECT, Part
 from .plan import Plan
 from .progress import Progress
-from .rows import CLIENTS, COST, IDLE, LARGE, RATE, ROWS, Row
+from .rows import (
+    CLIENTS,
+    COST,
+    GROWTH,
+    IDLE,
+    LARGE,
+    LATENCY,
+    RATE,
+    ROWS,
+    TASKS,
+    VALUES,
+    WORKERS,
+    Row,
+)
 
 LIMIT_S: Final = 600.0  # of one run
 QUICK_LIMIT_S: Final = 20.0
@@ -83,7 +114,8 @@ def _run(options: Options, plan: Plan) -> report.Report:
             plan.progress.row()
             figures += _measure(row, plan, running)
     told = _told(options, plan)
-    return report.Report(date, facts, versions, told, _method(options, plan), figures)
+    verdicts = bounds.judge(figures, [row.name for row in options.rows])
+    return report.Report(date, facts, versions, told, _method(options, plan), figures, verdicts)
 
 
 def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
@@ -91,10 +123,23 @@ def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         return rate.measure(row, plan, running)
     if row.kind == LARGE:
         return large.measure(row, plan, running)
+    if row.kind == VALUES:
+        return values.measure(row, plan, running)
+    if row.kind == TASKS:
+        return tasks.measure(row, plan, running)
+    if row.kind == WORKERS:
+        return workers.measure(row, plan)
+    if row.kind == LATENCY:
+        return latency.measure(row, plan, running)
+    if row.kind == GROWTH:
+        return growth.measure(row, plan, running)
     if row.kind == IDLE:
         return idle.measure(row, plan)
-    measure = cost.measure if row.kind == COST else cost.space
-    return measure(row, plan, running[DIRECT].port)
+    server = running[DIRECT].port
+    if row.kind == COST:
+        requests = max(1, plan.requests // cost.PART)
+        return cost.measure(row, replace(plan, requests=requests), server)
+    return cost.space(row, plan, server)
 
 
 def _told(options: Options, plan: Plan) -> list[str]:
@@ -109,6 +154,15 @@ def _told(options: Options, plan: Plan) -> list[str]:
         f"{turns} of {', '.join(plan.parties)}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",
     ]
+    if any(row.kind == TASKS for row in options.rows):
+        found.append(
+            f"one Python program: {tasks.NAME}, whose CPU is the limit, on "
+            f"{'uvloop' if load.has_uvloop() else 'asyncio'}; exact windows: "
+            f"{', '.join((*libraries.OURS, *libraries.EXACT))}; others may let more through"
+        )
+        absent = sorted({one.package for one in libraries.LIBRARIES if not one.installed})
+        if absent:
+            found.append(f"not installed: {', '.join(absent)} (pip install '.[bench]')")
     if options.quick:
         found.append("a quick run: these figures mean nothing")
     return found

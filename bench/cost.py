@@ -15,6 +15,7 @@ from .rows import CLIENTS, DEEP, KEYS, RANDOM, Command, Row
 
 EVALSHA: Final = "evalsha"
 EVAL: Final = "eval"
+PART: Final = 3  # of a rate's requests will do: the server counts for itself
 FEW_KEYS: Final = 100  # of the hits that are refused
 HITS: Final = (1, 10, 100, 1000)
 SERVER: Final = "the server's own count"

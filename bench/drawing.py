@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from xml.sax.saxutils import escape
 
 from proxy.limiters import MICROSECONDS
 
+from . import svg
+from .svg import number, text
 from .traffic import MAX, PARTS, SECONDS, TRAFFIC, WINDOW_S, Run
 
 WIDTH: Final = 1000
@@ -29,19 +30,15 @@ TOKENS: Final = "tokens"
 LEVEL: Final = "level"
 AHEAD: Final = "s ahead"
 
-# Both schemes carry their own background: an image does not always know the page's.
-STYLE: Final = """\
-.card{fill:#fff;stroke:#d1d9e0}text{fill:#1f2328;font:13px system-ui,sans-serif}
-.name{font-size:17px;font-weight:600}.rule{font:13px ui-monospace,monospace}.soft{fill:#59636e}
-.grid{stroke:#d1d9e0}.axis{stroke:#59636e}.yes{fill:#1a7f37}.no{fill:#cf222e}.held{stroke:#1a7f37}
-.worst{stroke:#8250df;fill:none;stroke-width:1.5}.count{fill:#8250df;font-weight:600}
-.worst.over{stroke:#bc4c00}.count.over{fill:#bc4c00}
-.state{stroke:#0969da;fill:none;stroke-width:1.8}
-@media(prefers-color-scheme:dark){
-.card{fill:#0d1117;stroke:#3d444d}text{fill:#e6edf3}.soft{fill:#9198a1}.grid{stroke:#3d444d}
-.axis{stroke:#9198a1}.yes{fill:#3fb950}.no{fill:#f85149}.held{stroke:#3fb950}
-.worst{stroke:#ab7df8}.count{fill:#ab7df8}.state{stroke:#4493f8}
-.worst.over{stroke:#db6d28}.count.over{fill:#db6d28}}"""
+STYLE: Final = f"""\
+{svg.STYLE}.yes{{fill:#1a7f37}}.no{{fill:#cf222e}}.held{{stroke:#1a7f37}}
+.worst{{stroke:#8250df;fill:none;stroke-width:1.5}}.count{{fill:#8250df;font-weight:600}}
+.worst.over{{stroke:#bc4c00}}.count.over{{fill:#bc4c00}}
+.state{{stroke:#0969da;fill:none;stroke-width:1.8}}
+@media(prefers-color-scheme:dark){{
+{svg.DARK}.yes{{fill:#3fb950}}.no{{fill:#f85149}}.held{{stroke:#3fb950}}
+.worst{{stroke:#ab7df8}}.count{{fill:#ab7df8}}.state{{stroke:#4493f8}}
+.worst.over{{stroke:#db6d28}}.count.over{{fill:#db6d28}}}}"""
 
 
 @dataclass(frozen=True)
@@ -61,16 +58,12 @@ class Picture:
 def draw(picture: Picture, run: Run) -> str:
     """The SVG."""
     rule = f"RL.HIT k {MAX} {WINDOW_S} {picture.options}".strip()
-    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+    told = describe(picture, run)
     parts = [
-        f'<svg {head} role="img" aria-labelledby="title desc">',
-        f'<title id="title">{escape(picture.title)}: {escape(rule)}</title>',
-        f'<desc id="desc">{escape(describe(picture, run))}</desc>',
-        f"<style>{STYLE}</style>",
-        f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="6"/>',
-        _text(LEFT - 40, 28, picture.title, "name"),
-        _text(WIDTH - 20, 28, rule, "rule", "end"),
-        _text(LEFT - 40, 50, picture.says, "soft"),
+        *svg.opening(WIDTH, HEIGHT, f"{picture.title}: {rule}", told, STYLE),
+        text(LEFT - 40, 28, picture.title, "name"),
+        text(WIDTH - 20, 28, rule, "rule", "end"),
+        text(LEFT - 40, 50, picture.says, "soft"),
         *_hits(run),
         *_worst(run),
         *_state(picture, run),
@@ -84,7 +77,7 @@ def draw(picture: Picture, run: Run) -> str:
 def describe(picture: Picture, run: Run) -> str:
     """The picture in words, for those who don't see it."""
     begin_us, count = run.worst()
-    begin = _number(begin_us / MICROSECONDS)
+    begin = number(begin_us / MICROSECONDS)
     told = [
         picture.says,
         f"{len(run.hits)} hits in {SECONDS} s under the rule {MAX} hits per {WINDOW_S} s.",
@@ -126,7 +119,7 @@ def _hits(run: Run) -> list[str]:
 
 def _bars(times_us: Sequence[int], top: int, height: int) -> str:
     return "".join(
-        f"M{_number(_at(time) - BAR / 2)} {top}h{BAR}v{height}h-{BAR}z" for time in times_us
+        f"M{number(_at(time) - BAR / 2)} {top}h{BAR}v{height}h-{BAR}z" for time in times_us
     )
 
 
@@ -138,17 +131,17 @@ def _worst(run: Run) -> list[str]:
     told = f"{count} in {WINDOW_S} s" + (f": {count - MAX} above the rule" if over else "")
     return [
         f'<path class="worst{over}" d="M{left} {BRACKET + 7}V{BRACKET}H{right}V{BRACKET + 7}"/>',
-        _text(_at(middle), BRACKET - 6, told, f"count{over}", "middle"),
+        text(_at(middle), BRACKET - 6, told, f"count{over}", "middle"),
     ]
 
 
 def _state(picture: Picture, run: Run) -> list[str]:
     found: list[str] = []
     for value in (0, MAX // 2, MAX):
-        y = _number(_y(value))
+        y = number(_y(value))
         found.append(f'<path class="grid" d="M{LEFT} {y}H{_x(SECONDS * MICROSECONDS)}"/>')
-        found.append(_text(LEFT - 8, _y(value) + 4, str(value), "soft", "end"))
-    found.append(_text(LEFT - 40, PLOT_TOP - 10, picture.line, "soft"))
+        found.append(text(LEFT - 8, _y(value) + 4, str(value), "soft", "end"))
+    found.append(text(LEFT - 40, PLOT_TOP - 10, picture.line, "soft"))
     found.append(f'<path class="state" d="{_line(picture.line, run)}"/>')
     return found
 
@@ -169,7 +162,7 @@ def _line(line: str, run: Run) -> str:
             points.append((point[0], points[-1][1]))
         points.append(point)
     kept = _simplified(points)
-    return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in kept)
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in kept)
 
 
 def _simplified(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -192,16 +185,16 @@ def _time() -> list[str]:
     found: list[str] = []
     for second in range(0, SECONDS + 1, 5):
         x = _at(second * MICROSECONDS)
-        found.append(f'<path class="grid" d="M{_number(x)} {PLOT_BOTTOM}v5"/>')
+        found.append(f'<path class="grid" d="M{number(x)} {PLOT_BOTTOM}v5"/>')
         unit = " s" if not second else ""
-        found.append(_text(x, PLOT_BOTTOM + 19, f"{second}{unit}", "soft", "middle"))
+        found.append(text(x, PLOT_BOTTOM + 19, f"{second}{unit}", "soft", "middle"))
     begin = 0
     for name, hits in PARTS:
         first_us = hits[0] if hits else TRAFFIC[begin - 1]
         begin += len(hits)
         next_us = TRAFFIC[begin] if begin < len(TRAFFIC) else SECONDS * MICROSECONDS
         last_us = hits[-1] if hits else next_us
-        found.append(_text(_at((first_us + last_us) // 2), 72, name, "soft", "middle"))
+        found.append(text(_at((first_us + last_us) // 2), 72, name, "soft", "middle"))
     return found
 
 
@@ -214,15 +207,15 @@ def _legend(picture: Picture, run: Run) -> list[str]:
     worst = f"the fullest {WINDOW_S} s"
     found: list[str] = []
     x = float(LEFT)
-    for text, mark in (
+    for said, mark in (
         (yes, '<rect class="yes" x="0" y="-11" width="4" height="13"/>'),
         (no, '<rect class="no" x="0" y="-6" width="4" height="8"/>'),
         (worst, '<path class="worst" d="M-10 -1V-7H6V-1"/>'),
         (picture.line, '<path class="state" d="M-10 -4H6"/>'),
     ):
-        found.append(f'<g transform="translate({_number(x)} {y})">{mark}</g>')
-        found.append(_text(x + 11, y, text, "soft"))
-        x += 50 + 6.6 * len(text)
+        found.append(f'<g transform="translate({number(x)} {y})">{mark}</g>')
+        found.append(text(x + 11, y, said, "soft"))
+        x += 50 + svg.LETTER * len(said)
     return found
 
 
@@ -234,18 +227,8 @@ def _at(time_us: int) -> float:
 
 
 def _x(time_us: int) -> str:
-    return _number(_at(time_us))
+    return number(_at(time_us))
 
 
 def _y(value: float) -> float:
     return PLOT_BOTTOM - (PLOT_BOTTOM - PLOT_TOP) * value / MAX
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "") -> str:
-    where = f'x="{_number(x)}" y="{_number(y)}"'
-    kinds = (f' class="{kind}"' if kind else "") + (f' text-anchor="{anchor}"' if anchor else "")
-    return f"<text {where}{kinds}>{escape(text)}</text>"

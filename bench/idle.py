@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from contextlib import ExitStack
 from typing import Final
 
 from . import parts
+from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import TWEMPROXY
+from .parts import DIRECT, SHARE, TWEMPROXY
 from .plan import Plan
 from .processes import resident_bytes
 from .rows import Row
@@ -20,16 +22,19 @@ TIMEOUT_S: Final = 20.0
 SETTLE_S: Final = 0.2
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
+_CLIENTS: Final = re.compile(r"^connected_clients:(\d+)", re.MULTILINE)
 AT_ONCE: Final = 100  # connections opened before their replies are awaited
 
 
 def measure(row: Row, plan: Plan) -> list[Figure]:
-    """Resident memory of the process that clients connect to: grown by how much for each.
+    """Resident memory of the process that clients connect to: grown by how much for each, with its
+    own connection to Redis open.
 
     Every sample has fresh processes: memory once used is not given back. Raises BenchError.
     """
     count = plan.idle_clients
-    columns = [party for party in plan.parties if party != TWEMPROXY]  # (it answers PING itself)
+    # (twemproxy answers PING itself)
+    columns = [party for party in plan.parties if party not in (TWEMPROXY, SHARE)]
 
     def once(column: str) -> float:
         with parts.running(plan.executable, [column]) as running, ExitStack() as stack:
@@ -39,10 +44,19 @@ def measure(row: Row, plan: Plan) -> list[Figure]:
             before = resident_bytes(part.process.pid)
             _connect(part.port, count, stack)
             time.sleep(SETTLE_S)
+            _check(running[DIRECT].port, count)
             return (resident_bytes(part.process.pid) - before) / count / 1024
 
     figure = Figure(row.name, row.kind, row.unit, GENERATOR, f"{row.help}; {count:,} clients")
     return [interleave(figure, columns, once, plan.repeats, plan.progress)]
+
+
+def _check(server: int, count: int) -> None:
+    """Each client's own connection to Redis is open. Raises BenchError."""
+    with Client(server) as client:
+        match = _CLIENTS.search(client.text(b"INFO", b"clients"))
+    if match is None or int(match[1]) < count:
+        raise BenchError(f"Redis has {match[1] if match else 'no'} clients, expected {count:,}")
 
 
 def _connect(port: int, count: int, stack: ExitStack) -> None:

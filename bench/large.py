@@ -11,7 +11,7 @@ from proxy.replies import bulks
 
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, TWEMPROXY, Part
+from .parts import DIRECT, SHARE, TWEMPROXY, Part
 from .plan import Plan
 from .rows import Row
 
@@ -27,7 +27,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     value = bytes(size)
     write = row.name.endswith("set")
     # twemproxy collects a whole value before it passes it on: not what it is made for
-    columns = [name for name in parts if name != TWEMPROXY]
+    columns = [name for name in parts if name not in (TWEMPROXY, SHARE)]
     _transfer(parts[DIRECT].port, [b"SET", KEY, value], b"+OK\r\n", plan.limit_s)
 
     def once(column: str) -> float:

@@ -7,6 +7,7 @@ measure: a row made with it compares parties with each other, and with no row ma
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import random
 import time
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ def rate(
 
     Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
     """
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(_rate(port, prepared, pipeline, requests, clients, limit_s))
 
 
@@ -160,7 +161,13 @@ def _filled(command: Command, number: int) -> bytes:
     return bulks(*(word.replace(RANDOM, digits) for word in command))
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def has_uvloop() -> bool:
+    """Whether new_loop() is uvloop's."""
+    return importlib.util.find_spec("uvloop") is not None
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Of uvloop, if it is there."""
     try:
         import uvloop
     except ImportError:

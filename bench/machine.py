@@ -25,6 +25,15 @@ _VERSION_OF: Final = {
     "twemproxy": ["nutcracker", "-V"],
     "redis-benchmark": ["redis-benchmark", "--version"],
 }
+PACKAGES: Final = (
+    "uvloop",
+    "hiredis",
+    "redis",
+    "limits",
+    "coredis",
+    "pyrate-limiter",
+    "throttled-py",
+)
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 
@@ -54,9 +63,9 @@ def versions(parts: Mapping[str, Part]) -> dict[str, str]:
     for name, argv in _VERSION_OF.items():
         if (name in parts or name == "redis-benchmark") and shutil.which(argv[0]):
             found[name] = _told(argv)
-    for package in ("uvloop", "hiredis"):
+    for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
+            found["redis-py" if package == "redis" else package] = metadata.version(package)
     with contextlib.suppress(BenchError):
         found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"], LIMIT_S).strip()
         if run(["git", "status", "--porcelain", "--untracked-files=no"], LIMIT_S).strip():

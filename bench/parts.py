@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,19 @@ from .processes import START_S, Process, free_port, run
 
 DIRECT: Final = "direct"
 PROXY: Final = "proxy"
+SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
-PARTIES: Final = (DIRECT, PROXY, HAPROXY, TWEMPROXY)  # in the order they are run
+PARTIES: Final = (DIRECT, PROXY, SHARE, HAPROXY, TWEMPROXY)  # in the order they are run
+ONE_WORKER: Final = "1-worker"
+TWO_WORKERS: Final = "2-workers"
+# What is the proxy, under which name, with which options.
+PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
+    PROXY: (),
+    SHARE: ("--share",),
+    ONE_WORKER: ("--workers", "1"),
+    TWO_WORKERS: ("--workers", "2"),
+}
 
 MOST_CLIENTS: Final = 9_900  # the servers take 10,000
 SPARE_FILES: Final = 100
@@ -122,9 +132,9 @@ def _launch(
     config = home / f"{name}.conf"
     port = server if name == DIRECT else free_port()
     argv = _argv(name, executable, server, port, config)
-    process = Process(argv, log, _environ() if name == PROXY else None)
+    process = Process(argv, log, _environ() if name in PROXIES else None)
     stack.callback(process.close)
-    if name == PROXY:
+    if name in PROXIES:
         port = _announced(process)
     process.await_port(port)
     return process, port
@@ -134,10 +144,10 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
     if name == DIRECT:
         argv = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
         return [*argv, "--appendonly", "no", "--dir", str(config.parent)]
-    if name == PROXY:
+    if name in PROXIES:
         upstream = f"redis://127.0.0.1:{server}"
         argv = [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0"]
-        return [*argv, "--upstream", upstream]
+        return [*argv, "--upstream", upstream, *PROXIES[name]]
     clients = clients_at_most(MOST_CLIENTS)
     text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG
     config.write_text(text.format(port=port, server=server, clients=clients))

@@ -32,7 +32,7 @@ class Progress:
     def finish(self, name: str, medians: Mapping[str, float], unit: str) -> None:
         """All of one figure is measured; `medians` by column, in `unit`."""
         told = ", ".join(f"{column} {number(value)}" for column, value in medians.items())
-        self._show(f"{self._head()} {name} ({unit}): {told}", end="\n")
+        self._show(f"{self._head()} {name} ({unit}): {told or 'nothing to measure'}", end="\n")
 
     def _head(self) -> str:
         seconds = int(time.monotonic() - self._began)

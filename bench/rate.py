@@ -1,4 +1,4 @@
-"""Rows of kind RATE: commands per second through each party."""
+"""Rows of kind RATE: commands per second through each party, and what each took of CPU time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from . import calls, load, redis_benchmark
 from .client import Client
+from .cpu import PARTY, REDIS, Meter, clock
+from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, PROXY, TWEMPROXY, Part
+from .parts import DIRECT, PROXIES, SHARE, TWEMPROXY, Part
 from .plan import Plan
 from .rows import CLIENTS, RANDOM, Command, Row
 
@@ -15,18 +17,23 @@ WARM_UP_PART = 10  # the run before the first repeat, not counted, is a tenth
 
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` through all parts in turn. Raises BenchError."""
+    """Run `row` through all parts in turn: its figure, then those of its CPU time.
+
+    Raises BenchError.
+    """
     # redis-benchmark sends one command over and over; a row of several needs the own generator.
     by_redis = plan.redis_benchmark and len(row.commands) == 1
     generator = redis_benchmark.NAME if by_redis else load.NAME
-    # twemproxy carries commands that it knows how to spread; a script call is not worth the detour
-    columns = [name for name in parts if not (row.scripted and name == TWEMPROXY)]
+    # twemproxy carries commands that it knows how to spread; a script call is not worth the detour.
+    # A hit is on shared lanes with and without --share.
+    without = (TWEMPROXY, SHARE) if row.scripted else ()
+    columns = [name for name in parts if name not in without]
     requests = row.requests(plan.requests)
     prepared: dict[str, list[bytes]] = {}
+    meter = Meter(row, generator)
 
     def run(column: str, count: int) -> float:
         port = parts[column].port
-        _prepare(row, parts[DIRECT].port)
         if by_redis:
             command = _sent(row, column)[0]
             return redis_benchmark.rate(
@@ -37,18 +44,25 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
             prepared[column] = load.batches(_sent(row, column), row.pipeline, row.keys, batches)
         return load.rate(port, prepared[column], row.pipeline, count, CLIENTS, plan.limit_s)
 
+    def once(column: str) -> float:
+        _prepare(row, parts[DIRECT].port)
+        _check(row, column, parts[column].port)
+        clocks = {REDIS: clock(parts[DIRECT].process.pid)}
+        if column != DIRECT:
+            clocks[PARTY] = clock(parts[column].process.pid)
+        return meter.run(column, requests, clocks, lambda: run(column, requests))
+
     if plan.warm_up:
         for column in columns:
             plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
+            _prepare(row, parts[DIRECT].port)
             run(column, max(CLIENTS * row.pipeline, requests // WARM_UP_PART))
     figure = Figure(row.name, row.kind, row.unit, generator, row.help)
-    return [
-        interleave(figure, columns, lambda name: run(name, requests), plan.repeats, plan.progress)
-    ]
+    return [interleave(figure, columns, once, plan.repeats, plan.progress), *meter.figures()]
 
 
 def _sent(row: Row, column: str) -> tuple[Command, ...]:
-    if column == PROXY:
+    if column in PROXIES:
         return row.commands
     return tuple(calls.direct(command) for command in row.commands)
 
@@ -66,3 +80,14 @@ def _prepare(row: Row, server: int) -> None:
                 [word.replace(RANDOM, b"%012d" % number) for word in words]
                 for number in range(row.keys)
             )
+
+
+def _check(row: Row, column: str, port: int) -> None:
+    """Hits are admitted, or refused, as the row says. Raises BenchError."""
+    with Client(port) as client:
+        for sent, command in zip(_sent(row, column), row.commands, strict=True):
+            if command[0] == calls.HIT:
+                reply = client.ask(*(word.replace(RANDOM, b"%012d" % 0) for word in sent))
+                if not isinstance(reply, list) or reply[0] != int(row.refuses):
+                    expected = "refused" if row.refuses else "admitted"
+                    raise BenchError(f"a hit to be {expected} got {reply!r}")

@@ -9,14 +9,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .bounds import NOT_MEASURED, Verdict
 from .figures import Figure
 from .progress import number
-from .rows import COST, IDLE, LARGE, RATE, SPACE
+from .rows import (
+    COST,
+    CPU,
+    GROWTH,
+    IDLE,
+    LARGE,
+    LATENCY,
+    RATE,
+    SPACE,
+    TASKS,
+    TASKS_CPU,
+    VALUES,
+    WORKERS,
+    WORKERS_CPU,
+)
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+ABSENT: Final = "not installed"
 # The tables, in order: what they hold, and the kinds of rows in them.
 TABLES: Final = (
-    ("Speed", (RATE, LARGE)),
+    ("Speed", (RATE, VALUES, LARGE)),
+    ("CPU seconds per million commands", (CPU,)),
+    ("Hits of one Python program", (TASKS,)),
+    ("Hits of one Python program, CPU seconds per million", (TASKS_CPU,)),
+    ("One and two proxy processes", (WORKERS,)),
+    ("One and two proxy processes, CPU seconds per million", (WORKERS_CPU,)),
+    ("Latency at fixed rates", (LATENCY,)),
+    ("Growth", (GROWTH,)),
     ("Memory of each idle client", (IDLE,)),
     ("Scripts, time in Redis", (COST,)),
     ("Scripts, memory of a key", (SPACE,)),
@@ -33,6 +56,7 @@ class Report:
     told: Sequence[str]
     method: Mapping[str, object]
     figures: Sequence[Figure]
+    verdicts: Sequence[Verdict] = ()
 
     def to_json(self) -> dict[str, object]:
         """As it is written: everything that the tables show, and each single sample."""
@@ -49,6 +73,7 @@ class Report:
                     "unit": figure.unit,
                     "generator": figure.generator,
                     "note": figure.note,
+                    "not_installed": list(figure.absent),
                     "medians": {name: _short(value) for name, value in figure.medians().items()},
                     "ratios": {name: round(value, 3) for name, value in figure.ratios().items()},
                     "spread": round(figure.spread(), 3),
@@ -59,6 +84,19 @@ class Report:
                 }
                 for figure in self.figures
             ],
+            "verdicts": [
+                {
+                    "work": verdict.bound.work,
+                    "against": verdict.bound.against,
+                    "figure": verdict.bound.figure,
+                    "of": verdict.bound.of,
+                    "value": None if verdict.value is None else round(verdict.value, 3),
+                    "at_most" if verdict.bound.most else "at_least": verdict.bound.bound,
+                    "goal": verdict.bound.goal,
+                    "verdict": verdict.word,
+                }
+                for verdict in self.verdicts
+            ],
         }
 
     def to_text(self) -> str:
@@ -68,6 +106,8 @@ class Report:
             figures = [figure for figure in self.figures if figure.kind in kinds]
             if figures:
                 parts.append(f"{title}\n{table(figures)}")
+        if self.verdicts:
+            parts.append(f"Against what must be shown\n{judged(self.verdicts)}")
         return "\n\n".join(parts) + "\n"
 
     def _head(self) -> str:
@@ -81,20 +121,48 @@ class Report:
 
 def table(figures: Sequence[Figure]) -> str:
     """Medians and ratios, a line for each figure, columns aligned."""
-    columns = _union(figure.samples for figure in figures)
+    columns = _union((*figure.samples, *figure.absent) for figure in figures)
     ratios = _union(figure.ratios() for figure in figures)
     several = any(len(found) > 1 for figure in figures for found in figure.samples.values())
     lines = [["row", "unit", *columns, *ratios, *(["spread"] if several else [])]]
     for figure in figures:
         medians, found = figure.medians(), figure.ratios()
         line = [figure.name, figure.unit]
-        line += [number(medians[name]) if name in medians else "-" for name in columns]
+        missing = dict.fromkeys(figure.absent, ABSENT)
+        line += [
+            number(medians[name]) if name in medians else missing.get(name, "-") for name in columns
+        ]
         line += [f"{found[name]:.2f}" if name in found else "-" for name in ratios]
         lines.append([*line, *([f"{figure.spread():.0%}"] if several else [])])
+    return _aligned(lines, 2)
+
+
+def judged(verdicts: Sequence[Verdict]) -> str:
+    """A line for each verdict: what, against what, the figure, what is wanted, the word."""
+    lines = [["work", "against", "figure", "measured", "demanded", "goal", "verdict"]]
+    for verdict in verdicts:
+        bound = verdict.bound
+        sign = "<=" if bound.most else ">="
+        lines.append(
+            [
+                bound.work,
+                bound.against,
+                f"{bound.figure} {bound.of}",
+                NOT_MEASURED if verdict.value is None else f"{verdict.value:.2f}",
+                f"{sign} {bound.bound:.2f}",
+                "" if bound.goal is None else f"{bound.goal:.2f}",
+                verdict.word,
+            ]
+        )
+    return _aligned(lines, 3)
+
+
+def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:
+    """Columns of equal width, the first `left` of them flush left, the others right."""
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if index < 2 else cell.rjust(width)
+            cell.ljust(width) if index < left else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -15,17 +15,32 @@ CLIENTS: Final = 50
 KEYS: Final = 100_000
 DEEP: Final = 16  # the larger pipeline
 DEEP_FACTOR: Final = 5  # pipelined rows are so much faster: more requests, as many seconds
+DEEP_SCRIPT_FACTOR: Final = 3  # of those that call scripts
 
 RATE: Final = "rate"
 LARGE: Final = "large"
 IDLE: Final = "idle"
 COST: Final = "cost"
 SPACE: Final = "space"
+CPU: Final = "cpu"  # beside RATE; and beside TASKS and WORKERS. No row is of these kinds
+TASKS_CPU: Final = "tasks-cpu"
+WORKERS_CPU: Final = "workers-cpu"
+VALUES: Final = "values"
+TASKS: Final = "tasks"
+WORKERS: Final = "workers"
+LATENCY: Final = "latency"
+GROWTH: Final = "growth"
+GROWTH_CLIENTS: Final = "growth-clients"
+GROWTH_KEYS: Final = "growth-keys"
+GROWTH_HITS: Final = "growth-hits"
 
 _KEY: Final = b"key:" + RANDOM
 _VALUE: Final = b"val:" + RANDOM
 _HIT: Final = (b"RL.HIT", _KEY, b"1000000", b"60")  # never refused: max is above all requests
 _REFUSED: Final = (b"RL.HIT", _KEY, b"1", b"3600")
+# For a day: libraries that count by the clock's own hours begin a new one every hour.
+_REFUSED_TODAY: Final = (b"RL.HIT", _KEY, b"1", b"86400")
+_LASTING: Final = (b"RL.HIT", _KEY, b"1000000", b"3600")
 _GET: Final = (b"GET", _KEY)
 _SET: Final = (b"SET", _KEY, b"xxx")
 
@@ -52,9 +67,16 @@ class Row:
         """Whether it calls scripts, which not every peer can carry."""
         return any(command[0] == b"RL.HIT" for command in self.commands)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether its hits are refused: each key has had the one it may have."""
+        return self.fill in self.commands and self.scripted
+
     def requests(self, wanted: int) -> int:
         """Commands of one run, where the user asked for `wanted` without pipelining."""
-        return wanted * DEEP_FACTOR if self.pipeline == DEEP else wanted
+        if self.pipeline != DEEP:
+            return wanted
+        return wanted * (DEEP_SCRIPT_FACTOR if self.scripted else DEEP_FACTOR)
 
 
 def _rates(
@@ -84,9 +106,32 @@ ROWS: Final = (
         )
         for size in (2, DEEP)
     ),
+    Row("values", VALUES, "MB/s", "GET of values of 1 MB over several connections"),
     Row("large-get", LARGE, "MB/s", "GET of one value of 64 MB"),
     Row("large-set", LARGE, "MB/s", "SET of one value of 64 MB"),
+    Row(
+        "tasks-admitted",
+        TASKS,
+        "/s",
+        "one Python program's hits by redis-py through the proxy, and by libraries without it",
+        (_HIT,),
+        keys=5000,
+    ),
+    Row(
+        "tasks-refused",
+        TASKS,
+        "/s",
+        "the same, refused",
+        (_REFUSED_TODAY,),
+        keys=1000,
+        fill=_REFUSED_TODAY,
+    ),
+    Row("workers", WORKERS, "/s", "RL.HIT through one and two proxy processes", (_HIT,)),
     Row("idle", IDLE, "kB", "resident memory for each idle client that has said PING"),
+    Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),
+    Row(GROWTH_CLIENTS, GROWTH, "/s", "RL.HIT by 1 to 5,000 clients", (_LASTING,)),
+    Row(GROWTH_KEYS, GROWTH, "/s", "RL.HIT on 10 to 1,000,000 live keys", (_LASTING,)),
+    Row(GROWTH_HITS, GROWTH, "/s", "RL.HIT on keys of 10 to 100,000 live hits", (_LASTING,)),
     Row("cost", COST, "µs", "a script's time in Redis (INFO commandstats), EVALSHA and EVAL"),
     Row("space", SPACE, "bytes", "a limiter's MEMORY USAGE at 1, 10, 100 and 1000 live hits"),
 )

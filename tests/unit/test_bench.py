@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import hiredis
 import pytest
 
-from bench import calls, cost, load, options, redis_benchmark, report, rows
+from bench import (
+    bounds,
+    calls,
+    cost,
+    cpu,
+    libraries,
+    load,
+    options,
+    redis_benchmark,
+    report,
+    rows,
+    values,
+)
 from bench.__main__ import main
 from bench.errors import BenchError, UsageError
 from bench.figures import Figure, interleave
@@ -72,6 +87,14 @@ def test_medians_ratios_and_spread() -> None:
     assert made.spread() == 1.0
     made.samples["direct"] = [0.0]
     assert made.ratios() == {}
+    assert Figure("x", rows.RATE, "/s", "any").spread() == 0
+
+
+def test_the_best_of_several_columns_is_the_highest_median() -> None:
+    made = Figure("x", rows.TASKS, "/s", "any", best={"fastest": ("a", "b", "not measured")})
+    assert made.ratios() == {}
+    made.samples = {"proxy": [6.0], "a": [1.0, 2.0, 9.0], "b": [4.0], "c": [100.0]}
+    assert made.ratios() == {"proxy/fastest": 1.5}
 
 
 def test_an_even_number_of_samples_has_the_mean_of_the_middle_two() -> None:
@@ -94,6 +117,15 @@ def test_columns_take_turns() -> None:
     assert stream.getvalue().endswith("x (/s): direct 2.00, proxy 3.00\n")
 
 
+def test_a_failure_names_figure_and_column() -> None:
+    def once(column: str) -> float:
+        raise BenchError("too bad")
+
+    made = Figure("x", rows.RATE, "/s", "any")
+    with pytest.raises(BenchError, match="x direct: too bad"):
+        interleave(made, ("direct", "proxy"), once, 2, Progress(1, io.StringIO()))
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.123, "0.12"), (12.34, "12.3"), (123.4, "123"), (1234.5, "1,234"), (1e6, "1,000,000")],
@@ -113,9 +145,101 @@ def test_the_table_has_a_dash_where_nothing_was_measured() -> None:
     ]
 
 
+def test_what_is_not_installed_is_told_in_the_table() -> None:
+    made = Figure("x", rows.TASKS, "/s", "any", samples={"a": [1.0]}, absent=("b",))
+    assert report.table([made]).splitlines() == [
+        "row  unit     a              b",
+        "x    /s    1.00  not installed",
+    ]
+
+
+LEAST = bounds.Bound("gets", "HAProxy", "get-1", "get-1", "proxy/direct", 0.4, 0.6)
+MOST = bounds.Bound("memory", "kB", "get-1", "get-1", "proxy", 120.0, 100.0, most=True)
+
+
+@pytest.mark.parametrize(
+    ("bound", "direct", "proxy", "word"),
+    [
+        (LEAST, 100.0, 39.0, bounds.NOT_MET),
+        (LEAST, 100.0, 40.0, bounds.MET),
+        (LEAST, 100.0, 60.0, bounds.MET_WITH_GOAL),
+        (LEAST, 0.0, 60.0, bounds.NOT_MEASURED),
+        (MOST, 1.0, 121.0, bounds.NOT_MET),
+        (MOST, 1.0, 120.0, bounds.MET),
+        (MOST, 1.0, 100.0, bounds.MET_WITH_GOAL),
+        (replace(MOST, goal=None), 1.0, 1.0, bounds.MET),
+        (replace(MOST, figure="get-1 redis"), 1.0, 1.0, bounds.NOT_MEASURED),
+    ],
+)
+def test_verdicts(bound: bounds.Bound, direct: float, proxy: float, word: str) -> None:
+    made = figure()
+    made.samples = {"direct": [direct], "proxy": [proxy]}
+    assert [one.word for one in bounds.judge([made], ["get-1"], [bound])] == [word]
+
+
+def test_only_rows_that_were_run_are_judged() -> None:
+    assert bounds.judge([figure()], ["get-16"], [LEAST]) == []
+    assert [one.value for one in bounds.judge([], ["get-1"], [LEAST, MOST])] == [None, None]
+
+
+def test_every_bound_is_of_a_row_and_its_goal_lies_beyond() -> None:
+    for bound in bounds.BOUNDS:
+        assert rows.choose([bound.row])
+        assert bound.figure.startswith(bound.row)
+        if bound.goal is not None:
+            assert (bound.goal < bound.bound) == bound.most
+
+
+def test_verdicts_as_a_table() -> None:
+    found = bounds.judge([figure()], ["get-1"], [LEAST, replace(MOST, of="haproxy", goal=None)])
+    assert [line.split() for line in report.judged(found).splitlines()] == [
+        ["work", "against", "figure", "measured", "demanded", "goal", "verdict"],
+        ["gets", "HAProxy", "get-1", "proxy/direct", "0.50", ">=", "0.40", "0.60", "met"],
+        ["memory", "kB", "get-1", "haproxy", "not", "measured", "<=", "120.00"]
+        + ["not", "measured"],
+    ]
+
+
+STAT = "7 (a (b) c) S 3 7 7 0 -1 4194304 100 0 0 0 250 50 9 9 20 0 1 0 100 1000 10\n"
+
+
+def test_parent_and_ticks_are_read_from_proc() -> None:
+    assert cpu.parse(STAT) == cpu.Spent(parent=3, ticks=300)
+    for wrong in ("", "7 (a) S 3", "7 (a) S x 7 7 0 -1 4194304 100 0 0 0 250 50 9"):
+        with pytest.raises(ValueError, match=r"stat|literal"):
+            cpu.parse(wrong)
+
+
+def test_cpu_time_of_a_process_is_its_own_and_its_descendants(tmp_path: Path) -> None:
+    for pid, parent in ((3, 1), (7, 3), (8, 7), (9, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
+    (tmp_path / "5").mkdir()  # just ended
+    tick = os.sysconf("SC_CLK_TCK")
+    assert cpu.seconds(3, tmp_path) == 900 / tick
+    assert cpu.seconds(8, tmp_path) == 300 / tick
+    assert cpu.seconds(5, tmp_path) is None
+    assert cpu.seconds(3, tmp_path / "no") is None
+
+
+def test_a_meter_tells_seconds_per_million() -> None:
+    meter = cpu.Meter(rows.choose(["hit-1"])[0], "any")
+    times = iter([1.0, 3.0])
+    clocks: dict[str, cpu.Clock] = {"redis": lambda: next(times), "party": lambda: None}
+    assert meter.run("proxy", 500_000, clocks, lambda: "done") == "done"
+    (made,) = meter.figures()
+    assert (made.name, made.kind, made.samples) == ("hit-1 redis", rows.CPU, {"proxy": [4.0]})
+
+
 def test_json_and_text_tell_the_same(tmp_path: Path) -> None:
     made = report.Report(
-        "2026-01-02", {"cores": 2}, {"rlproxy": "1"}, ["how"], {"n": 1}, [figure()]
+        "2026-01-02",
+        {"cores": 2},
+        {"rlproxy": "1"},
+        ["how"],
+        {"n": 1},
+        [figure()],
+        bounds.judge([figure()], ["get-1"], [LEAST]),
     )
     path = tmp_path / "out.json"
     report.write(made, path)
@@ -125,7 +249,20 @@ def test_json_and_text_tell_the_same(tmp_path: Path) -> None:
     assert written["rows"][0]["samples"] == figure().samples
     assert written["rows"][0]["medians"] == figure().medians()
     assert written["rows"][0]["ratios"] == figure().ratios()
+    assert written["verdicts"] == [
+        {
+            "work": "gets",
+            "against": "HAProxy",
+            "figure": "get-1",
+            "of": "proxy/direct",
+            "value": 0.5,
+            "at_least": 0.4,
+            "goal": 0.6,
+            "verdict": "met",
+        }
+    ]
     assert made.to_text().startswith("2026-01-02\ncores 2\nrlproxy 1\nhow\n\nSpeed\nrow ")
+    assert "\n\nAgainst what must be shown\nwork " in made.to_text()
 
 
 def test_rows_have_names_of_their_own() -> None:
@@ -135,6 +272,43 @@ def test_rows_have_names_of_their_own() -> None:
     assert [row.name for row in rows.choose(["get-16", "hit"])] == ["hit-1", "hit-16", "get-16"]
     with pytest.raises(UsageError, match="hits"):
         rows.choose(["hits"])
+
+
+def test_rows_know_what_they_do() -> None:
+    found = {row.name: row for row in rows.ROWS}
+    refusing = {name for name, row in found.items() if row.refuses}
+    assert refusing == {"refused-1", "refused-16", "tasks-refused"}
+    assert found["get-16"].requests(10) > found["hit-16"].requests(10) > found["hit-1"].requests(10)
+
+
+def test_libraries_follow_the_rule_of_the_row() -> None:
+    for row in rows.ROWS:
+        if row.kind == rows.TASKS:
+            (command,) = row.commands
+            assert libraries.Rule.of(command).command(command[1]) == command
+    columns = [one.column for one in libraries.LIBRARIES]
+    assert len(set(columns)) == len(columns)
+    assert set(libraries.EXACT) < set(columns) - set(libraries.OURS)
+
+
+def test_a_large_value_is_read_to_its_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = values.Reader(ours, 1)
+        reader.ask()
+        assert theirs.recv(100) == b"*2\r\n$3\r\nGET\r\n$7\r\nvalue:1\r\n"
+        buffer = bytearray(values.READ_BYTES)
+        theirs.sendall(values.HEAD[:3])
+        assert not reader.read(buffer)
+        whole = values.HEAD[3:] + bytes(values.VALUE_BYTES) + b"\r\n"
+        for begin in range(0, len(whole), 50_000):
+            part = whole[begin : begin + 50_000]
+            theirs.sendall(part)
+            assert reader.read(buffer) == (begin + len(part) == len(whole))
+        reader.ask()
+        theirs.sendall(b"-ERR no\r\n")
+        with pytest.raises(BenchError, match="-ERR no"):
+            reader.read(buffer)
 
 
 def test_a_hit_is_called_directly_as_the_proxy_calls_it() -> None:
@@ -218,14 +392,24 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_quick_run(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    names = "hit-1,mixed-2,large-get,space"
+    names = "hit-1,refused-16,get-1,mixed-2,values,large-get,tasks,workers,space"
     argv = [sys.executable, "-m", "bench", "--quick", "--only", names, "--output", str(output)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     written = json.loads(output.read_text())
     found = {row["name"]: row["medians"] for row in written["rows"]}
     assert set(found) >= {"hit-1", "mixed-2", "large-get", "space LOG"}
     assert {"direct", "proxy"} <= set(found["hit-1"])
-    assert all(value > 0 for medians in found.values() for value in medians.values())
+    assert {"direct", "proxy", "share"} <= set(found["get-1"])
+    assert {"proxy", libraries.SCRIPT} <= set(found["tasks-refused"])
+    assert {"1-worker", "2-workers"} <= set(found["workers"])
+    kinds = {row["name"]: row["kind"] for row in written["rows"]}
+    for name, medians in found.items():  # in a quick run CPU time may be less than a tick
+        cpu_time = kinds[name] in (rows.CPU, rows.TASKS_CPU, rows.WORKERS_CPU)
+        assert cpu_time or all(value > 0 for value in medians.values()), name
+    if sys.platform == "linux":
+        assert {"hit-1 redis", "hit-1 party", "tasks-admitted driver"} <= set(found)
+    judged = {one["figure"] for one in written["verdicts"]}
+    assert {"hit-1", "hit-1 redis", "values", "tasks-refused", "workers party"} <= judged
     assert "rlproxy" in written["versions"]
     assert all(name in done.stdout for name in found)

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import costs, pictures
+from bench.charts import PREFIX
 from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.traffic import Hit, Run
@@ -20,6 +21,7 @@ from tests.harness import ROOT, ReplyError
 
 DOCS = ROOT / "docs"
 CHOOSING = (DOCS / "choosing.md").read_text()
+BENCHMARKS = DOCS / "benchmarks.md"
 INDEX = (DOCS / "index.md").read_text()
 WORDS = ("COST", "BURST", "GAP", "STRICT", "PENALTY", "WAIT", "AND")
 
@@ -60,7 +62,19 @@ def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:
 def test_every_picture_is_shown() -> None:
     shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.]+)\)", CHOOSING))
     assert shown == {f"{picture.name}.svg" for picture in pictures.PICTURES}
-    assert shown == {path.name for path in (DOCS / "images").iterdir()}
+    assert shown == {path.name for path in images() if not path.name.startswith(PREFIX)}
+
+
+def test_every_picture_of_the_benchmark_is_shown() -> None:
+    drawn = {path.name for path in images() if path.name.startswith(PREFIX)}
+    shown: set[str] = set()
+    if BENCHMARKS.exists():  # (a full run makes it)
+        shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.-]+)\)", BENCHMARKS.read_text()))
+    assert shown == drawn
+
+
+def images() -> list[Path]:
+    return list((DOCS / "images").iterdir())
 
 
 @pytest.mark.parametrize("picture", pictures.PICTURES, ids=lambda picture: picture.name)

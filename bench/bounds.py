@@ -1,0 +1,141 @@
+"""What the figures must show: a table of bounds, and the verdict on each. Nothing here measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .figures import Figure
+
+MET: Final = "met"
+MET_WITH_GOAL: Final = "met, and the goal"
+NOT_MET: Final = "not met"
+NOT_MEASURED: Final = "not measured"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One thing to be shown, by the figure called `figure` of the row called `row`.
+
+    `of` is one of its ratios (`proxy/direct`) or a column, whose median counts. It is to be at
+    least `bound`, or at most with `most`; `goal` is what is hoped for beyond.
+    """
+
+    work: str
+    against: str
+    row: str
+    figure: str
+    of: str
+    bound: float
+    goal: float | None = None
+    most: bool = False
+
+
+def _both(work: str, against: str, size: int, of: str, bound: float, goal: float) -> list[Bound]:
+    return [
+        Bound(f"{name.upper()}{work}", against, f"{name}-{size}", f"{name}-{size}", of, bound, goal)
+        for name in ("get", "set")
+    ]
+
+
+BOUNDS: Final = (
+    Bound("hit, P1", "EVALSHA", "hit-1", "hit-1", "proxy/direct", 0.95, 1.0),
+    Bound("hit, P16", "EVALSHA", "hit-16", "hit-16", "proxy/direct", 0.9, 1.0),
+    Bound("refused hit, P1", "EVALSHA", "refused-1", "refused-1", "proxy/direct", 1.3, 1.5),
+    Bound("refused hit, P16", "EVALSHA", "refused-16", "refused-16", "proxy/direct", 2.5, 4.0),
+    *_both(", P1", "HAProxy", 1, "proxy/haproxy", 0.85, 1.0),
+    *_both(" --share, P1", "HAProxy", 1, "share/haproxy", 1.25, 1.5),
+    *_both(" --share, P1", "twemproxy", 1, "share/twemproxy", 0.95, 1.1),
+    *_both(", P16", "twemproxy", 16, "proxy/twemproxy", 1.3, 2.0),
+    Bound("GET of 1 MB", "HAProxy", "values", "values", "proxy/haproxy", 0.9, 1.0),
+    Bound(
+        "50 tasks, admitted",
+        "fastest exact library",
+        "tasks-admitted",
+        "tasks-admitted",
+        "proxy/fastest exact",
+        1.0,
+        1.2,
+    ),
+    Bound(
+        "50 tasks, refused",
+        "fastest exact library",
+        "tasks-refused",
+        "tasks-refused",
+        "proxy/fastest exact",
+        1.2,
+        1.5,
+    ),
+    Bound(
+        "Redis' CPU for a hit, P1",
+        "EVALSHA",
+        "hit-1",
+        "hit-1 redis",
+        "proxy/direct",
+        0.78,
+        0.6,
+        True,
+    ),
+    Bound(
+        "p99 of a hit at half the peak",
+        "EVALSHA",
+        "latency",
+        "latency-50",
+        "proxy/direct",
+        1.5,
+        1.0,
+        True,
+    ),
+    Bound("idle client, its connection open", "kB", "idle", "idle", "proxy", 6.0, 4.0, True),
+    Bound(
+        "the proxy's CPU for a hit, 2 workers",
+        "1 worker",
+        "workers",
+        "workers party",
+        "2-workers/1-worker",
+        1.1,
+        None,
+        True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bound, and what was measured; None if it was not."""
+
+    bound: Bound
+    value: float | None
+
+    @property
+    def word(self) -> str:
+        """MET and so on."""
+        if self.value is None:
+            return NOT_MEASURED
+        if not self._reaches(self.bound.bound):
+            return NOT_MET
+        goal = self.bound.goal
+        return MET_WITH_GOAL if goal is not None and self._reaches(goal) else MET
+
+    def _reaches(self, wanted: float) -> bool:
+        assert self.value is not None
+        return self.value <= wanted if self.bound.most else self.value >= wanted
+
+
+def judge(
+    figures: Iterable[Figure], rows: Sequence[str], table: Sequence[Bound] = BOUNDS
+) -> list[Verdict]:
+    """The verdicts on all bounds of the rows that were run, in the table's order."""
+    by_name = {figure.name: figure for figure in figures}
+    return [
+        Verdict(bound, _value(by_name.get(bound.figure), bound.of))
+        for bound in table
+        if bound.row in rows
+    ]
+
+
+def _value(figure: Figure | None, of: str) -> float | None:
+    if figure is None:
+        return None
+    return figure.ratios().get(of) if "/" in of else figure.medians().get(of)

@@ -1,0 +1,125 @@
+"""Which figures of a result are drawn, and how: each picture with its name and its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from . import growth, latency, plots
+from .parts import DIRECT, HAPROXY, PROXY
+from .plots import Bar, Line, Panel
+from .result import Result, Row
+from .rows import GROWTH, LATENCY
+
+IMAGES: Final = "images"
+PREFIX: Final = "bench-"  # of the pictures' names
+NAMES: Final = {DIRECT: "direct", PROXY: "proxy", HAPROXY: "HAProxy"}
+DRAWN: Final = ("p50", latency.P99, "p99.9")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture: its file name, its text alternative, its SVG."""
+
+    name: str
+    told: str
+    text: str
+
+    def link(self) -> str:
+        """In Markdown."""
+        return f"![{self.told}]({IMAGES}/{self.name})"
+
+
+def ratios(result: Result, name: str, title: str, rows: Sequence[Row]) -> list[Image]:
+    """Bars of all ratios of rates, row by row, with their bounds."""
+    places = {ratio: place for place, ratio in enumerate(union(row["ratios"] for row in rows))}
+    groups = [
+        (
+            row["name"],
+            [
+                Bar(ratio, places[ratio], value, result.bound(row["name"], ratio))
+                for ratio, value in row["ratios"].items()
+            ],
+        )
+        for row in rows
+        if row["ratios"]
+    ]
+    if not groups:
+        return []
+    says = "One rate by another, each the median of its turns: right of 1 the first one is faster."
+    told = f"{title}: the ratios of rates, row by row, as in the table below"
+    return [Image(f"{PREFIX}{name}.svg", told, plots.bars(title, says, groups))]
+
+
+def latencies(result: Result) -> list[Image]:
+    """A panel for each of DRAWN: by the rate offered, a line for each party."""
+    panels = []
+    for name in DRAWN:
+        lines = []
+        for place, party in enumerate(latency.PARTIES):
+            points = [
+                (offered, result.median(latency.name_of(LATENCY, name, percent), party))
+                for percent, offered in offers(result)
+            ]
+            lines.append(_line(NAMES[party], place, points))
+        panels.append(_panel(f"{name}, µs", "hits per second offered", lines, log_y=True))
+    says = "RL.HIT at fixed rates, from when it was due until it was answered."
+    told = "Latency of a hit by the rate offered, as in the table below"
+    return _image("latency", "Latency by load", says, told, panels)
+
+
+def grown(result: Result, row: str, foot: str) -> list[Image]:
+    """Two panels by what grows, which `foot` names: rates, and CPU time of a hit."""
+
+    def line(place: int, called: str, what: str, column: str) -> Line:
+        names = ((point, growth.name_of(row, point, what)) for point in points(result, row))
+        return _line(called, place, [(at, result.median(name, column)) for at, name in names])
+
+    rates = [line(0, "direct", growth.RATE, DIRECT), line(1, "proxy", growth.RATE, PROXY)]
+    spent = [
+        line(0, "Redis, directly", growth.REDIS, DIRECT),
+        line(1, "Redis, through the proxy", growth.REDIS, PROXY),
+        line(2, "the proxy", growth.PARTY, PROXY),
+    ]
+    panels = [
+        _panel("hits per second", foot, rates, log_x=True),
+        _panel("CPU time of a hit, µs", foot, spent, log_x=True),
+    ]
+    told = f"Throughput and CPU time by {foot}, as in the table below"
+    return _image(row, f"Growth with {foot}", f"RL.HIT admitted, by {foot}.", told, panels)
+
+
+def offers(result: Result) -> list[tuple[int, float]]:
+    """The loads in percent, and the rates offered at each; none if there was no such row."""
+    peak = result.median(latency.name_of(LATENCY, latency.PEAK), PROXY)
+    return [] if peak is None else [(load, peak * load / 100) for load in latency.LOADS]
+
+
+def points(result: Result, row: str) -> list[int]:
+    """Where a row of growth was measured."""
+    found = (re.fullmatch(rf"{row} (\d+)", one["name"]) for one in result.of([GROWTH]))
+    return [int(match[1]) for match in found if match is not None]
+
+
+def union(names: Iterable[Iterable[str]]) -> list[str]:
+    """Every name once, in the order of its first."""
+    return list(dict.fromkeys(name for some in names for name in some))
+
+
+def _line(name: str, place: int, points: Iterable[tuple[float, float | None]]) -> Line:
+    return Line(name, place, [(x, y) for x, y in points if y is not None])
+
+
+def _panel(
+    title: str, foot: str, lines: Iterable[Line], log_x: bool = False, log_y: bool = False
+) -> Panel:
+    return Panel(title, foot, [line for line in lines if line.points], log_x, log_y)
+
+
+def _image(name: str, title: str, says: str, told: str, panels: Sequence[Panel]) -> list[Image]:
+    drawn = [panel for panel in panels if panel.lines]
+    if not drawn:
+        return []
+    return [Image(f"{PREFIX}{name}.svg", told, plots.lines(title, says, drawn))]

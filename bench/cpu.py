@@ -1,0 +1,94 @@
+"""CPU time of running programs, their child processes included, read from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from .figures import Figure
+from .rows import CPU, TASKS, TASKS_CPU, WORKERS, WORKERS_CPU, Row
+
+PROC: Final = Path("/proc")
+UNIT: Final = "s"
+MILLION: Final = 1e6
+REDIS: Final = "redis"  # whose time it is: the end of a figure's name
+PARTY: Final = "party"  # the program that clients connect to, where that is not Redis
+DRIVER: Final = "driver"  # the load generator
+
+KINDS: Final = {TASKS: TASKS_CPU, WORKERS: WORKERS_CPU}  # of the figures, by the row's; else CPU
+
+Clock = Callable[[], float | None]  # seconds of CPU time so far; None if nobody can tell
+T = TypeVar("T")
+
+
+class Spent(NamedTuple):
+    """One /proc/PID/stat: whose child it is, and its ticks in user and kernel mode."""
+
+    parent: int
+    ticks: int
+
+
+def parse(stat: str) -> Spent:
+    """Parent and ticks out of a /proc/PID/stat. Raises ValueError."""
+    words = stat.rpartition(")")[2].split()  # the name before it may hold blanks and brackets
+    if len(words) < 13:
+        raise ValueError(f"no /proc/PID/stat: {stat!r}")
+    return Spent(int(words[1]), int(words[11]) + int(words[12]))
+
+
+def seconds(pid: int, proc: Path = PROC) -> float | None:
+    """What a process and its living descendants have spent, in whole ticks (mostly of 10 ms).
+
+    None if nobody can tell, which is so off Linux.
+    """
+    found: dict[int, Spent] = {}
+    for path in proc.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it may just have ended
+            found[int(path.parent.name)] = parse(path.read_text())
+    if pid not in found:
+        return None
+    children: dict[int, list[int]] = {}
+    for child, spent in found.items():
+        children.setdefault(spent.parent, []).append(child)
+    ticks, left = 0, [pid]
+    while left:
+        one = left.pop()
+        ticks += found[one].ticks
+        left += children.get(one, [])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def clock(pid: int) -> Clock:
+    """Tells the seconds of `pid` and its descendants."""
+    return lambda: seconds(pid)
+
+
+class Meter:
+    """What the runs of one row cost in CPU time: a figure for each whose clock is read."""
+
+    def __init__(self, row: Row, generator: str) -> None:
+        self._row = row.name
+        self._kind = KINDS.get(row.kind, CPU)
+        self._generator = generator
+        self._figures: dict[str, Figure] = {}
+
+    def run(self, column: str, count: int, clocks: Mapping[str, Clock], once: Callable[[], T]) -> T:
+        """What `once` returns; what its `count` commands cost by each clock is put down."""
+        before = {whose: read() for whose, read in clocks.items()}
+        result = once()
+        for whose, read in clocks.items():
+            began, ended = before[whose], read()
+            if began is not None and ended is not None:
+                figure = self._figures.setdefault(
+                    whose, Figure(f"{self._row} {whose}", self._kind, UNIT, self._generator)
+                )
+                samples = figure.samples.setdefault(column, [])
+                samples.append((ended - began) / count * MILLION)
+        return result
+
+    def figures(self) -> list[Figure]:
+        """Seconds per million commands: `hit-1 redis`, `hit-1 party` ..."""
+        return list(self._figures.values())

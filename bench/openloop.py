@@ -1,0 +1,241 @@
+"""The open-loop generator: requests leave when they are due, whether replies have come or not.
+
+Latency counts from when a request was due, not from when it could be written: what a stall makes
+others wait is counted (no coordinated omission). One thread around one epoll; Linux only. It
+tells what it cost itself: how late requests left, and its share of a core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import os
+import random
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import hiredis
+
+from .errors import BenchError
+
+NAME: Final = "the own open-loop generator (one Python process)"
+AVAILABLE: Final = sys.platform == "linux"
+
+READ_BYTES: Final = 1 << 16
+SENT_AT_ONCE: Final = 8  # before replies are looked for again
+LEAD_NS: Final = 20_000_000  # from the last preparation to the schedule's beginning
+NS: Final = 1_000_000_000
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True) if AVAILABLE else None
+_CLOCK_MONOTONIC: Final = 1
+_TFD_TIMER_ABSTIME: Final = 1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One run: nanoseconds of each request that counts, in the order of the schedule."""
+
+    latency_ns: Sequence[int]  # from due to answered
+    lag_ns: Sequence[int]  # from due to written
+    elapsed_s: float  # from the first one's due time to the last reply
+    cpu_s: float  # what the generator took for the whole run
+    whole_s: float  # which is longer by its warm-up
+
+    def rate(self) -> float:
+        """Replies per second."""
+        return len(self.latency_ns) / self.elapsed_s
+
+    def cpu_share(self) -> float:
+        """Of a core, 0 to 1, that the generator took."""
+        return self.cpu_s / self.whole_s
+
+
+def schedule(rate: float, seconds: float, seed: int = 1) -> list[int]:
+    """When requests are due, in nanoseconds from the beginning: a Poisson process of `rate` per
+    second, as many independent clients make. The same for the same seed.
+    """
+    dice = random.Random(seed)
+    end = seconds * NS
+    found: list[int] = []
+    at = 0.0
+    while (at := at + dice.expovariate(rate) * NS) < end:
+        found.append(int(at))
+    return found
+
+
+def percentile(ordered: Sequence[int], share: float) -> int:
+    """The least of `ordered` that `share` of all (0 to 1) do not exceed.
+
+    Raises BenchError if there is none.
+    """
+    if not ordered:
+        raise BenchError("no request was counted: the run was too short")
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def run(
+    port: int,
+    prepared: Sequence[bytes],
+    due_ns: Sequence[int],
+    clients: int,
+    warm_up_s: float,
+    limit_s: float,
+) -> Timing:
+    """Send one of `prepared` at each of `due_ns`, over `clients` connections in turn. Requests due
+    in the first `warm_up_s` seconds don't count.
+
+    Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
+    """
+    with ExitStack() as stack:
+        try:
+            socks = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), limit_s))
+                for _ in range(clients)
+            ]
+        except OSError as error:
+            raise BenchError(f"cannot connect to port {port}: {error}") from None
+        for sock in socks:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        alarm = stack.enter_context(_Alarm())
+        poll = stack.enter_context(select.epoll())
+        poll.register(alarm.file, select.EPOLLIN | select.EPOLLET)
+        stack.callback(gc.enable)
+        gc.collect()
+        gc.disable()  # a collection would be everybody's latency
+        made = _Run(socks, prepared, due_ns, alarm, poll)
+        try:
+            made.drive(limit_s)
+        except OSError as error:
+            raise BenchError(f"a connection was lost: {error}") from None
+    first = next((at for at, due in enumerate(due_ns) if due >= warm_up_s * NS), len(due_ns))
+    begin_ns = due_ns[first] if first < len(due_ns) else 0
+    return Timing(
+        made.latency_ns[first:],
+        made.lag_ns[first:],
+        max(1, made.end_ns - begin_ns) / NS,
+        made.cpu_s,
+        made.end_ns / NS,
+    )
+
+
+class _Run:
+    """Request number n goes to connection n % clients; so the replies of one tell their numbers."""
+
+    def __init__(
+        self,
+        socks: Sequence[socket.socket],
+        prepared: Sequence[bytes],
+        due_ns: Sequence[int],
+        alarm: _Alarm,
+        poll: select.epoll,
+    ) -> None:
+        self.latency_ns = [0] * len(due_ns)
+        self.lag_ns = [0] * len(due_ns)
+        self.end_ns = 0
+        self.cpu_s = 0.0
+        self._socks = socks
+        self._prepared = prepared
+        self._due_ns = due_ns
+        self._alarm = alarm
+        self._poll = poll
+        self._readers = [hiredis.Reader() for _ in socks]
+        self._numbers = list(range(len(socks)))  # of the next reply of each connection
+        self._at = {sock.fileno(): number for number, sock in enumerate(socks)}
+        self._held: dict[int, bytes] = {}  # what the kernel did not take, by connection
+        self._sent = 0
+        self._answered = 0
+        self._begin_ns = 0
+        for sock in socks:
+            poll.register(sock.fileno(), select.EPOLLIN)
+
+    def drive(self, limit_s: float) -> None:
+        """Send all and await all replies."""
+        due_ns, total = self._due_ns, len(self._due_ns)
+        self._begin_ns = time.monotonic_ns() + LEAD_NS
+        end_ns = int(limit_s * NS)
+        cpu_s = time.process_time()
+        while self._answered < total:
+            self._send()
+            now_ns = time.monotonic_ns() - self._begin_ns
+            waits = self._sent == total or due_ns[self._sent] > now_ns
+            if waits and self._sent < total:
+                self._alarm.set(self._begin_ns + due_ns[self._sent])
+            for file, event in self._poll.poll(1.0 if waits and not self._held else 0):
+                if file != self._alarm.file:
+                    self._read(self._at[file], event)
+            if now_ns > end_ns:
+                raise BenchError(f"a run took more than {limit_s:g} s")
+        self.cpu_s = time.process_time() - cpu_s
+        self.end_ns = time.monotonic_ns() - self._begin_ns
+
+    def _send(self) -> None:
+        """What is due, SENT_AT_ONCE at most."""
+        for number in list(self._held):
+            self._write(number, b"")
+        sent, due_ns = self._sent, self._due_ns
+        for number in range(sent, min(sent + SENT_AT_ONCE, len(due_ns))):
+            late_ns = time.monotonic_ns() - self._begin_ns - due_ns[number]
+            if late_ns < 0:
+                break
+            self.lag_ns[number] = late_ns
+            self._write(number % len(self._socks), self._prepared[number % len(self._prepared)])
+            self._sent += 1
+
+    def _write(self, number: int, request: bytes) -> None:
+        data = self._held.pop(number, b"") + request
+        try:
+            taken = self._socks[number].send(data)
+        except BlockingIOError:
+            taken = 0
+        if taken < len(data):
+            self._held[number] = data[taken:]
+
+    def _read(self, number: int, event: int) -> None:
+        data = self._socks[number].recv(READ_BYTES)
+        now_ns = time.monotonic_ns() - self._begin_ns
+        if not data:
+            raise BenchError("a connection was closed before the run was over")
+        reader = self._readers[number]
+        reader.feed(data)
+        while (reply := reader.gets()) is not False:
+            if isinstance(reply, Exception):
+                raise BenchError(f"a command was answered with: {reply}")
+            request = self._numbers[number]
+            self.latency_ns[request] = now_ns - self._due_ns[request]
+            self._numbers[number] = request + len(self._socks)
+            self._answered += 1
+
+
+class _Alarm:
+    """A file that becomes readable at a time of the monotonic clock, to the microsecond."""
+
+    def __init__(self) -> None:
+        if _LIBC is None:
+            raise BenchError("the open-loop generator needs Linux")
+        self.file = int(_LIBC.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+        if self.file < 0:
+            raise BenchError(f"timerfd_create: {os.strerror(ctypes.get_errno())}")
+        self._spec = (ctypes.c_long * 4)()  # interval and time, seconds and nanoseconds each
+        self._set_ns = 0
+
+    def __enter__(self) -> _Alarm:
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        os.close(self.file)
+
+    def set(self, at_ns: int) -> None:
+        """Be readable from then on."""
+        if _LIBC is None or at_ns == self._set_ns:
+            return
+        self._spec[2], self._spec[3] = divmod(at_ns, NS)
+        _LIBC.timerfd_settime(self.file, _TFD_TIMER_ABSTIME, self._spec, None)
+        self._set_ns = at_ns

@@ -1,0 +1,66 @@
+"""What `python -m bench` wrote, read back: the JSON alone, no measuring."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .report import SCHEMA
+
+Row = Mapping[str, Any]
+
+
+class Result:
+    """What `python -m bench` wrote. Raises UsageError if it is no such thing."""
+
+    def __init__(self, data: object) -> None:
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise UsageError(f"is no result of python -m bench (of schema {SCHEMA})")
+        try:
+            self.date = str(data["date"])
+            self.machine: Mapping[str, object] = dict(data["machine"])
+            self.versions: Mapping[str, object] = dict(data["versions"])
+            self.told: Sequence[str] = [str(line) for line in data["method"]["told"]]
+            self.rows: Sequence[Row] = list(data["rows"])
+            self.verdicts: Sequence[Row] = list(data["verdicts"])
+            self._named: dict[str, Row] = {row["name"]: row for row in self.rows}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"lacks a part of a result: {error}") from None
+
+    def of(self, kinds: Sequence[str]) -> list[Row]:
+        """The rows of these kinds, in order."""
+        return [row for row in self.rows if row["kind"] in kinds]
+
+    def median(self, name: str, column: str) -> float | None:
+        """Of a figure by its name; None if there is none."""
+        found = self._named.get(name, {}).get("medians", {}).get(column)
+        return None if found is None else float(found)
+
+    def bound(self, figure: str, of: str) -> float | None:
+        """What is required of a figure's ratio, if anything."""
+        for verdict in self.verdicts:
+            if (verdict["figure"], verdict["of"]) == (figure, of):
+                return float(wanted(verdict)[1])
+        return None
+
+
+def wanted(verdict: Row) -> tuple[str, float]:
+    """Whether a bound is a least or a most, in words; and the bound."""
+    if "at_least" in verdict:
+        return "at least", float(verdict["at_least"])
+    return "at most", float(verdict["at_most"])
+
+
+def read(path: Path) -> Result:
+    """A result from its file. Raises UsageError."""
+    try:
+        return Result(json.loads(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is no JSON: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None

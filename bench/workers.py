@@ -1,0 +1,18 @@
+"""The row of kind WORKERS: the same hits through one proxy process and through two."""
+
+from __future__ import annotations
+
+from . import parts, rate
+from .figures import Figure
+from .parts import ONE_WORKER, TWO_WORKERS
+from .plan import Plan
+from .rows import Row
+
+
+def measure(row: Row, plan: Plan) -> list[Figure]:
+    """Hits per second, and the CPU time of all processes of the proxy, its supervisor included.
+
+    On a server of their own, with nothing else in front of it. Raises BenchError.
+    """
+    with parts.running(plan.executable, (ONE_WORKER, TWO_WORKERS)) as pair:
+        return rate.measure(row, plan, pair)

@@ -1,0 +1,224 @@
+"""The open-loop generator and the rows made with it: what is due, what is counted, what is told."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import statistics
+from collections.abc import Iterator
+
+import pytest
+
+from bench import growth, latency, openloop
+from bench.errors import BenchError
+from bench.figures import Figure, interleave_all
+from bench.growth import Look
+from bench.openloop import NS, Timing, percentile
+from bench.progress import Progress
+from tests import harness
+from tests.harness import RedisServer, command
+
+MS = 1_000_000
+PING = command("PING")
+
+pytestmark = pytest.mark.skipif(not openloop.AVAILABLE, reason="needs Linux")
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with harness.server(next(iter(harness.engines()))) as made:
+        yield made
+
+
+def run(server: RedisServer, prepared: list[bytes], rate: int, limit_s: float = 20.0) -> Timing:
+    """Each of `prepared` once, evenly spaced, over four connections."""
+    due_ns = [NS // rate * number for number in range(len(prepared))]
+    return openloop.run(server.port, prepared, due_ns, 4, 0.0, limit_s)
+
+
+# -- what is due -----------------------------------------------------------------------------------
+
+
+def test_the_schedule_is_a_poisson_process() -> None:
+    due_ns = openloop.schedule(10_000, 2.0)
+    gaps = [after - before for before, after in itertools.pairwise(due_ns)]
+    assert due_ns == sorted(due_ns)
+    assert due_ns[0] >= 0
+    assert due_ns[-1] < 2 * NS
+    assert statistics.mean(gaps) == pytest.approx(NS / 10_000, rel=0.03)
+    # of an exponential distribution: as much deviation as mean, and 1/e are longer than the mean
+    assert statistics.pstdev(gaps) == pytest.approx(statistics.mean(gaps), rel=0.05)
+    longer = sum(gap > NS / 10_000 for gap in gaps) / len(gaps)
+    assert longer == pytest.approx(0.368, abs=0.02)
+
+
+def test_the_schedule_follows_its_seed() -> None:
+    assert openloop.schedule(1000, 1.0, 7) == openloop.schedule(1000, 1.0, 7)
+    assert openloop.schedule(1000, 1.0, 7) != openloop.schedule(1000, 1.0, 8)
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "value"),
+    [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (0.999, 100), (1, 100)],
+)
+def test_a_percentile_is_one_of_the_values(share: float, value: int) -> None:
+    assert percentile(range(1, 101), share) == value
+
+
+def test_no_percentile_of_nothing() -> None:
+    assert percentile([5], 0.999) == 5
+    with pytest.raises(BenchError, match="too short"):
+        percentile([], 0.5)
+
+
+def test_what_is_told_of_a_run() -> None:
+    latency_ns = [1000 * number for number in range(1000, 0, -1)]
+    made = Timing(latency_ns, [3000] * 1000, elapsed_s=2.0, cpu_s=0.75, whole_s=2.5)
+    assert latency.told(made) == {
+        "p50": 500,
+        "p99": 990,
+        "p99.9": 999,
+        "max": 1000,
+        "rate": 500,
+        "lag": 3,
+        "load-cpu": pytest.approx(30),
+    }
+
+
+def test_the_figure_that_has_a_bound_has_the_short_name() -> None:
+    assert latency.name_of("latency", latency.P99, 50) == "latency-50"
+    assert latency.name_of("latency", "max", 50) == "latency-50 max"
+    assert latency.name_of("latency", latency.PEAK) == "latency peak"
+    assert 50 in latency.LOADS
+
+
+# -- what is counted -------------------------------------------------------------------------------
+
+
+def test_a_stall_is_counted_for_all_that_it_delays(server: RedisServer) -> None:
+    """A closed loop would see one slow reply on each of four connections."""
+    prepared = [PING] * 400
+    prepared[100] = command("CLIENT", "PAUSE", 200)
+    made = run(server, prepared, rate=1000)
+    late = sum(ns > 20 * MS for ns in made.latency_ns)
+    assert 100 < late < 350
+    assert max(made.latency_ns) > 150 * MS
+    assert statistics.median(made.lag_ns) < 20 * MS  # it went on sending
+
+
+def test_every_request_is_answered_once(server: RedisServer) -> None:
+    prepared = [command("RPUSH", "k", number) for number in range(333)]
+    made = run(server, prepared, rate=5000)
+    assert len(made.latency_ns) == len(made.lag_ns) == 333
+    with server.raw() as raw:
+        assert raw.ask("LLEN", "k") == 333
+    assert made.rate() == pytest.approx(5000, rel=0.5)
+    assert 0 < made.cpu_share() <= 1.1
+
+
+def test_latency_counts_from_due_not_from_sent(server: RedisServer) -> None:
+    made = openloop.run(server.port, [PING], [0] * 2000, 4, 0.0, 20.0)
+    assert list(made.lag_ns) == sorted(made.lag_ns)
+    assert all(wait > lag for wait, lag in zip(made.latency_ns, made.lag_ns, strict=True))
+
+
+def test_what_the_kernel_does_not_take_at_once_follows(server: RedisServer) -> None:
+    large = b"x" * 8_000_000
+    made = run(server, [command("SET", "k", large)] * 6 + [command("STRLEN", "k")], rate=1000)
+    assert len(made.latency_ns) == 7
+    with server.raw() as raw:
+        assert raw.ask("STRLEN", "k") == len(large)
+
+
+def test_a_warm_up_does_not_count(server: RedisServer) -> None:
+    due_ns = [10 * MS * number for number in range(20)]
+    made = openloop.run(server.port, [PING], due_ns, 4, 0.05, 20.0)
+    assert len(made.latency_ns) == 15
+
+
+@pytest.mark.parametrize(
+    ("prepared", "limit_s", "named"),
+    [
+        ([PING, command("GET")], 20.0, "wrong number"),
+        ([PING, command("QUIT"), PING, PING, PING, PING], 20.0, "(closed|lost)"),
+        ([command("CLIENT", "PAUSE", 2000), PING], 0.2, "more than 0.2 s"),
+    ],
+)
+def test_a_run_that_fails_says_why(
+    server: RedisServer, prepared: list[bytes], limit_s: float, named: str
+) -> None:
+    with pytest.raises(BenchError, match=named):
+        run(server, prepared, 100, limit_s)
+
+
+def test_nobody_there_is_an_error() -> None:
+    with pytest.raises(BenchError, match="cannot connect"):
+        openloop.run(harness.free_port(), [PING], [0], 1, 0.0, 1.0)
+
+
+# -- several figures of one run --------------------------------------------------------------------
+
+
+def test_one_run_fills_several_figures() -> None:
+    turns: list[tuple[str, int]] = []
+
+    def once(column: str, turn: int) -> dict[str, float]:
+        turns.append((column, turn))
+        return {"a": 1.0 * turn, **({"b": 5.0} if column == "proxy" else {})}
+
+    stream = io.StringIO()
+    made = {what: Figure(f"x {what}", "any", "µs", "any") for what in ("a", "b", "c")}
+    found = interleave_all(made, "a", ("direct", "proxy"), once, 2, Progress(1, stream))
+    assert turns == [("direct", 1), ("proxy", 1), ("direct", 2), ("proxy", 2)]
+    assert [figure.samples for figure in found] == [
+        {"direct": [1.0, 2.0], "proxy": [1.0, 2.0]},
+        {"proxy": [5.0, 5.0]},
+    ]
+    assert stream.getvalue().endswith("x a (µs): direct 1.50, proxy 1.50\n")
+
+
+def test_a_failure_of_one_run_names_figure_and_column() -> None:
+    def once(column: str, turn: int) -> dict[str, float]:
+        raise BenchError("too bad")
+
+    made = {"a": Figure("x", "any", "µs", "any")}
+    with pytest.raises(BenchError, match="x direct: too bad"):
+        interleave_all(made, "a", ("direct",), once, 1, Progress(1, io.StringIO()))
+
+
+# -- growth ----------------------------------------------------------------------------------------
+
+
+def test_what_a_hit_took_between_two_looks() -> None:
+    before = Look(10.0, 1000, 3.0, 1.0)
+    after = Look(12.0, 101_000, 4.5, 1.2)
+    assert growth.between(before, after) == {
+        growth.RATE: 50_000,
+        growth.REDIS: pytest.approx(15),
+        growth.PARTY: pytest.approx(2),
+    }
+
+
+def test_cpu_that_nobody_can_tell_is_left_out() -> None:
+    assert growth.between(Look(0.0, 0), Look(0.5, 10, 1.0)) == {growth.RATE: 20}
+
+
+def test_no_hits_are_an_error() -> None:
+    with pytest.raises(BenchError, match="no hit"):
+        growth.between(Look(0.0, 5), Look(1.0, 5))
+
+
+def test_points_have_names_of_their_own() -> None:
+    whats = (growth.RATE, growth.REDIS, growth.PARTY, growth.LIVE)
+    names = [
+        growth.name_of(row, point, what)
+        for row, points in growth.POINTS.items()
+        for point in points
+        for what in whats
+    ]
+    assert len(set(names)) == len(names)
+    assert "growth-keys 1000" in names
+    assert "growth-keys 1000 redis" in names

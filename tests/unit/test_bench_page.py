@@ -1,0 +1,358 @@
+"""The page of results and its pictures: what they say is what the JSON says, and can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import bounds, openloop, page, plots, report, rows, svg
+from bench.bounds import Bound, Verdict
+from bench.charts import PREFIX, Image
+from bench.errors import UsageError
+from bench.figures import Figure
+from bench.plots import Bar, Line, Panel, Scale
+from bench.result import Result
+from tests import documents
+from tests.harness import ROOT
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def figure(name: str, kind: str, unit: str = "/s", **samples: float) -> Figure:
+    found = {column: [value] for column, value in samples.items()}
+    return Figure(name, kind, unit, "any", f"what {name} is", found)
+
+
+FIGURES = [
+    figure("hit-1", rows.RATE, direct=70_000, proxy=49_000, haproxy=35_000),
+    figure("large-get", rows.LARGE, "MB/s", direct=1000, proxy=2000),
+    figure("latency peak", rows.LATENCY, proxy=40_000),
+    *(
+        figure(f"latency-{load}{name}", rows.LATENCY, "µs", direct=50 + load, proxy=2 * load)
+        for load in (25, 50, 75)
+        for name in ("", " p50", " p99.9", " max", " lag", " rate", " load-cpu")
+    ),
+    *(
+        found
+        for clients in (1, 50, 5000)
+        for found in (
+            figure(f"growth-clients {clients}", rows.GROWTH, direct=1000 + clients, proxy=2000),
+            figure(f"growth-clients {clients} redis", rows.GROWTH, "µs", direct=15.5, proxy=10),
+            figure(f"growth-clients {clients} party", rows.GROWTH, "µs", proxy=9.25),
+        )
+    ),
+    figure("idle", rows.IDLE, "kB", proxy=4.25),
+]
+BOUNDS = [
+    Verdict(Bound("hit | P1", "EVALSHA", "hit-1", "hit-1", "proxy/direct", 0.95, 1.0), 0.7),
+    Verdict(Bound("idle client", "kB", "idle", "idle", "proxy", 6.0, 4.0, True), 4.25),
+    Verdict(Bound("tasks", "libraries", "tasks", "tasks", "proxy/script", 1.0), None),
+]
+
+
+def result(verdicts: list[Verdict] = BOUNDS) -> Result:
+    """As it comes back from the file."""
+    facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
+    versions = {"rlproxy": "1.2.3 (compiled)"}
+    told = ["one turn of all", "and so on"]
+    made = report.Report("2026-01-02T03:04:05+00:00", facts, versions, told, {}, FIGURES, verdicts)
+    return Result(json.loads(json.dumps(made.to_json())))
+
+
+def rendered(verdicts: list[Verdict] = BOUNDS) -> str:
+    return page.page(result(verdicts))[0]
+
+
+def images() -> dict[str, Image]:
+    return {image.name: image for image in page.page(result())[1]}
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_what_is_not_reached_is_said_first() -> None:
+    text = rendered()
+    assert "**Not reached: 1 of the 2 bounds that were measured.**" in text
+    assert "- hit | P1 (EVALSHA): 0.70, to be at least 0.95 (hit-1: proxy/direct)\n" in text
+    assert "Not measured in this run: tasks (libraries)." in text
+    assert text.index("Not reached") < text.index("## The machine")
+    table = documents.rows(text, "| what | against")
+    assert [row[3] for row in table] == [
+        bounds.NOT_MET,
+        bounds.MET,
+        bounds.NOT_MEASURED,
+    ]
+    assert table[1][4:] == ["4.25", "at most 6.00", "4.00"]
+    assert table[0][0] == "hit \\| P1"
+
+
+def test_that_all_is_reached_is_said_too() -> None:
+    text = rendered(BOUNDS[1:2])
+    assert "All of the 1 bounds that were measured are reached." in text
+    assert "Not" not in text.partition("## The machine")[0].partition("## What")[2]
+    assert "What is required" not in rendered([])
+
+
+def test_every_table_of_the_result_is_there() -> None:
+    text = rendered()
+    speed = {row[0]: row[1:] for row in documents.rows(text, "| row | what | unit | direct")}
+    assert speed["hit-1"] == [
+        *("what hit-1 is", "/s", "70,000", "49,000", "35,000"),
+        *("0.70", "1.40", "0%"),
+    ]
+    assert speed["large-get"][4] == "" == speed["large-get"][6]
+    loads = documents.rows(text, "| load |")
+    assert [row[:3] for row in loads][:3] == [
+        ["25 %", "10,000", "direct"],
+        ["25 %", "10,000", "proxy"],
+        ["50 %", "20,000", "direct"],
+    ]
+    assert loads[3][4] == "100"  # p99 of the proxy at half the peak
+    grown = documents.rows(text, "| clients |")
+    assert grown == [
+        ["1", "1,001", "2,000", "15.5", "10.0", "9.25"],
+        ["50", "1,050", "2,000", "15.5", "10.0", "9.25"],
+        ["5,000", "6,000", "2,000", "15.5", "10.0", "9.25"],
+    ]
+    assert documents.rows(text, "| row | what | unit | proxy")[0][3] == "4.25"
+
+
+def test_what_is_too_wide_becomes_two_tables_and_a_list() -> None:
+    parties = {"twemproxy": 3.0, "direct": 1.0, "proxy": 2.0}
+    others = {f"library-{number}": 1.0 for number in range(page.MOST_COLUMNS - 2)}
+    figures = [
+        figure("a", rows.RATE, "/s", **parties),
+        figure("b", rows.RATE, "/s", **others),
+        figure("c", rows.RATE, "/s", **others),
+    ]
+    for one in figures[1:]:
+        one.note = "first: so; second: " + "long " * page.LONG_NOTE
+    figures[2].absent = ("library-x",)
+    made = report.Report("", {}, {}, [], {}, figures)
+    found = json.loads(json.dumps(made.to_json()))["rows"]
+    first, second, named, listed = page.tables(found)
+    assert first.splitlines()[0].startswith("| row | what | unit | direct | proxy | twemproxy | ")
+    assert first.count("\n") == 2
+    assert second.splitlines()[0] == (f"| row | unit | {' | '.join(others)} | library-x | spread |")
+    assert second.splitlines()[3].endswith(" | 1.00 | not installed | 0% |")
+    assert named == "In b, c:"
+    assert listed.startswith("- first: so.\n- second: long long")
+
+
+def test_a_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
+    lines = [["a", "b", "c"], ["x|y", "", "1"], ["z", "", ""]]
+    assert page.markdown(lines, {0}).splitlines() == [
+        "| a | c |",
+        "| --- | --: |",
+        "| x\\|y | 1 |",
+        "| z |  |",
+    ]
+
+
+def test_the_page_keeps_the_rules_of_pages() -> None:
+    text = rendered()
+    assert text.startswith("# Benchmarks\n")
+    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
+    for line in text.splitlines():
+        assert len(line) <= page.WIDTH or re.match(r"\||!\[", line), line
+    assert not re.search(r"(?<![\w./:])/(home|root|tmp|usr|var|work)\b", text)
+    shown = re.findall(r"!\[[^]]{20,}\]\(images/([\w.-]+)\)", text)
+    assert sorted(shown) == sorted(images())
+    assert all(name.startswith(PREFIX) for name in shown)
+    assert "2026-01-02" in text
+    assert "Some CPU" in text
+    assert "- One turn of all.\n- And so on.\n" in text
+
+
+def test_a_result_without_rows_is_a_page() -> None:
+    made = report.Report("2026-01-02", {}, {}, [], {}, [])
+    text, drawn = page.page(Result(json.loads(json.dumps(made.to_json()))))
+    assert text.startswith("# Benchmarks\n")
+    assert not drawn
+
+
+def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / f"{PREFIX}old.svg").touch()
+    (tmp_path / "images" / "log.svg").touch()
+    page.write(result(), tmp_path / "page.md")
+    assert {path.name for path in (tmp_path / "images").iterdir()} == {*images(), "log.svg"}
+    assert (tmp_path / "page.md").read_text() == rendered()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, "No such file"),
+        ("{", "no JSON"),
+        ("[]", "no result"),
+        ('{"schema": 0}', "no result"),
+        (f'{{"schema": {report.SCHEMA}, "date": "x"}}', "machine"),
+    ],
+)
+def test_what_is_no_result_is_told(
+    text: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    assert page.main([str(path), str(tmp_path / "page.md")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bench: {path}: ")
+    assert said.count("\n") == 1
+    assert named in said
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_part_that_is_missing_is_named() -> None:
+    data = {"date": "", "machine": {}, "versions": {}, "method": {"told": []}, "rows": []}
+    with pytest.raises(UsageError, match="verdicts"):
+        Result({"schema": report.SCHEMA, **data})
+
+
+# -- scales ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("high", "ticks"),
+    [
+        (0, [0, 1]),
+        (1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (7, [0, 2, 4, 6, 8]),
+        (100, [0, 20, 40, 60, 80, 100]),
+        (101, [0, 25, 50, 75, 100, 125]),
+        (54_729, [0, 20_000, 40_000, 60_000]),
+        (0.03, [0, 0.01, 0.02, 0.03]),
+    ],
+)
+def test_linear_ticks_are_round_and_hold_the_highest(high: float, ticks: list[float]) -> None:
+    assert plots.linear_ticks(high) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (120, 740, [100, 200, 500, 1000]),
+        (100, 1000, [100, 200, 500, 1000]),
+        (3, 3, [2, 5]),
+        (5, 5, [5, 10]),
+        (50, 12_000, [50, 100, 1000, 10_000, 20_000]),
+        (120, 12_000, [100, 1000, 10_000, 20_000]),
+        (0.2, 0.9, [0.2, 0.5, 1.0]),
+    ],
+)
+def test_log_ticks_hold_all_values(low: float, high: float, ticks: list[float]) -> None:
+    assert plots.log_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_a_scale_keeps_proportions_and_edges() -> None:
+    up = Scale(0, 100, begin=300, end=100)
+    assert [up.at(value) for value in (0, 25, 100, 200, -5)] == [300, 250, 100, 100, 300]
+    log = Scale(10, 1000, begin=0, end=200, log=True)
+    assert [log.at(value) for value in (10, 100, 1000, 1)] == pytest.approx([0, 100, 200, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [(0.25, "0.25"), (50, "50"), (2000, "2k"), (9090.9, "9.09k"), (1_000_000, "1M")],
+)
+def test_labels_are_short(value: float, label: str) -> None:
+    assert plots.short(value) == label
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
+    """About where each text of a picture stands: words, left, top, right, bottom."""
+    found = []
+    for one in ElementTree.fromstring(text).iter(f"{SVG}text"):
+        words, x, y = str(one.text), float(one.get("x", "")), float(one.get("y", ""))
+        width = svg.LETTER * len(words)
+        left = {"middle": x - width / 2, "end": x - width}.get(one.get("text-anchor", ""), x)
+        found.append((words, left, y - 10, left + width, y + 3))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(images()))
+def test_a_picture_can_be_read_by_everybody(name: str) -> None:
+    text = images()[name].text
+    root = ElementTree.fromstring(text)
+    ids = {child.get("id"): child for child in root if child.get("id")}
+    assert root.get("role") == "img"
+    labels = [ids[label] for label in str(root.get("aria-labelledby")).split()]
+    assert [label.tag for label in labels] == [f"{SVG}title", f"{SVG}desc"]
+    assert all(label.text for label in labels)
+    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
+    assert "href" not in text
+    assert "url(" not in text
+    assert images()[name].told
+
+
+@pytest.mark.parametrize("name", sorted(images()))
+def test_no_label_stands_on_another_or_outside(name: str) -> None:
+    text = images()[name].text
+    _, _, width, height = map(float, str(ElementTree.fromstring(text).get("viewBox")).split())
+    found = boxes(text)
+    assert len(found) > 10
+    for at, (words, left, top, right, bottom) in enumerate(found):
+        assert 0 <= left < right <= width, words
+        assert 0 <= top < bottom <= height, words
+        for other, begin, above, end, below in found[at + 1 :]:
+            apart = right <= begin or end <= left or bottom <= above or below <= top
+            assert apart, f"{words!r} stands on {other!r}"
+
+
+def test_lines_are_drawn_where_their_points_are() -> None:
+    line = Line("proxy", 1, [(10, 1000), (1000, 10)])
+    text = plots.lines("T", "S.", [Panel("up, µs", "x", [line], log_x=True, log_y=True)])
+    ((left, top), (right, bottom)) = [
+        tuple(map(float, point.split()))
+        for path in re.findall(r'class="s1" stroke-width="1.8" d="M([^"h]+)"', text)
+        for point in path.split("L")
+    ]
+    assert (top, bottom) == (plots.PANEL_TOP, plots.PANEL_BOTTOM)
+    assert left < right
+    assert "up, µs by x: proxy: 1,000 at 10; " not in text
+    assert "up, µs by x: proxy: 1,000 at 10, 10 at 1,000." in text
+
+
+def test_bars_begin_at_one_and_show_their_bound() -> None:
+    groups = [("a", [Bar("x/y", 0, 2.0, 0.5)]), ("b", [Bar("x/y", 0, 0.5)])]
+    text = plots.bars("T", "S.", groups)
+    one = plots.Scale(0.5, 2, plots.BARS_LEFT, plots.BARS_RIGHT, log=True).at(1)
+    bars = re.findall(r'<rect class="m0" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', text)[1:]
+    (faster, slower) = [(float(x), float(width)) for x, width in bars]
+    assert faster == (one, plots.BARS_RIGHT - one)
+    assert slower == (plots.BARS_LEFT, one - plots.BARS_LEFT)
+    assert text.count('class="bound" d="M170 ') == 1
+    assert "a: x/y 2.00. b: x/y 0.50." in text
+
+
+# -- the real thing --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not openloop.AVAILABLE, reason="needs Linux")
+def test_a_quick_run_becomes_a_page(tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    argv = [sys.executable, "-m", "bench", "--quick", "--only", "latency,growth"]
+    done = subprocess.run(
+        [*argv, "--output", str(output)], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    found = {row["name"]: row["medians"] for row in json.loads(output.read_text())["rows"]}
+    assert {"direct", "proxy"} <= set(found["latency-50"])
+    assert found["latency-50"]["proxy"] <= found["latency-50 max"]["proxy"]
+    assert found["growth-clients 10"]["proxy"] > 0
+    assert found["growth-hits 10 live"]["direct"] > 1
+    assert page.main([str(output), str(tmp_path / "page.md")]) == 0
+    text = (tmp_path / "page.md").read_text()
+    assert "### By keys" in text
+    assert str(tmp_path) not in text
+    assert len(list((tmp_path / "images").iterdir())) == 4
