@@ -9,8 +9,8 @@ lives as long as the script said, counted from the sending of the call that open
 MOST_S. Whatever may change the answer sooner drops it: Redis' word that the key was touched, any
 other call on the key, a reply that is no refusal, the lane's end.
 
-An entry takes 0.33 kB (measured, 65,536 keys of 16 bytes). Which client may use it is for its session
-to say.
+An entry takes 0.33 kB (measured, 65,536 keys of 16 bytes). Which client may use it is for its
+session to say.
 """
 
 from __future__ import annotations
