@@ -145,11 +145,11 @@ class Settings:
         base_db: int = 0,
         refresh_s: float = 30.0,
         waiting: Waiting | None = None,
-        share_of: Callable[[Identity, int], Lane | None] | None = None,
+        share_of: Callable[[Identity, int, int], Lane | None] | None = None,
     ) -> None:
         self.grammar = grammar
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
-        self.share_of = share_of  # the lane of an identity and a protocol for ordinary commands
+        self.share_of = share_of  # the lane of an identity and protocol for commands.SHARED_*
         self.where = where  # the server's name in errors
         self.base_db = base_db
         self.wait_by_publish = False  # the server is not Redis: WAIT needs a PUBLISH before it

@@ -31,7 +31,11 @@ from .upstream import Target, hello, last_words
 
 log = logging.getLogger("rlproxy")
 
-HITS: Final = 0  # what a lane carries; else ordinary commands, in this protocol (2 or 3)
+# What a lane carries. Reads and writes keep apart: only reads may be large, only writes are paused,
+# and a lost lane ends none but those who write.
+HITS: Final = c.PRIVATE
+READS: Final = c.SHARED_READ
+WRITES: Final = c.SHARED_WRITE
 MAX_SHARED_REPLY: Final = 65536  # a larger one to an ordinary command is asked for elsewhere
 MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk: no refusal is remembered of a longer one
 MAX_LANES: Final = 256
@@ -47,7 +51,8 @@ _TELL_ME: Final = replies.bulks(
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 _OK: Final = b"+OK\r\n"
 
-_Key = tuple[bytes | None, bytes | None, int, int]  # an identity, and what the lane carries
+# An identity, what the lane carries, in which protocol.
+_Key = tuple[bytes | None, bytes | None, int, int, int]
 
 _CLOSED: Final = 0
 _OPENING: Final = 1
@@ -58,9 +63,11 @@ _DEAD: Final = 3  # Redis does not accept this identity any more
 class SharedLane(Lane):
     """One identity's lane: a connection that is opened when wanted, and again when lost."""
 
-    def __init__(self, pool: LanePool, identity: Identity, carries: int) -> None:
+    def __init__(self, pool: LanePool, identity: Identity, carries: int, protocol: int) -> None:
         super().__init__()
-        self.carries = carries
+        self.key: _Key = (*identity.key(), carries, protocol)
+        self._carries = carries
+        self._protocol = protocol
         self._declining = False  # the frame that is coming is for nobody
         self._pool = pool
         self._loop = pool.loop
@@ -175,7 +182,7 @@ class SharedLane(Lane):
                 continue
             call = inflight.popleft()
             caller = call.caller
-            if self.carries != HITS:
+            if self._carries != HITS:
                 caller.lane_answered(call, frame)
                 self._touch(caller, touched)
                 continue
@@ -321,9 +328,9 @@ class SharedLane(Lane):
             return
         identity = self.identity
         self._greetings = 1
-        name = b"rlproxy-lane" if self.carries == HITS else b"rlproxy-share"
+        name = b"rlproxy-lane" if self._carries == HITS else b"rlproxy-share"
         words = hello(name, identity.user, identity.password)
-        words[1] = b"2" if self.carries == 2 else b"3"
+        words[1] = b"%d" % self._protocol
         greeting = replies.bulks(*words)
         if identity.db:
             self._greetings += 1
@@ -440,21 +447,21 @@ class LanePool:
 
     def lane_of(self, identity: Identity) -> Lane | None:
         """The lane of `identity` for hits, made if need be; None if it may not have one more."""
-        return self._lane(identity, HITS)
+        return self._lane(identity, HITS, 3)
 
-    def share_of(self, identity: Identity, protocol: int) -> Lane | None:
-        """Its lane for ordinary commands, likewise; their replies are written in `protocol`."""
-        return self._lane(identity, protocol) if protocol in (2, 3) else None
+    def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
+        """Its lane for READS or WRITES, likewise; their replies are written in `protocol`."""
+        return self._lane(identity, carries, protocol) if protocol in (2, 3) else None
 
-    def _lane(self, identity: Identity, carries: int) -> SharedLane | None:
-        key = (*identity.key(), carries)
+    def _lane(self, identity: Identity, carries: int, protocol: int) -> SharedLane | None:
+        key = (*identity.key(), carries, protocol)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 return None
             if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
                 return None
-            lane = self._lanes[key] = SharedLane(self, identity, carries)
+            lane = self._lanes[key] = SharedLane(self, identity, carries, protocol)
         return lane
 
     def open(self, lane: SharedLane) -> None:
@@ -465,9 +472,8 @@ class LanePool:
 
     def forget(self, lane: SharedLane) -> None:
         """`lane` will not be ready again."""
-        key = (*lane.identity.key(), lane.carries)
-        if self._lanes.get(key) is lane:
-            del self._lanes[key]
+        if self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
 
     def close_idle(self, idle_s: float) -> None:
         """Close what was not called for `idle_s` seconds."""

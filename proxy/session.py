@@ -87,11 +87,12 @@ class Session(Caller):
         "_lane_used",
         "_last_private",
         "_piped",
+        "_read_lane",
         "_requests",
         "_settings",
-        "_share_lane",
         "_share_not",
         "_waiter",
+        "_write_lane",
         "client_slow",
         "closed",
         "state",
@@ -128,7 +129,8 @@ class Session(Caller):
         self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
         self._lane: Lane | None = None
-        self._share_lane: Lane | None = None  # for ordinary commands
+        self._read_lane: Lane | None = None  # for ordinary commands
+        self._write_lane: Lane | None = None
         self._share_not: int = 0  # so many reads stay private
         self._lane_used = False  # since the last command on the private connection
         self._call_head: Call | None = None
@@ -264,35 +266,27 @@ class Session(Caller):
         requests.release()  # so that next() joins nothing that would move `start`
         start = requests.pos
         code = requests.next()
+        if code == NEED_MORE:
+            return False
         command = requests.command
-        if (
-            code != COMMAND
-            or command.shared == c.PRIVATE
-            or requests.lenient
-            or requests.pos < len(requests.buf)
-            or requests.pos - requests.start > MAX_SHARED
-            or (command.shared == c.SHARED_READ and self._share_not > 0)
-        ):
-            if code == COMMAND and command.shared == c.SHARED_READ and self._share_not > 0:
-                self._share_not -= 1
-            requests.rewind(start)
-            return False
-        written = requests.buf[requests.start : requests.pos]
-        if command.name == b"SET" and requests.argc > 3 and b"\nGET\r" in written.upper():
-            requests.rewind(start)  # its reply may be large
-            return False
-        lane = self._share_lane
-        if lane is None or lane.retired:
-            share_of = self._settings.share_of
-            lane = share_of(self.state.identity, self.state.protocol) if share_of else None
-            self._share_lane = lane
+        how = command.shared if code == COMMAND else c.PRIVATE
+        if how == c.SHARED_READ and self._share_not > 0:
+            self._share_not -= 1
+            how = c.PRIVATE
+        size = requests.pos - requests.start
+        if size > MAX_SHARED or requests.lenient or requests.pos < len(requests.buf):
+            how = c.PRIVATE
+        written = requests.buf[requests.start : requests.pos] if how != c.PRIVATE else b""
+        if requests.argc > 3 and command.name.upper() == b"SET" and b"\nGET" in written.upper():
+            how = c.PRIVATE  # its reply may be large
+        lane = self._lane_for(how) if how != c.PRIVATE else None
         if lane is None or not lane.ready:
             if lane is not None:
                 lane.wake()
             requests.rewind(start)
             return False
         requests.release()
-        call = shared(self, command.shared, written)
+        call = shared(self, how, written)
         self._call_head = self._call_tail = call
         self._call_count = 1
         self._lane_used = True
@@ -300,6 +294,18 @@ class Session(Caller):
             self.fenced = True
         lane.submit(call)
         return True
+
+    def _lane_for(self, how: int) -> Lane | None:
+        """The lane for ordinary commands that read or write."""
+        lane = self._read_lane if how == c.SHARED_READ else self._write_lane
+        share_of = self._settings.share_of
+        if share_of is not None and (lane is None or lane.retired):
+            lane = share_of(self.state.identity, self.state.protocol, how)
+            if how == c.SHARED_READ:
+                self._read_lane = lane
+            else:
+                self._write_lane = lane
+        return lane
 
     def _route_to_lane(self, lane: Lane) -> int:
         """Submit the hits that are unread, if they are all there is."""
@@ -419,7 +425,8 @@ class Session(Caller):
                 if command.kind == c.PASS or command.ours:
                     self.state.asking = False
                     sharing = command.shared != c.PRIVATE and self._settings.share_of is not None
-                    if sharing and not self.state.probed:
+                    if sharing and not self.state.probed and not self.state.probing:
+                        self.state.probing = self._answers.counting()
                         self._answers.expect(Slot(s.S_PROBE))
                     else:
                         self._answers.expect_one()
@@ -434,8 +441,9 @@ class Session(Caller):
                         if self._settings.wait_by_publish:
                             out.append(_PUBLISH_NOTHING)
                             self._answers.expect(Slot(s.S_DROP))
+                        self._lane_used = False
                     self._follow(code)
-                self._lane_used = False
+                self._spoke()
             if run < 0:
                 run = requests.start
             if self.wait == WAIT_BASE or self._closing:
@@ -446,6 +454,13 @@ class Session(Caller):
             else:
                 out.append(requests.buf[run : requests.pos])
         requests.release()
+
+    def _spoke(self) -> None:
+        """A command goes to the private connection: on Redis its offset is past the lanes' then,
+        elsewhere only behind our own PUBLISH.
+        """
+        if not self._settings.wait_by_publish:
+            self._lane_used = False
 
     def _send_run(self, run: int) -> int:
         """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
@@ -527,7 +542,7 @@ class Session(Caller):
             else:
                 self.to_upstream.append(self._settings.grammar.help_call)
                 self._expanded += len(self._settings.grammar.help_call)
-                self._lane_used = False
+                self._spoke()
                 self._answers.expect_one()
                 self._answers.remember_name(b"eval", requests.name)
             return
@@ -564,7 +579,7 @@ class Session(Caller):
         head = call.rule.by_source(self._settings.knows_ro)
         self.to_upstream += [head, call.key, call.rule.tail]
         self._expanded += len(head)
-        self._lane_used = False
+        self._spoke()
         self.fenced = True
 
     def _concerns_others(self, call: Call) -> bool:
@@ -579,7 +594,7 @@ class Session(Caller):
             self._answers.local(error)
         else:
             self.to_upstream.append(written)
-            self._lane_used = False
+            self._spoke()
             self._answers.expect(Slot(s.S_WRONG, error))
 
     # -- hits that wait ---------------------------------------------------------------------------
@@ -686,7 +701,11 @@ class Session(Caller):
         if at is None:
             return  # went with one before it
         if self.upstream != UPSTREAM_OPEN:
-            self.lane_answered(call, r.LOST)
+            if call.shared != c.PRIVATE:
+                self._end_calls()  # as if it had gone there
+                self._close()
+            else:
+                self.lane_answered(call, r.LOST)
             return
         if before is None:
             self._call_head = None
@@ -707,7 +726,8 @@ class Session(Caller):
         """The lane was lost before it answered `call`: its outcome is not known."""
         if call.waiter is not None or call.shared == c.PRIVATE:
             self.lane_answered(call, r.LOST)
-        elif call.shared == c.SHARED_READ and self.upstream == UPSTREAM_OPEN:
+        elif call.shared == c.SHARED_READ:
+            self._share_not = PRIVATE_AFTER_LARGE  # perhaps it was lost for what this one asks
             self.lane_returned(call)  # which may be asked twice
         else:
             self._end_calls()  # as if its own connection had been lost
@@ -724,7 +744,7 @@ class Session(Caller):
     def _send_privately(self, call: Call) -> None:
         self.to_upstream.append(call.key)
         self._answers.expect_one()
-        self._lane_used = False
+        self._spoke()
 
     def _end_calls(self) -> None:
         self._call_head = self._call_tail = None
@@ -826,7 +846,7 @@ class Session(Caller):
             self._asked_answered(self._asked)
         if answers.identity_moved:
             answers.identity_moved = False
-            self._lane = self._share_lane = None
+            self._lane = self._read_lane = self._write_lane = None
         if self.wait == WAIT_BASE:
             if answers.decided:
                 self._base_decided()

@@ -133,6 +133,7 @@ class ConnectionState:
         "level",
         "multi",
         "probed",
+        "probing",
         "protocol",
         "quitting",
         "watching",
@@ -144,6 +145,7 @@ class ConnectionState:
         self.identity = Identity(None, None, base_db)
         self.known = True
         self.probed = False
+        self.probing = False  # a reply is owed that tells
         self.protocol = 2  # of its replies; 0: not known
         self.multi = False  # perhaps inside MULTI
         self.watching = False  # perhaps keys are watched
@@ -340,6 +342,7 @@ class ConnectionState:
             if not refused:
                 self.protocol = slot.protocol
         elif kind == S_PROBE:
+            self.probing = False
             if not refused:
                 self.probed = True
         elif kind == S_SELECT:
