@@ -152,7 +152,7 @@ class Settings:
         self.share_of = share_of  # the lane of an identity and protocol for commands.SHARED_*
         self.where = where  # the server's name in errors
         self.base_db = base_db
-        self.wait_by_publish = False  # the server is not Redis: WAIT needs a PUBLISH before it
+        self.wait_by_publish = False  # WAIT needs a PUBLISH before it; see upstream.Facts
         self.native_throttle = False  # the server itself has CL.THROTTLE
         self.knows_ro = False  # the server has EVAL_RO
         self.waiting = waiting or Waiting(_no_clock, _no_timer)

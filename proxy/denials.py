@@ -158,4 +158,4 @@ class Denials:
     def _unlink(self, denial: Denial) -> None:
         denial._before._after = denial._after
         denial._after._before = denial._before
-        denial._before = denial._after = denial
+        denial._before = denial._after = self._ends  # (itself would be a cycle)

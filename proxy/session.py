@@ -82,6 +82,7 @@ class Session(Caller):
         "_deciding",
         "_discarding",
         "_expanded",
+        "_hits",
         "_eof",
         "_lane",
         "_lane_used",
@@ -128,6 +129,7 @@ class Session(Caller):
         self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
+        self._hits = False  # it has made a call of the family
         self._lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
@@ -242,8 +244,8 @@ class Session(Caller):
         )
 
     def _may_use_lane(self) -> bool:
-        """Whether a hit may go by lane."""
-        if not self._may_leave():
+        """Whether a hit may go by lane. Who makes none needs no lane opened."""
+        if not self._hits or not self._may_leave():
             return False
         lane = self._lane
         if lane is None or lane.retired:
@@ -526,6 +528,7 @@ class Session(Caller):
         """A command of the family, on the private connection."""
         requests = self._requests
         state = self.state
+        self._hits = True
         asking = state.asking  # for this command only, which then can't be put off
         state.asking = False
         if code == OPEN:
