@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import sys
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 from . import config
 from .build import describe
 from .scripts import ScriptError
-from .server import Server, StartError
+from .server import Post, Server, StartError
+from .workers import Supervisor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,9 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mistake in error.mistakes:
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr
-    )
+    _log_as("")
     try:
         return _run(settings)
     except (StartError, ScriptError) as error:
@@ -43,9 +43,25 @@ def _run(settings: config.Config) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(Server(settings).run())
+    if settings.workers == 1:
+        _serve(settings)
+        return 0
+    with contextlib.suppress(ImportError):  # so that no worker needs to
+        import uvloop  # noqa: F401
+    Supervisor(settings, lambda post: _serve(settings, post)).run()
     return 0
+
+
+def _serve(settings: config.Config, post: Post | None = None) -> None:
+    if post is not None:
+        _log_as(f"worker {post.worker + 1}: ")
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(Server(settings, post).run())
+
+
+def _log_as(name: str) -> None:
+    form = f"%(asctime)s %(levelname)s {name}%(message)s"
+    logging.basicConfig(format=form, level=logging.INFO, stream=sys.stderr, force=bool(name))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

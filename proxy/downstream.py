@@ -41,7 +41,16 @@ def keep_alive(sock: socket.socket) -> None:
 class Shared:
     """What all clients of one process share."""
 
-    __slots__ = ("clients", "draining", "loop", "settings", "target", "tasks", "unread")
+    __slots__ = (
+        "clients",
+        "draining",
+        "loop",
+        "on_leave",
+        "settings",
+        "target",
+        "tasks",
+        "unread",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, target: Target) -> None:
         self.loop = loop
@@ -51,6 +60,14 @@ class Shared:
         self.tasks: set[asyncio.Task[None]] = set()
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
+        self.on_leave: Callable[[], None] | None = None  # a client is gone
+
+    def leave(self, client: Downstream) -> None:
+        """`client` is gone."""
+        self.clients.discard(client)
+        self.unread.discard(client)
+        if self.on_leave is not None:
+            self.on_leave()
 
     def notice_hangups(self) -> None:
         """Clients that are not read from make no event when they go: look. One that waits would
@@ -131,8 +148,7 @@ class Downstream(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._transport = None
         self._session.abandon()
-        self._shared.clients.discard(self)
-        self._shared.unread.discard(self)
+        self._shared.leave(self)
         if self._upstream is not None:
             self._upstream.abort()
 

@@ -63,7 +63,7 @@ class EmbeddedServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
         deadline = asyncio.get_running_loop().time() + START_S
         while True:
@@ -104,7 +104,8 @@ class EmbeddedServer:
             self._directory = ""
 
 
-def _end_with_parent() -> None:
-    # Should the proxy be killed, its server must not stay behind.
+def end_with_parent() -> None:
+    """Have the kernel end this process (SIGTERM) with the thread that started it, where it can."""
+    # Should the proxy be killed, what it started must not stay behind.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

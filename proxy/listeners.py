@@ -44,6 +44,10 @@ class Listeners:
         """What that process accepts on: at each address a socket of its own, or the shared one."""
         return [row[process] if len(row) > 1 else row[0] for row in self._rows]
 
+    def own(self, process: int) -> list[socket.socket]:
+        """Of these, the sockets that nobody else accepts on."""
+        return [row[process] for row in self._rows if len(row) > 1]
+
     def addresses(self) -> list[Address]:
         """Where they listen, the ports as chosen."""
         names = [row[0].getsockname() for row in self._rows]

@@ -8,14 +8,14 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from . import scripts
+from .balance import Balance, Intake
 from .build import describe
 from .calls import Settings
 from .config import Address, Config
@@ -24,30 +24,50 @@ from .downstream import Downstream, Shared
 from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
+from .listeners import BACKLOG, ListenError, Listeners
 from .upstream import Control, Facts, Target
 from .waiting import Cancel, Waiting
 
 log = logging.getLogger("rlproxy")
 
-BACKLOG: Final = 4096
 FIRST_CONTACT_S: Final = 2.0  # how long the banner waits for the server to say who it is
 SWEEP_S: Final = 1.0
+CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for replies that are owed
+EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
+READY: Final = "ready"
+LEAVING: Final = "leaving"
 
 
 class StartError(Exception):
     """The proxy can't start, or can't go on; the message is for a person."""
 
 
-class Server:
-    """A proxy process. `run()` returns when it was told to stop and all is closed."""
+@dataclass(frozen=True)
+class Post:
+    """A worker's place: what its supervisor, process `parent`, has made for it."""
 
-    def __init__(self, config: Config) -> None:
+    worker: int
+    parent: int
+    listeners: Listeners
+    balance: Balance
+    upstream: Address
+    scripts: dict[str, scripts.Script]
+    tell: Callable[[str, str], None]  # READY and what the proxy stands in front of, or LEAVING
+
+
+class Server:
+    """A proxy process, or one worker of several. `run()` returns when it was told to stop and all
+    is closed.
+    """
+
+    def __init__(self, config: Config, post: Post | None = None) -> None:
         self._config = config
+        self._post = post
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
-        self._listeners: list[asyncio.Server] = []
-        self._sockets: list[socket.socket] = []
-        self._paths: list[str] = []
+        self._listeners: Listeners | None = None
+        self._servers: list[asyncio.Server] = []
+        self._intake: Intake | None = None
         self._who = ""
         self._failed = ""  # why it ends without having been told to
         self._shared: Shared | None = None
@@ -58,8 +78,12 @@ class Server:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises StartError."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        if self._post is None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.stop)
+        else:  # (a worker may be told by its supervisor and by a whole group's signal as well)
+            loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+            loop.add_signal_handler(CUT, self._cut)
         try:
             await self._start()
             await self._stop.wait()
@@ -70,25 +94,30 @@ class Server:
 
     def stop(self) -> None:
         """Begin to drain. A second call cuts what is left."""
-        if self._stop.is_set() and self._shared is not None:
+        if self._stop.is_set():
+            self._cut()
+        self._stop.set()
+
+    def _cut(self) -> None:
+        self._stop.set()
+        if self._shared is not None:
             for client in list(self._shared.clients):
                 client.cut()
-        self._stop.set()
 
     # -- start-up ---------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        config = self._config
+        config, post = self._config, self._post
         loop = asyncio.get_running_loop()
-        self._bind()
-        address = config.upstream.address
-        if address is None:
-            self._embedded = EmbeddedServer()
-            try:
-                address = await self._embedded.start()
-            except EmbeddedError as error:
-                raise StartError(str(error)) from None
-        loaded = scripts.load()
+        if post is None:
+            self._listeners = listen(config)
+            address = config.upstream.address
+            if address is None:
+                self._embedded = EmbeddedServer()
+                address = await embed(self._embedded)
+            loaded = scripts.load()
+        else:
+            self._listeners, address, loaded = post.listeners, post.upstream, post.scripts
         target = Target(address, config.connect_timeout_s)
         control = Control(target, config.upstream, loaded, self._met)
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
@@ -100,25 +129,37 @@ class Server:
             config.upstream.db,
             config.private_refresh_s,
             Waiting(time.monotonic, _call_at, config.private_refresh_s),
+            self._lanes.share_of if config.share else None,
         )
         self._shared = Shared(loop, settings, target)
         self._control = loop.create_task(control.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_CONTACT_S):
                 await control.settled.wait()
-        shared = self._shared
-        for listening in self._sockets:
-            if listening.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(
-                    lambda: Downstream(shared), sock=listening, backlog=BACKLOG
-                )
-            else:
-                server = await loop.create_server(
-                    lambda: Downstream(shared), sock=listening, backlog=BACKLOG
-                )
-            self._listeners.append(server)
+        if post is None:
+            await self._accept(self._listeners, self._shared)
+            print_banner(self._listeners.addresses(), self._behind(control))
+        else:
+            self._take_part(post, self._listeners, self._shared)
+            post.tell(READY, self._behind(control))
         self._sweep = loop.create_task(self._sweep_lanes())
-        self._banner(control)
+
+    async def _accept(self, listeners: Listeners, shared: Shared) -> None:
+        loop = asyncio.get_running_loop()
+        for listening in listeners.of(0):
+            make = (
+                loop.create_unix_server
+                if listening.family == socket.AF_UNIX
+                else loop.create_server
+            )
+            made = await make(lambda: Downstream(shared), sock=listening, backlog=BACKLOG)
+            self._servers.append(made)
+
+    def _take_part(self, post: Post, listeners: Listeners, shared: Shared) -> None:
+        listening = listeners.of(post.worker)
+        self._intake = Intake(post.worker, post.balance, listening, lambda: Downstream(shared))
+        shared.on_leave = self._intake.left
+        self._intake.open()
 
     def _met(self, found: Facts) -> None:
         """The control connection says which server it found."""
@@ -126,7 +167,7 @@ class Server:
         if self._shared is None or self._lanes is None:
             return
         settings = self._shared.settings
-        settings.wait_by_publish = found.name != "Redis"
+        settings.wait_by_publish = found.wait_by_publish
         settings.native_throttle = found.has_throttle
         settings.knows_ro = self._lanes.knows_ro = found.has_ro
         settings.refresh_s = self._config.private_refresh_s
@@ -134,45 +175,17 @@ class Server:
             settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)
         settings.waiting.keep_s = settings.refresh_s
 
-    def _bind(self) -> None:
-        for address in self._config.listen:
-            try:
-                if address.path:
-                    self._sockets.append(_bind_unix(address.path))
-                    self._paths.append(address.path)
-                else:
-                    self._sockets.append(_bind_tcp(address))
-            except OSError as error:
-                why = error.strerror or str(error)
-                raise StartError(f"cannot listen on {address}: {why} (see --listen)") from None
-
-    def _banner(self, control: Control) -> None:
+    def _behind(self, control: Control) -> str:
+        """What the proxy stands in front of, for the banner."""
         where = str(self._config.upstream)
         if self._config.upstream.db:
             where += f", database {self._config.upstream.db}"
         if self._config.upstream.address is None:
-            behind = f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
-        elif control.problem and not control.reached:
-            behind = f"{where}: {control.problem}; clients get errors until it is there"
-        else:
-            behind = f"{self._who or 'a server'} at {where}"
-            if control.problem:
-                behind += f": {control.problem}"
-        ports = [sock.getsockname() for sock in self._sockets]
-        listening = ", ".join(
-            f"unix:{name}" if isinstance(name, str) else str(Address(name[0], name[1]))
-            for name in ports
-        )
-        first = ports[0]
-        cli = f"redis-cli -s {first}" if isinstance(first, str) else f"redis-cli -p {first[1]}"
-        print(
-            f"rlproxy {describe()}\n"
-            f"  listening on  {listening}\n"
-            f"  in front of   {behind}\n"
-            f"  try           {cli} RL.HIT user:42 5 60",
-            file=sys.stderr,
-            flush=True,
-        )
+            return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
+        if control.problem and not control.reached:
+            return f"{where}: {control.problem}; clients get errors until it is there"
+        behind = f"{self._who or 'a server'} at {where}"
+        return f"{behind}: {control.problem}" if control.problem else behind
 
     # -- main loop --------------------------------------------------------------------------------
 
@@ -183,19 +196,21 @@ class Server:
             if self._shared is not None:
                 self._shared.notice_hangups()
             if self._embedded is not None and self._embedded.ended():
-                self._failed = "the embedded server has ended, and its data with it"
+                self._failed = EMBEDDED_ENDED
                 self._stop.set()
+            if self._post is not None and os.getppid() != self._post.parent:
+                self._stop.set()  # nobody would replace it, or tell it to end
 
     # -- shutdown ---------------------------------------------------------------------------------
 
     async def _shutdown(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        for sock in self._sockets:
-            sock.close()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        if self._intake is not None and self._post is not None:
+            self._intake.close()
+            self._post.tell(LEAVING, "")
+        for server in self._servers:
+            server.close()
+        if self._listeners is not None:
+            self._listeners.close()
         if self._shared is not None:
             await self._drain(self._shared)
         for task in (self._control, self._sweep):
@@ -235,23 +250,36 @@ class Server:
             await asyncio.sleep(0.01)
 
 
-def _bind_tcp(address: Address) -> socket.socket:
-    found = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    family, kind, protocol, _, name = found[0]
-    sock = socket.socket(family, kind, protocol)
+def listen(config: Config) -> Listeners:
+    """The sockets of all its workers. Raises StartError."""
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setblocking(False)
-        sock.bind(name)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+        return Listeners(config.listen, config.workers)
+    except ListenError as error:
+        raise StartError(str(error)) from None
+
+
+async def embed(server: EmbeddedServer) -> Address:
+    """Start the embedded server. Raises StartError."""
+    try:
+        return await server.start()
+    except EmbeddedError as error:
+        raise StartError(str(error)) from None
+
+
+def print_banner(addresses: Sequence[Address], behind: str, workers: int = 1) -> None:
+    """Tell a person what runs, and what to type."""
+    first = addresses[0]
+    cli = f"redis-cli -s {first.path}" if first.path else f"redis-cli -p {first.port}"
+    served = f"  served by     {workers} workers\n" if workers > 1 else ""
+    print(
+        f"rlproxy {describe()}\n"
+        f"  listening on  {', '.join(map(str, addresses))}\n"
+        f"  in front of   {behind}\n"
+        f"{served}"
+        f"  try           {cli} RL.HIT user:42 5 60",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _call_at(at: float, function: Callable[[], None]) -> Cancel:
@@ -259,29 +287,3 @@ def _call_at(at: float, function: Callable[[], None]) -> Cancel:
     # (uvloop's timers have whole milliseconds, and may be early by one)
     delay = max(0.0, at - time.monotonic()) + 0.001
     return asyncio.get_running_loop().call_later(delay, function).cancel
-
-
-def _bind_unix(path: str) -> socket.socket:
-    """A listening socket that only this user may use. A socket that nobody serves is replaced."""
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(Path(path).stat().st_mode):
-            raise OSError(17, "there is a file that is no socket")
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                os.unlink(path)
-            else:
-                raise OSError(98, "address already in use")
-    sock = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
-    try:
-        sock.setblocking(False)
-        sock.bind(path)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    finally:
-        os.umask(mask)
-    return sock

@@ -40,14 +40,17 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
     "upstream": {"replies", "config", "scripts"},
-    "lane": {"calls", "denials", "replies", "framing", "state", "upstream"},
+    "lane": {"calls", "commands", "denials", "replies", "framing", "state", "upstream"},
     "downstream": {"calls", "session", "upstream"},
     "embedded": {"config"},
+    "listeners": {"config"},
+    "balance": set(),
     "server": {
-        *("scripts", "build", "calls", "config", "denials", "downstream", "embedded", "grammar"),
-        *("lane", "upstream", "waiting"),
+        *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
+        *("grammar", "lane", "listeners", "upstream", "waiting"),
     },
-    "cli": {"config", "build", "scripts", "server"},
+    "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
+    "cli": {"config", "build", "scripts", "server", "workers"},
     "health": {"config"},
     "document": {"config"},
     "__main__": {"cli"},

@@ -1,0 +1,208 @@
+"""Who of several workers serves the next client. A worker accepts on its own sockets, and hands
+the client over to whoever has fewer: the kernel deals connections out blindly, and they live long.
+
+    accept ──> least loaded? ──this one──> serve
+                             └──another──> its inbox (the socket travels in a message) ──> serve
+
+A worker's load is what it serves and what lies in its inbox. Inboxes outlive a worker: what was on
+its way to one that died is served by its successor. Knows nothing of what a client says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import mmap
+import os
+import socket
+import sys
+import termios
+from collections.abc import Callable, Sequence
+from typing import Final
+
+log = logging.getLogger("rlproxy")
+
+AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
+ACCEPTS_PER_TURN: Final = 32
+FULL_S: Final = 1.0  # without a free descriptor: when to look again
+
+
+def least_loaded(
+    clients: Sequence[int], in_flight: Callable[[int], int], own: int | None = None
+) -> int | None:
+    """Which worker serves the next client: `own` unless another one has fewer; None if all are
+    away. `clients` is what each one serves, or AWAY; `in_flight(worker)` is what lies in its inbox.
+    """
+    best, least = None, sys.maxsize
+    if own is not None and clients[own] != AWAY:
+        best, least = own, clients[own] + in_flight(own)
+    for worker, serves in enumerate(clients):
+        if worker != own and serves != AWAY and serves < least:
+            load = serves + in_flight(worker)
+            if load < least:
+                best, least = worker, load
+    return best
+
+
+class Balance:
+    """How many clients each worker serves, and the ways between them. Made before the fork, shared
+    by all. Each number has one writer: its worker, or who looks after a worker that is gone.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._shared = memoryview(mmap.mmap(-1, 8 * workers))
+        self.clients = self._shared.cast("q")  # (8 aligned bytes are written at once)
+        pairs = [socket.socketpair() for _ in range(workers)]
+        self.inboxes = [pair[0] for pair in pairs]
+        self._outboxes = [pair[1] for pair in pairs]
+        for pair in pairs:
+            for sock in pair:
+                sock.setblocking(False)
+
+    def in_flight(self, worker: int) -> int:
+        """How many clients lie in its inbox: each is a message of one byte."""
+        waiting = fcntl.ioctl(self.inboxes[worker], termios.FIONREAD, bytes(4))
+        return int.from_bytes(waiting, sys.byteorder)
+
+    def least(self, own: int | None = None) -> int | None:
+        """See least_loaded()."""
+        return least_loaded(self.clients, self.in_flight, own)
+
+    def give(self, worker: int, client: socket.socket) -> bool:
+        """Hand `client` over; False if the inbox takes no more, and the client stays here."""
+        try:
+            socket.send_fds(self._outboxes[worker], [b"\0"], [client.fileno()])
+        except OSError:
+            return False
+        client.close()
+        return True
+
+    def take(self, worker: int) -> socket.socket | None:
+        """The next client of an inbox, None if it is empty. Raises OSError if there is no room."""
+        # A descriptor that finds no room is lost, and its client with it: look for room before.
+        os.close(os.dup(self.inboxes[worker].fileno()))
+        try:
+            _, found, _, _ = socket.recv_fds(self.inboxes[worker], 1, 1)
+        except BlockingIOError:
+            return None
+        return socket.socket(fileno=found[0]) if found else None
+
+    def close(self) -> None:
+        """Close the ways; who is still in an inbox is cut when all have closed it."""
+        for sock in self.inboxes + self._outboxes:
+            sock.close()
+
+
+class Intake:
+    """A worker's own clients, accepted or handed over: each gets a protocol of `client`, and is
+    counted until it is reported by `left()`.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        balance: Balance,
+        listening: Sequence[socket.socket],
+        client: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._worker = worker
+        self._balance = balance
+        self._listening = listening
+        self._client = client
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._count = 0
+        self._open = False
+        self._full = False
+
+    def open(self) -> None:
+        """Take clients from now on."""
+        self._open = True
+        self._publish()
+        self._watch()
+
+    def close(self) -> None:
+        """Take no more: what is queued, or handed over too late, is for others."""
+        if self._open:
+            self._open = False
+            self._balance.clients[self._worker] = AWAY
+            self._unwatch()
+
+    def left(self) -> None:
+        """A client is gone."""
+        self._count -= 1
+        self._publish()
+
+    def _publish(self) -> None:
+        if self._open:
+            self._balance.clients[self._worker] = self._count
+
+    def _watch(self) -> None:
+        if self._open:
+            inbox = self._balance.inboxes[self._worker]
+            self._loop.add_reader(inbox, self._readable, self._take)
+            for sock in self._listening:
+                self._loop.add_reader(sock, self._readable, self._accept, sock)
+
+    def _unwatch(self) -> None:
+        for sock in (self._balance.inboxes[self._worker], *self._listening):
+            self._loop.remove_reader(sock)
+
+    def _readable(self, take: Callable[..., bool], *args: socket.socket) -> None:
+        try:
+            for _ in range(ACCEPTS_PER_TURN):
+                if not take(*args):
+                    break
+        except OSError as error:
+            if not self._full:
+                self._full = True
+                log.error("cannot accept: %s; new clients wait", error.strerror or error)
+            self._unwatch()
+            self._loop.call_later(FULL_S, self._watch)
+        else:
+            self._full = False
+
+    def _accept(self, listening: socket.socket) -> bool:
+        sock = accepted(listening)
+        if sock is None:
+            return False
+        best = self._balance.least(self._worker)
+        if best is None or best == self._worker or not self._balance.give(best, sock):
+            self._begin(sock)
+        return True
+
+    def _take(self) -> bool:
+        sock = self._balance.take(self._worker)
+        if sock is None:
+            return False
+        self._begin(sock)
+        return True
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._count += 1
+        self._publish()
+        sock.setblocking(False)
+        task = self._loop.create_task(self._connect(sock))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._client, sock)
+        except OSError:  # it is gone already
+            sock.close()
+            self.left()
+
+
+def accepted(listening: socket.socket) -> socket.socket | None:
+    """The next client of a listening socket, None if there is none. Raises OSError if there is no
+    room for one more.
+    """
+    while True:
+        try:
+            return listening.accept()[0]
+        except BlockingIOError:
+            return None
+        except ConnectionAbortedError:  # it is gone already
+            continue

@@ -1,0 +1,377 @@
+"""Several processes at the same addresses: the supervisor binds, forks the workers, replaces those
+that die, ends them all when it is told to. It never reads a client's bytes.
+
+    forked ──ready──> serving ──SIGTERM──> leaving ──┐
+       ^                 └──────────died─────────────┴──> forked anew, at once or after a pause
+
+The sockets and inboxes are the supervisor's and outlive every worker. While one is not expected
+back at once, the supervisor hands what comes there to those who serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Final, NoReturn
+
+from . import scripts
+from .balance import ACCEPTS_PER_TURN, AWAY, FULL_S, Balance, accepted
+from .config import Address, Config
+from .embedded import EmbeddedServer, end_with_parent
+from .listeners import Listeners
+from .server import (
+    CUT,
+    EMBEDDED_ENDED,
+    LEAVING,
+    READY,
+    Post,
+    StartError,
+    embed,
+    listen,
+    print_banner,
+)
+
+log = logging.getLogger("rlproxy")
+
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MOST_S: Final = 5.0
+LASTS_S: Final = 10.0  # a worker that ran for so long may be replaced at once
+MAX_FAILURES: Final = 7  # of each worker in a row: then the proxy gives up
+KILL_S: Final = 3.0  # beyond the drain timeout
+HELD_S: Final = 0.05  # how soon a client is offered again that no inbox had room for
+WAIT_MOST_S: Final = 3600.0  # (poll has a limit, and --drain-timeout is beyond it)
+MAX_BEHIND: Final = 1000  # characters: then a report is written at once, whatever they are
+
+_OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, CUT)
+
+
+class Restarts:
+    """When a worker that ended is started again: at once, but later and later if none lasts."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._running = False
+        self._failures = 0
+
+    def started(self) -> None:
+        """It was started."""
+        self._running = True
+        self._started = self._clock()
+
+    def ended(self) -> float:
+        """It ended, or could not be started: the seconds until it should be."""
+        if self._lasts():
+            self._failures = 0
+        self._running = False
+        self._failures += 1
+        if self._failures == 1:
+            return 0.0
+        return min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), PAUSE_MOST_S)
+
+    def hopeless(self) -> bool:
+        """It has ended MAX_FAILURES times in a row, and is not running well by now."""
+        return self._failures >= MAX_FAILURES and not self._lasts()
+
+    def _lasts(self) -> bool:
+        return self._running and self._clock() - self._started >= LASTS_S
+
+
+def ending(code: int) -> str:
+    """How a process ended, of os.waitstatus_to_exitcode()."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+class _Worker:
+    """One of the processes, and its successors."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = f"worker {number + 1}"
+        self.pid = 0  # 0: none
+        self.ready = False
+        self.restarts = Restarts(time.monotonic)
+        self.due = 0.0  # when to start it, if there is none
+
+
+class Supervisor:
+    """The workers of a proxy. `serve` is called in each worker's process, which ends with it."""
+
+    def __init__(self, config: Config, serve: Callable[[Post], None]) -> None:
+        self._config = config
+        self._serve = serve
+        self._pid = os.getpid()
+        self._workers = [_Worker(number) for number in range(config.workers)]
+        self._told = 0  # how often it was told to stop
+        self._failed = ""  # why it ends without having been told to
+        self._up = False  # all have been ready once
+        self._held: socket.socket | None = None  # accepted here, not handed over yet
+        self._full = False  # the latest try found no free descriptor
+        self._full_until = 0.0
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises StartError."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._scripts = scripts.load()
+        self._embedded: EmbeddedServer | None = None
+        self._listeners: Listeners = listen(self._config)
+        try:
+            self._upstream = self._config.upstream.address or self._embed()
+            self._open_ways()
+            while not self._told and not self._failed:
+                self._start_due()
+                self._wait(self._timeout_s(), [sock for sock, _ in self._unserved()])
+                if self._told:
+                    break
+                self._read_reports()
+                for worker, code in self._ended():
+                    self._retry(worker, ending(code))
+                self._relay()
+                if self._embedded is not None and self._embedded.ended():
+                    self._failed = EMBEDDED_ENDED
+        finally:
+            self._listeners.close()
+            self._end()
+            if self._embedded is not None:
+                self._embedded.stop()
+        if self._failed:
+            raise StartError(self._failed)
+
+    def _embed(self) -> Address:
+        self._embedded = EmbeddedServer()
+        return asyncio.run(embed(self._embedded))
+
+    def _open_ways(self) -> None:
+        try:
+            self._balance = Balance(len(self._workers))
+            self._report_in, self._report_out = os.pipe()
+            self._wake_in, self._wake_out = os.pipe()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StartError(f"cannot start {len(self._workers)} workers: {why}") from None
+        for end in (self._report_in, self._report_out, self._wake_in, self._wake_out):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._told += 1
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        for worker in self._workers:
+            if not worker.pid and worker.due <= time.monotonic():
+                self._start(worker)
+
+    def _start(self, worker: _Worker) -> None:
+        # (a signal in between would be the supervisor's, in a process that is a worker already)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+        try:
+            worker.pid = os.fork()
+            if worker.pid == 0:
+                self._become(worker)
+        except OSError as error:
+            self._retry(worker, f"cannot start: {error.strerror}")
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+        worker.ready = False
+        worker.restarts.started()
+
+    def _become(self, worker: _Worker) -> NoReturn:
+        """The process of a worker, from its first to its last breath."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGCHLD, CUT):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor to tell
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+            end_with_parent()
+            for end in (self._report_in, self._wake_in, self._wake_out):
+                os.close(end)
+            if self._held is not None:
+                self._held.close()
+            self._listeners.keep(worker.number)
+            if os.getppid() == self._pid:
+                self._serve(self._post(worker))
+            code = 0
+        except StartError as error:
+            log.error("%s", error)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _post(self, worker: _Worker) -> Post:
+        def tell(word: str, text: str) -> None:
+            line = f"{worker.number} {word} {' '.join(text.split())[:MAX_BEHIND]}\n"
+            with contextlib.suppress(OSError):
+                os.write(self._report_out, line.encode("utf-8", "replace"))
+
+        return Post(
+            worker.number,
+            self._pid,
+            self._listeners,
+            self._balance,
+            self._upstream,
+            self._scripts,
+            tell,
+        )
+
+    # -- main loop --------------------------------------------------------------------------------
+
+    def _timeout_s(self) -> float | None:
+        """How long nothing needs to be done."""
+        now = time.monotonic()
+        times = [worker.due for worker in self._workers if not worker.pid]
+        if self._held is not None:
+            times.append(now + HELD_S)
+        if self._full_until > now:
+            times.append(self._full_until)
+        return max(0.0, min(times) - now) if times else None
+
+    def _wait(self, timeout_s: float | None, clients: Sequence[socket.socket] = ()) -> None:
+        """Until a signal, a report, something to read of `clients`, or the timeout."""
+        poll = select.poll()
+        for descriptor in (self._report_in, self._wake_in, *(sock.fileno() for sock in clients)):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(None if timeout_s is None else min(timeout_s, WAIT_MOST_S) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_in, 4096)
+
+    def _read_reports(self) -> None:
+        try:
+            text = os.read(self._report_in, 1 << 20).decode()
+        except BlockingIOError:
+            return
+        for line in text.splitlines():
+            number, word, behind = line.split(" ", 2)
+            worker = self._workers[int(number)]
+            if word == LEAVING:
+                log.info("%s (process %d) ends", worker.name, worker.pid)
+            elif word == READY:
+                worker.ready = True
+                if self._up:
+                    log.info("%s (process %d) serves", worker.name, worker.pid)
+                elif all(other.ready for other in self._workers):
+                    self._up = True
+                    print_banner(self._listeners.addresses(), behind, len(self._workers))
+
+    def _ended(self) -> list[tuple[_Worker, int]]:
+        """Who has ended since, and how (see ending())."""
+        found = []
+        for worker in self._workers:
+            if worker.pid:
+                pid, status = os.waitpid(worker.pid, os.WNOHANG)
+                if pid:
+                    found.append((worker, os.waitstatus_to_exitcode(status)))
+        return found
+
+    def _retry(self, worker: _Worker, how: str) -> None:
+        """A worker ended, or could not be started: start it again, unless that is in vain."""
+        pid, worker.pid = worker.pid, 0
+        if not self._up:
+            self._failed = f"{worker.name} {how} before the proxy was ready"
+            return
+        pause_s = worker.restarts.ended()
+        if all(other.restarts.hopeless() for other in self._workers):
+            self._failed = f"no worker lasts: {worker.name} {how}, as all did {MAX_FAILURES} times"
+            return
+        # (who is back in a moment gets its share meanwhile, or those who are left would keep it)
+        self._balance.clients[worker.number] = AWAY if pause_s else 0
+        worker.due = time.monotonic() + pause_s
+        who = f"{worker.name} (process {pid})" if pid else worker.name
+        when = f"in {pause_s:g} s" if pause_s else "at once"
+        log.warning("%s %s; it is started again %s", who, how, when)
+
+    # -- clients of workers that are away ---------------------------------------------------------
+
+    def _unserved(self) -> list[tuple[socket.socket, Callable[[], socket.socket | None]]]:
+        """Where clients of workers come that are away, and how to take the next; nothing while
+        nobody could serve them, or there is no room.
+        """
+        if self._held is not None or self._full_until > time.monotonic():
+            return []
+        balance = self._balance
+        away = [worker for worker in self._workers if balance.clients[worker.number] == AWAY]
+        if not away or len(away) == len(self._workers):
+            return []
+        found: list[tuple[socket.socket, Callable[[], socket.socket | None]]] = []
+        for number in (worker.number for worker in away):
+            found.append((balance.inboxes[number], partial(balance.take, number)))
+            found += [(sock, partial(accepted, sock)) for sock in self._listeners.own(number)]
+        return found
+
+    def _relay(self) -> None:
+        if not self._hand_over() or self._full_until > time.monotonic():
+            return
+        try:
+            for _, take in self._unserved():
+                for _ in range(ACCEPTS_PER_TURN):
+                    self._held = take()
+                    if self._held is None:
+                        break
+                    if not self._hand_over():
+                        return
+        except OSError as error:
+            if not self._full:
+                self._full = True
+                log.error("cannot accept: %s; new clients wait", error.strerror or error)
+            self._full_until = time.monotonic() + FULL_S
+        else:
+            self._full = False
+
+    def _hand_over(self) -> bool:
+        """Whether the client that was accepted here has somebody to serve it."""
+        if self._held is not None:
+            best = self._balance.least()
+            if best is not None and self._balance.give(best, self._held):
+                self._held = None
+        return self._held is None
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Have all workers drain; one more signal cuts what is left, and so does time."""
+        self._told = max(self._told, 1)
+        heard = 1
+        self._tell(signal.SIGTERM)
+        deadline = time.monotonic() + self._config.drain_timeout_s + KILL_S
+        while any(worker.pid for worker in self._workers):
+            if self._told > heard:
+                heard = self._told
+                self._tell(CUT)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._tell(signal.SIGKILL)
+            self._wait(max(left_s, 1.0))
+            for worker, code in self._ended():
+                worker.pid = 0
+                if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:
+                    self._failed = f"{worker.name} {ending(code)} when told to stop"
+
+    def _tell(self, number: int) -> None:
+        for worker in self._workers:
+            if worker.pid:
+                os.kill(worker.pid, number)

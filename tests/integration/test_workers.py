@@ -1,0 +1,613 @@
+"""--workers: several processes at the same addresses, of which any may die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from proxy.workers import MAX_FAILURES
+from tests import harness
+from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import Started, UnixRaw, alive, ask_once, children, ended, started
+
+if not Path("/proc/self/fd").exists():
+    pytest.skip("who serves whom is read from /proc", allow_module_level=True)
+
+DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)
+ANY_PORT = ("--listen", "127.0.0.1:0")
+TWO = ("--workers", "2")
+REPLACED = re.compile(r"WARNING (worker \d) \(process (\d+)\) (.*?); it is started again (.*)\n")
+
+
+@pytest.fixture(scope="module")
+def kept(one_engine: str) -> Iterator[RedisServer]:
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture
+def upstream(kept: RedisServer) -> str:
+    """The URL of a server, empty."""
+    ask_once(kept.port, "FLUSHALL")
+    return f"redis://127.0.0.1:{kept.port}"
+
+
+# -- what is seen from outside ---------------------------------------------------------------------
+
+
+def workers(made: Started) -> list[int]:
+    """The pids of the workers."""
+    found = []
+    for pid in children(made.pid):
+        with contextlib.suppress(OSError):
+            if b"valkey" not in Path(f"/proc/{pid}/cmdline").read_bytes() and alive(pid):
+                found.append(pid)
+    return sorted(found)
+
+
+def embedded_pid(made: Started) -> int:
+    (pid,) = set(children(made.pid)) - set(workers(made))
+    return pid
+
+
+def sockets(pid: int) -> set[str]:
+    """The inodes of a process' sockets."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                name = str(entry.readlink())
+                if name.startswith("socket:["):
+                    found.add(name[8:-1])
+    return found
+
+
+def served(pid: int, port: int) -> set[int]:
+    """The ports of the clients that the process serves at `port`."""
+    mine = sockets(pid)
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        row = line.split()
+        if int(row[1].partition(":")[2], 16) == port and row[3] == "01" and row[9] in mine:
+            found.add(int(row[2].partition(":")[2], 16))
+    return found
+
+
+def loads(made: Started, pids: list[int] | None = None) -> list[int]:
+    """How many clients each worker serves."""
+    return [len(served(pid, made.port())) for pid in pids or workers(made)]
+
+
+def peer(raw: Raw) -> int:
+    return int(raw.sock.getsockname()[1])
+
+
+def opened(port: int, count: int) -> list[Raw]:
+    """Connections that have had a reply."""
+    made = [Raw(port) for _ in range(count)]
+    for raw in made:
+        assert raw.ask("PING") == "PONG"
+    return made
+
+
+@contextlib.contextmanager
+def closing(raws: list[Raw]) -> Iterator[list[Raw]]:
+    try:
+        yield raws
+    finally:
+        for raw in raws:
+            raw.close()
+
+
+def blocked(made: RedisServer, count: int) -> bool:
+    text = ask_once(made.port, "INFO", "clients")
+    assert isinstance(text, bytes)
+    return b"blocked_clients:%d\r\n" % count in text
+
+
+def stopped_listening(made: Started) -> None:
+    port = made.port()
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_until(refused, "nobody listens")
+
+
+# -- load ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Hammer:
+    """A redis-py client that hits a key of its own until it fails or is told to stop."""
+
+    port: int
+    number: int
+    admitted: int = 0
+    peer: int = 0
+    error: str = ""
+    wrong: list[object] = field(default_factory=list)
+
+    @property
+    def words(self) -> tuple[str | int, ...]:
+        return ("RL.HIT", f"k{self.number}", 1_000_000, 3600)
+
+    def run(self, stop: threading.Event) -> None:
+        client = redis.Redis(
+            port=self.port,
+            single_connection_client=True,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=DEADLINE_S,
+        )
+        try:
+            self.peer = client.connection._sock.getsockname()[1]  # type: ignore[union-attr]
+            while not stop.is_set():
+                reply: Any = client.execute_command(*self.words)  # type: ignore[no-untyped-call]
+                if reply[:2] != [0, 1_000_000]:
+                    self.wrong.append(reply)
+                self.admitted += 1
+        except redis.ConnectionError as error:
+            self.error = repr(error)
+        except redis.RedisError as error:
+            self.wrong.append(error)
+        finally:
+            with contextlib.suppress(redis.RedisError):
+                client.close()
+
+
+@dataclass
+class Opener:
+    """Opens connection after connection, one hit on each: when each was begun, and what failed."""
+
+    port: int
+    begun: list[float] = field(default_factory=list)
+    failed: list[tuple[float, str]] = field(default_factory=list)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            begin = time.monotonic()
+            try:
+                with Raw(self.port) as raw:
+                    reply = raw.ask("RL.HIT", "opened", 1_000_000, 3600)
+                if not isinstance(reply, list):
+                    self.failed.append((begin, repr(reply)))
+            except (OSError, AssertionError, ValueError) as error:  # (ValueError: half a reply)
+                self.failed.append((begin, repr(error)))
+            self.begun.append(begin)
+
+
+@contextlib.contextmanager
+def running(*loaders: Hammer | Opener) -> Iterator[None]:
+    """Threads that end with the block, or after the deadline."""
+    stop = threading.Event()
+    limit = threading.Timer(2 * DEADLINE_S, stop.set)
+    limit.start()
+    threads = [threading.Thread(target=loader.run, args=(stop,)) for loader in loaders]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        limit.cancel()
+
+
+# -- the addresses ---------------------------------------------------------------------------------
+
+
+def test_one_worker_is_the_process_itself(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, "--workers", "1") as made:
+        made.port()
+        assert children(made.pid) == []
+        assert "workers" not in made.log()
+
+
+def test_all_serve_every_address(upstream: str, tmp_path: Path) -> None:
+    path = tmp_path / "proxy.sock"
+    args = (*ANY_PORT, "--listen", f"unix:{path}", *ANY_PORT, "--upstream", upstream)
+    with started(*args, "--workers", "3") as made:
+        first = made.port()
+        lines = made.log().splitlines()
+        assert [line.split()[0] for line in lines] == [
+            "rlproxy",
+            "listening",
+            "in",
+            "served",
+            "try",
+        ]
+        assert lines[3] == "  served by     3 workers"
+        found = re.search(r"127\.0\.0\.1:(\d+), unix:.*, 127\.0\.0\.1:(\d+)$", lines[1])
+        assert found is not None
+        assert int(found[1]) == first
+        pids = workers(made)
+        assert len(pids) == 3
+        with closing([]) as raws:
+            for _ in range(4):
+                raws += [Raw(first), UnixRaw(path), Raw(int(found[2]))]
+            left = [raw.ask("RL.HIT", "k", 99, 60) for raw in raws]
+            assert left == [[0, 99, 98 - number, -1, 60] for number in range(12)]
+            # listening sockets, inboxes and lanes apart: each worker has a third of the clients
+            tcp = [len(served(pid, first) | served(pid, int(found[2]))) for pid in pids]
+            assert sum(tcp) == 8
+            assert max(tcp) <= 5  # with unix clients, 4 in all, or one more
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("other", ["1", "2"])
+def test_an_address_in_use_is_still_an_error(upstream: str, other: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
+        where = f"127.0.0.1:{made.port()}"
+        code, _, log = ended("--listen", where, "--upstream", upstream, "--workers", other)
+        assert code == 1
+        assert log == f"rlproxy: cannot listen on {where}: Address already in use (see --listen)\n"
+        assert ask_once(made.port(), "PING") == "PONG"
+
+
+def test_two_workers_find_an_address_in_use(upstream: str, kept: RedisServer) -> None:
+    where = f"127.0.0.1:{kept.port}"
+    code, _, log = ended("--listen", where, "--upstream", "redis://127.0.0.1:1", *TWO)
+    assert code == 1
+    assert log == f"rlproxy: cannot listen on {where}: Address already in use (see --listen)\n"
+
+
+# -- who serves whom -------------------------------------------------------------------------------
+
+
+def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
+        port = made.port()
+        pids = workers(made)
+        raws += opened(port, 40)
+        assert sorted(loads(made, pids)) in ([19, 21], [20, 20])
+
+        # half of them close, all of one worker's but one: who comes then goes there
+        mine = served(pids[0], port)
+        gone = [raw for raw in raws if peer(raw) in mine][1:]
+        for raw in gone:
+            raw.close()
+        raws[:] = [raw for raw in raws if raw not in gone]
+        wait_until(lambda: loads(made, pids)[0] == 1, "the worker has noticed")
+        raws += opened(port, 20)
+        both = loads(made, pids)
+        assert abs(both[0] - both[1]) <= 2, both
+
+        # all at once
+        burst = [socket.socket() for _ in range(40)]
+        for sock in burst:
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        before = sum(both)
+        wait_until(lambda: sum(loads(made, pids)) == before + 40, "all are accepted")
+        both = loads(made, pids)
+        assert abs(both[0] - both[1]) <= 2, both
+        for sock in burst:
+            sock.close()
+
+        # many hits through both, on the private connections first and by lane then
+        for raw in raws:
+            raw.send(command("RL.HIT", "k", 500, 3600) * 10)
+        first = [raw.reply() for raw in raws for _ in range(10)]
+        for raw in raws:
+            raw.send(command("RL.HIT", "k", 500, 3600) * 10)
+        replies = first + [raw.reply() for raw in raws for _ in range(10)]
+        assert all(isinstance(reply, list) for reply in replies)
+        remaining = [reply[2] for reply in replies if isinstance(reply, list) and not reply[0]]
+        assert sorted(remaining) == list(range(500))
+
+
+def test_a_worker_without_descriptors_says_so_once_and_loses_nobody(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
+        port = made.port()
+        full, other = workers(made)
+        raws += opened(port, 2)
+        most = max(int(entry.name) for entry in Path(f"/proc/{full}/fd").iterdir()) + 1
+        resource.prlimit(full, resource.RLIMIT_NOFILE, (most, DESCRIPTORS[1]))
+        late = [Raw(port) for _ in range(20)]  # it accepts some, and is handed some
+        raws += late
+        made.logged(r"worker \d: cannot accept: Too many open files; new clients wait")
+        wait_until(lambda: len(served(other, port)) >= 2, "the other one serves its share")
+        used_s = cpu_s(full)
+        time.sleep(1.2)  # (longer than it takes to look again)
+        assert cpu_s(full) - used_s < 0.1
+        assert made.log().count("cannot accept") == 1
+        resource.prlimit(full, resource.RLIMIT_NOFILE, DESCRIPTORS)
+        assert [raw.ask("PING") for raw in late] == ["PONG"] * 20
+        both = loads(made)
+        assert abs(both[0] - both[1]) <= 2, both
+
+
+def cpu_s(pid: int) -> float:
+    """What the process has computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# -- a worker ends ---------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_costs_its_own_clients_only(kept: RedisServer, upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
+        port = made.port()
+        before = workers(made)
+        victim, other = before
+        hammers = [Hammer(port, number) for number in range(6)]
+        opener = Opener(port)
+        with running(*hammers, opener):
+            wait_until(lambda: min(hammer.admitted for hammer in hammers) > 20, "all are at work")
+            lost = served(victim, port)
+            os.kill(victim, signal.SIGKILL)
+            killed_at = time.monotonic()
+            wait_until(lambda: len(set(workers(made)) - {victim}) == 2, "it is replaced", 5)
+            (new,) = set(workers(made)) - set(before)
+            with closing(opened(port, 3)):
+                assert served(new, port)
+            # whoever was there before goes on
+            done = [hammer.admitted for hammer in hammers]
+            wait_until(
+                lambda: all(
+                    hammer.error or hammer.admitted > admitted + 20
+                    for hammer, admitted in zip(hammers, done, strict=True)
+                ),
+                "the others are at work",
+            )
+            count = len(opener.begun)
+            wait_until(lambda: len(opener.begun) > count + 20, "connections are opened")
+        mine = [hammer for hammer in hammers if hammer.peer in lost]
+        assert 2 <= len(mine) <= 4
+        assert all(hammer.error for hammer in mine)
+        assert [hammer.error for hammer in hammers if hammer not in mine] == [""] * (6 - len(mine))
+        assert [wrong for hammer in hammers for wrong in hammer.wrong] == []
+        for hammer in hammers:
+            assert ask_once(kept.port, "LLEN", f"k{hammer.number}") in (
+                hammer.admitted,
+                hammer.admitted + 1,  # its reply was lost with the worker
+            )
+        assert [failed for failed in opener.failed if failed[0] > killed_at] == []
+        assert len(opener.failed) <= 1
+        found = REPLACED.findall(made.log())
+        assert [row[1:] for row in found] == [(str(victim), "was killed by SIGKILL", "at once")]
+        made.logged(rf"INFO {found[0][0]} \(process {new}\) serves\n")
+        assert other in workers(made)
+
+
+def test_who_comes_while_a_worker_is_replaced_is_spread_evenly(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
+        port = made.port()
+        raws += opened(port, 20)
+        victim, other = workers(made)
+        os.kill(victim, signal.SIGKILL)
+        made.logged("it is started again at once")
+        raws += opened(port, 10)  # what it served comes back, before its successor is there
+        (new,) = set(workers(made)) - {victim, other}
+        both = loads(made, [other, new])
+        assert abs(both[0] - both[1]) <= 2, both
+
+
+def test_a_worker_that_is_told_to_end_drains_and_nobody_waits_for_it(
+    kept: RedisServer, upstream: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "proxy.sock"
+    args = (*ANY_PORT, "--listen", f"unix:{path}", "--upstream", upstream, *TWO)
+    with started(*args, "--drain-timeout", "60") as made, closing([]) as raws:
+        port = made.port()
+        old, other = workers(made)
+        raws += opened(port, 6)
+        mine = served(old, port)
+        others = len(served(other, port))
+        first, *rest = [raw for raw in raws if peer(raw) in mine]
+        first.send(command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        os.kill(old, signal.SIGTERM)
+        assert all(raw.closes() for raw in rest)
+        made.logged(rf"worker \d \(process {old}\) ends\n")
+        # it is there, and takes nobody: the other one serves who comes, wherever it comes
+        with closing(opened(port, 30)):
+            assert alive(old)
+            assert len(served(other, port)) == others + 30
+            assert served(old, port) == {peer(first)}
+            os.kill(old, signal.SIGTERM)  # again: as if a whole group were told
+        assert ask_once(kept.port, "RPUSH", "list", "late") == 1
+        assert first.reply() == [b"list", b"late"]
+        wait_until(lambda: len(set(workers(made)) - {old}) == 2, "it is replaced")
+        (new,) = set(workers(made)) - {old, other}
+        made.logged(rf"worker \d \(process {new}\) serves\n")
+        found = REPLACED.findall(made.log())
+        assert [row[1:] for row in found] == [(str(old), "ended with exit code 0", "at once")]
+        raws += opened(port, 3)
+        assert len(served(new, port)) >= 2
+        with UnixRaw(path) as raw:
+            assert raw.ask("PING") == "PONG"
+
+
+def test_a_worker_that_does_not_last_is_started_later_and_later(upstream: str) -> None:
+    pauses = ["at once", "in 0.1 s", "in 0.2 s", "in 0.4 s", "in 0.8 s"]
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
+        port = made.port()
+        victim, other = workers(made)
+        for pause in pauses:
+            wait_until(lambda: len(workers(made)) == 2, "it is replaced")
+            (victim,) = set(workers(made)) - {other}
+            os.kill(victim, signal.SIGKILL)
+            made.logged(rf"\(process {victim}\) was killed by SIGKILL; it is started again {pause}")
+        with closing(opened(port, 8)):  # nobody waits for it
+            assert len(served(other, port)) == 8
+
+
+def test_when_no_worker_lasts_the_proxy_gives_up(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
+        made.port()
+        end = time.monotonic() + DEADLINE_S
+        while made.running() and time.monotonic() < end:
+            for pid in workers(made):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        assert made.wait() == 1
+        lines = made.log().splitlines()
+        assert re.fullmatch(
+            r"rlproxy: no worker lasts: worker \d was killed by SIGKILL, "
+            rf"as all did {MAX_FAILURES} times",
+            lines[-1],
+        )
+        assert len(REPLACED.findall(made.log())) == 2 * MAX_FAILURES - 1
+        assert workers(made) == []
+
+
+def test_a_worker_that_cannot_start_is_told_and_ends_the_proxy() -> None:
+    with socket.socket() as silent:  # (a server that says nothing: the first contact takes a while)
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        with started(*ANY_PORT, "--upstream", url, *TWO) as made:
+            wait_until(lambda: len(workers(made)) == 2, "the workers are there")
+            os.kill(workers(made)[1], signal.SIGKILL)
+            assert made.wait() == 1
+            assert re.fullmatch(
+                r"rlproxy: worker \d was killed by SIGKILL before the proxy was ready\n", made.log()
+            )
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def test_no_reply_is_lost_when_all_are_told_to_end(kept: RedisServer, upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, made.raw() as waiting:
+        port = made.port()
+        pids = workers(made)
+        waiting.send(command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        hammers = [Hammer(port, number) for number in range(6)]
+        with running(*hammers):
+            wait_until(lambda: min(hammer.admitted for hammer in hammers) > 50, "all are at work")
+            # as a service manager does, or a terminal: everybody gets the signal
+            for pid in (made.pid, *pids):
+                os.kill(pid, signal.SIGTERM)
+            stopped_listening(made)
+            for pid in pids:  # a worker is not cut by that, however often
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            wait_until(lambda: all(hammer.error for hammer in hammers), "all are closed")
+        assert made.running()
+        assert ask_once(kept.port, "RPUSH", "list", "late") == 1
+        assert waiting.reply() == [b"list", b"late"]
+        assert waiting.closes()
+        assert made.wait() == 0
+        assert not any(alive(pid) for pid in pids)
+        assert [wrong for hammer in hammers for wrong in hammer.wrong] == []
+        for hammer in hammers:  # what was counted was answered
+            assert ask_once(kept.port, "LLEN", f"k{hammer.number}") == hammer.admitted
+        assert "WARNING" not in made.log()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: int) -> None:
+    args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "60")
+    with started(*args) as made, made.raw() as one, made.raw() as two:
+        pids = workers(made)
+        one.send(command("BLPOP", "list", 0))
+        two.send(command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(kept, 2), "both wait")
+        for pid in (made.pid, *pids):
+            os.kill(pid, number)
+        stopped_listening(made)
+        assert made.running()
+        assert all(alive(pid) for pid in pids)
+        made.signal(number)
+        assert made.wait() == 0
+        assert one.closes()
+        assert two.closes()
+        assert made.log().count("1 client(s) were cut") == 0
+
+
+def test_the_deadline_cuts_what_waits_for_ever(kept: RedisServer, upstream: str) -> None:
+    args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.3")
+    with started(*args) as made, made.raw() as waiting:
+        waiting.send(command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        assert waiting.closes()
+        assert re.search(r"WARNING worker \d: 1 client\(s\) were cut", made.log())
+
+
+def test_a_worker_that_is_stuck_is_killed_and_told(upstream: str) -> None:
+    args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.1")
+    with started(*args) as made:
+        made.port()
+        stuck = workers(made)[0]
+        os.kill(stuck, signal.SIGSTOP)
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 1
+        assert not alive(stuck)
+        made.logged(r"rlproxy: worker \d was killed by SIGKILL when told to stop\n")
+
+
+def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.sock"
+    with started(*ANY_PORT, "--listen", f"unix:{path}", *TWO) as made:
+        port = made.port()
+        pids = [*workers(made), embedded_pid(made)]
+        assert len(pids) == 3
+        found = ask_once(port, "CONFIG", "GET", "dir")
+        assert isinstance(found, list)
+        made.signal(signal.SIGKILL)
+        made.wait()
+        try:
+            wait_until(lambda: not any(alive(pid) for pid in pids), "all have ended")
+        finally:
+            for pid in pids:
+                if alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 1)
+    for entry in Path(found[1].decode()).iterdir():
+        entry.unlink()
+    Path(found[1].decode()).rmdir()
+
+
+def test_one_embedded_server_for_all_and_its_end_is_the_end() -> None:
+    with started(*ANY_PORT, *TWO) as made:
+        port = made.port()
+        pids = workers(made)
+        assert "embedded (its data ends with this process)" in made.log()
+        with closing(opened(port, 4)) as raws:
+            left = [raw.ask("RL.HIT", "k", 9, 60) for raw in raws]
+            assert left == [[0, 9, 8 - number, -1, 60] for number in range(4)]
+            os.kill(embedded_pid(made), signal.SIGKILL)
+            assert made.wait() == 1
+        assert made.log().endswith("rlproxy: the embedded server has ended, and its data with it\n")
+        assert not any(alive(pid) for pid in pids)
+
+
+def test_a_server_that_is_away_is_told_by_each_worker(unstarted_server: RedisServer) -> None:
+    where = f"127.0.0.1:{unstarted_server.port}"
+    with started(*ANY_PORT, "--upstream", f"redis://{where}", *TWO) as made:
+        made.port()
+        for name in ("worker 1", "worker 2"):
+            made.logged(rf"WARNING {name}: cannot reach Redis at {where}: connection refused")
+        made.logged(rf"  in front of   {where}: connection refused; clients get errors")
+        with made.raw() as raw:
+            assert isinstance(raw.ask("RL.HIT", "k", 5, 60), ReplyError)
