@@ -685,6 +685,62 @@ def test_frame_is_one_reply_and_leaves_a_push_behind_it(behind: bytes) -> None:
     assert framer.rest() == behind
 
 
+PUSHES = [
+    PUSH,
+    b">2\r\n$10\r\ninvalidate\r\n_\r\n",
+    b">0\r\n",
+    b">1\r\n+x\r\n",
+    b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$12\r\n>1\r\n+x\r\n\r\n\r\n\r\n",
+    b">2\r\n*2\r\n:1\r\n*0\r\n%1\r\n+a\r\n>1\r\n+b\r\n+c\r\n",
+]
+
+
+@pytest.mark.parametrize("push", PUSHES)
+@pytest.mark.parametrize("behind", [b"", b"+1\r\n", b"+1", b">", PUSH, PUSH[:4], PUSH + b"+1\r\n"])
+def test_push_is_one_and_leaves_what_is_behind_it(push: bytes, behind: bytes) -> None:
+    framer = ReplyFramer()
+    framer.feed(push + behind)
+    assert framer.at_push()
+    assert framer.push() == push
+    assert framer.buf[framer.pos :] == behind
+    assert not framer.mid
+    assert framer.at_push() == behind.startswith(b">")
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_a_push_that_is_not_all_here_stays(push: bytes) -> None:
+    for cut in range(1, len(push)):
+        framer = ReplyFramer()
+        framer.feed(b"+1\r\n" + push[:cut])
+        assert framer.frame() == b"+1\r\n"
+        framer.release()
+        for _ in range(2):
+            assert framer.at_push()
+            assert framer.push() == b""
+            assert (framer.pos, framer.mid, framer.broken) == (0, False, False)
+        framer.feed(push[cut:] + b"+2\r\n")
+        assert framer.push() == push
+        assert framer.frame() == b"+2\r\n"
+
+
+def test_push_where_there_is_none_takes_nothing() -> None:
+    framer = ReplyFramer()
+    assert not framer.at_push()
+    assert framer.push() == b""
+    framer.feed(b"+1\r\n" + PUSH)
+    assert not framer.at_push()
+    assert framer.push() == b""
+    assert framer.frame() == b"+1\r\n"
+
+
+@pytest.mark.parametrize("push", [b">x\r\n", b">-2\r\n", b">1\r\n@\r\n", b">" + b"1" * 40])
+def test_a_broken_push_is_told(push: bytes) -> None:
+    framer = ReplyFramer()
+    framer.feed(push)
+    assert framer.push() == b""
+    assert framer.broken
+
+
 BROKEN = [
     b"PING\r\n",
     b"\r\n",
@@ -876,4 +932,17 @@ def test_frame_by_frame(items: list[bytes], places: list[int]) -> None:
         framer.feed(piece)
         while frame := framer.frame():
             found.append(frame)
+    assert found == items
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(reply_trees | st.sampled_from(PUSHES), max_size=8), cut_places)
+def test_pushes_and_frames_one_by_one(items: list[bytes], places: list[int]) -> None:
+    framer = ReplyFramer()
+    found: list[bytes] = []
+    for piece in cut(b"".join(items), places):
+        framer.feed(piece)
+        while each := framer.push() if framer.at_push() else framer.frame():
+            found.append(each)
+        framer.release()
     assert found == items

@@ -20,6 +20,35 @@ def test_five() -> None:
     assert r.five(1, 10, 0, -1, 60) == b"*5\r\n:1\r\n:10\r\n:0\r\n:-1\r\n:60\r\n"
 
 
+def test_integers_are_those_of_any_reply_of_a_script() -> None:
+    assert r.integers(r.five(1, 10, 0, -1, 60)) == [1, 10, 0, -1, 60]
+    assert r.integers(b"*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n:7\r\n") == [1, 5, 0, 7, 9, 7]
+    assert r.integers(b"*0\r\n") == []
+
+
+ROUNDED = [
+    # retry_after and reset_after in microseconds, in milliseconds, in seconds
+    ((1, 1), (1, 1), (1, 1)),
+    ((1000, 1001), (1, 2), (1, 1)),
+    ((999_999, 1_000_000), (1000, 1000), (1, 1)),
+    ((1_000_001, 2_000_000), (1001, 2000), (2, 2)),
+    ((-1, 0), (-1, 0), (-1, 0)),  # admitted: there is nothing to round
+    ((-1, 59_000_001), (-1, 59_001), (-1, 60)),
+    ((1, 315_360_000_000_000), (1, 315_360_000_000), (1, 315_360_000)),
+]
+
+
+@pytest.mark.parametrize(("exact", "millis", "seconds"), ROUNDED)
+@pytest.mark.parametrize("more", [[], [7]])
+def test_rounded(
+    exact: tuple[int, int], millis: tuple[int, int], seconds: tuple[int, int], more: list[int]
+) -> None:
+    """The client never sees the sixth integer."""
+    found = [int(exact[0] > 0), 10, 3, *exact, *more]
+    for unit_us, (retry, reset) in ((1, exact), (1000, millis), (1_000_000, seconds)):
+        assert r.rounded(found, unit_us) == r.five(found[0], 10, 3, retry, reset)
+
+
 def test_bulks() -> None:
     assert r.bulks() == b"*0\r\n"
     assert r.bulks(b"", b"a\r\n") == b"*2\r\n$0\r\n\r\n$3\r\na\r\n\r\n"

@@ -1289,3 +1289,258 @@ def test_whatever_happens_replies_keep_the_order_of_the_requests(
     assert not bench.session.outstanding()
     numbers = [int(each) for each in redis.executed]
     assert len(set(numbers)) == len(numbers)  # nothing is counted twice
+
+
+# -- the fence: who has written on its own connection ----------------------------------------------
+
+
+class KnowingLane(FakeLane):
+    """Knows some replies without asking."""
+
+    def __init__(self, **known: bytes) -> None:
+        super().__init__()
+        self.known = {r.bulk(key.encode()): reply for key, reply in known.items()}
+
+    def submit(self, call: Call) -> bytes:
+        return self.known.get(call.key, b"") or super().submit(call)
+
+
+def unfenced(lane: FakeLane | None = None) -> Bench:
+    """A client whose hits may take the lane, and whom a lane has answered."""
+    bench = probed()
+    bench.lane = lane or bench.lane
+    bench.session.fenced = False
+    return bench
+
+
+def numbered(key: bytes) -> bytes:
+    return bulks(b"RL.HIT", key, b"10", b"60")
+
+
+@pytest.mark.parametrize("name", sorted(c.READS.split()))
+def test_what_reads_sets_no_fence(name: bytes) -> None:
+    bench = unfenced()
+    assert bench.send(bulks(name, b"k")) == bulks(name, b"k")
+    assert not bench.session.fenced
+    bench.answer(b":1\r\n")
+    assert not bench.session.fenced
+    bench.send(HIT)
+    assert len(bench.lane.calls) == 1
+
+
+WRITE = [
+    *[bulks(name, b"k") for name in sorted(c.WRITES.split())],
+    bulks(b"get", b"k") + bulks(b"del", b"k") + bulks(b"get", b"k"),
+    b"set k v\r\n",
+    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nv",
+    bulks(b"FOO"),
+    bulks(b"AUTH", b"pw"),
+    bulks(b"HELLO", b"3"),
+    bulks(b"SELECT", b"1"),
+    bulks(b"RESET"),
+    bulks(b"MULTI"),
+    bulks(b"MULTI") + bulks(b"EXEC"),
+    bulks(b"CLIENT", b"KILL", b"x"),
+    bulks(b"SCRIPT", b"FLUSH"),
+    bulks(b"SHUTDOWN"),
+    bulks(b"RL.RESET", b"k"),
+    bulks(b"RL.RESET", b"k", b"l"),
+]
+
+
+@pytest.mark.parametrize("sent", WRITE, ids=lambda data: repr(data[:40]))
+def test_what_may_write_sets_the_fence(sent: bytes) -> None:
+    bench = unfenced()
+    assert bench.send(sent) != b""
+    assert bench.session.fenced
+
+
+def test_a_hit_in_place_sets_the_fence() -> None:
+    bench = unfenced()
+    assert bench.send(bulks(b"GET", b"k") + HIT) == bulks(b"GET", b"k") + in_place()
+    assert bench.session.fenced
+
+
+def test_a_hit_that_the_lane_gives_back_sets_the_fence() -> None:
+    bench = unfenced()
+    bench.send(HIT)
+    bench.session.lane_returned(bench.lane.calls.pop())
+    assert bench.up() == in_place()
+    assert bench.session.fenced
+
+
+def test_hits_by_lane_leave_the_fence_alone() -> None:
+    bench = unfenced()
+    for fenced in (False, True):
+        bench.session.fenced = fenced
+        bench.send(HIT, bulks(b"RL.PEEK", b"k", b"10", b"60"))
+        assert bench.settle() == FIVE * 2
+        assert bench.session.fenced == fenced  # it is the lane that lifts it
+
+
+def test_what_waits_for_the_lane_has_not_written_yet() -> None:
+    bench = unfenced()
+    bench.send(HIT, bulks(b"DEL", b"k"))
+    assert not bench.session.fenced
+    bench.settle()
+    assert bench.up() == bulks(b"DEL", b"k")
+    assert bench.session.fenced
+
+
+# -- while the lane sends some calls again ---------------------------------------------------------
+
+
+def test_while_calls_are_mended_no_hit_follows_them() -> None:
+    bench = probed()
+    bench.send(numbered(b"1"), numbered(b"2"))
+    first, second = bench.lane.calls
+    bench.lane.calls.clear()
+    bench.session.mending = True
+    assert bench.send(numbered(b"3"), numbered(b"4")) == b""
+    assert bench.session.wait == sn.WAIT_LANE_EMPTY
+    bench.session.lane_answered(first, FIVE)
+    bench.session.resume()
+    assert bench.lane.calls == []
+    assert bench.session.mending
+    bench.session.lane_answered(second, FIVE)
+    bench.session.resume()
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"3"), r.bulk(b"4")]
+    assert not bench.session.mending
+    assert bench.down() == FIVE * 2
+    assert bench.settle() == FIVE * 2
+    assert bench.up() == b""
+
+
+def test_who_is_told_of_it_with_nothing_on_its_way_goes_on() -> None:
+    bench = probed()
+    bench.session.mending = True
+    assert bench.send(numbered(b"1"), numbered(b"2")) == b""
+    assert len(bench.lane.calls) == 2
+    assert not bench.session.mending
+    assert bench.settle() == FIVE * 2
+
+
+def test_what_is_full_while_it_is_mended_waits_for_all() -> None:
+    bench = probed()
+    for number in range(sn.MAX_ON_LANE + 5):
+        bench.session.receive(numbered(b"%d" % number))
+    calls = bench.lane.calls[:]
+    assert len(calls) == sn.MAX_ON_LANE
+    bench.lane.calls.clear()
+    bench.session.mending = True
+    for call in calls[:-1]:
+        bench.session.lane_answered(call, FIVE)
+        bench.session.resume()
+        assert bench.lane.calls == []
+    bench.session.lane_answered(calls[-1], FIVE)
+    bench.session.resume()
+    assert len(bench.lane.calls) == 5
+    assert bench.down() == FIVE * sn.MAX_ON_LANE
+
+
+def test_other_commands_wait_for_what_is_mended_too() -> None:
+    bench = probed()
+    bench.send(numbered(b"1"))
+    bench.session.mending = True
+    assert bench.send(numbered(b"2"), PING, numbered(b"3")) == b""
+    assert bench.settle() == FIVE
+    assert bench.up() == in_place(b"2") + PING + in_place(b"3")
+    assert bench.answer(FIVE + PONG + FIVE) == FIVE + PONG + FIVE
+
+
+# -- replies that a lane knows ---------------------------------------------------------------------
+
+DENIED = r.five(1, 10, 0, 42, 60)
+
+
+def test_a_known_reply_is_passed_on_at_once() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    assert bench.send(numbered(b"full")) == b""
+    assert bench.lane.calls == []
+    assert bench.down() == DENIED
+    assert not bench.session.outstanding()
+    assert not bench.session.fenced
+
+
+def test_a_known_reply_keeps_its_place_behind_unknown_ones() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    bench.send(numbered(b"1"), numbered(b"full"), numbered(b"2"), numbered(b"full"))
+    assert bench.down() == b""
+    first, second = bench.lane.calls
+    bench.session.lane_answered(second, FIVE)
+    assert bench.down() == b""
+    bench.session.lane_answered(first, r.five(0, 10, 1, -1, 60))
+    assert bench.down() == r.five(0, 10, 1, -1, 60) + DENIED + FIVE + DENIED
+    assert not bench.session.outstanding()
+
+
+def test_known_replies_and_wrong_hits_in_one_chunk() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    full = numbered(b"full")
+    bench.send(full + WRONG_HIT + full + numbered(b"1") + WRONG_HIT + full)
+    assert bench.down() == DENIED + ARITY + DENIED
+    assert bench.settle() == FIVE + ARITY + DENIED
+
+
+def test_any_number_of_known_replies_goes_at_once() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    many = 3 * sn.MAX_ON_LANE + 1
+    bench.send(numbered(b"full") * many)
+    assert bench.down() == DENIED * many
+    assert not bench.session.outstanding()
+    assert bench.session.held() == 0
+    assert bench.send(PING) == PING
+
+
+def test_known_replies_behind_unknown_ones_take_room() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    bench.send(numbered(b"1") + numbered(b"full") * 2 * sn.MAX_ON_LANE)
+    assert bench.session.wait == sn.WAIT_LANE
+    assert bench.down() == b""
+    assert bench.settle() == FIVE + DENIED * 2 * sn.MAX_ON_LANE
+    assert not bench.session.outstanding()
+
+
+def test_a_known_reply_waits_for_the_end_of_a_push() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    bench.send(numbered(b"1"))
+    assert bench.answer(PUSH[:9]) == PUSH[:9]
+    bench.send(numbered(b"full"))
+    assert bench.settle() == b""
+    bench.send(numbered(b"full"))
+    assert bench.down() == b""
+    assert bench.answer(PUSH[9:]) == PUSH[9:] + FIVE + DENIED * 2
+
+
+def test_what_no_lane_was_asked_is_no_write_that_wait_speaks_of() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    wait = bulks(b"WAIT", b"1", b"0")
+    bench.send(numbered(b"full"))
+    assert bench.send(wait) == wait
+    bench.answer(b":0\r\n")
+    bench.send(numbered(b"full") + numbered(b"1"))
+    bench.settle()
+    assert bench.send(wait) == WAIT_0_0 + wait
+
+
+def test_known_replies_behind_what_a_lane_gives_back() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    bench.send(numbered(b"1") + numbered(b"full") + numbered(b"2"))
+    for call in bench.lane.calls:
+        bench.session.lane_returned(call)
+    assert bench.up() == in_place(b"1") + in_place(b"2")
+    other = r.five(0, 10, 1, -1, 60)
+    assert bench.answer(FIVE + other) == FIVE + DENIED + other
+
+
+def test_a_client_that_ends_with_known_replies() -> None:
+    bench = unfenced(KnowingLane(full=DENIED))
+    bench.send(numbered(b"full"))
+    bench.session.receive_eof()
+    assert bench.session.wants_eof
+    bench = unfenced(KnowingLane(full=DENIED))
+    bench.send(numbered(b"1"), numbered(b"full"))
+    bench.session.receive_eof()
+    assert not bench.session.wants_eof
+    assert bench.settle() == FIVE + DENIED
+    assert bench.session.wants_eof
