@@ -114,7 +114,9 @@ def test_refusals_are_remembered_with_all_rights_and_hits_served_without(
         assert raw.ask("RL.HIT", "limit:r", 1, 60) == [0, 1, 0, -1, 60]
         admin.ask("CONFIG", "RESETSTAT")
         for _ in range(50):
-            assert raw.ask("RL.HIT", "limit:r", 1, 60)[:3] == [1, 1, 0]
+            found = raw.ask("RL.HIT", "limit:r", 1, 60)
+            assert isinstance(found, list)
+            assert found[:3] == [1, 1, 0]
         stats = str(admin.ask("INFO", "commandstats"))
         match = re.search(r"cmdstat_evalsha:calls=(\d+)", stats)
         assert match is not None

@@ -1,0 +1,1384 @@
+"""The denial cache against real servers: what is answered without asking is what Redis would say.
+
+A refusal is trusted for as long as nothing can have changed it. The tests try to make it wrong:
+
+- Own writes: whatever a client changes, its own next hit is judged by what it made of the key. The
+  lane passes a relay here, which holds back what Redis says to it: the reply to the write is
+  readable long before the word that the key was touched, and only the session itself can know.
+- Foreign writes: once the lane was heard of after them, they are known.
+- What Redis tells nobody (SWAPDB, rights, clocks, cut lines, a demoted server) is over in a second.
+- A walk at random over few keys, by three clients of two proxies and one without any, one command
+  at a time, each hit between two looks of Redis' own.
+- Many clients at once, judged by the server's own record.
+
+RLPROXY_DENIALS_SECONDS makes the walk longer, RLPROXY_DENIALS_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from proxy import scripts
+from proxy.grammar import Grammar, Rule
+from proxy.limiters import ALGORITHMS
+from tests import harness
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import by_lane_of, client_list, lane_commands, lanes
+from tests.integration.test_exact import Monitor
+
+Word = bytes | str | int
+Words = tuple[Word, ...]
+
+MOST_S: Final = 1.0  # an entry lives no longer
+SLOW_S: Final = 0.3  # by how much a busy machine may be late
+OLD: Final = 1_000_000_000_000_000  # a stamp of 2001
+KEY: Final = "k"
+RULE: Final = (1, 3600)  # its next hit is admitted by a change of the key, or not at all
+ADMITTED: Final = [0, 1, 0, -1, 3600]
+DENIALS: Final = str(1 << 16)
+
+
+# -- the relay ------------------------------------------------------------------------------------
+
+
+class Relay:
+    """A port before a server's, which can hold back what the server says to lanes."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._holding = False
+        self._held: list[tuple[socket.socket, bytes]] = []
+        self._socks: list[socket.socket] = []
+        self._start(self._accept)
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=work, args=args, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                upstream = socket.create_connection(("127.0.0.1", self._server.port))
+                for sock in (client, upstream):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._socks += [client, upstream]
+                self._start(self._pump, client, upstream)
+
+    def _pump(self, client: socket.socket, upstream: socket.socket) -> None:
+        try:
+            first = client.recv(1 << 16)
+            upstream.sendall(first)
+            self._start(self._answers, upstream, client, b"rlproxy-lane" in first)
+            while data := client.recv(1 << 16):
+                upstream.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _shut(upstream)
+
+    def _answers(self, upstream: socket.socket, client: socket.socket, lane: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := upstream.recv(1 << 16):
+                with self._lock:
+                    if lane and self._holding:
+                        self._held.append((client, data))
+                    else:
+                        client.sendall(data)
+        _shut(client)
+
+    def hold(self) -> None:
+        """From here on nothing is passed to lanes."""
+        with self._lock:
+            self._holding = True
+
+    def held(self) -> bytes:
+        """What is held back."""
+        with self._lock:
+            return b"".join(data for _, data in self._held)
+
+    def let(self, count: int) -> None:
+        """Pass the first `count` bytes of it."""
+        with self._lock:
+            sock, data = self._held[0]
+            sock.sendall(data[:count])
+            self._held[0] = (sock, data[count:])
+
+    def let_go(self) -> None:
+        """Pass all of it, and hold back nothing more."""
+        with self._lock:
+            self._holding = False
+            for sock, data in self._held:
+                with contextlib.suppress(OSError):
+                    sock.sendall(data)
+            self._held.clear()
+
+    def close(self) -> None:
+        """End it and all that runs through it."""
+        for sock in (self._listener, *self._socks):
+            _shut(sock)
+            sock.close()
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Parts:
+    """A server, the relay before it, a proxy before that, and a connection without any."""
+
+    server: RedisServer
+    relay: Relay
+    proxy: Proxy
+    admin: Raw
+
+    def asked(self) -> int:
+        """How many calls of scripts the server has run."""
+        return calls(self.admin)
+
+    def heard(self, raw: Raw) -> None:
+        """Return when `raw`'s lane has heard all that Redis said to it before now."""
+        reply = raw.ask("RL.HIT", "heard", 1_000_000, 3600)
+        assert isinstance(reply, list) and reply[0] == 0, reply
+
+
+def calls(admin: Raw) -> int:
+    """How many calls of scripts the server has run."""
+    text = admin.ask("INFO", "commandstats")
+    assert isinstance(text, bytes)
+    return sum(int(n) for n in re.findall(rb"cmdstat_eval(?:sha)?(?:_ro)?:calls=(\d+)", text))
+
+
+@contextlib.contextmanager
+def parts_of(server: RedisServer, *args: str) -> Iterator[Parts]:
+    """A relay and a proxy before `server`."""
+    relay = Relay(server)
+    try:
+        with (
+            harness.proxy(f"redis://127.0.0.1:{relay.port}", *args) as proxy,
+            server.raw() as admin,
+        ):
+            yield Parts(server, relay, proxy, admin)
+    finally:
+        relay.close()
+
+
+@pytest.fixture(scope="module")
+def module_parts(module_server: RedisServer) -> Iterator[Parts]:
+    with parts_of(module_server) as made:
+        yield made
+
+
+@pytest.fixture
+def parts(module_parts: Parts) -> Iterator[Parts]:
+    """The module's parts, the server empty."""
+    module_parts.admin.ask("FLUSHALL")
+    yield module_parts
+    module_parts.relay.let_go()
+
+
+@pytest.fixture
+def own_parts(own_server: RedisServer) -> Iterator[Parts]:
+    with parts_of(own_server) as made:
+        yield made
+
+
+def remember(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
+    """Say `hit` until its refusal is told without asking the server; that refusal."""
+    found: list[list[int]] = []
+
+    def told() -> bool:
+        before = parts.asked()
+        reply = raw.ask(*hit)
+        assert isinstance(reply, list), reply
+        if reply[0] == 0 or parts.asked() > before:
+            return False
+        found.append(reply)
+        return True
+
+    wait_until(told, f"{hit} is remembered")
+    return found[0]
+
+
+# -- own writes -----------------------------------------------------------------------------------
+
+# What makes room on KEY; `spare` holds a limiter with room, and so does the dump DUMP.
+DUMP: Final = "<a dump>"
+ROOM: Final[dict[str, list[Words]]] = {
+    "DEL": [("DEL", KEY)],
+    "UNLINK": [("UNLINK", "nothing", KEY)],
+    "RL.RESET": [("RL.RESET", KEY)],
+    "PEXPIRE": [("PEXPIRE", KEY, 0)],
+    "EXPIREAT": [("EXPIREAT", KEY, 1)],
+    "RENAME": [("RENAME", KEY, "elsewhere")],
+    "RENAME over it": [("RENAME", "spare", KEY)],
+    "COPY": [("COPY", "spare", KEY, "REPLACE")],
+    "RESTORE": [("RESTORE", KEY, 0, DUMP, "REPLACE")],
+    "LPOP": [("LPOP", KEY)],
+    "LSET": [("LSET", KEY, 0, OLD)],
+    "BLPOP": [("BLPOP", KEY, 1)],
+    "RPOPLPUSH": [("RPOPLPUSH", KEY, "elsewhere")],
+    "SORT": [("SORT", "nothing", "STORE", KEY)],
+    "MOVE": [("MOVE", KEY, 5)],
+    "FLUSHDB": [("FLUSHDB",)],
+    "FLUSHALL": [("FLUSHALL", "ASYNC")],
+    "SET and DEL": [("SET", KEY, "x"), ("DEL", KEY)],
+    "EVAL": [("EVAL", "return redis.call('del', KEYS[1])", 1, KEY)],
+    "EVAL of no keys": [("EVAL", f"return redis.call('lset', '{KEY}', 0, '{OLD}')", 0)],
+    "MULTI": [("MULTI",), ("DEL", KEY), ("EXEC",)],
+    "MULTI, RL.REFUND": [("MULTI",), ("RL.REFUND", KEY, *RULE, 1), ("EXEC",)],
+    "from another database": [
+        *(("SELECT", 5), ("RPUSH", "spare", OLD), ("COPY", "spare", KEY, "DB", 0, "REPLACE")),
+        ("SELECT", 0),
+    ],
+    "lower case": [("del", KEY)],
+    "unknown to the proxy": [("DEBUG", "JMAP"), ("DEL", KEY)],
+}
+
+
+def prepare(parts: Parts, raw: Raw) -> dict[str, bytes]:
+    """A remembered refusal of KEY, and what ROOM needs."""
+    admin = parts.admin
+    admin.ask("DEL", KEY, "spare", "elsewhere")
+    admin.ask("RPUSH", "spare", OLD)
+    dump = admin.ask("DUMP", "spare")
+    assert isinstance(dump, bytes)
+    remember(parts, raw, "RL.HIT", KEY, *RULE)
+    return {DUMP: dump}
+
+
+def room_on(name: str, values: dict[str, bytes]) -> list[Words]:
+    """The commands of ROOM called `name`."""
+    return [tuple(values.get(str(word), word) for word in words) for words in ROOM[name]]
+
+
+def write_and_hit(parts: Parts, raw: Raw, name: str) -> None:
+    """Nothing is heard of the write but its own reply, and the next hit knows."""
+    writes = room_on(name, prepare(parts, raw))
+    parts.relay.hold()
+    for words in writes:
+        assert not isinstance(raw.ask(*words), ReplyError)
+    before = parts.asked()
+    raw.send(command("RL.HIT", KEY, *RULE))
+    wait_until(lambda: parts.asked() > before, "the server is asked", 5)
+    parts.relay.let_go()
+    assert raw.reply() == ADMITTED
+
+
+@pytest.mark.parametrize("name", [name for name in ROOM if name != "unknown to the proxy"])
+def test_a_client_s_own_write_holds_for_its_next_hit(parts: Parts, name: str) -> None:
+    with parts.proxy.raw() as raw:
+        write_and_hit(parts, raw, name)
+
+
+def test_so_does_its_own_write_on_a_shared_connection(own_server: RedisServer) -> None:
+    with parts_of(own_server, "--share", "yes") as parts, parts.proxy.raw() as raw:
+
+        def shared() -> bool:
+            raw.ask("SET", "x", 1)
+            rows = [row for row in client_list(own_server) if row["name"] == "rlproxy-share"]
+            return "set" in [row["cmd"] for row in rows]
+
+        wait_until(shared, "commands travel on a shared connection")
+        for name in ("DEL", "UNLINK", "PEXPIRE", "RENAME", "RENAME over it", "LSET"):
+            write_and_hit(parts, raw, name)
+            rows = [row for row in client_list(own_server) if row["name"] == "rlproxy-share"]
+            assert str(ROOM[name][0][0]).lower() in [row["cmd"] for row in rows]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "piece by piece"])
+@pytest.mark.parametrize("name", ROOM)
+def test_a_write_and_a_hit_at_once(parts: Parts, name: str, apart: bool) -> None:
+    with parts.proxy.raw() as raw:
+        writes = room_on(name, prepare(parts, raw))
+        pieces = [command(*words) for words in [*writes, ("RL.HIT", KEY, *RULE)]]
+        for piece in pieces if apart else [b"".join(pieces)]:
+            raw.send(piece)
+        assert [raw.reply() for _ in pieces][-1] == ADMITTED
+
+
+@pytest.mark.parametrize("hit", [("RL.REFUND", KEY, *RULE, 1), ("RL.HIT", KEY, 1, 3600, "COST", 1)])
+def test_what_else_goes_by_lane_ends_it(parts: Parts, hit: Words) -> None:
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        for who in (raw, other):
+            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            by_lane_of(parts.server, other, "warm", parts.admin)
+            before = parts.asked()
+            who.ask(*hit)  # (the second one is refused, but who knows)
+            reply = raw.ask("RL.HIT", KEY, *RULE)
+            assert isinstance(reply, list) and reply[0] == (hit[0] == "RL.HIT")
+            assert parts.asked() == before + 2
+
+
+def test_a_refund_that_is_sent_again_ends_what_was_opened_before_it(parts: Parts) -> None:
+    """Its script is missing for a moment; that of the hits around it is not."""
+    admin, relay = parts.admin, parts.relay
+    hit = command("RL.HIT", KEY, *RULE)
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        for who in (raw, other):
+            by_lane_of(parts.server, who, "warm", admin)
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+        relay.hold()
+        raw.send(hit)  # which will mark the key
+        wait_until(relay.held, "it is answered")
+        first = len(relay.held())
+        admin.ask("SCRIPT", "FLUSH")
+        other.send(command("RL.REFUND", KEY, *RULE, 1))
+        wait_until(lambda: b"-NOSCRIPT" in relay.held(), "there is no script")
+        admin.ask("SCRIPT", "LOAD", SCRIPTS["sliding_window_log"].source)
+        relay.let(first)
+        raw.reply()
+        before = parts.asked()
+        raw.send(hit)  # which opens an entry
+        wait_until(lambda: parts.asked() > before, "it is opened")
+        relay.let_go()
+        assert other.reply() == [0, 1, 1, -1, 0]
+        assert other.ask("RL.HIT", KEY, *RULE) == ADMITTED
+
+
+def test_a_hit_that_is_sent_again_opens_nothing(parts: Parts) -> None:
+    """The server would not tell when its key is touched."""
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        by_lane_of(parts.server, raw, "warm", parts.admin)
+        by_lane_of(parts.server, other, "warm", parts.admin)
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+        told = raw.ask("RL.HIT", KEY, *RULE)  # which marks the key
+        parts.admin.ask("SCRIPT", "FLUSH")
+        assert raw.ask("RL.HIT", KEY, *RULE) == told == [1, 1, 0, 3600, 3600]
+        parts.admin.ask("DEL", KEY)
+        parts.heard(other)
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+
+
+def test_own_writes_cost_the_rest_nothing(parts: Parts) -> None:
+    """After the first answer by lane a client is served from memory again."""
+    with parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        remember(parts, raw, "RL.HIT", "other", *RULE)
+        assert raw.ask("DEL", KEY) == 1
+        before = parts.asked()
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+        for _ in range(20):
+            told = raw.ask("RL.HIT", "other", *RULE)
+            assert isinstance(told, list) and told[0] == 1
+        assert raw.ask("GET", "nothing") is None  # which changes nothing
+        raw.ask("RL.HIT", "other", *RULE)
+        assert parts.asked() == before + 1
+
+
+# -- foreign writes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ROOM)
+def test_a_foreign_write_is_known_once_the_lane_was_heard(parts: Parts, name: str) -> None:
+    ours = any(str(word).startswith("RL.") for words in ROOM[name] for word in words)
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(parts.proxy.raw())
+        other = stack.enter_context(parts.proxy.raw())
+        by_lane_of(parts.server, other, "warm", parts.admin)
+        stranger = stack.enter_context(parts.proxy.raw() if ours else parts.server.raw())
+        writes = room_on(name, prepare(parts, raw))
+        parts.relay.hold()
+        for words in writes:
+            stranger.ask(*words)
+        told = raw.ask("RL.HIT", KEY, *RULE)
+        assert isinstance(told, list) and told[0] == 1  # (nobody has said a word yet)
+        parts.relay.let_go()
+        parts.heard(other)
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+
+
+def test_what_leaves_by_itself_is_known(parts: Parts) -> None:
+    """A shortened TTL counts, and so does a server that forgets what it was to tell."""
+    admin = parts.admin
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        by_lane_of(parts.server, other, "warm", admin)
+        for milliseconds in (1, 20, 80):
+            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            admin.ask("PEXPIRE", KEY, milliseconds)
+            parts.heard(other)
+            gone: object = 0
+            while raw.ask("RL.HIT", KEY, *RULE) != ADMITTED:
+                assert not gone
+                gone = not admin.ask("EXISTS", KEY)
+
+
+def test_what_the_server_does_not_keep_track_of_any_more_is_forgotten(parts: Parts) -> None:
+    """Its table is full, mostly while it runs a command of the lane's own."""
+    admin = parts.admin
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        by_lane_of(parts.server, other, "warm", admin)
+        by_lane_of(parts.server, raw, "warm", admin)
+        try:
+            admin.ask("CONFIG", "SET", "tracking-table-max-keys", 1)
+            for turn in range(10):
+                keys = [f"{turn}:{n}" for n in range(4)]
+                for key in keys:
+                    for _ in range(4):
+                        raw.ask("RL.HIT", key, *RULE)
+                parts.heard(other)
+                admin.ask("DEL", *keys)
+                parts.heard(other)
+                for key in keys:
+                    assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
+        finally:
+            admin.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
+
+
+def test_what_the_server_evicts_is_forgotten(parts: Parts) -> None:
+    """For the lane's own hits on other keys."""
+    admin = parts.admin
+    memory = admin.ask("INFO", "memory")
+    assert isinstance(memory, bytes)
+    used = re.search(rb"used_memory:(\d+)", memory)
+    assert used
+    keys = [f"evicted:{n}" for n in range(100)]
+    try:
+        admin.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        admin.ask("CONFIG", "SET", "maxmemory", int(used[1]) + 300_000)
+        with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+            by_lane_of(parts.server, raw, "warm", admin)
+            by_lane_of(parts.server, other, "warm", admin)
+            gone = 0
+            for turn in itertools.count():
+                raw.send(b"".join(command("RL.HIT", key, *RULE) * 4 for key in keys))
+                for _ in range(4 * len(keys)):
+                    raw.reply()
+                for n in range(300):
+                    other.ask("RL.HIT", f"{turn}:{n}:" + 400 * "x", *RULE)
+                held = [admin.ask("EXISTS", key) for key in keys]
+                parts.heard(other)
+                for key in (key for key, exists in zip(keys, held, strict=True) if not exists):
+                    gone += 1
+                    assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
+                if gone > 50:
+                    break
+                assert turn < 100
+    finally:
+        admin.ask("CONFIG", "SET", "maxmemory", 0)
+        admin.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+def test_a_late_answer_opens_nothing(parts: Parts) -> None:
+    """What Redis said is counted from the sending: when it is heard it may be over."""
+    admin, hit = parts.admin, ("RL.HIT", KEY, 1, 300, "MS")
+    with parts.proxy.raw() as raw:
+        by_lane_of(parts.server, raw, "warm", admin)
+        parts.heard(raw)
+        reply = raw.ask(*hit)
+        assert isinstance(reply, list) and reply[0] == 0
+        admin.ask("PERSIST", KEY)  # or its expiry would be told
+        raw.ask(*hit)  # which marks it
+        parts.relay.hold()
+        before = parts.asked()
+        raw.send(command(*hit))
+        wait_until(lambda: parts.asked() > before, "it is judged")
+        wait_until(lambda: look(admin, hit)[0] == 0, "there is room")
+        parts.relay.let_go()
+        late = raw.reply()
+        assert isinstance(late, list) and late[0] == 1
+        reply = raw.ask(*hit)
+        assert isinstance(reply, list) and reply[0] == 0
+
+
+def test_a_lost_lane_takes_what_it_promised_along(parts: Parts) -> None:
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        by_lane_of(parts.server, other, "warm", parts.admin)
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        began = time.monotonic()
+        parts.relay.hold()
+        parts.admin.ask("DEL", KEY)
+        for row in lanes(parts.server, parts.admin):
+            parts.admin.ask("CLIENT", "KILL", "ID", row["id"])
+        other.ask("RL.HIT", "warm", 1_000_000, 3600)  # answered once the proxy knows
+        parts.relay.let_go()
+        by_lane_of(parts.server, other, "warm", parts.admin)
+        assert time.monotonic() - began < MOST_S, "too slow to prove anything"
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+
+
+# -- what Redis tells nobody: a second at most ----------------------------------------------------
+
+
+def within_a_second(
+    raw: Raw, right: Callable[[object], bool], hit: Words = ("RL.HIT", KEY, *RULE)
+) -> None:
+    """Say `hit` until the reply is right."""
+    wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MOST_S + SLOW_S)
+
+
+def is_error(start: str) -> Callable[[object], bool]:
+    return lambda reply: str(reply).startswith(start)
+
+
+def test_swapped_databases(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        parts.admin.ask("SWAPDB", 0, 7)
+        within_a_second(raw, lambda reply: reply == ADMITTED)
+
+
+def test_own_swapped_databases(parts: Parts) -> None:
+    """Who swaps them knows at once, of the key it hits next, and then everybody does."""
+    hit = ("RL.HIT", KEY, 2, 3600)
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        remember(parts, raw, *hit)
+        assert raw.ask("SWAPDB", 0, 7) == "OK"
+        assert raw.ask(*hit) == [0, 2, 1, -1, 3600]
+        by_lane_of(parts.server, other, "warm", parts.admin)
+        assert other.ask(*hit) == [0, 2, 0, -1, 3600]
+
+
+def test_rights_taken_and_given(parts: Parts) -> None:
+    admin, more = parts.admin, ["~*", "&*", "+@all"]
+    assert admin.ask("ACL", "SETUSER", "app", "reset", "on", ">pw", *more) == "OK"
+    with parts.proxy.raw() as raw:
+        assert raw.ask("AUTH", "app", "pw") == "OK"
+        for taken, given in (("-evalsha -eval", "+evalsha +eval"), ("resetkeys ~x", "~*")):
+            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            assert admin.ask("ACL", "SETUSER", "app", *taken.split()) == "OK"
+            within_a_second(raw, is_error("NOPERM"))
+            assert admin.ask("ACL", "SETUSER", "app", *given.split()) == "OK"
+            reply = raw.ask("RL.HIT", KEY, *RULE)  # an error is never remembered
+            assert isinstance(reply, list) and reply[0] == 1
+        admin.ask("ACL", "DELUSER", "app")
+        assert raw.closes()
+
+
+def test_a_demoted_server(parts: Parts) -> None:
+    """Its data is that of its new primary, who has never heard of the key."""
+    admin = parts.admin
+    engine, at_once = parts.server.engine, ("--repl-diskless-sync-delay", "0")
+    with harness.server(engine, *at_once) as primary, parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        try:
+            assert admin.ask("REPLICAOF", "127.0.0.1", primary.port) == "OK"
+
+            def emptied() -> bool:
+                reply = raw.ask("RL.HIT", KEY, *RULE)  # so that there is always an entry
+                assert (
+                    isinstance(reply, list) or "READONLY" in str(reply) or "LOADING" in str(reply)
+                )
+                return admin.ask("DBSIZE") == 0
+
+            wait_until(emptied, "it has its primary's data")
+            within_a_second(raw, is_error("READONLY"))
+        finally:
+            admin.ask("REPLICAOF", "NO", "ONE")
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+
+
+def told_until(raw: Raw, asked: Callable[[float], bool]) -> float:
+    """Hit KEY until there is no answer, and the server was `asked` (given the silence in seconds);
+    after how long that was.
+    """
+    began = time.monotonic()
+    while True:
+        sent = time.monotonic()
+        raw.send(command("RL.HIT", KEY, *RULE))
+        while not select.select([raw.sock], [], [], 0.01)[0]:
+            if asked(time.monotonic() - sent):
+                return sent - began
+            assert time.monotonic() - began < DEADLINE_S
+        reply = raw.reply()
+        assert isinstance(reply, list) and reply[0] == 1
+
+
+def test_a_line_that_is_cut_without_a_word(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        parts.relay.hold()
+        parts.admin.ask("DEL", KEY)
+        before = parts.asked()
+        assert told_until(raw, lambda _: parts.asked() > before) < MOST_S + SLOW_S
+        parts.relay.let_go()
+        assert raw.reply() == ADMITTED
+
+
+def test_a_server_that_stands_still(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        os.kill(parts.server.pid, signal.SIGSTOP)
+        try:
+            assert told_until(raw, lambda silent_s: silent_s > SLOW_S) < MOST_S + SLOW_S
+        finally:
+            os.kill(parts.server.pid, signal.SIGCONT)
+        reply = raw.reply()
+        assert isinstance(reply, list) and reply[0] == 1
+
+
+CLOCK: Final = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long *step;
+__attribute__((constructor)) static void look(void) {
+    step = mmap(0, sizeof *step, PROT_READ, MAP_SHARED, open(getenv("CLOCK_STEP"), O_RDONLY), 0);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int failed = syscall(SYS_clock_gettime, clock, now);
+    if (step && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *step;
+    return failed;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *now) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (now) *now = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+@pytest.fixture
+def clocked(engine: str, tmp_path: Path) -> Iterator[tuple[Parts, Callable[[int], None]]]:
+    """Parts whose server has a clock of its own, and what steps it by seconds."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to make a clock that can be stepped")
+    source, library, by = (tmp_path / name for name in ("clock.c", "clock.so", "step"))
+    source.write_text(CLOCK)
+    built = subprocess.run([compiler, "-shared", "-fPIC", "-O", "-o", library, source])
+    if built.returncode:
+        pytest.skip("no library can be made here")
+
+    def step(seconds: int) -> None:
+        with by.open("r+b") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
+    by.write_bytes(bytes(8))
+    started = tmp_path / "server"
+    executable = harness.engines()[engine]
+    started.write_text(f'#!/bin/sh\nLD_PRELOAD={library} CLOCK_STEP={by} exec {executable} "$@"\n')
+    started.chmod(0o755)
+    server = RedisServer(engine, str(started)).start()
+    try:
+        with parts_of(server) as parts:
+            step(1000)
+            if not any(server_time(parts.admin) > time.time() + 500 for _ in range(100)):
+                pytest.skip("the server does not ask the library for the time")
+            step(0)
+            yield parts, step
+    finally:
+        server.close()
+
+
+def server_time(raw: Raw) -> int:
+    found = raw.ask("TIME")
+    assert isinstance(found, list)
+    return int(found[0])
+
+
+def test_a_clock_that_is_stepped(clocked: tuple[Parts, Callable[[int], None]]) -> None:
+    parts, step = clocked
+    with parts.proxy.raw() as raw:
+        for algorithm in NAMES:
+            hit = ("RL.HIT", f"{KEY}{algorithm}", *RULE, "ALGO", algorithm)
+            look = ("RL.PEEK", *hit[1:])
+            step(0)
+            remember(parts, raw, *hit)
+            step(-600)  # what is held lies ahead now: it is refused for longer than it was told
+
+            def as_long(hit: Words = hit, look: Words = look) -> bool:
+                told, true = (raw.ask(*words) for words in (hit, look))
+                assert isinstance(told, list) and isinstance(true, list)
+                return bool(told[3] >= true[3])
+
+            wait_until(as_long, f"{algorithm}: the right time", MOST_S + SLOW_S)
+            step(0)
+            remember(parts, raw, *hit)
+            step(2 * 3600)
+            within_a_second(raw, lambda reply: isinstance(reply, list) and reply[0] == 0, hit)
+
+
+# -- nobody gets another's ------------------------------------------------------------------------
+
+
+def test_an_entry_is_of_one_user_database_key_and_rule(parts: Parts) -> None:
+    admin, warm = parts.admin, ("RL.HIT", "warm", 1_000_000, 3600)
+    admin.ask("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~warm", "+@all")
+    admin.ask("ACL", "SETUSER", "rich", "reset", "on", ">pw", "~*", "+@all")
+    with contextlib.ExitStack() as stack:
+        raw, other, poor, rich, far = (stack.enter_context(parts.proxy.raw()) for _ in range(5))
+        assert poor.ask("AUTH", "poor", "pw") == rich.ask("AUTH", "rich", "pw") == "OK"
+        assert far.ask("SELECT", 5) == "OK"
+        for each in (raw, other, poor, rich, far):
+            by_lane_of(parts.server, each, "warm", admin)
+        told = remember(parts, raw, "RL.HIT", KEY, *RULE)
+        before = parts.asked()
+        assert other.ask("RL.HIT", KEY, *RULE) == told  # the same in everything
+        assert parts.asked() == before
+        assert str(poor.ask("RL.HIT", KEY, *RULE)).startswith("NOPERM")
+        assert rich.ask("RL.HIT", KEY, *RULE) == told
+        assert parts.asked() >= before + 1
+        assert far.ask("RL.HIT", KEY, *RULE) == ADMITTED
+        for key in (KEY.upper(), KEY + " ", "", KEY + KEY, f" {KEY}", f"${len(KEY)}\r\n{KEY}"):
+            assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
+        for rule in ((2, 3600), (1, 3600, "COST", 0), (1, 3600, "ALGO", "LOG", "MS")):
+            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            before = parts.asked()
+            raw.ask("RL.HIT", KEY, *rule)
+            raw.ask("RL.PEEK", KEY, *RULE)
+            assert parts.asked() == before + 2
+            admin.ask("DEL", KEY)
+            parts.heard(other)
+        # and on one connection
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        assert raw.ask("SELECT", 5) == "OK"
+        far.ask("DEL", KEY)
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+        assert raw.ask("SELECT", 0) == raw.ask("AUTH", "poor", "pw") == "OK"
+        assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("NOPERM")
+        by_lane_of(parts.server, raw, "warm", admin)
+        assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("NOPERM")
+        assert raw.ask(*warm) is not None
+        admin.ask("ACL", "DELUSER", "poor", "rich")
+
+
+def test_a_key_of_another_sort_is_told(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        assert raw.ask("SET", KEY, "x") == "OK"
+        assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("WRONGTYPE")
+
+
+# -- what it tells --------------------------------------------------------------------------------
+
+SCRIPTS: Final = scripts.load()
+GRAMMAR: Final = Grammar(SCRIPTS)
+NAMES: Final = [name.decode() for name in ALGORITHMS]
+UNITS: Final = {"MS": 1000}
+
+
+def rule_of(words: Words) -> Rule:
+    """The rule of a hit."""
+    name, *args = (word if isinstance(word, bytes) else str(word).encode() for word in words)
+    found = GRAMMAR.rule(name + b" " + b" ".join(args[1:]), name, args)
+    assert not found.error, words
+    return found
+
+
+def look(direct: Raw, words: Words) -> list[int]:
+    """What the server itself would answer the hit `words`; times in microseconds."""
+    asked = rule_of(words).look()
+    assert asked.script is not None and asked.limiter is not None
+    source = asked.script.source + b" "  # a script of its own: the proxies' may be missing
+    found = direct.ask("EVAL", source, 1, words[1], *asked.limiter.argv())
+    assert isinstance(found, list), (words, found)
+    return found[:5]
+
+
+class Judge:
+    """Says whether the reply to a hit is what Redis said, or would have said."""
+
+    def __init__(self, direct: Raw) -> None:
+        self._direct = direct
+        self._slowest_us: float = 0.0  # the longest that a hit was under way
+        self.hits = 0
+        self.refused = 0
+
+    def hit(self, raw: Raw, words: Words, sure: bool = True) -> tuple[list[int], str]:
+        """The reply to the hit `words`, and what is wrong with it: if `sure`, all that was ever
+        done to the key is known, to `raw`'s proxy too.
+        """
+        before = look(self._direct, words)
+        began = time.monotonic()
+        reply = raw.ask(*words)
+        took_us = (time.monotonic() - began) * 1e6
+        self._slowest_us = max(self._slowest_us, took_us)
+        after = look(self._direct, words)
+        if not isinstance(reply, list):
+            return [], str(reply)
+        self.hits += 1
+        self.refused += reply[0]
+        wrong = ""
+        if sure and reply[0] == 1:
+            wrong = self._wrong(reply, before, after, rule_of(words).unit_us)
+        return reply, wrong and f"{words} got {reply}, {wrong}: {before} before, {after} after"
+
+    def _wrong(self, reply: list[int], before: list[int], after: list[int], unit: int) -> str:
+        if before[0] == 0:
+            return "though there was room"
+        if after[0] == 0:
+            return ""  # it has come meanwhile
+        if reply[1:3] not in (before[1:3], after[1:3]):
+            return "which is another limit or remaining"
+        if reply[3] < 1:
+            return "which is no time to wait"
+        late_us = 1000 + self._slowest_us
+        for told, first, last in zip(reply[3:], before[3:], after[3:], strict=True):
+            if told * unit < last:
+                return "too early"
+            if (told - 1) * unit >= max(first, last + late_us) + late_us:
+                return "too late"
+        return ""
+
+
+def cases(algorithm: str) -> list[Words]:
+    """Hits of one algorithm with all that may be remembered."""
+    limiter = ALGORITHMS[algorithm.encode()]
+    words: list[Words] = [(1, "0.7"), (2, 1200, "MS"), (1, "0.4", "PENALTY", "0.9"), (1, "2.2")]
+    if b"BURST" in limiter.options:
+        words += [(2, 1100, "MS", "BURST", 3), (3, "1.5", "BURST", 1, "PENALTY", "0.6")]
+    if b"GAP" in limiter.options:
+        words += [(5, 2000, "GAP", 700, "MS"), (3, "1.5", "GAP", "0.6", "PENALTY", "0.8")]
+        words += [(3, "1.6", "AND", 1, "0.6"), (1, 600, "AND", 2, 1500, "MS", "AND", 9, 9000)]
+    made: list[Words] = [
+        ("RL.HIT", f"{algorithm}:{index}", *rule, "ALGO", algorithm)
+        for index, rule in enumerate(words)
+    ]
+    if algorithm == "GCRA":
+        made += [("RL.THROTTLE", "throttle", 1, 2, 1), ("CL.THROTTLE", "throttle:cl", 0, 1, 1)]
+    return made
+
+
+def test_what_it_tells_ages_as_redis_says(parts: Parts) -> None:
+    """Every sort of hit in turn, again and again, each told what Redis would tell at that moment;
+    and who waits as told is admitted.
+    """
+    hits = [hit for name in NAMES for hit in cases(name)]
+    waits: dict[Words, float] = {}  # until when each was told to wait
+    admitted: dict[Words, int] = dict.fromkeys(hits, 0)
+    judge = Judge(parts.admin)
+    with parts.proxy.raw() as raw, parts.server.raw() as stats:
+        by_lane_of(parts.server, raw, "warm", parts.admin)
+        before = lane_commands(parts.server, stats)
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            for hit in hits:
+                sent = time.monotonic()
+                reply, wrong = judge.hit(raw, hit)
+                assert not wrong
+                if reply[0] == 0:
+                    admitted[hit] += 1
+                    waits[hit] = 0
+                    continue
+                assert sent <= (waits.get(hit) or sent), f"{hit} got {reply}, and had waited"
+                at = time.monotonic() + reply[3] * rule_of(hit).unit_us / 1e6
+                waits[hit] = min(waits.get(hit) or at, at)
+        asked = lane_commands(parts.server, stats) - before
+    assert min(admitted.values()) >= 1 and sum(admitted.values()) > 2 * len(hits)
+    print(f"{judge.hits} hits, {judge.refused} refused, the server asked for {asked}")
+    assert asked < judge.hits / 2
+
+
+def test_a_refusal_that_counts_is_never_remembered(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        by_lane_of(parts.server, raw, "warm", parts.admin)
+        hits: list[Words] = [
+            *(("RL.HIT", name, *RULE, "STRICT", "ALGO", name) for name in ("LOG", "ZLOG", "FIXED")),
+            *(("RL.HIT", name * 2, 3, 3600, "COST", 2, "ALGO", name) for name in NAMES),
+        ]
+        for hit in [*hits, ("RL.HIT", "far", 1, 3600, "WAIT", "0.001")]:
+            before = parts.asked()
+            for _ in range(8):
+                raw.ask(*hit)
+            assert parts.asked() >= before + 8
+
+
+# -- how many -------------------------------------------------------------------------------------
+
+
+def test_it_saves_calls(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        before = parts.asked()
+        began = time.monotonic()
+        raw.send(command("RL.HIT", KEY, *RULE) * 5000)
+        for _ in range(5000):
+            reply = raw.reply()
+            assert isinstance(reply, list) and reply[0] == 1
+        took = time.monotonic() - began
+        assert parts.asked() <= before + 64 * (1 + took / MOST_S)  # 64 may be under way at once
+
+
+def test_none_is_none(own_server: RedisServer) -> None:
+    with parts_of(own_server, "--denial-cache", "0") as parts, parts.proxy.raw() as raw:
+        before = parts.asked()
+        for _ in range(50):
+            raw.ask("RL.HIT", KEY, *RULE)
+        assert parts.asked() == before + 50
+        assert all("t" not in row["flags"] for row in lanes(own_server, parts.admin))
+
+
+def test_two_of_many_are_right(own_server: RedisServer) -> None:
+    chance = random.Random(2)
+    with parts_of(own_server, "--denial-cache", "2") as parts, parts.proxy.raw() as raw:
+        by_lane_of(own_server, raw, "warm", parts.admin)
+        judge = Judge(parts.admin)
+        for _ in range(600):
+            key = f"few:{int(chance.paretovariate(0.7)) % 30}"
+            for _ in range(chance.choice((1, 1, 5))):
+                _, wrong = judge.hit(raw, ("RL.HIT", key, 1, "0.3"))
+                assert not wrong
+            if chance.random() < 0.1:
+                raw.ask("DEL", key)
+        remember(parts, raw, "RL.HIT", "a", *RULE)
+        remember(parts, raw, "RL.HIT", "b", *RULE)
+        before = parts.asked()
+        for _ in range(20):
+            raw.ask("RL.HIT", "a", *RULE)
+            raw.ask("RL.HIT", "b", *RULE)
+        assert parts.asked() <= before + 2
+        for n in range(20):  # who is of use stays, whoever passes by
+            raw.ask("RL.HIT", f"once:{n}", *RULE)
+            raw.ask("RL.HIT", f"once:{n}", *RULE)
+            raw.ask("RL.HIT", "a", *RULE)
+        assert parts.asked() <= before + 40 + 6
+
+
+MB: Final = 1 << 20
+
+
+def grown_by(
+    server: RedisServer, proxy: Proxy, hits: Callable[[int], Words], count: int, times: int
+) -> int:
+    """By how many bytes the proxy grows as `count` hits are said `times` times each."""
+    with proxy.raw() as raw, server.raw() as admin:
+        by_lane_of(server, raw, "warm", admin)
+        raw.send(command("RL.HIT", "warm", 1_000_000, 3600) * 300)
+        for _ in range(300):
+            raw.reply()
+        before = proxy.memory()
+        for first in range(0, count, 100):
+            block = [command(*hits(n)) * times for n in range(first, min(first + 100, count))]
+            raw.send(b"".join(block))
+            for _ in range(times * len(block)):
+                assert isinstance(raw.reply(), list)
+        return proxy.memory() - before
+
+
+FILL: Final = """
+local now = redis.call('TIME')
+if redis.replicate_commands then redis.replicate_commands() end
+for n = 0, tonumber(ARGV[1]) - 1 do
+  redis.call('RPUSH', ARGV[2] .. n, ('%d%06d'):format(now[1], now[2]))
+end
+"""
+
+
+@pytest.mark.heavy
+def test_two_hundred_thousand_refused_keys(own_server: RedisServer) -> None:
+    """Two entries cost nothing, 10,000 at most 1 kB each, whatever else is refused."""
+    count = 200_000
+    with own_server.raw() as admin:
+        admin.ask("EVAL", FILL, 0, count, "m:")
+    grown = []
+    for cache in (2, 10_000):
+        with harness.proxy(own_server, "--denial-cache", str(cache)) as proxy:
+            grown.append(
+                grown_by(own_server, proxy, lambda n: ("RL.HIT", f"m:{n}", *RULE), count, 1)
+            )
+    print(f"with 2 entries {grown[0] / MB:.1f} MB, with 10,000 {grown[1] / MB:.1f} MB")
+    assert grown[0] < 2 * MB
+    assert grown[1] < 2 * MB + 10_000 * 1000
+
+
+@pytest.mark.parametrize("sort", ["long keys", "rules of their own"])
+def test_what_is_remembered_is_small(own_server: RedisServer, sort: str) -> None:
+    """Also what could be made to cost more than anything else."""
+
+    def hit(n: int) -> Words:
+        if sort == "long keys":
+            return ("RL.HIT", f"{n}:" + 60_000 * "x", *RULE)
+        return ("RL.HIT", n, 1, 3600 + n, "ALGO", "ZLOG")
+
+    count = 400 if sort == "long keys" else 12_000
+    grown = []
+    for cache in ("0", DENIALS):
+        with harness.proxy(own_server, "--denial-cache", cache) as proxy:
+            grown.append(grown_by(own_server, proxy, hit, count, 3))
+        with own_server.raw() as admin:
+            admin.ask("FLUSHALL")
+    print(f"{sort}: {grown[0] / MB:.1f} MB without the cache, {grown[1] / MB:.1f} MB with it")
+    assert grown[1] < grown[0] + 4 * MB + 1000 * count
+
+
+# -- a walk at random -----------------------------------------------------------------------------
+
+SECONDS: Final = float(os.environ.get("RLPROXY_DENIALS_SECONDS", "4"))
+SEED: Final = os.environ.get("RLPROXY_DENIALS_SEED")
+KEYS: Final = ("w0", "w1", "w2", "w3")
+GONE: Final = [("DEL", 0), ("UNLINK", 0), ("RL.RESET", 0), ("FLUSHDB",), ("EXPIRE", 0, -1)]
+
+
+def walk_rules(algorithm: str) -> list[Words]:
+    """What is said of each of KEYS by those who know it; others say the others' rules."""
+    options = ALGORITHMS[algorithm.encode()].options
+    more: Words = ("BURST", 2) if b"BURST" in options else ()
+    if b"AND" in options:
+        more = ("AND", 2, "1.1", "GAP", "0.01")
+    named = ("ALGO", algorithm)
+    return [
+        (1, 3600, *named),
+        (2, 250, "MS", *named),
+        (1, "0.05", "PENALTY", "0.15", *named),
+        (3, 2, *more, *named),
+    ]
+
+
+class Walk:
+    """Three clients of two proxies and one without any, over KEYS; one command at a time.
+
+    `unsure` are those to whom something may be news still; a hit of somebody else's on their lane
+    tells them.
+    """
+
+    def __init__(
+        self, server: RedisServer, proxies: list[Proxy], direct: Raw, stack: contextlib.ExitStack
+    ) -> None:
+        self._server = server
+        self._direct = direct
+        self._clients = [stack.enter_context(proxies[n].raw()) for n in (0, 0, 1)]
+        self._probes = [stack.enter_context(proxies[n].raw()) for n in (0, 0, 1)]
+        self._probes[1] = self._probes[0]
+        self.judge = Judge(direct)
+        self._unsure: set[int] = set()
+        self._loose_until = 0.0
+        self._dumps: list[bytes] = []
+        self.story: list[str] = []
+        self.strict = 0  # hits that nothing excuses
+        self.lost = 0
+        self.cuts = 0
+
+    def run(self, seed: int, seconds: float) -> None:
+        """Walk; fails with what was done."""
+        self._chance = chance = random.Random(seed)
+        self._algorithm = NAMES[seed % len(NAMES)]
+        self._rules = walk_rules(self._algorithm)
+        self.story = [f"RLPROXY_DENIALS_SEED={seed} ({self._server.engine}, {self._algorithm})"]
+        self._direct.ask("FLUSHALL")
+        self._dumps.clear()
+        self._unsure = {0, 1, 2}
+        steps = [self._hammer] * 55 + [self._change] * 25 + [self._at_once] * 8 + [self._keep] * 4
+        steps += [self._stray] * 5 + [self._cut] + [self._forget] * 2
+        if SECONDS > 10 and chance.random() < 0.1:
+            steps.append(self._swap)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            chance.choice(steps)()
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _hammer(self) -> None:
+        who, key = self._chance.randrange(3), self._chance.randrange(4)
+        for _ in range(self._chance.choice((1, 2, 4, 6))):
+            self._hit(who, key, key)
+
+    def _stray(self) -> None:
+        """By a rule that is another key's."""
+        who, key = self._chance.randrange(3), self._chance.randrange(4)
+        self._hit(who, key, self._chance.randrange(4))
+        self._hit(who, key, key)
+
+    def _change(self) -> None:
+        """Somebody writes, and hits (or somebody else does)."""
+        chance = self._chance
+        key, who = chance.randrange(4), chance.randrange(5)
+        writer = self._clients[who] if who < 3 else self._direct
+        for words in self._write(key, who < 3):
+            self._say(who, writer, words)
+        self._news(who)
+        for _ in range(chance.choice((1, 1, 3))):
+            self._hit(who if who < 3 and chance.random() < 0.7 else chance.randrange(3), key, key)
+
+    def _at_once(self) -> None:
+        """A key is removed and hit in one piece, or without a look at what the removal brings."""
+        chance = self._chance
+        who, key = chance.randrange(3), chance.randrange(4)
+        hit = ("RL.HIT", KEYS[key], *self._rules[key])
+        name, *args = chance.choice(GONE)
+        write: Words = (name, *(KEYS[key] if arg == 0 else arg for arg in args))
+        many: list[Words] = [write, hit]
+        if chance.random() < 0.3:
+            many = [("MULTI",), write, hit, ("EXEC",)]
+        elif chance.random() < 0.3:
+            many = [hit, hit, write, hit, hit]
+        raw = self._clients[who]
+        self.story.append(f"{who} at once: {many}")
+        pieces = [command(*words) for words in many]
+        for piece in pieces if chance.random() < 0.5 else [b"".join(pieces)]:
+            raw.send(piece)
+        found = [raw.reply() for _ in many]
+        reply = found[-1]
+        if many[0] == ("MULTI",):
+            assert isinstance(reply, list), self._tell(f"{found}")
+            reply = reply[-1]
+        elif len(many) == 5:
+            reply = found[3]
+        if not self._excused(reply):
+            assert isinstance(reply, list) and reply[0] == 0, self._tell(f"{found}")
+            self.strict += 1
+        self._news(who)
+
+    def _keep(self) -> None:
+        """A state of now, to come back to."""
+        dump = self._direct.ask("DUMP", self._chance.choice(KEYS))
+        if isinstance(dump, bytes):
+            self._dumps = [*self._dumps[-5:], dump]
+
+    def _cut(self) -> None:
+        self.story.append("the lanes are cut")
+        self.cuts += 1
+        for row in lanes(self._server, self._direct):
+            self._direct.ask("CLIENT", "KILL", "ID", row["id"])
+
+    def _forget(self) -> None:
+        """The server forgets scripts, or what it was to tell."""
+        if self._chance.random() < 0.5:
+            self._direct.ask("SCRIPT", "FLUSH")
+        else:
+            most = self._chance.choice((1, 2, 1_000_000))
+            self._direct.ask("CONFIG", "SET", "tracking-table-max-keys", most)
+
+    def _swap(self) -> None:
+        who = self._chance.randrange(5)
+        self._say(who, self._clients[who] if who < 3 else self._direct, ("SWAPDB", 0, 1))
+        self._loose_until = time.monotonic() + MOST_S + 0.05
+        self._news(who)
+
+    # -- writes -----------------------------------------------------------------------------------
+
+    def _write(self, number: int, by_proxy: bool) -> list[Words]:
+        """Commands that may change a key, or all."""
+        chance = self._chance
+        key, other = KEYS[number], chance.choice(KEYS)
+        soon = chance.choice((0, 1, 5, 30, 200))
+        plain: list[list[Words]] = [
+            [("DEL", key)],
+            [("UNLINK", other, key)],
+            [("PEXPIRE", key, soon)],
+            [("PERSIST", key)],
+            [("RENAME", other, key)],
+            [("RENAME", key, other)],
+            [("RENAMENX", other, key)],
+            [("COPY", other, key, "REPLACE")],
+            [("FLUSHDB",)],
+            [("FLUSHALL", chance.choice(("SYNC", "ASYNC")))],
+            [("SET", key, "x", "PX", 20), ("DEL", key)],
+            [("EVAL", "return redis.call('DEL', KEYS[1])", 1, key)],
+            [("EVAL", f"return redis.call('RENAME', '{other}', '{key}')", 0)],
+            [("SELECT", 1), ("COPY", other, key, "DB", 0, "REPLACE"), ("SELECT", 0)],
+            [("MOVE", key, 1)],
+            [("SELECT", 1), ("MOVE", key, 0), ("SELECT", 0)],
+            [("GETEX", key, "PX", soon or 1)],
+            [("GETDEL", key)],
+            [("LPOP", key)],
+            [("LTRIM", key, 1, -1)],
+            [("ZPOPMIN", key)],
+        ]
+        if self._dumps:
+            dump = chance.choice(self._dumps)
+            plain += [[("RESTORE", key, ttl, dump, "REPLACE")] for ttl in (0, 0, 40, 5000)]
+        if by_proxy:
+            refund, rule = ("RL.REFUND", key), self._rules[number]
+            named: Words = tuple(w for w in rule if w not in ("PENALTY", "0.15", "GAP", "0.01"))
+            plain += [[("RL.RESET", key)]]
+            plain += [[(*refund, *named[:2], count, *named[2:])] for count in (1, 1, 2)]
+        found = chance.choice(plain)
+        if chance.random() < 0.15 and found[0][0] != "SELECT":
+            return [("MULTI",), *found, ("EXEC",)]
+        return found
+
+    def _say(self, who: int, raw: Raw, words: Words) -> None:
+        reply = raw.ask(*words)
+        self.story.append(f"{who} {words} got {reply!r}")
+        self._excused(reply)
+
+    # -- hits -------------------------------------------------------------------------------------
+
+    def _hit(self, who: int, key: int, rule: int) -> None:
+        sure = time.monotonic() > self._loose_until
+        if who in self._unsure:
+            if self._chance.random() < 0.75:
+                reply = self._probes[who].ask("RL.HIT", "probe", 1_000_000, 3600)
+                if not self._excused(reply):
+                    assert isinstance(reply, list) and reply[0] == 0, self._tell(str(reply))
+                self._unsure -= {0, 1} if who < 2 else {2}
+            else:
+                sure = False
+        words: Words = ("RL.HIT", KEYS[key], *self._rules[rule])
+        reply, wrong = self.judge.hit(self._clients[who], words, sure)
+        self.story.append(f"{who} {words} got {reply}{'' if sure else ' (unsure)'}")
+        if not reply and self._excused(wrong):
+            return
+        assert not wrong, self._tell(wrong)
+        self.strict += sure
+        if reply[0] == 0 or "PENALTY" in words or key != rule:
+            self._unsure |= {0, 1, 2} - {who}
+
+    def _news(self, who: int) -> None:
+        """Something was written by `who`, who knows it."""
+        self._unsure = {0, 1, 2} - {who}
+
+    def _excused(self, reply: object) -> bool:
+        """Whether it is the error of a lane that was cut."""
+        if str(reply).startswith("UPSTREAMDOWN"):
+            self.lost += 1
+            return True
+        return False
+
+    def _tell(self, wrong: str) -> str:
+        return "\n".join([self.story[0], *self.story[-30:], wrong])
+
+
+def test_a_walk(module_server: RedisServer) -> None:
+    first = int(SEED) if SEED else random.randrange(1 << 30)
+    each_s = max(0.5, min(3, SECONDS / len(NAMES)))
+    seeds = itertools.repeat(first) if SEED else itertools.count(first)
+    with contextlib.ExitStack() as stack:
+        proxies = [
+            stack.enter_context(
+                harness.proxy(module_server, "--private-refresh", "86400", "--share", share)
+            )
+            for share in ("no", "yes")
+        ]
+        direct = stack.enter_context(module_server.raw())
+        walk = Walk(module_server, proxies, direct, stack)
+        direct.ask("CONFIG", "RESETSTAT")
+        try:
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                walk.run(next(seeds), each_s)
+        finally:
+            direct.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
+        asked = lane_commands(module_server, direct)
+    judge = walk.judge
+    print(
+        f"{module_server.engine}: {judge.hits} hits, {walk.strict} of them strict, {judge.refused}"
+        f" refused, lanes asked {asked} times, {walk.cuts} cuts lost {walk.lost}"
+    )
+    assert walk.strict > judge.hits / 2
+    assert asked < 0.85 * judge.hits, "next to nothing was remembered"
+    assert walk.lost <= 4 * walk.cuts
+
+
+# -- many at once ---------------------------------------------------------------------------------
+
+
+class Hammer(threading.Thread):
+    """Hits the keys `many:<n>` in turn, one after another; notes when each was refused."""
+
+    def __init__(self, proxy: Proxy, number: int, most: int, end: float) -> None:
+        super().__init__()
+        self._raw = proxy.raw()
+        self._number = number
+        self._most = most
+        self._end = end
+        self.refused: list[tuple[int, float, float]] = []  # key, sent, received
+        self.admitted = 0
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        chance = random.Random(self._number)
+        while time.time() < self._end:
+            key = chance.randrange(MANY)
+            sent = time.time()
+            reply = self._raw.ask("RL.HIT", f"many:{key}", self._most, 3600)
+            if not isinstance(reply, list):
+                self.problems.append(str(reply))
+            elif reply[0]:
+                self.refused.append((key, sent, time.time()))
+            else:
+                self.admitted += 1
+            time.sleep(0.001)  # so that room lasts for long, and who doesn't see it is seen
+        self._raw.close()
+
+
+MANY: Final = 4
+LINE: Final = re.compile(rb"\+(\d+\.\d{6}) \[\d+ ([^\]]+)\] \"(\w+)\" \"many:(\d)\"")
+
+
+def test_many_at_once(own_server: RedisServer) -> None:
+    """Two proxies, six clients, and one that removes the keys. By MONITOR's word of what was
+    admitted and removed it is known when a key was full; whoever was refused must have asked then,
+    or a moment later.
+    """
+    most, moment_s, seconds = 300, 0.15, 4.0
+    with contextlib.ExitStack() as stack:
+        proxies = [stack.enter_context(harness.proxy(own_server)) for _ in range(2)]
+        direct = stack.enter_context(own_server.raw())
+        monitor = Monitor(own_server)
+        end = time.time() + seconds
+        hammers = [Hammer(proxies[n % 3 // 2], n, most, end) for n in range(6)]
+        for hammer in hammers:
+            hammer.start()
+        chance = random.Random(1)
+        while time.time() < end:
+            name = f"many:{chance.randrange(MANY)}"
+
+            def full_or_over(name: str = name) -> bool:
+                return direct.ask("LLEN", name) == most or time.time() > end
+
+            wait_until(full_or_over, f"{name} is full")
+            for _ in range(chance.randrange(100, 300)):  # so that many are told so
+                direct.ask("PING")
+            direct.ask("DEL", name)
+        for hammer in hammers:
+            hammer.join(DEADLINE_S)
+        lines = monitor.lines(own_server)
+    assert [text for hammer in hammers for text in hammer.problems] == []
+    # per key: since when it was full, and until when
+    full: list[list[tuple[float, float]]] = [[] for _ in range(MANY)]
+    held, since, admitted = [0] * MANY, [0.0] * MANY, 0
+    for line in lines:
+        found = LINE.match(line)
+        if found is None or found[3] not in (b"RPUSH", b"DEL"):
+            continue
+        at, key = float(found[1]), int(found[4])
+        if found[3] == b"DEL":
+            if held[key] == most:
+                full[key].append((since[key], at))
+            held[key] = 0
+            continue
+        held[key] += 1
+        admitted += 1
+        assert held[key] <= most
+        since[key] = at
+    for key in range(MANY):
+        full[key].append((since[key] if held[key] == most else 1e12, 1e12))
+    refused = [row for hammer in hammers for row in hammer.refused]
+    assert admitted == sum(hammer.admitted for hammer in hammers)
+    removed = sum(len(times) - 1 for times in full)
+    print(f"{admitted} admitted, {len(refused)} refused, {removed} times removed while full")
+    for key, sent, received in refused:
+        times = full[key]
+        last = bisect.bisect_right(times, (received + 0.005, 0.0)) - 1
+        assert last >= 0 and times[last][1] >= sent - moment_s, (
+            f"many:{key} was refused at {sent:.3f}, {sent - times[last][1]:.3f} s after its removal"
+        )
+    assert removed >= 5 and len(refused) > 500
