@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -705,24 +706,31 @@ def server_time(raw: Raw) -> int:
 
 def test_a_clock_that_is_stepped(clocked: tuple[Parts, Callable[[int], None]]) -> None:
     parts, step = clocked
+    hits: list[Words] = [("RL.HIT", name, *RULE, "ALGO", name) for name in NAMES]
     with parts.proxy.raw() as raw:
-        for algorithm in NAMES:
-            hit = ("RL.HIT", f"{KEY}{algorithm}", *RULE, "ALGO", algorithm)
-            look = ("RL.PEEK", *hit[1:])
-            step(0)
-            remember(parts, raw, *hit)
-            step(-600)  # what is held lies ahead now: it is refused for longer than it was told
 
-            def as_long(hit: Words = hit, look: Words = look) -> bool:
-                told, true = (raw.ask(*words) for words in (hit, look))
-                assert isinstance(told, list) and isinstance(true, list)
-                return bool(told[3] >= true[3])
-
-            wait_until(as_long, f"{algorithm}: the right time", MOST_S + SLOW_S)
+        def steps(seconds: int, right: Callable[[Words], bool]) -> None:
             step(0)
-            remember(parts, raw, *hit)
-            step(2 * 3600)
-            within_a_second(raw, lambda reply: isinstance(reply, list) and reply[0] == 0, hit)
+            for hit in hits:
+                remember(parts, raw, *hit)
+            step(seconds)
+            end = time.monotonic() + MOST_S + SLOW_S
+            for hit in hits:
+                left_s = end - time.monotonic()
+                wait_until(partial(right, hit), f"{hit} is answered right", left_s)
+
+        def told_enough(hit: Words) -> bool:
+            told, true = raw.ask(*hit), raw.ask("RL.PEEK", *hit[1:])
+            assert isinstance(told, list) and isinstance(true, list)
+            return bool(told[3] >= true[3])
+
+        def admitted(hit: Words) -> bool:
+            told = raw.ask(*hit)
+            assert isinstance(told, list)
+            return bool(told[0] == 0)
+
+        steps(-600, told_enough)  # what is held lies ahead: it is refused for longer than was told
+        steps(2 * 3600, admitted)
 
 
 # -- nobody gets another's ------------------------------------------------------------------------
@@ -1017,7 +1025,7 @@ def test_what_is_remembered_is_small(own_server: RedisServer, sort: str) -> None
             return ("RL.HIT", f"{n}:" + 60_000 * "x", *RULE)
         return ("RL.HIT", n, 1, 3600 + n, "ALGO", "ZLOG")
 
-    count = 400 if sort == "long keys" else 12_000
+    count = 600 if sort == "long keys" else 12_000
     grown = []
     for cache in ("0", DENIALS):
         with harness.proxy(own_server, "--denial-cache", cache) as proxy:
@@ -1025,7 +1033,7 @@ def test_what_is_remembered_is_small(own_server: RedisServer, sort: str) -> None
         with own_server.raw() as admin:
             admin.ask("FLUSHALL")
     print(f"{sort}: {grown[0] / MB:.1f} MB without the cache, {grown[1] / MB:.1f} MB with it")
-    assert grown[1] < grown[0] + 4 * MB + 1000 * count
+    assert grown[1] < grown[0] + 12 * MB + 1000 * count  # (what is under way takes megabytes)
 
 
 # -- a walk at random -----------------------------------------------------------------------------

@@ -1058,7 +1058,7 @@ class Traffic:
         bench.answer(WELCOME + OK)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(TRAFFIC)
 def test_whatever_happens_nobody_is_told_what_redis_would_not_say(
     steps: list[tuple[str, bytes, int, int]],
@@ -1123,7 +1123,7 @@ ORDERS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ORDERS)
 def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) -> None:
     """Whenever Redis forgets its scripts, and however it answers: each hit is counted once."""
