@@ -44,7 +44,7 @@ IDLE_S: Final = 60.0  # a lane without calls for so long is closed
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 1.0
 
-# (Not NOLOOP: Redis 7 and Valkey 9 then tell nothing of what they evict while the lane's calls run.)
+# (Not NOLOOP: Redis 7 and Valkey 9 then don't tell what they evict while the lane's calls run.)
 _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 _TELL_ME: Final = replies.bulks(
     b"CLIENT", b"CACHING", b"YES"
