@@ -288,8 +288,8 @@ class RequestFramer:
                     return self._pause(header, left + 1, end - self.start)
                 args.append(pos - self.start)
                 args.append(pos + length - self.start)
-                if data[end - 2] != _CR or data[end - 1] != _LF:
-                    self.lenient = True
+            if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
+                self.lenient = True
             pos = end
         if pos > size:
             if whole:

@@ -1,0 +1,1301 @@
+"""--share: ordinary commands on shared connections are answered as on a connection of their own,
+byte for byte, and no client ever gets what is another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from proxy import commands as c
+from tests import harness
+from tests.conformance.compare import _VARIES, rewritten
+from tests.conformance.test_cluster import cluster_node
+from tests.conformance.test_routing_support import Gate, Pipe, gated, password, rounds
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+SHARE = ("--share", "yes")
+LARGE = 65536  # bytes of a reply that a shared connection does not carry on
+ONE = sorted(harness.engines())[-1:]  # for what takes seconds, and is the same for all
+Words = tuple[bytes | str | int, ...]
+
+
+class ClosedError(Exception):
+    """The peer has closed."""
+
+
+def frame(raw: Raw) -> bytes:
+    """The next reply, as it came."""
+    line = raw.line()
+    if not line.endswith(b"\r\n"):
+        raise ClosedError(line)
+    kind, size = line[:1], line[1:-2]
+    if kind in b"$=!" and size != b"-1":
+        data = raw.exactly(int(size) + 2)
+        if len(data) < int(size) + 2:
+            raise ClosedError
+        return line + data
+    if kind in b"*~>%|" and size != b"-1":
+        count = int(size) * (2 if kind in b"%|" else 1) + (kind == b"|")
+        return line + b"".join(frame(raw) for _ in range(count))
+    return line
+
+
+def told(raw: Raw, *words: bytes | str | int) -> bytes:
+    """One command's reply, as it came."""
+    raw.send(command(*words))
+    return frame(raw)
+
+
+def text(raw: Raw, *words: bytes | str | int) -> str:
+    """The same of a bulk, as text."""
+    answer = raw.ask(*words)
+    assert isinstance(answer, bytes), answer
+    return answer.decode()
+
+
+def connections(look: Raw) -> dict[int, dict[str, str]]:
+    """CLIENT LIST, by id."""
+    rows = [
+        dict(part.partition("=")[::2] for part in line.split())
+        for line in text(look, "CLIENT", "LIST").splitlines()
+    ]
+    return {int(row["id"]): row for row in rows}
+
+
+def private_id(client: Raw) -> int:
+    """The id of the client's own connection; its latest command there is CLIENT then."""
+    answer = client.ask("CLIENT", "ID")
+    assert isinstance(answer, int), answer
+    return answer
+
+
+def by_lane(client: Raw, look: Raw, *words: bytes | str | int) -> bool:
+    """Whether this command of `client` travels on a shared connection."""
+    own = private_id(client)
+    told(client, *words)
+    return connections(look)[own]["cmd"].startswith("client")
+
+
+def shares(client: Raw, look: Raw) -> bool:
+    """Whether what `client` reads and writes now does (neither changes anything)."""
+    return by_lane(client, look, "GETBIT", "warm", 0) and by_lane(client, look, "PERSIST", "warm")
+
+
+def join(client: Raw, look: Raw) -> Raw:
+    """Return when it does."""
+    wait_until(lambda: shares(client, look), "ordinary commands are shared")
+    return client
+
+
+def lanes(look: Raw) -> list[int]:
+    """The ids of the shared connections."""
+    return [number for number, row in connections(look).items() if row["name"] == "rlproxy-share"]
+
+
+def cut_lanes(look: Raw) -> None:
+    for number in lanes(look):
+        look.ask("CLIENT", "KILL", "ID", number)
+
+
+def calls(look: Raw, name: str) -> int:
+    """How often the server has run the command `name`."""
+    found = re.search(rf"cmdstat_{name}:calls=(\d+)", text(look, "INFO", "commandstats"))
+    return int(found[1]) if found else 0
+
+
+class Pair:
+    """A server and a proxy that shares, with a connection to look."""
+
+    def __init__(self, server: RedisServer, proxy: Proxy) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.look = server.raw()
+
+    @contextlib.contextmanager
+    def clients(self, count: int, protocol: int = 2) -> Iterator[list[Raw]]:
+        """Clients whose ordinary commands are shared."""
+        with contextlib.ExitStack() as stack:
+            made = [stack.enter_context(self.proxy.raw()) for _ in range(count)]
+            for client in made:
+                if protocol == 3:
+                    client.ask("HELLO", 3)
+                join(client, self.look)
+            yield made
+
+    @contextlib.contextmanager
+    def client(self, protocol: int = 2) -> Iterator[Raw]:
+        with self.clients(1, protocol) as (one,):
+            yield one
+
+
+@pytest.fixture(scope="module")
+def module_pair(module_server: RedisServer) -> Iterator[Pair]:
+    with harness.proxy(module_server, *SHARE) as proxy:
+        made = Pair(module_server, proxy)
+        yield made
+        made.look.close()
+
+
+@pytest.fixture
+def pair(module_pair: Pair) -> Pair:
+    """It, in front of an empty server."""
+    module_pair.look.ask("FLUSHALL")
+    return module_pair
+
+
+# -- the same bytes --------------------------------------------------------------------------------
+
+# A command that finds something, of each that may be shared.
+SAMPLES: dict[str, str] = {
+    "APPEND": "s abc",
+    "BITCOUNT": "s 0 -1",
+    "BITPOS": "s 1",
+    "DECR": "n",
+    "DECRBY": "n 7",
+    "DEL": "gone1 gone2",
+    "ECHO": "x",
+    "EXISTS": "s s none",
+    "EXPIRE": "l 1000 NX",
+    "EXPIREAT": "l 99999999999",
+    "EXPIRETIME": "e",
+    "GEOADD": "g 13.361389 38.115556 b",
+    "GEODIST": "g a a",
+    "GEOHASH": "g a none",
+    "GEOPOS": "g a none",
+    "GEOSEARCH": "g FROMMEMBER a BYRADIUS 1 km WITHDIST WITHCOORD",
+    "GET": "s",
+    "GETBIT": "s 3",
+    "GETRANGE": "s 1 2",
+    "HDEL": "h f9 f2",
+    "HEXISTS": "h f1",
+    "HEXPIRETIME": "h FIELDS 1 f1",
+    "HGET": "h f1",
+    "HGETALL": "h",
+    "HINCRBY": "h n 3",
+    "HINCRBYFLOAT": "h n 1.5",
+    "HKEYS": "h",
+    "HLEN": "h",
+    "HMGET": "h f1 none",
+    "HMSET": "h f5 5 f6 6",
+    "HPEXPIRETIME": "h FIELDS 1 f1",
+    "HPTTL": "h FIELDS 1 f1",
+    "HSCAN": "h 0",
+    "HSET": "h f7 7 f1 1",
+    "HSETNX": "h f8 8",
+    "HSTRLEN": "h f1",
+    "HTTL": "h FIELDS 1 f1",
+    "HVALS": "h",
+    "INCR": "n",
+    "INCRBY": "n 5",
+    "INCRBYFLOAT": "f 0.25",
+    "LINDEX": "l 1",
+    "LINSERT": "l BEFORE b x",
+    "LLEN": "l",
+    "LPOS": "l b COUNT 0",
+    "LPUSH": "l 1 2",
+    "LPUSHX": "none 1",
+    "LRANGE": "l 0 -1",
+    "LREM": "l 1 a",
+    "LSET": "l 0 z",
+    "LTRIM": "l 0 5",
+    "MGET": "s none l",
+    "MSET": "m1 1 m2 2",
+    "MSETNX": "m1 1 m3 3",
+    "PERSIST": "e",
+    "PEXPIRE": "absent 1000",
+    "PEXPIREAT": "l 99999999999999",
+    "PEXPIRETIME": "e",
+    "PFADD": "p a b c",
+    "PFCOUNT": "p",
+    "PSETEX": "m1 1000000 x",
+    "PTTL": "s",
+    "RENAME": "m1 m4",
+    "RENAMENX": "m4 m2",
+    "RPUSH": "l 8 9",
+    "RPUSHX": "l 7",
+    "SADD": "t 7 8",
+    "SCARD": "t",
+    "SDIFF": "t u",
+    "SET": "s value KEEPTTL",
+    "SETBIT": "s 9 1",
+    "SETEX": "m5 1000 x",
+    "SETNX": "s x",
+    "SETRANGE": "s 2 xyz",
+    "SINTER": "t u",
+    "SINTERCARD": "2 t u",
+    "SISMEMBER": "t 1",
+    "SMEMBERS": "t",
+    "SMISMEMBER": "t 1 99",
+    "SMOVE": "t u 1",
+    "SREM": "t 2 99",
+    "SSCAN": "t 0",
+    "STRLEN": "s",
+    "SUBSTR": "s 0 1",
+    "SUNION": "t u",
+    "TIME": "",
+    "TOUCH": "s none",
+    "TTL": "s",
+    "TYPE": "z",
+    "UNLINK": "gone3",
+    "XACK": "x grp 1-1",
+    "XADD": "x 5-5 a b",
+    "XDEL": "x 1-1",
+    "XLEN": "x",
+    "XRANGE": "x - +",
+    "XREVRANGE": "x + - COUNT 1",
+    "XTRIM": "x MAXLEN 5",
+    "ZADD": "z INCR 1.5 a",
+    "ZCARD": "z",
+    "ZCOUNT": "z -inf +inf",
+    "ZINCRBY": "z 2.5 a",
+    "ZLEXCOUNT": "z - +",
+    "ZMSCORE": "z a none",
+    "ZRANGE": "z 0 -1 WITHSCORES",
+    "ZRANGEBYLEX": "z - +",
+    "ZRANGEBYSCORE": "z -inf +inf WITHSCORES",
+    "ZRANK": "z b",
+    "ZREM": "z none",
+    "ZREMRANGEBYLEX": "z [x [y",
+    "ZREMRANGEBYRANK": "z 50 60",
+    "ZREMRANGEBYSCORE": "z 1000 2000",
+    "ZREVRANGE": "z 0 -1 WITHSCORES",
+    "ZREVRANGEBYLEX": "z + -",
+    "ZREVRANGEBYSCORE": "z +inf -inf",
+    "ZREVRANK": "z b",
+    "ZSCAN": "z 0",
+    "ZSCORE": "z b",
+}
+READS = frozenset(c.SHARED_READS.decode().split())
+WRITES = frozenset(c.SHARED_WRITES.decode().split())
+VARIES = ("TIME",)  # with every call
+
+SETUP: tuple[str, ...] = (
+    "SET s value",
+    "SET n 10",
+    "SET f 1.5",
+    "HSET h f1 1 f2 2 f3 3 n 1",
+    "RPUSH l a b c b a",
+    "SADD t 1 2 3",
+    "SADD u 3 4",
+    "ZADD z 1 a 2.5 b +inf c",
+    "GEOADD g 13.361389 38.115556 a",
+    "XADD x 1-1 a b",
+    "XADD x 2-1 c d",
+    "XGROUP CREATE x grp 0",
+    "PFADD p x",
+    "SET e x",
+    "PEXPIREAT e 99999999999999",
+)
+
+
+def sample(name: str) -> list[str]:
+    return [name, *SAMPLES[name].split()]
+
+
+def prepare(look: Raw) -> None:
+    look.ask("FLUSHALL")
+    for line in SETUP:
+        answer = look.ask(*line.split())
+        assert not isinstance(answer, Exception), (line, answer)
+
+
+def test_all_that_may_be_shared_has_a_sample() -> None:
+    assert set(SAMPLES) >= READS | WRITES
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_each_command_one_by_one(pair: Pair, protocol: int) -> None:
+    """What it finds, of nothing, of a key of another sort, with words too few and too many."""
+    rows: list[Words] = []
+    for name in SAMPLES:
+        if name not in VARIES:
+            found = tuple(sample(name))
+            lower = (name.lower(), *found[1:])
+            rows += [found, lower, (name, "none"), (name, "h", "one", "2"), (name, "t"), (name,)]
+            rows += [(*found, "what", "is", "this")]
+    rows += [("SET", "", ""), ("GET", ""), ("SET", b"\r\n", b"\0\r\n\xff"), ("GET", b"\r\n")]
+    answers: list[list[bytes]] = []
+    for who in ("server", "proxy"):
+        prepare(pair.look)
+        with contextlib.ExitStack() as stack:
+            if who == "server":
+                raw = stack.enter_context(pair.server.raw())
+                raw.ask("HELLO", protocol)
+            else:
+                raw = stack.enter_context(pair.client(protocol))
+            answers.append([told(raw, *words) for words in rows])
+    different = [
+        (words, direct, proxied)
+        for words, direct, proxied in zip(rows, *answers, strict=True)
+        if direct != proxied
+    ]
+    assert not different, different[:3]
+
+
+def test_each_command_goes_by_lane(pair: Pair) -> None:
+    prepare(pair.look)
+    with pair.client() as client:
+        private = [
+            name for name in sorted(READS | WRITES) if not by_lane(client, pair.look, *sample(name))
+        ]
+    assert private == []
+
+
+STAY: tuple[Words, ...] = (
+    ("SET", "s", "v", "GET"),
+    ("set", "s", "v", "gEt"),
+    ("GETSET", "s", "v"),
+    ("GETDEL", "s"),
+    ("LPOP", "l"),
+    ("BLPOP", "l", "0.01"),
+    ("XREAD", "BLOCK", 1, "STREAMS", "x", "$"),
+    ("EVAL", "return 1", 0),
+    ("OBJECT", "ENCODING", "s"),
+    ("SET", "s", b"x" * 16384),
+    ("PUBLISH", "a", "b"),
+    ("SORT", "l", "ALPHA"),
+    ("SCAN", 0),
+    ("WAIT", 0, 0),
+    ("INFO",),
+)
+
+
+def test_what_may_be_large_or_block_does_not(pair: Pair) -> None:
+    prepare(pair.look)
+    with pair.client() as client:
+        shared = [words for words in STAY if by_lane(client, pair.look, *words)]
+        assert shared == []
+        assert shares(client, pair.look)
+
+
+# -- streams of anything, cut anywhere -------------------------------------------------------------
+
+_STATEFUL: tuple[tuple[bytes, ...], ...] = (
+    (command("HELLO", 3),),
+    (command("HELLO", 2),),
+    (command("HELLO", 3), command("GET", "s"), command("HGETALL", "h")),
+    (command("HELLO", 4), command("GET", "s")),
+    (command("HELLO", 3, "SETNAME", "a b"), command("GET", "s")),
+    (command("RESET"), command("GET", "s")),
+    (command("SELECT", 1), command("SET", "s", "in 1"), command("GET", "s"), command("SELECT", 0)),
+    (command("SELECT", 99),),
+    (command("MULTI"), command("INCR", "n"), command("GET", "n"), command("EXEC")),
+    (command("MULTI"), command("INCR"), command("GET", "n"), command("EXEC")),
+    (command("MULTI"), command("INCR", "n"), command("DISCARD"), command("GET", "n")),
+    (command("WATCH", "n"), command("INCR", "n"), command("MULTI"), command("EXEC")),
+    (command("WATCH", "n"), command("GET", "n"), command("UNWATCH")),
+    (command("CLIENT", "SETNAME", "me"), command("CLIENT", "GETNAME")),
+    (command("CLIENT", "REPLY", "ON"),),
+    (command("READONLY"), command("GET", "s"), command("RESET")),
+    (command("ASKING"), command("GET", "s")),
+    (command("NO.SUCH", "GET"), command("GET", "s"), command("RESET")),
+    (b"get s\r\n",),
+    (b"\r\n", b"*0\r\n", command("GET", "s")),
+    (b"*2\rX$3\rXGET\r\n$1\r\ns--",),
+    (b"*4\r\n$3\r\nSET\r\n$1\r\ns\r\n$1\r\nv\r\n$3\r\nGET--",),
+    (command("SET", "big", b"x" * 70_000), command("GET", "big")),
+    (command("GET", "s"), command("SET", "s", "1"), command("GET", "s"), command("GET", "n")),
+)
+_SIMPLE = [name for name in SAMPLES if name not in VARIES]
+
+
+def stream(dice: random.Random) -> list[bytes]:
+    """Commands, one after the other."""
+    out: list[bytes] = []
+    for _ in range(130):
+        if dice.random() < 0.25:
+            out += dice.choice(_STATEFUL)
+        else:
+            out.append(command(*sample(dice.choice(_SIMPLE))))
+    return out
+
+
+def is_blank(written: bytes) -> bool:
+    return written in (b"\r\n", b"*0\r\n")
+
+
+def play(raw: Raw, dice: random.Random, written: list[bytes], answers: list[bytes]) -> bytes:
+    """Send the commands, together or one by one, some in two pieces; mostly what was asked is
+    answered (as long as `answers`) before more is sent.
+    """
+    got = b""
+    owed = at = 0
+    while at < len(written):
+        size = 1 if dice.random() < 0.75 else dice.randint(2, 6)
+        data = b"".join(written[at : at + size])
+        owed += sum(map(len, answers[at : at + size]))
+        at += size
+        cut = dice.randrange(len(data)) if dice.random() < 0.15 else 0
+        if cut:
+            raw.send(data[:cut])
+            if dice.random() < 0.5:
+                time.sleep(0.002)
+        raw.send(data[cut:])
+        if dice.random() < 0.85:
+            got += raw.exactly(owed)
+            owed = 0
+    return got + raw.exactly(owed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_stream_cut_anywhere(pair: Pair, seed: int) -> None:
+    dice = random.Random(seed)
+    written = stream(dice)
+    if pair.server.engine.startswith("valkey"):  # which takes no lenient forms
+        written = [each for each in written if b"--" not in each]
+    prepare(pair.look)
+    with pair.server.raw() as raw:
+        answers: list[bytes] = []
+        for each in written:
+            raw.send(each)
+            answers.append(b"" if is_blank(each) else frame(raw))
+    prepare(pair.look)
+    with pair.client(3):
+        pass  # the lanes of that protocol are open, too
+    with pair.client() as client:
+        proxied = play(client, dice, written, answers) + client.quiet(0.02)
+    direct = rewritten(b"".join(answers), _VARIES)
+    proxied = rewritten(proxied, _VARIES)
+    if direct != proxied:
+        pairs = enumerate(zip(direct, proxied, strict=False))
+        at = next((at for at, (one, two) in pairs if one != two), min(len(direct), len(proxied)))
+        raise AssertionError((at, direct[at - 80 : at + 80], proxied[at - 80 : at + 80]))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def out_of_memory(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "maxmemory", 1)
+    try:
+        yield
+    finally:
+        look.ask("CONFIG", "SET", "maxmemory", 0)
+
+
+@contextlib.contextmanager
+def readonly(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
+    look.ask("REPLICAOF", "127.0.0.1", 1)
+    try:
+        yield
+    finally:
+        look.ask("REPLICAOF", "NO", "ONE")
+
+
+@contextlib.contextmanager
+def masterdown(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "replica-serve-stale-data", "no")
+    look.ask("REPLICAOF", "127.0.0.1", 1)
+    try:
+        yield
+    finally:
+        look.ask("REPLICAOF", "NO", "ONE")
+        look.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
+
+
+@contextlib.contextmanager
+def no_replicas(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        look.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+
+
+@contextlib.contextmanager
+def busy(look: Raw, other: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "lua-time-limit", 1)
+    other.send(command("EVAL", "while true do end", 0))
+
+    def is_busy() -> bool:
+        return str(look.ask("PING")).startswith("BUSY")
+
+    wait_until(is_busy, "a script is busy")
+    try:
+        yield
+    finally:
+        assert look.ask("SCRIPT", "KILL") == "OK"
+        other.reply()
+
+
+TROUBLES: dict[str, tuple[Callable[[Raw, Raw], contextlib.AbstractContextManager[None]], str]] = {
+    "oom": (out_of_memory, "OOM"),
+    "readonly": (readonly, "READONLY"),
+    "masterdown": (masterdown, "MASTERDOWN"),
+    "noreplicas": (no_replicas, "NOREPLICAS"),
+    "busy": (busy, "BUSY"),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_errors_of_the_server_come_as_they_are(pair: Pair, name: str) -> None:
+    trouble, word = TROUBLES[name]
+    rows: tuple[Words, ...] = (
+        ("SET", "evalsha", "NOSCRIPT"),
+        ("GET", "evalsha"),
+        ("HSET", "h", "f", "v"),
+        ("ECHO", "-NOSCRIPT No matching script"),
+        ("MGET", "a", "b"),
+        ("INCR", "n"),
+    )
+    with (
+        pair.client() as client,
+        pair.server.raw() as direct,
+        pair.server.raw() as other,
+        trouble(pair.look, other),
+    ):
+        expected = [told(direct, *words) for words in rows]
+        assert [told(client, *words) for words in rows] == expected
+        assert any(each.startswith(b"-" + word.encode()) for each in expected)
+
+
+@pytest.mark.parametrize("one", ONE)
+def test_errors_of_a_cluster_come_as_they_are(one: str) -> None:
+    with cluster_node(one) as node, harness.proxy(node, *SHARE) as proxy, node.raw() as look:
+        node_id = text(look, "CLUSTER", "MYID")
+        look.ask("CLUSTER", "ADDSLOTS", *range(12000))
+        wait_until(lambda: told(look, "GET", "bar") == b"$-1\r\n", "the node serves")
+        rows: tuple[Words, ...] = (
+            ("GET", "bar"),
+            ("GET", "foo"),
+            ("SET", "foo", "x"),
+            ("MGET", "bar", "b"),
+            ("MSET", "{bar}a", 1, "{bar}b", 2),
+            ("RENAME", "{bar}a", "{bar}c"),
+        )
+        with proxy.raw() as client, node.raw() as direct:
+            wait_until(lambda: by_lane(client, look, "GET", "bar"), "it is shared")
+            wait_until(lambda: by_lane(client, look, "PERSIST", "bar"), "it is shared")
+            expected = [told(direct, *words) for words in rows]
+            look.ask("DEL", "{bar}a", "{bar}b", "{bar}c")
+            assert [told(client, *words) for words in rows] == expected
+            errors = {line.split()[0] for line in expected if line.startswith(b"-")}
+            assert {b"-CLUSTERDOWN", b"-CROSSSLOT"} <= errors
+            slot = look.ask("CLUSTER", "KEYSLOT", "k")
+            look.ask("CLUSTER", "SETSLOT", str(slot), "IMPORTING", node_id)
+            own = private_id(client)
+            for name in ("get", "strlen"):
+                assert client.ask("ASKING") == "OK"
+                assert told(client, name, "k") in (b"$-1\r\n", b":0\r\n")
+                assert connections(look)[own]["cmd"] == name
+            assert client.ask("READONLY") == "OK"
+            assert not by_lane(client, look, "GET", "bar")
+
+
+# -- many at once ----------------------------------------------------------------------------------
+
+
+class Worker:
+    """A client with keys of its own, which knows what each reply must be. It connects again when it
+    is closed.
+    """
+
+    def __init__(self, pair: Pair, number: int, steps: int) -> None:
+        self.pair = pair
+        self.name = f"w{number}"
+        self.steps = steps
+        self.dice = random.Random(number)
+        self.protocol = 2 + number % 2
+        self.raw = self._connect()
+        self.sent = 0  # INCRs
+        self.acknowledged = 0
+        self.values: dict[str, set[bytes]] = {}  # what a key may hold
+        self.closed = 0
+        self.sized = (10, 10, 100, 3000, 65_500, 65_536, 65_540, 200_000)
+
+    def _connect(self) -> Raw:
+        raw = self.pair.proxy.raw()
+        if self.protocol == 3:
+            with contextlib.suppress(ClosedError):
+                told(raw, "HELLO", 3)
+        return raw
+
+    def run(self) -> None:
+        try:
+            for _ in range(self.steps):
+                try:
+                    self.one()
+                except ClosedError:
+                    self.closed += 1
+                    self.raw.close()
+                    self.raw = self._connect()
+        finally:
+            self.raw.close()
+
+    def one(self) -> None:
+        dice = self.dice
+        what = dice.random()
+        if what < 0.3:
+            self.sent += 1
+            answer = told(self.raw, "INCR", f"{self.name}:n")
+            assert answer.startswith(b":"), answer
+            assert self.acknowledged < int(answer[1:]) <= self.sent
+            self.acknowledged += 1
+        elif what < 0.55:
+            key = f"{self.name}:{dice.randrange(4)}"
+            size = dice.choice(self.sized)
+            value = f"{key}={self.dice.randrange(10**9)}:".encode().ljust(size, b".")
+            known = self.values.setdefault(key, {b"$-1\r\n" if self.protocol == 2 else b"_\r\n"})
+            known.add(b"$%d\r\n%b\r\n" % (len(value), value))
+            assert told(self.raw, "SET", key, value) == b"+OK\r\n"
+            self.values[key] = {b"$%d\r\n%b\r\n" % (len(value), value)}
+        elif what < 0.85:
+            key = f"{self.name}:{dice.randrange(4)}"
+            none = {b"$-1\r\n" if self.protocol == 2 else b"_\r\n"}
+            answer = told(self.raw, "GET", key)
+            assert answer in self.values.get(key, none), (key, answer[:60])
+            self.values[key] = {answer}
+        elif what < 0.95:
+            word = f"{self.name}:{dice.randrange(10**9)}".encode()
+            assert told(self.raw, "ECHO", word) == b"$%d\r\n%b\r\n" % (len(word), word)
+        else:
+            words = [f"{self.name}:{at}".encode() for at in range(3)]
+            self.raw.send(b"".join(command("ECHO", word) for word in words))
+            for word in words:
+                assert frame(self.raw) == b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+@pytest.mark.parametrize("faults", [False, True])
+def test_nobody_gets_what_is_anothers(pair: Pair, faults: bool) -> None:
+    """Lanes and private connections are cut while many load, if so wished: no reply is wrong, no
+    write runs twice."""
+    with pair.clients(1), pair.clients(1, 3):
+        workers = [Worker(pair, number, 100) for number in range(12)]
+        done = threading.Event()
+        dice = random.Random(1)
+        with ThreadPoolExecutor(len(workers)) as pool:
+            tasks = [pool.submit(worker.run) for worker in workers]
+            while faults and not all(task.done() for task in tasks):
+                done.wait(0.01)
+                if dice.random() < 0.6:
+                    cut_lanes(pair.look)
+                else:
+                    ours = [
+                        number
+                        for number, row in connections(pair.look).items()
+                        if row["name"] == "" and row["cmd"] in ("get", "incr", "echo", "set")
+                    ]
+                    if ours:
+                        pair.look.ask("CLIENT", "KILL", "ID", dice.choice(ours))
+            for task in tasks:
+                task.result()
+    for worker in workers:
+        count = pair.look.ask("GET", f"{worker.name}:n")
+        assert isinstance(count, bytes)
+        assert worker.acknowledged <= int(count) <= worker.sent
+        if not faults:
+            assert worker.closed == 0
+            assert worker.acknowledged == worker.sent
+
+
+def test_large_and_small_replies_of_many(pair: Pair) -> None:
+    fields = [word for at in range(10_000) for word in (f"field{at}", at)]
+    pair.look.ask("HSET", "h", *fields)
+    pair.look.ask("RPUSH", "l", *range(20_000))
+    pair.look.ask("SET", "mb", os.urandom(1 << 20))
+    large: list[Words] = [("HGETALL", "h"), ("LRANGE", "l", 0, -1), ("GET", "mb"), ("HKEYS", "h")]
+    expected = {words: told(pair.look, *words) for words in large}
+
+    def small(client: Raw, number: int) -> None:
+        for at in range(150):
+            word = b"%d:%d" % (number, at)
+            assert told(client, "ECHO", word) == b"$%d\r\n%b\r\n" % (len(word), word)
+
+    def greedy(number: int) -> None:
+        for at in range(3):
+            with pair.proxy.raw() as client:
+                told(client, "GET", "none")
+                words = large[(number + at) % len(large)]
+                assert told(client, *words) == expected[words]
+                assert told(client, "GET", "none") == b"$-1\r\n"
+
+    before = {name: calls(pair.look, name) for name in ("hgetall", "lrange", "hkeys")}
+    with pair.clients(6) as clients, ThreadPoolExecutor(12) as pool:
+        tasks = [pool.submit(small, client, at) for at, client in enumerate(clients)]
+        tasks += [pool.submit(greedy, number) for number in range(4)]
+        for task in tasks:
+            task.result()
+    for name, count in before.items():
+        assert calls(pair.look, name) - count <= 6  # three times, and again at most once each
+
+
+def test_a_slow_reader_holds_nobody_up_and_costs_little_memory(pair: Pair) -> None:
+    size, readers = 16_000_000, 8
+    pair.look.ask("SET", "big", b"x" * size)
+    with pair.clients(1) as (other,), pair.clients(readers) as slow:
+        before = pair.proxy.memory()
+        for client in slow:
+            client.send(command("GET", "big"))
+        for at in range(300):
+            assert told(other, "SET", "k", at) == b"+OK\r\n"
+            assert other.ask("GET", "k") == b"%d" % at
+        assert pair.proxy.memory() - before < readers * size // 3
+        for client in slow[:2]:
+            assert frame(client) == b"$%d\r\n%b\r\n" % (size, b"x" * size)
+            assert told(client, "ECHO", "x") == b"$1\r\nx\r\n"
+
+
+# -- replies that come in pieces -------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def held(pair: Pair) -> Iterator[tuple[Gate, Pair]]:
+    """The server behind a gate."""
+    with gated(pair.server, *SHARE) as (gate, proxy):
+        made = Pair(pair.server, proxy)
+        try:
+            yield gate, made
+        finally:
+            made.look.close()
+
+
+def lane(gate: Gate, carried: bytes) -> Pipe:
+    """The newest shared connection that carried these bytes."""
+
+    def found() -> list[Pipe]:
+        return [
+            pipe for pipe in gate.pipes if b"rlproxy-share" in pipe.sent and carried in pipe.sent
+        ]
+
+    wait_until(found, "a shared connection")
+    return found()[-1]
+
+
+def reading(gate: Gate) -> Pipe:
+    return lane(gate, b"GETBIT")
+
+
+def writing(gate: Gate) -> Pipe:
+    return lane(gate, b"PERSIST")
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def at_least(size: int, data: bytes) -> bool:
+    return len(data) >= size
+
+
+@pytest.mark.parametrize("pieces", ["whole", "two", "three", "bytes at the edge"])
+def test_large_replies_in_pieces_with_others_behind(pair: Pair, pieces: str) -> None:
+    """At each size near the bound: the right reply to each, nothing asked more than once again."""
+    with held(pair) as (gate, front), front.clients(2) as (second, third):
+        front.look.ask("SET", "b", "second")
+        front.look.ask("SET", "c", "third")
+        pipe = reading(gate)
+        for size in (LARGE - 11, LARGE - 10, LARGE - 9, LARGE - 1, LARGE, LARGE + 1, 150_000):
+            value = random.Random(size).randbytes(size)
+            front.look.ask("SET", "a", value)
+            front.look.ask("CONFIG", "RESETSTAT")
+            with front.client() as first:
+                pipe.hold()
+                first.send(command("GET", "a"))
+                wait_until(lambda: calls(front.look, "get") == 1, "the large one is first")
+                second.send(command("GET", "b"))
+                third.send(command("GET", "c"))
+                total = len(bulk(value))
+                behind = len(bulk(b"second") + bulk(b"third"))
+                pipe.until(partial(at_least, total + behind))
+                if pieces == "two":
+                    pipe.release(total // 2)
+                    rounds(front.proxy, 2)
+                elif pieces == "three":
+                    pipe.release(LARGE - 3)
+                    rounds(front.proxy, 2)
+                    pipe.release(total - (LARGE - 3) + 5 if total > LARGE else 1)
+                    rounds(front.proxy, 2)
+                elif pieces == "bytes at the edge":
+                    pipe.release(min(total, LARGE) - 2)
+                    for _ in range(4):
+                        rounds(front.proxy, 1)
+                        pipe.release(1)
+                pipe.release()
+                assert frame(first) == bulk(value)
+            assert frame(second) == bulk(b"second")
+            assert frame(third) == bulk(b"third")
+            assert calls(front.look, "get") in (3, 4)
+            if size < LARGE - 10:
+                assert calls(front.look, "get") == 3
+            elif size > 2 * LARGE and pieces == "two":
+                assert calls(front.look, "get") == 4
+
+
+# -- what is lost ----------------------------------------------------------------------------------
+
+
+def test_a_lost_lane_costs_a_write_its_client_and_a_read_nothing(pair: Pair) -> None:
+    with held(pair) as (gate, front), front.clients(8) as clients:
+        readers, writers = clients[:5], clients[5:]
+        front.look.ask("SET", "s", "value")
+        for pipe in (reading(gate), writing(gate)):
+            pipe.hold()
+        for client in readers:
+            client.send(command("GET", "s"))
+        for client in writers:
+            client.send(command("INCR", "n"))
+        wait_until(lambda: front.look.ask("GET", "n") == b"3", "the writes have run")
+        reading(gate).until(lambda data: data.count(b"value") == 5)
+        for pipe in {reading(gate), writing(gate)}:
+            pipe.cut()
+        for client in readers:
+            assert frame(client) == bulk(b"value")
+        for client in writers:
+            assert client.closes()
+            assert client.quiet() == b""
+        assert front.look.ask("GET", "n") == b"3"
+        for client in readers:
+            assert told(client, "SET", "k", "v") == b"+OK\r\n"
+
+
+def test_lanes_that_are_lost_while_idle_cost_nothing(pair: Pair) -> None:
+    with pair.clients(3) as clients:
+        for _ in range(5):
+            cut_lanes(pair.look)
+            for at, client in enumerate(clients):
+                assert told(client, "SET", f"k{at}", at) == b"+OK\r\n"
+                assert client.ask("GET", f"k{at}") == b"%d" % at
+
+
+@pytest.mark.parametrize("words", [("GET", "s"), ("INCR", "n")])
+def test_a_client_whose_own_connection_is_lost_is_closed_behind_its_reply(
+    pair: Pair, words: Words
+) -> None:
+    with held(pair) as (gate, front), front.client() as client:
+        own = private_id(client)
+        pipes = [reading(gate), writing(gate)]
+        for pipe in pipes:
+            pipe.hold()
+        front.look.ask("SET", "s", 1)
+        client.send(command(*words))
+        wait_until(lambda: any(pipe.held for pipe in pipes), "a reply is held")
+        assert front.look.ask("CLIENT", "KILL", "ID", own) == 1
+        rounds(front.proxy)
+        for pipe in pipes:
+            pipe.release()
+        assert client.closes()
+        assert client.quiet() in (b"", b"$1\r\n1\r\n", b":1\r\n")
+
+
+def test_a_client_that_ends_or_goes_while_its_command_is_on_the_lane(pair: Pair) -> None:
+    with held(pair) as (gate, front), front.clients(5) as clients:
+        front.look.ask("SET", "s", "value")
+        half, gone, quits, mixed, stays = clients
+        pipe = reading(gate)
+        pipe.hold()
+        for client in clients:
+            client.send(command("GET", "s"))
+        pipe.until(lambda data: data.count(b"value") == 5)
+        half.finish()
+        gone.close()
+        quits.send(command("QUIT"))
+        mixed.send(command("PING") + command("RL.HIT", "k", 9, 60))
+        mixed.send(command("GET", "s"))
+        rounds(front.proxy)
+        pipe.release()
+        assert frame(half) == bulk(b"value")
+        assert half.closes()
+        assert frame(quits) == bulk(b"value")
+        assert quits.line() == b"+OK\r\n"
+        assert quits.closes()
+        assert frame(mixed) == bulk(b"value")
+        assert mixed.line() == b"+PONG\r\n"
+        assert mixed.reply() == [0, 9, 8, -1, 60]
+        assert frame(mixed) == bulk(b"value")
+        assert frame(stays) == bulk(b"value")
+        assert told(stays, "ECHO", "x") == bulk(b"x")
+
+
+# -- what others do --------------------------------------------------------------------------------
+
+
+def test_paused_writes_hold_no_reads_up(pair: Pair) -> None:
+    with pair.clients(3) as (writer, counter, reader):
+        pair.look.ask("SET", "k", "v")
+        pair.look.ask("PFADD", "p", "a")
+        pair.look.ask("CLIENT", "PAUSE", int(DEADLINE_S * 1000), "WRITE")
+        try:
+            writer.send(command("SET", "k", "w"))
+            counter.send(command("PFCOUNT", "p"))  # may write, so it is paused as well
+            rounds(pair.proxy)
+            end = time.monotonic() + DEADLINE_S / 2
+            for _ in range(20):
+                assert told(reader, "GET", "k") == bulk(b"v")
+            assert time.monotonic() < end
+        finally:
+            pair.look.ask("CLIENT", "UNPAUSE")
+        assert writer.reply() == "OK"
+        assert counter.reply() == 1
+
+
+def test_a_read_beyond_the_servers_limit_closes_its_client_alone(pair: Pair) -> None:
+    pair.look.ask("SET", "big", b"x" * 8_000_000)
+    with pair.clients(13) as clients:
+        greedy, others = clients[0], clients[1:]
+        pair.look.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 1000000 0 0")
+        try:
+            greedy.send(command("GET", "big"))
+            for at, client in enumerate(others):
+                client.send(command("INCR", "n") if at % 2 else command("ECHO", "x"))
+            for at, client in enumerate(others):
+                assert frame(client)[:1] == (b":" if at % 2 else b"$")
+            for client in others:
+                assert told(client, "SET", "k", "v") == b"+OK\r\n"
+        finally:
+            pair.look.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0")
+    assert pair.look.ask("GET", "n") == b"6"
+
+
+# (Redis does not look at the bytes that end a line or a bulk, Valkey 9 does, and closes)
+LENIENT = (
+    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv--",
+    b"*3\r\n$3\r\nSET\r\n$1\r\nk--$1\r\nv\r\n",
+    b"*3\r\n$3\r\nSET--$1\r\nk\r\n$1\r\nv\r\n",
+    b"*3\r\n$3\r\nSET\r\n$1\rXk\r\n$1\r\nv\r\n",
+    b"*3\rX$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n",
+    b"*2\r\n$3\r\nGET\r\n$1\r\nk\rX",
+    b"*2\r\n$3\r\nGET\r\n$1\r\nkX\n",
+    b"*2\r\n$3\r\nGET\r\n$1\r\nk\n\r",
+)
+
+
+@pytest.mark.parametrize("written", LENIENT)
+def test_a_form_that_not_every_server_takes_stays_private(pair: Pair, written: bytes) -> None:
+    with pair.clients(3) as (one, *others), pair.server.raw() as direct:
+        direct.send(written)
+        expected = frame(direct)
+        before = sorted(lanes(pair.look))
+        one.send(written)
+        for client in others:
+            client.send(command("INCR", "n"))
+        assert frame(one) == expected
+        for client in others:
+            assert frame(client).startswith(b":")
+        assert sorted(lanes(pair.look)) == before
+        if expected.startswith(b"-ERR Protocol"):
+            assert one.closes()
+        else:
+            assert shares(one, pair.look)
+
+
+def test_who_blocks_blocks_alone(pair: Pair) -> None:
+    with pair.clients(2) as (blocked, other):
+        blocked.send(command("BLPOP", "q", 0))
+        rounds(pair.proxy)
+        blocked.send(command("GET", "k"))
+        for at in range(10):
+            assert told(other, "SET", "k", at) == b"+OK\r\n"
+        assert told(other, "RPUSH", "q", "x") == b":1\r\n"
+        assert blocked.reply() == [b"q", b"x"]
+        assert blocked.reply() == b"9"
+
+
+def test_states_keep_their_client_private(pair: Pair) -> None:
+    look = pair.look
+    with pair.clients(3) as (one, two, three):
+        assert one.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
+        assert isinstance(one.ask("GET", "k"), ReplyError)
+        two.send(command("CLIENT", "TRACKING", "ON"))
+        two.reply()
+        assert not by_lane(two, look, "GET", "k")
+        three.send(command("CLIENT", "REPLY", "OFF") + command("GET", "k"))
+        three.send(command("SET", "k", 5))
+        three.send(command("CLIENT", "REPLY", "ON"))
+        assert three.reply() == "OK"
+        assert three.ask("GET", "k") == b"5"
+    with pair.client(3) as tracking, pair.client() as other:
+        assert told(tracking, "CLIENT", "TRACKING", "ON") == b"+OK\r\n"
+        told(tracking, "GET", "watched")
+        told(other, "SET", "watched", 1)
+        assert frame(tracking) == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$7\r\nwatched\r\n"
+
+
+def test_a_watch_notices_what_comes_by_lane(pair: Pair) -> None:
+    with pair.clients(2) as (one, other):
+        for _ in range(3):
+            one.ask("WATCH", "k")
+            assert told(other, "INCR", "k").startswith(b":")
+            one.ask("MULTI")
+            one.ask("INCR", "k")
+            assert one.ask("EXEC") is None
+            assert shares(one, pair.look)
+        assert pair.look.ask("GET", "k") == b"3"
+
+
+@pytest.mark.parametrize("one", ONE)
+def test_an_idle_connection_is_not_cut_while_its_client_works(one: str) -> None:
+    with (
+        harness.server(one, "--timeout", "1") as server,
+        harness.proxy(server, *SHARE) as proxy,
+        server.raw() as look,
+        proxy.raw() as client,
+    ):
+        join(client, look)
+        end = time.monotonic() + 3.0
+        count = 0
+        while time.monotonic() < end:
+            count += 1
+            assert told(client, "INCR", "n") == b":%d\r\n" % count
+            look.ask("PING")
+            time.sleep(0.05)
+
+
+def test_what_is_on_a_lane_is_answered_before_the_proxy_ends(pair: Pair) -> None:
+    pair.look.ask("SET", "s", "value")
+    pair.look.ask("SET", "big", b"x" * 200_000)
+    with held(pair) as (gate, front), front.clients(3) as (small, large, writer):
+        pipes = [reading(gate), writing(gate)]
+        for pipe in pipes:
+            pipe.hold()
+        large.send(command("GET", "big"))
+        small.send(command("GET", "s"))
+        writer.send(command("INCR", "n"))
+        pipes[0].until(partial(at_least, 200_000))
+        pipes[1].until(partial(at_least, 4))
+        front.proxy.terminate()
+
+        def refuses() -> bool:
+            try:
+                front.proxy.raw().close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        wait_until(refuses, "it stops listening")
+        for pipe in pipes:
+            pipe.release()
+        assert frame(small) == bulk(b"value")
+        assert frame(large) == bulk(b"x" * 200_000)
+        assert frame(writer) == b":1\r\n"
+        for client in (small, large, writer):
+            assert client.closes()
+        assert front.proxy.wait() == 0
+
+
+def test_the_database_of_the_upstream(pair: Pair) -> None:
+    url = f"redis://127.0.0.1:{pair.server.port}/3"
+    with harness.proxy(url, *SHARE) as proxy, proxy.raw() as client, pair.server.raw() as direct:
+        join(client, pair.look)
+        assert told(client, "SET", "k", "in 3") == b"+OK\r\n"
+        assert direct.ask("GET", "k") is None
+        direct.ask("SELECT", 3)
+        assert direct.ask("GET", "k") == b"in 3"
+        client.ask("SELECT", 0)
+        join(client, pair.look)
+        assert client.ask("GET", "k") is None
+        client.ask("RESET")
+        join(client, pair.look)
+        assert client.ask("GET", "k") == b"in 3"
+
+
+# -- whose rights ----------------------------------------------------------------------------------
+
+
+def test_a_stranger_never_gets_in_through_a_lane_that_is_open(pair: Pair) -> None:
+    with pair.clients(2) as (old, other), password(pair.look, "secret"):
+        for at in range(5):
+            assert told(old, "SET", "k", at) == b"+OK\r\n"
+            with pair.proxy.raw() as stranger:
+                for words in (("GET", "k"), ("SET", "k", "mine"), ("ECHO", "x"), ("GET", "k")):
+                    assert told(stranger, *words).startswith(b"-NOAUTH")
+                stranger.send(command("GET", "k") * 3)
+                for _ in range(3):
+                    assert frame(stranger).startswith(b"-NOAUTH")
+                assert told(stranger, "AUTH", "wrong").startswith(b"-WRONGPASS")
+                assert told(stranger, "GET", "k").startswith(b"-NOAUTH")
+            assert told(other, "GET", "k") == bulk(b"%d" % at)
+        with pair.proxy.raw() as known:
+            assert known.ask("AUTH", "secret") == "OK"
+            join(known, pair.look)
+            assert told(known, "GET", "k") == bulk(b"4")
+            assert told(known, "RESET") == b"+RESET\r\n"
+            for _ in range(3):
+                assert told(known, "GET", "k").startswith(b"-NOAUTH")
+
+
+@contextlib.contextmanager
+def users(look: Raw, **rules: str) -> Iterator[None]:
+    try:
+        for name, rule in rules.items():
+            assert look.ask("ACL", "SETUSER", name, "reset", "on", ">pw", *rule.split()) == "OK"
+        yield
+    finally:
+        look.ask("ACL", "DELUSER", *rules)
+
+
+def as_user(client: Raw, look: Raw, name: str) -> Raw:
+    assert client.ask("AUTH", name, "pw") == "OK"
+    return join(client, look)
+
+
+def test_each_runs_as_itself_and_in_its_database(pair: Pair) -> None:
+    look = pair.look
+    rule = "~{}:* ~warm +@all"
+    with (
+        users(look, amy=rule.format("amy"), bob=rule.format("bob")),
+        pair.proxy.raw() as amy,
+        pair.proxy.raw() as bob,
+        pair.proxy.raw() as bob3,
+        pair.client() as nobody,
+    ):
+        as_user(amy, look, "amy")
+        as_user(bob, look, "bob")
+        assert bob3.ask("AUTH", "bob", "pw") == "OK"
+        assert bob3.ask("SELECT", 3) == "OK"
+        join(bob3, look)
+        assert nobody.ask("SET", "bob:k", "0") == "OK"
+        for _ in range(3):
+            assert told(amy, "SET", "amy:k", "amy") == b"+OK\r\n"
+            assert told(amy, "GET", "bob:k").startswith(b"-NOPERM")
+            assert told(bob, "GET", "amy:k").startswith(b"-NOPERM")
+            assert told(bob, "SET", "bob:k", "in 0") == b"+OK\r\n"
+            assert told(bob3, "SET", "bob:k", "in 3") == b"+OK\r\n"
+            assert told(nobody, "GET", "bob:k") == bulk(b"in 0")
+            assert told(bob3, "GET", "bob:k") == bulk(b"in 3")
+        rows = connections(look)
+        found = {(rows[number]["user"], rows[number]["db"]) for number in lanes(look)}
+        assert {("amy", "0"), ("bob", "0"), ("bob", "3"), ("default", "0")} <= found
+        # mid stream
+        assert told(bob, "AUTH", "amy", "pw") == b"+OK\r\n"
+        assert told(bob, "GET", "bob:k").startswith(b"-NOPERM")
+        assert told(bob, "GET", "amy:k") == bulk(b"amy")
+        join(bob, look)
+        assert told(bob, "GET", "bob:k").startswith(b"-NOPERM")
+        bob.send(command("AUTH", "bob", "pw") + command("GET", "bob:k") + command("GET", "amy:k"))
+        assert frame(bob) == b"+OK\r\n"
+        assert frame(bob) == bulk(b"in 0")
+        assert frame(bob).startswith(b"-NOPERM")
+        assert told(bob, "AUTH", "amy", "wrong").startswith(b"-WRONGPASS")
+        assert told(bob, "GET", "bob:k") == bulk(b"in 0")
+
+
+def test_rights_act_at_once(pair: Pair) -> None:
+    look = pair.look
+    with users(look, bob="~* +@all"), pair.server.raw() as direct, pair.proxy.raw() as bob:
+        as_user(bob, look, "bob")
+        direct.ask("AUTH", "bob", "pw")
+        for key in ("k", "evalsha", "'evalsha'", "NOSCRIPT"):
+            assert told(bob, "SET", key, "v") == b"+OK\r\n"
+            look.ask("ACL", "SETUSER", "bob", "resetkeys", "~warm")
+            assert told(bob, "GET", key).startswith(b"-NOPERM")
+            assert told(bob, "GET", key) == told(direct, "GET", key)
+            look.ask("ACL", "SETUSER", "bob", "allkeys", "-get", "-set")
+            assert told(bob, "GET", key) == told(direct, "GET", key)
+            assert told(bob, "SET", key, 1) == told(direct, "SET", key, 1)
+            look.ask("ACL", "SETUSER", "bob", "+@all")
+            assert told(bob, "GET", key) == bulk(b"v")
+            join(bob, look)
+        look.ask("ACL", "DELUSER", "bob")
+        bob.send(command("GET", "k"))
+        assert bob.closes()
+
+
+# -- one client, both ways -------------------------------------------------------------------------
+
+
+def test_every_way_sees_what_the_other_wrote(pair: Pair) -> None:
+    with pair.client() as client:
+        for at in range(60):
+            value = b"%d" % at
+            if at % 3 == 0:
+                assert told(client, "SET", "k", value) == b"+OK\r\n"  # shared
+                client.send(command("GET", "k") + command("STRLEN", "k"))  # private
+                assert frame(client) == bulk(value)
+                frame(client)
+            elif at % 3 == 1:
+                client.send(command("SET", "k", value) + command("PING"))
+                assert client.reply() == "OK"
+                assert client.reply() == "PONG"
+                assert told(client, "GET", "k") == bulk(value)
+            else:
+                client.send(command("SET", "k", value))
+                client.send(command("GET", "k"))
+                client.send(command("GETSET", "k", "x"))
+                client.send(command("GET", "k"))
+                assert client.reply() == "OK"
+                assert [client.reply() for _ in range(3)] == [value, value, b"x"]
+
+
+ENDINGS: tuple[tuple[Words, ...], ...] = (
+    (("DEL", "k"),),
+    (("UNLINK", "k"),),
+    (("PEXPIRE", "k", 0),),
+    (("RENAME", "k", "elsewhere"),),
+    (("SET", "k", "x"), ("DEL", "k")),
+    (("EXPIREAT", "k", 1),),
+)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_clients_own_write_ends_what_is_remembered_of_a_limiter(
+    pair: Pair, protocol: int
+) -> None:
+    hit = ("RL.HIT", "k", 1, 60)
+    with pair.client(protocol) as client:
+        for at in range(60):
+            assert client.ask(*hit) == [0, 1, 0, -1, 60]
+            for _ in range(4):
+                answer = client.ask(*hit)
+                assert isinstance(answer, list)
+                assert answer[0] == 1
+            if at % 2:
+                client.ask("GET", "other")
+            for words in ENDINGS[at % len(ENDINGS)]:
+                told(client, *words)
+
+
+@contextlib.contextmanager
+def stopped(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def test_wait_counts_what_went_by_lane(engine: str) -> None:
+    between: tuple[tuple[Words, ...], ...] = (
+        (),
+        (("GET", "x"),),
+        (("CLIENT", "ID"),),
+        (("GET", "x"), ("GET", "x")),
+        (("MULTI",), ("GET", "x"), ("EXEC",)),
+    )
+    writes: tuple[Words, ...] = (("SET", "x", 1), ("RL.HIT", "h", 9999, 60))
+    with (
+        harness.server(engine, "--repl-diskless-sync-delay", "0") as server,
+        harness.server(engine) as replica,
+        harness.proxy(server, *SHARE) as proxy,
+        server.raw() as look,
+        proxy.raw() as client,
+    ):
+        with replica.raw() as raw:
+            raw.ask("REPLICAOF", "127.0.0.1", server.port)
+            look.ask("SET", "x", 0)
+            wait_until(lambda: look.ask("WAIT", 1, 100) == 1, "the replica follows")
+        join(client, look)
+        for write in writes:
+            client.ask(*write)
+        wait_until(lambda: client.ask("WAIT", 1, 1000) == 1, "the replica has it")
+        with stopped(replica.pid):
+            for words in between:
+                for write in writes:
+                    client.ask(*write)
+                    client.send(b"".join(command(*each) for each in words))
+                    for _ in words:
+                        frame(client)
+                    assert client.ask("WAIT", 1, 20) == 0, (write, words)
+        assert client.ask("WAIT", 1, int(DEADLINE_S * 1000)) == 1
