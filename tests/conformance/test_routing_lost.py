@@ -137,7 +137,7 @@ def test_lanes_killed_under_load_lose_no_reply_and_count_none_twice(bench: Bench
         readable, writable, _ = select.select(
             [client.sock], [client.sock] if sent < len(data) else [], [], harness.DEADLINE_S
         )
-        assert readable or writable
+        assert readable or writable, (sent, seen, kills, bytes(replies[-500:]))
         if writable:
             sent += client.sock.send(data[sent : sent + 3000])
         if readable:
