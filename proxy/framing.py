@@ -193,7 +193,6 @@ class RequestFramer:
             return self._next_inline()
         self.words = None
         self.lenient = False
-        argc = length = -1
         if (  # `*n\r\n$n\r\n`, how most commands begin, without a call
             pos + 8 <= size
             and data[pos + 2] == _CR

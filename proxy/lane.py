@@ -24,7 +24,7 @@ from . import commands as c
 from . import denials as d
 from . import replies
 from .calls import Call, Caller, Lane
-from .denials import Denials
+from .denials import Denial, Denials
 from .framing import ReplyFramer
 from .state import Identity
 from .upstream import Target, hello, last_words
@@ -46,9 +46,8 @@ RETRY_MOST_S: Final = 1.0
 
 # (Not NOLOOP: Redis 7 and Valkey 9 then don't tell what they evict while the lane's calls run.)
 _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
-_TELL_ME: Final = replies.bulks(
-    b"CLIENT", b"CACHING", b"YES"
-)  # when the next call's key is touched
+# ... when the key of the next call is touched.
+_TELL_ME: Final = replies.bulks(b"CLIENT", b"CACHING", b"YES")
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 _OK: Final = b"+OK\r\n"
 
@@ -112,12 +111,8 @@ class SharedLane(Lane):
         if call.opens and denial is not None and denial.state == d.OPENING:
             denial.state = d.MARKED
         call.opens = False
-        if self._tracks and self._denials is not None:
-            found = self._denials.find(self._scope + call.key)
-            if found is not None and found.rule is call.rule:
-                call.denial = found
-            elif found is not None and not call.rule.reads:
-                self._denials.drop(found)  # opened by a call that ran before this one will
+        if self._tracks:
+            self._entry(call)  # perhaps opened since, by a call that ran before this one will
         self._send(call, call.rule.by_source(self._pool.knows_ro), call.rule.tail)
 
     def _send(self, call: Call, head: bytes, tail: bytes) -> None:
@@ -212,20 +207,31 @@ class SharedLane(Lane):
 
     # -- remembered refusals ----------------------------------------------------------------------
 
+    def _entry(self, call: Call) -> Denial | None:
+        """The entry of the very hit that `call` is, before it is sent. One of another hit on the
+        key does not outlast it, if it may write.
+        """
+        denials = self._denials
+        assert denials is not None
+        denial = denials.find(self._scope + call.key)
+        if denial is None:
+            return None
+        if denial.rule is not call.rule:
+            if not call.rule.reads:
+                denials.drop(denial)
+            return None
+        call.denial = denial
+        return denial
+
     def _denied(self, call: Call) -> bytes:
         """The reply to `call` if its refusal is remembered, else nothing. What it may do to the
         entry of its key is seen to.
         """
         denials = self._denials
         assert denials is not None
-        denial = denials.find(self._scope + call.key)
+        denial = self._entry(call)
         if denial is None:
             return b""
-        if denial.rule is not call.rule:
-            if not call.rule.reads:
-                denials.drop(denial)
-            return b""
-        call.denial = denial
         if denial.state == d.OPENING or (denial.state == d.OPEN and call.caller.fenced):
             return b""
         now = denials.clock()

@@ -705,8 +705,7 @@ class Session(Caller):
             return  # went with one before it
         if self.upstream != UPSTREAM_OPEN:
             if call.shared != c.PRIVATE:
-                self._end_calls()  # as if it had gone there
-                self._close()
+                self._end()  # as if it had gone there
             else:
                 self.lane_answered(call, r.LOST)
             return
@@ -733,8 +732,7 @@ class Session(Caller):
             self._share_not = PRIVATE_AFTER_LARGE  # perhaps it was lost for what this one asks
             self.lane_returned(call)  # which may be asked twice
         else:
-            self._end_calls()  # as if its own connection had been lost
-            self._close()
+            self._end()  # as if its own connection had been lost
 
     def lane_declined(self, call: Call) -> None:
         """The reply to the read `call` is large: it is asked again on the private connection, where
@@ -748,6 +746,10 @@ class Session(Caller):
         self.to_upstream.append(call.key)
         self._answers.expect_one()
         self._spoke()
+
+    def _end(self) -> None:
+        self._end_calls()
+        self._close()
 
     def _end_calls(self) -> None:
         self._call_head = self._call_tail = None

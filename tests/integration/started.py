@@ -206,3 +206,17 @@ def lane_commands(server: RedisServer, admin: Raw | None = None) -> int:
     assert isinstance(text, bytes), text
     found = re.search(rb"cmdstat_evalsha:calls=(\d+)", text)
     return int(found[1]) if found else 0
+
+
+def stopped_listening(made: Started) -> None:
+    """Wait until it accepts nobody any more."""
+    port = made.port()
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_until(refused, "nobody listens")

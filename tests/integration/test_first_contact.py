@@ -32,6 +32,7 @@ from tests.integration.started import (
     ended,
     lanes,
     started,
+    stopped_listening,
 )
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -432,17 +433,8 @@ def test_the_database_of_the_url(engine: str) -> None:
 
 def draining(made: Started) -> None:
     """Wait until it accepts nobody any more."""
-    port = made.port()
-
-    def refused() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except ConnectionRefusedError:
-            return True
-        return False
-
     made.signal(signal.SIGTERM)
-    wait_until(refused, "the proxy accepts nobody")
+    stopped_listening(made)
 
 
 def blocked(server: RedisServer, count: int = 1) -> bool:

@@ -23,7 +23,16 @@ from redis.retry import Retry
 from proxy.workers import MAX_FAILURES
 from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import Started, UnixRaw, alive, ask_once, children, ended, started
+from tests.integration.started import (
+    Started,
+    UnixRaw,
+    alive,
+    ask_once,
+    children,
+    ended,
+    started,
+    stopped_listening,
+)
 
 if not Path("/proc/self/fd").exists():
     pytest.skip("who serves whom is read from /proc", allow_module_level=True)
@@ -118,19 +127,6 @@ def blocked(made: RedisServer, count: int) -> bool:
     text = ask_once(made.port, "INFO", "clients")
     assert isinstance(text, bytes)
     return b"blocked_clients:%d\r\n" % count in text
-
-
-def stopped_listening(made: Started) -> None:
-    port = made.port()
-
-    def refused() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except ConnectionRefusedError:
-            return True
-        return False
-
-    wait_until(refused, "nobody listens")
 
 
 # -- load ------------------------------------------------------------------------------------------
