@@ -848,6 +848,11 @@ class Judge:
         if reply[3] < 1:
             return "which is no time to wait"
         late_us = 1000 + self._slowest_us
+        if before[1] != after[1]:  # the reset is that of the limit it names: the times of another
+            if reply[1] == before[1]:  # one, which holds from now on, bound nothing
+                after = [*after[:4], 0]
+            else:
+                before = [*before[:4], after[4]]
         for told, first, last in zip(reply[3:], before[3:], after[3:], strict=True):
             if told * unit < last:
                 return "too early"
