@@ -1,16 +1,19 @@
-"""One frozen settings object from command line and environment; all mistakes reported at once."""
+"""One frozen settings object from command line, environment and file; all mistakes at once."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
+DEFAULT_SENTINEL_PORT: Final = 26379
 
 
 class ConfigError(Exception):
@@ -23,31 +26,60 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen or connect: `path` of a unix socket, or else `host` and `port`."""
+    """Where to listen or connect: `path` of a unix socket, or else `host` and `port`; `tls` where
+    clients are to speak TLS.
+    """
 
     host: str = ""
     port: int = 0
     path: str = ""
+    tls: bool = False
 
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{'tls:' if self.tls else ''}{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Sentinels:
+    """Who knows which server is the master `name`, and what to log in with there."""
+
+    addresses: tuple[Address, ...]
+    name: str
+    user: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        return f"{','.join(map(str, self.addresses))}/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"Sentinels({self})"
 
 
 @dataclass(frozen=True)
 class Upstream:
     """The Redis behind the proxy. The credentials are for the proxy's own control connection;
-    `db` is the database that clients start in. `address` is None for `embedded:`.
+    `db` is the database that clients start in. `address` is None for `embedded:`, and where
+    `sentinels` are to be asked.
     """
 
     address: Address | None
     db: int = 0
     user: str | None = None
     password: str | None = None
+    tls: bool = False
+    sentinels: Sentinels | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the proxy starts the server itself."""
+        return self.address is None and self.sentinels is None
 
     def __str__(self) -> str:
+        if self.sentinels is not None:
+            return f"sentinel {self.sentinels}"
         return "embedded:" if self.address is None else str(self.address)
 
     def __repr__(self) -> str:
@@ -56,113 +88,430 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a process is told. Times in seconds."""
+    """Everything a process is told, a field for each option. Names end in the unit: seconds,
+    milliseconds, bytes. A file name that is empty is none.
+    """
 
     listen: tuple[Address, ...]
     upstream: Upstream
+    workers: int = 1
+    share: bool = False
+    denial_cache: int = 65536
+    private_refresh_s: float = 30.0
+    # when Redis fails
+    on_upstream_failure: str = "error"
+    hit_timeout_ms: int = 1000
     connect_timeout_s: float = 5.0
     drain_timeout_s: float = 10.0
-    private_refresh_s: float = 30.0
-    denial_cache: int = 65536
-    share: bool = False
-    workers: int = 1
+    # who may come in, and what they may say
+    protected_mode: bool = True
+    local_commands: bool = False
+    deny_command: tuple[str, ...] = ()
+    unix_mode: int = 0o600
+    proxy_protocol: bool = False
+    # TLS
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_client_auth: str = "required"
+    tls_min_version: str = "1.2"
+    upstream_tls_ca: str = ""
+    upstream_tls_cert: str = ""
+    upstream_tls_key: str = ""
+    upstream_tls_name: str = ""
+    upstream_tls_verify: bool = True
+    # limits
+    max_clients: int = 10000
+    max_clients_per_address: int = 0
+    max_client_hits: int = 64
+    max_lane_hits: int = 65536
+    max_unread: int = 65536
+    handshake_timeout_s: float = 10.0
+    idle_timeout_s: float = 0.0
+    write_timeout_s: float = 60.0
+    tcp_keepalive_s: int = 300
     upstream_given: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.unix_mode <= 0o777
+
+
+# What an option takes.
+SECONDS: Final = "SECONDS"
+NUMBER: Final = "N"
+SWITCH: Final = "yes|no"
+CHOICE: Final = "choice"
+FILE: Final = "FILE"
+OTHER: Final = "other"
+
+SERVING: Final = "serving"
+FAULTS: Final = "when Redis fails"
+DOORS: Final = "who may come in"
+TLS: Final = "TLS"
+LIMITS: Final = "limits"
+GROUPS: Final = (SERVING, FAULTS, DOORS, TLS, LIMITS)
 
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: command line, environment and help in one row."""
+    """One setting: command line, environment, file, bounds and help in one row."""
 
+    group: str
     flag: str
-    metavar: str
+    kind: str
     default: str
     help: str
+    metavar: str = ""  # where the kind does not say it
+    field: str = ""  # of Config, where it has a unit that the flag lacks
+    least: float = 0
+    most: float = 0
     repeats: bool = False
-    switch: bool = False  # by itself it means yes
+    reload: bool = False  # takes effect on SIGHUP
+
+    @property
+    def name(self) -> str:
+        """In the file: the flag without its dashes in front."""
+        return self.flag.removeprefix("--")
 
     @property
     def variable(self) -> str:
         """The environment variable of the same meaning."""
-        return "RLPROXY_" + self.flag.lstrip("-").replace("-", "_").upper()
+        return "RLPROXY_" + self.name.replace("-", "_").upper()
+
+    @property
+    def attribute(self) -> str:
+        """The field of Config."""
+        return self.field or self.name.replace("-", "_")
+
+    @property
+    def takes(self) -> str:
+        """What stands behind the flag in help and docs."""
+        return self.metavar or self.kind
 
 
 OPTIONS: Final = (
     Option(
+        SERVING,
         "--listen",
-        "HOST:PORT|unix:PATH",
+        OTHER,
         DEFAULT_LISTEN,
-        "where clients connect; may be given several times (in the environment: separated by "
-        "blanks)",
+        "where clients connect, tls: with TLS; may be given several times (in the environment: "
+        "separated by blanks)",
+        metavar="[tls:]HOST:PORT|unix:PATH",
         repeats=True,
     ),
     Option(
+        SERVING,
         "--upstream",
-        "URL",
+        OTHER,
         "embedded:",
-        "the Redis behind the proxy: redis://[user:password@]host[:port][/db], "
-        "unix://[user:password@]/path[?db=n], or embedded: for a private Valkey server that lives "
-        "as long as the proxy. Credentials are for the proxy's own control connection only; "
-        "clients authenticate themselves",
+        "the Redis behind the proxy: redis://[user:password@]host[:port][/db], rediss:// the same "
+        "over TLS, unix://[user:password@]/path[?db=n], "
+        "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]"
+        "[?sentinel_user=u&sentinel_password=p] (rediss+sentinel:// over TLS) for the master that "
+        "these Sentinels name, or embedded: for a private Valkey server that lives as long as the "
+        "proxy. Credentials are for the proxy's own control connection only; clients authenticate "
+        "themselves",
+        metavar="URL",
     ),
     Option(
-        "--connect-timeout",
-        "SECONDS",
-        "5",
-        "how long opening a connection to Redis may take before its client gets -UPSTREAMDOWN",
+        SERVING,
+        "--workers",
+        NUMBER,
+        "1",
+        "processes that serve the same addresses, each with its own shared connections and "
+        "remembered refusals; one that dies is replaced",
+        least=1,
+        most=256,
     ),
     Option(
-        "--drain-timeout",
-        "SECONDS",
-        "10",
-        "on SIGTERM: how long outstanding replies may take before connections are cut",
+        SERVING,
+        "--share",
+        SWITCH,
+        "no",
+        "ordinary commands (GET, SET, ...) of many clients travel on shared connections too, and "
+        "keep their order. Each client still has a connection of its own for everything else",
     ),
     Option(
+        SERVING,
+        "--denial-cache",
+        NUMBER,
+        "65536",
+        "how many refusals are remembered at most: the same hit is refused again without asking "
+        "Redis, for up to a second or until Redis tells that the key was touched. 0: none",
+        most=100_000_000,
+    ),
+    Option(
+        SERVING,
         "--private-refresh",
-        "SECONDS",
+        SECONDS,
         "30",
         "a client's own connection to Redis that was silent for so long carries its next hit, so "
         "that Redis doesn't take the client for idle (lowered by itself where Redis has a shorter "
         "timeout)",
+        field="private_refresh_s",
     ),
     Option(
-        "--denial-cache",
-        "N",
-        "65536",
-        "how many refusals are remembered at most: the same hit is refused again without asking "
-        "Redis, for up to a second or until Redis tells that the key was touched. 0: none",
+        FAULTS,
+        "--on-upstream-failure",
+        CHOICE,
+        "error",
+        "the answer to a hit while Redis can't be reached or is too slow: an error "
+        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1)",
+        metavar="error|allow|deny",
+        reload=True,
     ),
     Option(
-        "--share",
-        "yes|no",
+        FAULTS,
+        "--hit-timeout",
+        NUMBER,
+        "1000",
+        "milliseconds that Redis may take over a hit before it is answered as "
+        "--on-upstream-failure says; Redis may still count it. 0: as long as Redis takes",
+        metavar="MS",
+        field="hit_timeout_ms",
+        most=3_600_000,
+        reload=True,
+    ),
+    Option(
+        FAULTS,
+        "--connect-timeout",
+        SECONDS,
+        "5",
+        "how long opening a connection to Redis may take, TLS included, before its client gets "
+        "-UPSTREAMDOWN",
+        field="connect_timeout_s",
+    ),
+    Option(
+        FAULTS,
+        "--drain-timeout",
+        SECONDS,
+        "10",
+        "on SIGTERM: how long outstanding replies may take before connections are cut",
+        field="drain_timeout_s",
+    ),
+    Option(
+        DOORS,
+        "--protected-mode",
+        SWITCH,
+        "yes",
+        "while Redis' default user needs no password, turn away clients of other machines (Redis' "
+        "own protected mode takes everybody behind a proxy for local)",
+        reload=True,
+    ),
+    Option(
+        DOORS,
+        "--local-commands",
+        SWITCH,
         "no",
-        "ordinary commands (GET, SET, ...) of many clients travel on shared connections too, and "
-        "keep their order. Each client still has a connection of its own for everything else",
-        switch=True,
+        "clients of other machines may send what Redis may allow local ones only: DEBUG, MODULE, "
+        "and CONFIG SET of dir and dbfilename",
+        reload=True,
     ),
     Option(
-        "--workers",
-        "N",
-        "1",
-        "processes that serve the same addresses, each with its own shared connections and "
-        "remembered refusals; one that dies is replaced",
+        DOORS,
+        "--deny-command",
+        OTHER,
+        "",
+        "a command that no client may send, by itself or with a subcommand (KEYS, 'CONFIG SET' as "
+        "config|set); may be given several times (in the environment: separated by blanks)",
+        metavar="NAME[|SUB]",
+        repeats=True,
+        reload=True,
+    ),
+    Option(
+        DOORS,
+        "--unix-mode",
+        OTHER,
+        "600",
+        "permissions of the unix sockets of --listen, octal; they have them before they listen",
+        metavar="MODE",
+    ),
+    Option(
+        DOORS,
+        "--proxy-protocol",
+        SWITCH,
+        "no",
+        "every TCP client comes through a load balancer that says who it is (PROXY protocol, "
+        "version 1 or 2); one without that is turned away. Let nobody else reach the port",
+    ),
+    Option(
+        TLS,
+        "--tls-cert",
+        FILE,
+        "",
+        "certificate chain (PEM) shown to clients at tls: addresses",
+        reload=True,
+    ),
+    Option(TLS, "--tls-key", FILE, "", "its private key (PEM)", reload=True),
+    Option(
+        TLS,
+        "--tls-client-ca",
+        FILE,
+        "",
+        "who signs clients' certificates (PEM): clients must show one",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--tls-client-auth",
+        CHOICE,
+        "required",
+        "with --tls-client-ca: whether a client may come without a certificate",
+        metavar="required|optional",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--tls-min-version",
+        CHOICE,
+        "1.2",
+        "the oldest TLS that is spoken, on both sides",
+        metavar="1.2|1.3",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--upstream-tls-ca",
+        FILE,
+        "",
+        "who signs Redis' certificate (PEM); by itself whom this system trusts",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--upstream-tls-cert",
+        FILE,
+        "",
+        "the proxy's own certificate chain for Redis (PEM)",
+        reload=True,
+    ),
+    Option(TLS, "--upstream-tls-key", FILE, "", "its private key (PEM)", reload=True),
+    Option(
+        TLS,
+        "--upstream-tls-name",
+        OTHER,
+        "",
+        "the name that Redis' certificate must bear, and that is asked for (SNI); by itself the "
+        "URL's host",
+        metavar="NAME",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--upstream-tls-verify",
+        SWITCH,
+        "yes",
+        "check Redis' certificate; without that anybody in between can read and change everything",
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-clients",
+        NUMBER,
+        "10000",
+        "clients at a time, of each worker; more get Redis' own error (max number of clients "
+        "reached) and are closed",
+        least=1,
+        most=10_000_000,
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-clients-per-address",
+        NUMBER,
+        "0",
+        "of these, how many of one IP address, likewise. 0: as many as come",
+        most=10_000_000,
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-client-hits",
+        NUMBER,
+        "64",
+        "hits of one client on a shared connection at a time; its further ones wait, so that a "
+        "long pipeline delays nobody else",
+        least=1,
+        most=1_000_000,
+    ),
+    Option(
+        LIMITS,
+        "--max-lane-hits",
+        NUMBER,
+        "65536",
+        "unanswered hits of all clients on one shared connection; further ones take their "
+        "client's own",
+        least=1,
+        most=10_000_000,
+    ),
+    Option(
+        LIMITS,
+        "--max-unread",
+        NUMBER,
+        "65536",
+        "bytes of replies that a client may leave unread before Redis is no longer read for it "
+        "(Redis' own output limits hold from there)",
+        metavar="BYTES",
+        least=1024,
+        most=1 << 30,
+    ),
+    Option(
+        LIMITS,
+        "--handshake-timeout",
+        SECONDS,
+        "10",
+        "how long a new client may take for its TLS handshake and PROXY header",
+        field="handshake_timeout_s",
+    ),
+    Option(
+        LIMITS,
+        "--idle-timeout",
+        SECONDS,
+        "0",
+        "close a client that has sent nothing for so long and is owed nothing (subscribers stay). "
+        "0: never; Redis' own timeout holds all the same",
+        field="idle_timeout_s",
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--write-timeout",
+        SECONDS,
+        "60",
+        "close a client that has read nothing of what waits for it for so long. 0: never",
+        field="write_timeout_s",
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--tcp-keepalive",
+        NUMBER,
+        "300",
+        "seconds after which a silent client is asked whether it is still there. 0: not",
+        metavar="SECONDS",
+        field="tcp_keepalive_s",
+        most=32767,
     ),
 )
-MAX_DENIALS: Final = 100_000_000
-MAX_WORKERS: Final = 256
+_ZERO_IS_NONE: Final = ("--idle-timeout", "--write-timeout")
+_BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 EPILOG: Final = """\
 example:
   rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
 
-Every option is also an environment variable (RLPROXY_UPSTREAM, ...); the command line wins.
+Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
+--config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
+the environment over the file. On SIGHUP the file and all certificates are read again.
 Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 """
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError([" ".join(_without_password(word) for word in message.split(" "))])
+        raise ConfigError([" ".join(without_password(word) for word in message.split(" "))])
 
 
 def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
@@ -175,81 +524,215 @@ def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for option in OPTIONS:
-        made.add_argument(
-            option.flag,
-            metavar=option.metavar,
-            action="append" if option.repeats else "store",
-            nargs="?" if option.switch else None,
-            const="yes" if option.switch else None,
-            help=f"{option.help} (default {option.default}; environment {option.variable})",
-        )
+    for title in GROUPS:
+        group = made.add_argument_group(title)
+        for option in OPTIONS:
+            if option.group == title:
+                default = f"default {option.default}; " if option.default else ""
+                group.add_argument(
+                    option.flag,
+                    metavar=option.takes,
+                    action="append" if option.repeats else "store",
+                    nargs="?" if option.kind == SWITCH else None,
+                    const="yes" if option.kind == SWITCH else None,
+                    help=f"{option.help} ({default}environment {option.variable})",
+                )
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file whose keys are the options above without their dashes in front "
+        "(environment RLPROXY_CONFIG)",
+    )
+    made.add_argument(
+        "--check-config",
+        action="store_true",
+        help="say what is wrong with the settings and the files they name, or nothing, and exit "
+        "(code 0 or 2)",
+    )
     made.add_argument("--version", action="store_true", help="print version and build, and exit")
     return made
 
 
+@dataclass(frozen=True)
+class _Given:
+    """The values of one option, and what a person has to change if they are wrong."""
+
+    named: str
+    values: list[str]
+
+
 def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
-    """The settings of a parsed command line over the environment.
+    """The settings of a parsed command line over the environment over the file.
 
     Raises ConfigError naming every mistake.
     """
     mistakes: list[str] = []
-    given: dict[str, list[str]] = {}
-    named: dict[str, str] = {}  # what a person has to change
+    path = args.config or environ.get("RLPROXY_CONFIG", "").strip()
+    in_file = _read_file(path, mistakes) if path else {}
+    values: dict[str, Any] = {}
+    upstream_given = False
     for option in OPTIONS:
-        value = getattr(args, option.flag.lstrip("-").replace("-", "_"))
-        named[option.flag] = option.flag
-        if value is not None:
-            given[option.flag] = value if option.repeats else [value]
-        elif environ.get(option.variable, "").strip():
-            text = environ[option.variable].strip()
-            given[option.flag] = text.split() if option.repeats else [text]
-            named[option.flag] = option.variable
-    listen: list[Address] = []
-    for text in given.get("--listen", [DEFAULT_LISTEN]):
-        try:
-            listen.append(parse_listen(text))
-        except ValueError as wrong:
-            mistakes.append(f"{named['--listen']} {text}: {wrong}")
-    upstream = Upstream(None)
-    url = given.get("--upstream", ["embedded:"])[0]
-    try:
-        upstream = parse_upstream(url)
-    except ValueError as wrong:
-        mistakes.append(f"{named['--upstream']} {_without_password(url)}: {wrong}")
-    times: dict[str, float] = {}
-    for option in OPTIONS:
-        if option.metavar == "SECONDS":
-            text = given.get(option.flag, [option.default])[0]
+        given = _given(option, args, environ, in_file)
+        if option.flag == "--upstream":
+            upstream_given = given is not None
+        default = [option.default] if option.default or not option.repeats else []
+        texts = given.values if given is not None else default
+        parsed: list[Any] = []
+        for text in texts:
             try:
-                times[option.flag] = _positive(text)
+                parsed.append(_parsed(option, text))
             except ValueError as wrong:
-                mistakes.append(f"{named[option.flag]} {text}: {wrong}")
-    numbers: dict[str, int] = {}
-    for flag, least, most in (("--denial-cache", 0, MAX_DENIALS), ("--workers", 1, MAX_WORKERS)):
-        text = given.get(flag, [_default(flag)])[0]
-        try:
-            numbers[flag] = _number(text, least, most)
-        except ValueError as wrong:
-            mistakes.append(f"{named[flag]} {text}: {wrong}")
-    share = given.get("--share", [_default("--share")])[0].lower()
-    if share not in ("yes", "no"):
-        mistakes.append(f"{named['--share']} {share}: expected yes or no")
-    if upstream.address is not None and any(_same(upstream.address, own) for own in listen):
-        mistakes.append(f"{named['--upstream']}: {upstream} is where the proxy itself listens")
+                named = given.named if given is not None else option.flag
+                shown = without_password(text)
+                mistakes.append(f"{named} {shown}: {wrong}" if shown else f"{named}: {wrong}")
+        if option.repeats:
+            values[option.attribute] = tuple(parsed)
+        elif parsed:
+            values[option.attribute] = parsed[0]
     if mistakes:
         raise ConfigError(mistakes)
-    return Config(
-        tuple(listen),
-        upstream,
-        times["--connect-timeout"],
-        times["--drain-timeout"],
-        times["--private-refresh"],
-        numbers["--denial-cache"],
-        share == "yes",
-        numbers["--workers"],
-        "--upstream" in given,
+    made = Config(**values, upstream_given=upstream_given)
+    mistakes += _contradictions(made)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return made
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The variables that look like an option's and are none."""
+    known = {option.variable for option in OPTIONS} | {"RLPROXY_CONFIG"}
+    ours = (*(f"RLPROXY_{group}" for group in ("SERVICE_", "PORT")), *_OTHER_VARIABLES)
+    return sorted(
+        name
+        for name in environ
+        # (Kubernetes itself sets RLPROXY_PORT and RLPROXY_SERVICE_... for a service named rlproxy)
+        if name.startswith("RLPROXY_") and name not in known and not name.startswith(ours)
     )
+
+
+_OTHER_VARIABLES: Final = ("RLPROXY_COMPILE", "RLPROXY_INTERPRETED")  # of build and tests
+
+
+def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
+    """The options that differ: those that SIGHUP may change, and those that need a restart."""
+    changed = [
+        option
+        for option in OPTIONS
+        if getattr(old, option.attribute) != getattr(new, option.attribute)
+    ]
+    return [one for one in changed if one.reload], [one for one in changed if not one.reload]
+
+
+def reloaded(old: Config, new: Config) -> Config:
+    """`old` with what SIGHUP may change as it is in `new`."""
+    may = {option.attribute for option in OPTIONS if option.reload}
+    values = {
+        field.name: getattr(new if field.name in may else old, field.name)
+        for field in fields(Config)
+    }
+    return Config(**values)
+
+
+def _given(
+    option: Option, args: argparse.Namespace, environ: Mapping[str, str], in_file: Mapping[str, Any]
+) -> _Given | None:
+    """What was said of `option`, where it counts most; None if nothing was."""
+    value = getattr(args, option.name.replace("-", "_"))
+    if value is not None:
+        return _Given(option.flag, value if option.repeats else [value])
+    text = environ.get(option.variable, "").strip()
+    if text:
+        return _Given(option.variable, text.split() if option.repeats else [text])
+    if option.name not in in_file:
+        return None
+    found = in_file[option.name]
+    named = f"{option.name} (in the file)"
+    if isinstance(found, bool):
+        return _Given(named, ["yes" if found else "no"])
+    if option.repeats and isinstance(found, list):
+        return _Given(named, [str(each) for each in found])
+    return _Given(named, [str(found)])
+
+
+def _read_file(path: str, mistakes: list[str]) -> dict[str, Any]:
+    """What the file says, by option name."""
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        mistakes.append(f"--config {path}: {error.strerror or error}")
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        mistakes.append(f"--config {path}: {error}")
+        return {}
+    made: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("_", "-")
+        option = _BY_NAME.get(name)
+        if option is None:
+            mistakes.append(f"--config {path}: there is no option {key}")
+        elif isinstance(value, dict) or (isinstance(value, list) and not option.repeats):
+            mistakes.append(f"--config {path}: {key} takes one value")
+        else:
+            made[name] = value
+    return made
+
+
+def _parsed(option: Option, text: str) -> Any:
+    """The value that `text` stands for. Raises ValueError."""
+    if option.kind == SECONDS:
+        return _seconds(text, zero=option.flag in _ZERO_IS_NONE)
+    if option.kind == NUMBER:
+        return _number(text, int(option.least), int(option.most))
+    if option.kind == SWITCH:
+        if text.lower() not in ("yes", "no"):
+            raise ValueError("expected yes or no")
+        return text.lower() == "yes"
+    if option.kind == CHOICE:
+        choices = option.metavar.split("|")
+        if text.lower() not in choices:
+            raise ValueError(f"expected {', '.join(choices[:-1])} or {choices[-1]}")
+        return text.lower()
+    if option.flag == "--listen":
+        return parse_listen(text)
+    if option.flag == "--upstream":
+        return parse_upstream(text)
+    if option.flag == "--unix-mode":
+        return _mode(text)
+    if option.flag == "--deny-command":
+        return _command(text)
+    return text
+
+
+def _contradictions(made: Config) -> list[str]:
+    """What is wrong with settings that are right each by itself."""
+    found: list[str] = []
+    upstream = made.upstream
+    if upstream.address is not None and any(_same(upstream.address, own) for own in made.listen):
+        found.append(f"--upstream: {upstream} is where the proxy itself listens")
+    tls = any(address.tls for address in made.listen)
+    if tls and not (made.tls_cert and made.tls_key):
+        found.append("--listen tls: needs --tls-cert and --tls-key")
+    if not tls:
+        for flag, value in (
+            ("--tls-cert", made.tls_cert),
+            ("--tls-key", made.tls_key),
+            ("--tls-client-ca", made.tls_client_ca),
+        ):
+            if value:
+                found.append(f"{flag}: no address of --listen speaks TLS (tls:HOST:PORT)")
+    if bool(made.upstream_tls_cert) != bool(made.upstream_tls_key):
+        found.append("--upstream-tls-cert and --upstream-tls-key go together")
+    if not upstream.tls:
+        for flag, value in (
+            ("--upstream-tls-ca", made.upstream_tls_ca),
+            ("--upstream-tls-cert", made.upstream_tls_cert),
+            ("--upstream-tls-name", made.upstream_tls_name),
+        ):
+            if value:
+                found.append(f"{flag}: the URL of --upstream does not say TLS (rediss://...)")
+    if made.proxy_protocol and all(address.path for address in made.listen):
+        found.append("--proxy-protocol: no address of --listen is TCP")
+    return found
 
 
 def _same(upstream: Address, listen: Address) -> bool:
@@ -261,21 +744,25 @@ def _same(upstream: Address, listen: Address) -> bool:
 
 
 def parse_listen(text: str) -> Address:
-    """HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH. Raises ValueError."""
+    """HOST:PORT, [IPV6]:PORT, :PORT, each also behind tls:, or unix:PATH. Raises ValueError."""
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         path = "/" + path.lstrip("/") if path.startswith("//") else path
         if not path:
             raise ValueError("no path")
         return Address(path=path)
-    host, colon, port = text.rpartition(":")
+    tls = text.startswith("tls:")
+    host, colon, port = text.removeprefix("tls:").rpartition(":")
     if not colon:
-        raise ValueError("expected HOST:PORT or unix:PATH")
+        raise ValueError("expected HOST:PORT, tls:HOST:PORT or unix:PATH")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
-    return Address(host or "127.0.0.1", _port(port, least=0))
+    return Address(host or "127.0.0.1", _port(port, least=0), tls=tls)
+
+
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
 def parse_upstream(url: str) -> Upstream:
@@ -285,10 +772,11 @@ def parse_upstream(url: str) -> Upstream:
         if url.lower() not in ("embedded:", "embedded://"):
             raise ValueError("embedded: takes nothing more")
         return Upstream(None)
-    if scheme == "rediss":
-        raise ValueError("TLS to Redis is not supported yet")
-    if scheme not in ("redis", "unix") or "://" not in url:
-        raise ValueError("expected redis://HOST[:PORT][/DB], unix:///PATH[?db=N] or embedded:")
+    if scheme not in _SCHEMES or "://" not in url:
+        raise ValueError(
+            "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
+            "redis+sentinel://HOST[:PORT],.../MASTER[/DB] or embedded:"
+        )
     parts = urlsplit(url)
     if "@" in parts.path or "@" in parts.query or parts.fragment:
         raise ValueError("in a password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
@@ -297,6 +785,9 @@ def parse_upstream(url: str) -> Upstream:
     password = unquote(parts.password) if parts.password is not None else None
     if user is not None and password is None:
         raise ValueError("a user without a password")
+    tls = scheme.startswith("rediss")
+    if scheme.endswith("+sentinel"):
+        return _sentinel(parts.netloc.rpartition("@")[2], parts.path, query, user, password, tls)
     db = query.pop("db", "")
     if query:
         raise ValueError(f"unknown parameter {next(iter(query))}")
@@ -317,7 +808,33 @@ def parse_upstream(url: str) -> Upstream:
     if port == 0:
         raise ValueError("the port is not a number from 1 to 65535")
     address = Address(parts.hostname, port or DEFAULT_REDIS_PORT)
-    return Upstream(address, _db(in_path or db), user, password)
+    return Upstream(address, _db(in_path or db), user, password, tls)
+
+
+def _sentinel(
+    hosts: str, path: str, query: dict[str, str], user: str | None, password: str | None, tls: bool
+) -> Upstream:
+    name, _, db = unquote(path.lstrip("/")).partition("/")
+    if not name:
+        raise ValueError("no name of a master: redis+sentinel://HOST[:PORT],.../MASTER")
+    addresses = []
+    for text in hosts.split(","):
+        has_port = ":" in text.rpartition("]")[2]
+        try:
+            found = parse_listen(text if has_port else f"{text}:{DEFAULT_SENTINEL_PORT}")
+        except ValueError as wrong:
+            raise ValueError(f"{text}: {wrong}") from None
+        if not text or text.startswith(":") or found.port == 0:
+            raise ValueError(f"{text or '(nothing)'}: no host and port")
+        addresses.append(found)
+    sentinel_user = query.pop("sentinel_user", None)
+    sentinel_password = query.pop("sentinel_password", None)
+    if sentinel_user and sentinel_password is None:
+        raise ValueError("a sentinel_user without a sentinel_password")
+    if query:
+        raise ValueError(f"unknown parameter {next(iter(query))}")
+    sentinels = Sentinels(tuple(addresses), name, sentinel_user, sentinel_password)
+    return Upstream(None, _db(db), user, password, tls, sentinels)
 
 
 def _db(text: str) -> int:
@@ -334,13 +851,13 @@ def _port(text: str, least: int) -> int:
     return int(text)
 
 
-def _positive(text: str) -> float:
+def _seconds(text: str, zero: bool) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise ValueError("expected a number of seconds above 0")
+        value = -1.0
+    if not (0 < value < 1e9 or (zero and value == 0)):
+        raise ValueError(f"expected a number of seconds{', or 0' if zero else ' above 0'}")
     return value
 
 
@@ -350,11 +867,23 @@ def _number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def _default(flag: str) -> str:
-    return next(option.default for option in OPTIONS if option.flag == flag)
+def _mode(text: str) -> int:
+    if not 1 <= len(text) <= 4 or not set(text) <= set("01234567") or int(text, 8) > 0o777:
+        raise ValueError("expected permissions such as 600 or 660")
+    return int(text, 8)
 
 
-def _without_password(url: str) -> str:
+def _command(text: str) -> str:
+    words = text.replace(" ", "|").lower().split("|")
+    if not 1 <= len(words) <= 2 or not all(word and word.isascii() for word in words):
+        raise ValueError("expected the name of a command, or NAME|SUB")
+    return "|".join(words)
+
+
+def without_password(url: str) -> str:
+    """`url` fit to be shown: what may be a secret is starred."""
+    before, found, _ = url.partition("sentinel_password=")
+    url = f"{before}{found}***" if found else url
     head, at, tail = url.rpartition("@")
     if not at:
         return url

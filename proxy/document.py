@@ -10,20 +10,28 @@ import re
 import sys
 from pathlib import Path
 
-from .config import OPTIONS
+from .config import GROUPS, OPTIONS
 
 
 def options() -> str:
     """The table of options."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
-    for option in OPTIONS:
-        metavar = option.metavar.replace("|", "\\|")
-        about = option.help.replace("|", "\\|")
-        rows.append(f"| `{option.flag} {metavar}` | `{option.default}` | {about} |")
+    for group in GROUPS:
+        rows.append(f"| **{group}** | | |")
+        for option in OPTIONS:
+            if option.group != group:
+                continue
+            takes = option.takes.replace("|", "\\|")
+            default = f"`{option.default}`" if option.default else ""
+            mark = " *" if option.reload else ""
+            about = option.help.replace("|", "\\|")
+            rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")
     rows.append("")
     rows.append(
-        "Each is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...); the "
-        "command line wins. Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage."
+        "Each is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...) and a key "
+        "of the TOML file that `--config FILE` names; the command line wins over the environment, "
+        "the environment over the file. `*`: read again on SIGHUP. `--check-config` says what is "
+        "wrong, and exits. Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage."
     )
     return "\n".join(rows)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from .calls import Settings
+from .peers import Peer, peer_of
 from .session import (
     MAX_HELD,
     UPSTREAM_OPENING,
@@ -78,10 +79,11 @@ class Shared:
 
 
 class Downstream(asyncio.Protocol):
-    """One client."""
+    """One client; `peer` is who it is where its socket does not tell."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, peer: Peer | None = None) -> None:
         self._shared = shared
+        self.peer = peer
         self._session = Session(shared.settings)
         self._clock: Callable[[], float] = shared.loop.time
         self._transport: asyncio.Transport | None = None
@@ -99,6 +101,8 @@ class Downstream(asyncio.Protocol):
         # (uvloop's transports are no asyncio.Transport, they only behave like one)
         client = cast("asyncio.Transport", transport)
         self._transport = client
+        if self.peer is None:
+            self.peer = peer_of(client.get_extra_info("peername"))
         sock = client.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             keep_alive(sock)

@@ -180,7 +180,7 @@ class Server:
         where = str(self._config.upstream)
         if self._config.upstream.db:
             where += f", database {self._config.upstream.db}"
-        if self._config.upstream.address is None:
+        if self._config.upstream.embedded:
             return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
         if control.problem and not control.reached:
             return f"{where}: {control.problem}; clients get errors until it is there"

@@ -34,14 +34,15 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
-    "config": (set(), {"argparse", "os", "dataclasses", "urllib.parse"}),
+    "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
+    "peers": (set(), {"ipaddress", "dataclasses"}),
     "build": ({"framing", "version"}, {"platform"}),
 }
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
     "upstream": {"replies", "config", "scripts"},
     "lane": {"calls", "commands", "denials", "replies", "framing", "state", "upstream"},
-    "downstream": {"calls", "session", "upstream"},
+    "downstream": {"calls", "peers", "session", "upstream"},
     "embedded": {"config"},
     "listeners": {"config"},
     "balance": set(),

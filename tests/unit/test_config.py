@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from proxy import config
-from proxy.config import Address, Config, ConfigError, Upstream
+from proxy.config import Address, Config, ConfigError, Sentinels, Upstream
 
 
 def load(*argv: str, **environ: str) -> Config:
@@ -29,16 +30,47 @@ def test_defaults() -> None:
 
 
 REDIS = Upstream(Address("h", 6379))
+REPEATED = ("--listen", "--deny-command")
 
-OPTIONS = [
-    ("--listen", ":1", "listen", (Address("127.0.0.1", 1),)),
-    ("--upstream", "redis://h", "upstream", REDIS),
-    ("--connect-timeout", "0.25", "connect_timeout_s", 0.25),
-    ("--drain-timeout", "7", "drain_timeout_s", 7.0),
-    ("--private-refresh", "1e2", "private_refresh_s", 100.0),
-    ("--denial-cache", "0", "denial_cache", 0),
-    ("--share", "yes", "share", True),
-    ("--workers", "2", "workers", 2),
+TLS = ("--listen", "tls::1", "--tls-cert", "c", "--tls-key", "k")
+REDISS = ("--upstream", "rediss://h", "--upstream-tls-cert", "c", "--upstream-tls-key", "k")
+
+# flag, text, field, value, and what else it takes for that to be sensible
+OPTIONS: list[tuple[str, str, str, object, tuple[str, ...]]] = [
+    ("--listen", ":1", "listen", (Address("127.0.0.1", 1),), ()),
+    ("--upstream", "redis://h", "upstream", REDIS, ()),
+    ("--workers", "2", "workers", 2, ()),
+    ("--share", "yes", "share", True, ()),
+    ("--denial-cache", "0", "denial_cache", 0, ()),
+    ("--private-refresh", "1e2", "private_refresh_s", 100.0, ()),
+    ("--on-upstream-failure", "allow", "on_upstream_failure", "allow", ()),
+    ("--hit-timeout", "0", "hit_timeout_ms", 0, ()),
+    ("--connect-timeout", "0.25", "connect_timeout_s", 0.25, ()),
+    ("--drain-timeout", "7", "drain_timeout_s", 7.0, ()),
+    ("--protected-mode", "no", "protected_mode", False, ()),
+    ("--local-commands", "yes", "local_commands", True, ()),
+    ("--deny-command", "CONFIG|Set", "deny_command", ("config|set",), ()),
+    ("--unix-mode", "660", "unix_mode", 0o660, ()),
+    ("--proxy-protocol", "yes", "proxy_protocol", True, ()),
+    ("--tls-cert", "x", "tls_cert", "x", TLS[:2] + TLS[4:]),
+    ("--tls-key", "x", "tls_key", "x", TLS[:4]),
+    ("--tls-client-ca", "x", "tls_client_ca", "x", TLS),
+    ("--tls-client-auth", "optional", "tls_client_auth", "optional", ()),
+    ("--tls-min-version", "1.3", "tls_min_version", "1.3", ()),
+    ("--upstream-tls-ca", "x", "upstream_tls_ca", "x", REDISS),
+    ("--upstream-tls-cert", "x", "upstream_tls_cert", "x", REDISS[:2] + REDISS[4:]),
+    ("--upstream-tls-key", "x", "upstream_tls_key", "x", REDISS[:4]),
+    ("--upstream-tls-name", "x", "upstream_tls_name", "x", REDISS),
+    ("--upstream-tls-verify", "no", "upstream_tls_verify", False, ()),
+    ("--max-clients", "5", "max_clients", 5, ()),
+    ("--max-clients-per-address", "5", "max_clients_per_address", 5, ()),
+    ("--max-client-hits", "5", "max_client_hits", 5, ()),
+    ("--max-lane-hits", "5", "max_lane_hits", 5, ()),
+    ("--max-unread", "1024", "max_unread", 1024, ()),
+    ("--handshake-timeout", "5", "handshake_timeout_s", 5.0, ()),
+    ("--idle-timeout", "5", "idle_timeout_s", 5.0, ()),
+    ("--write-timeout", "0", "write_timeout_s", 0.0, ()),
+    ("--tcp-keepalive", "0", "tcp_keepalive_s", 0, ()),
 ]
 
 
@@ -51,22 +83,33 @@ def test_the_table_above_is_complete() -> None:
     assert [variable(row[0]) for row in OPTIONS] == [option.variable for option in config.OPTIONS]
 
 
-@pytest.mark.parametrize(("flag", "text", "field", "value"), OPTIONS)
-def test_option(flag: str, text: str, field: str, value: object) -> None:
-    assert getattr(load(flag, text), field) == value
-    assert getattr(load(f"{flag}={text}"), field) == value
-    assert getattr(load(**{variable(flag): text}), field) == value
+@pytest.mark.parametrize(("flag", "text", "field", "value", "also"), OPTIONS)
+def test_option(
+    tmp_path: Path, flag: str, text: str, field: str, value: object, also: tuple[str, ...]
+) -> None:
+    assert getattr(load(flag, text, *also), field) == value
+    assert getattr(load(f"{flag}={text}", *also), field) == value
+    assert getattr(load(*also, **{variable(flag): text}), field) == value
+    for name in (flag[2:], flag[2:].replace("-", "_")):
+        for written in (f'"{text}"', f'["{text}"]') if flag in REPEATED else (f'"{text}"',):
+            file = tmp_path / "rlproxy.toml"
+            file.write_text(f"{name} = {written}\n")
+            assert getattr(load(*also, "--config", str(file)), field) == value
+            assert getattr(load(*also, RLPROXY_CONFIG=str(file)), field) == value
     # an empty variable is none, and the others keep their defaults
     assert load(**{variable(flag): ""}) == load()
     others = {each.name for each in dataclasses.fields(Config)} - {field, "upstream_given"}
-    for other in others:
-        assert getattr(load(flag, text), other) == getattr(load(), other)
+    default = dict(zip(also[::2], also[1::2], strict=True))
+    for option in config.OPTIONS:
+        if option.attribute in others and option.flag not in default:
+            made = load(flag, text, *also)
+            assert getattr(made, option.attribute) == getattr(load(), option.attribute)
 
 
 @pytest.mark.parametrize("flag", [row[0] for row in OPTIONS])
 def test_the_command_line_wins(flag: str) -> None:
-    text = next(row[1] for row in OPTIONS if row[0] == flag)
-    assert load(flag, text, **{variable(flag): "nonsense"}) == load(flag, text)
+    text, also = next((row[1], row[4]) for row in OPTIONS if row[0] == flag)
+    assert load(flag, text, *also, **{variable(flag): "nonsense"}) == load(flag, text, *also)
 
 
 def test_a_switch_needs_no_word() -> None:
@@ -91,6 +134,70 @@ def test_a_switch_needs_no_word() -> None:
 def test_a_wrong_number_or_switch(flag: str, text: str, why: str) -> None:
     assert mistakes(f"{flag}={text}") == (f"{flag} {text}: {why}",)
     assert mistakes(**{variable(flag): text}) == (f"{variable(flag)} {text}: {why}",)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("workers = 3\nshare = true\ndrain-timeout = 2.5\nlisten = [':1', ':2']\n")
+    made = load("--config", str(file), "--drain-timeout", "4", RLPROXY_WORKERS="2")
+    assert (made.workers, made.share, made.drain_timeout_s) == (2, True, 4.0)
+    assert made.listen == (Address("127.0.0.1", 1), Address("127.0.0.1", 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nope = 1", "there is no option nope"),
+        ("workers = [1]", "workers takes one value"),
+        ("[workers]\nx = 1", "workers takes one value"),
+        ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
+        ("workers = ", "Invalid value"),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    (line,) = mistakes("--config", str(file))
+    assert why in line
+    assert "\n" not in line
+
+
+def test_a_missing_file() -> None:
+    assert mistakes("--config", "/nowhere/f") == ("--config /nowhere/f: No such file or directory",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["--listen", "tls::1"], "--listen tls: needs --tls-cert and --tls-key"),
+        ([*TLS[:4]], "--listen tls: needs --tls-cert and --tls-key"),
+        ([*TLS[2:4]], "--tls-cert: no address of --listen speaks TLS"),
+        (["--tls-client-ca", "x"], "--tls-client-ca: no address of --listen speaks TLS"),
+        ([*REDISS[:4]], "--upstream-tls-cert and --upstream-tls-key go together"),
+        (["--upstream-tls-ca", "x"], "--upstream-tls-ca: the URL of --upstream does not say TLS"),
+        (["--proxy-protocol", "--listen", "unix:/s"], "--proxy-protocol: no address of --listen"),
+    ],
+)
+def test_settings_that_contradict(argv: list[str], why: str) -> None:
+    assert mistakes(*argv)[0].startswith(why)
+
+
+def test_what_a_reload_may_change() -> None:
+    old = load("--workers", "2", "--hit-timeout", "1")
+    new = load("--workers", "3", "--hit-timeout", "2")
+    may, may_not = config.differences(old, new)
+    assert [option.flag for option in may] == ["--hit-timeout"]
+    assert [option.flag for option in may_not] == ["--workers"]
+    made = config.reloaded(old, new)
+    assert (made.workers, made.hit_timeout_ms) == (2, 2)
+
+
+def test_unknown_variables() -> None:
+    known = {option.variable: "" for option in config.OPTIONS}
+    other = dict.fromkeys(("RLPROXY_PORT_6380_TCP", "RLPROXY_SERVICE_HOST", "HOME"), "")
+    wrong = dict.fromkeys(("RLPROXY_UPSTRAEM", "RLPROXY_TIMEOUT"), "")
+    found = config.unknown_variables({**known, **other, **wrong, "RLPROXY_CONFIG": ""})
+    assert found == ["RLPROXY_TIMEOUT", "RLPROXY_UPSTRAEM"]
 
 
 def test_several_listeners() -> None:
@@ -120,8 +227,9 @@ def test_all_mistakes_at_once() -> None:
         *("--connect-timeout", "0", "--drain-timeout", "x"),
         RLPROXY_PRIVATE_REFRESH="-1",
     )
-    starts = ["--listen a:", "--listen b:", "--upstream http://h:", "--connect-timeout 0:"]
-    starts += ["--drain-timeout x:", "RLPROXY_PRIVATE_REFRESH -1:"]
+    starts = ["--listen a:", "--listen b:", "--upstream http://h:"]
+    starts += ["RLPROXY_PRIVATE_REFRESH -1:", "--connect-timeout 0:"]
+    starts += ["--drain-timeout x:"]
     assert len(found) == len(starts)
     for line, start in zip(found, starts, strict=True):
         assert line.startswith(start)
@@ -157,9 +265,25 @@ def test_a_proxy_behind_itself_is_a_mistake(listen: str, upstream: str) -> None:
     assert "where the proxy itself listens" in line
 
 
-def test_tls_is_told_to_be_missing() -> None:
-    (line,) = mistakes("--upstream", "rediss://h")
-    assert "TLS to Redis is not supported yet" in line
+SENTINEL = (
+    (
+        "redis+sentinel://a,b:1,[::1]/m",
+        Upstream(
+            None,
+            sentinels=Sentinels((Address("a", 26379), Address("b", 1), Address("::1", 26379)), "m"),
+        ),
+    ),
+    (
+        "rediss+sentinel://u:p@a/m/3?sentinel_user=x&sentinel_password=y%26",
+        Upstream(None, 3, "u", "p", True, Sentinels((Address("a", 26379),), "m", "x", "y&")),
+    ),
+)
+
+
+@pytest.mark.parametrize(("url", "upstream"), SENTINEL)
+def test_sentinel(url: str, upstream: Upstream) -> None:
+    assert config.parse_upstream(url) == upstream
+    assert not upstream.embedded
 
 
 def test_help_tells_every_option_and_variable() -> None:
@@ -167,7 +291,7 @@ def test_help_tells_every_option_and_variable() -> None:
     for option in config.OPTIONS:
         assert option.flag in text
         assert option.variable in text
-        assert f"(default {option.default};" in text
+        assert not option.default or f"(default {option.default};" in text
 
 
 LISTEN = [
@@ -253,6 +377,14 @@ WRONG_URLS = [
     "unix:///s?db=x",
     "embedded:x",
     "embedded://h",
+    "redis+sentinel://h",
+    "redis+sentinel:///m",
+    "redis+sentinel://h,/m",
+    "redis+sentinel://h:0/m",
+    "redis+sentinel://h:x/m",
+    "redis+sentinel://h/m/x",
+    "redis+sentinel://h/m?sentinel_user=x",
+    "redis+sentinel://h/m?x=1",
 ]
 
 
@@ -286,6 +418,9 @@ SECRETS = [
     ["--upstream", "unix://bob:secret@h/s"],
     ["--upstream", "unix://bob:12/secret@/s?db=x"],
     ["--upstream", "embedded:secret@h"],
+    ["--upstream", "redis+sentinel://h/m?x=1&sentinel_password=secret"],
+    ["--upstream", "redis+sentinel://u:secret@h/m?sentinel_password=a@secret"],
+    ["--upstream", "redis+sentinel://h/m?x&sentinel_password=a&secret"],
     ["--upstrem", "redis://bob:secret@h"],
     ["redis://bob:secret@h"],
     ["--upstrem=redis://bob:secret@h"],
@@ -300,16 +435,21 @@ def test_no_password_in_a_message(argv: list[str]) -> None:
 
 
 def test_no_password_in_what_is_shown() -> None:
-    made = load("--upstream", "redis://bob:secret@h:7000/5")
-    for text in (repr(made), str(made), str(made.upstream), repr(made.upstream)):
-        assert "secret" not in text
-    assert str(made.upstream) == "h:7000"
+    for url, shown in (
+        ("redis://bob:secret@h:7000/5", "h:7000"),
+        ("redis+sentinel://bob:secret@h/m?sentinel_password=secret", "sentinel h:26379/m"),
+    ):
+        made = load("--upstream", url)
+        for text in (repr(made), str(made), str(made.upstream), repr(made.upstream)):
+            assert "secret" not in text
+        assert str(made.upstream) == shown
 
 
 ADDRESSES = [
     (Address("h", 1), "h:1"),
     (Address("::1", 1), "[::1]:1"),
     (Address(path="/s"), "unix:/s"),
+    (Address("::1", 1, tls=True), "tls:[::1]:1"),
 ]
 
 
