@@ -19,12 +19,15 @@ import socket
 import sys
 import termios
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 log = logging.getLogger("rlproxy")
 
 AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
 ACCEPTS_PER_TURN: Final = 32
+_PLAIN: Final = b"\0"
+_TLS: Final = b"\1"
 FULL_S: Final = 1.0  # without a free descriptor: when to look again
 
 
@@ -69,24 +72,28 @@ class Balance:
         """See least_loaded()."""
         return least_loaded(self.clients, self.in_flight, own)
 
-    def give(self, worker: int, client: socket.socket) -> bool:
-        """Hand `client` over; False if the inbox takes no more, and the client stays here."""
+    def give(self, worker: int, client: socket.socket, tls: bool = False) -> bool:
+        """Hand `client` over, and whether TLS is spoken where it came; False if the inbox takes no
+        more, and the client stays here.
+        """
         try:
-            socket.send_fds(self._outboxes[worker], [b"\0"], [client.fileno()])
+            socket.send_fds(self._outboxes[worker], [_TLS if tls else _PLAIN], [client.fileno()])
         except OSError:
             return False
         client.close()
         return True
 
-    def take(self, worker: int) -> socket.socket | None:
-        """The next client of an inbox, None if it is empty. Raises OSError if there is no room."""
+    def take(self, worker: int) -> tuple[socket.socket, bool] | None:
+        """The next client of an inbox, as it was given, None if it is empty. Raises OSError if
+        there is no room.
+        """
         # A descriptor that finds no room is lost, and its client with it: look for room before.
         os.close(os.dup(self.inboxes[worker].fileno()))
         try:
-            _, found, _, _ = socket.recv_fds(self.inboxes[worker], 1, 1)
+            said, found, _, _ = socket.recv_fds(self.inboxes[worker], 1, 1)
         except BlockingIOError:
             return None
-        return socket.socket(fileno=found[0]) if found else None
+        return (socket.socket(fileno=found[0]), said == _TLS) if found else None
 
     def close(self) -> None:
         """Close the ways; who is still in an inbox is cut when all have closed it."""
@@ -96,15 +103,16 @@ class Balance:
 
 class Intake:
     """A worker's own clients, accepted or handed over: each gets a protocol of `client`, and is
-    counted until it is reported by `left()`.
+    counted until it is reported by `left()`. `client` is told whether TLS is spoken at the address
+    that it came to, and whether it is TCP's.
     """
 
     def __init__(
         self,
         worker: int,
         balance: Balance,
-        listening: Sequence[socket.socket],
-        client: Callable[[], asyncio.Protocol],
+        listening: Sequence[tuple[socket.socket, bool]],
+        client: Callable[[bool, bool], asyncio.Protocol],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._worker = worker
@@ -142,17 +150,17 @@ class Intake:
         if self._open:
             inbox = self._balance.inboxes[self._worker]
             self._loop.add_reader(inbox, self._readable, self._take)
-            for sock in self._listening:
-                self._loop.add_reader(sock, self._readable, self._accept, sock)
+            for sock, tls in self._listening:
+                self._loop.add_reader(sock, self._readable, partial(self._accept, sock, tls))
 
     def _unwatch(self) -> None:
-        for sock in (self._balance.inboxes[self._worker], *self._listening):
+        for sock in (self._balance.inboxes[self._worker], *(one for one, _ in self._listening)):
             self._loop.remove_reader(sock)
 
-    def _readable(self, take: Callable[..., bool], *args: socket.socket) -> None:
+    def _readable(self, take: Callable[[], bool]) -> None:
         try:
             for _ in range(ACCEPTS_PER_TURN):
-                if not take(*args):
+                if not take():
                     break
         except OSError as error:
             if not self._full:
@@ -163,33 +171,34 @@ class Intake:
         else:
             self._full = False
 
-    def _accept(self, listening: socket.socket) -> bool:
+    def _accept(self, listening: socket.socket, tls: bool) -> bool:
         sock = accepted(listening)
         if sock is None:
             return False
         best = self._balance.least(self._worker)
-        if best is None or best == self._worker or not self._balance.give(best, sock):
-            self._begin(sock)
+        if best is None or best == self._worker or not self._balance.give(best, sock, tls):
+            self._begin(sock, tls)
         return True
 
     def _take(self) -> bool:
-        sock = self._balance.take(self._worker)
-        if sock is None:
+        found = self._balance.take(self._worker)
+        if found is None:
             return False
-        self._begin(sock)
+        self._begin(*found)
         return True
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _begin(self, sock: socket.socket, tls: bool) -> None:
         self._count += 1
         self._publish()
         sock.setblocking(False)
-        task = self._loop.create_task(self._connect(sock))
+        task = self._loop.create_task(self._connect(sock, tls))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, sock: socket.socket) -> None:
+    async def _connect(self, sock: socket.socket, tls: bool) -> None:
+        client = partial(self._client, tls, sock.family != socket.AF_UNIX)
         try:
-            await self._loop.connect_accepted_socket(self._client, sock)
+            await self._loop.connect_accepted_socket(client, sock)
         except OSError:  # it is gone already
             sock.close()
             self.left()

@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from . import config
+from . import config, tls
 from .build import describe
+from .embedded import EmbeddedError, binary
 from .scripts import ScriptError
 from .server import Post, Server, StartError
 from .workers import Supervisor
+
+log = logging.getLogger("rlproxy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,13 +28,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"rlproxy {describe()}")
             return 0
         settings = config.load(args)
+        tls.contexts(settings)
+        if args.check_config:
+            return _approve(settings)
     except config.ConfigError as error:
         for mistake in error.mistakes:
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
     _log_as("")
+    for warning in _warnings(settings):
+        log.warning("%s", warning)
     try:
-        return _run(settings)
+        return _run(settings, lambda: config.load(args))
     except (StartError, ScriptError) as error:
         print(f"rlproxy: {error}", file=sys.stderr)
         return 1
@@ -38,25 +47,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _run(settings: config.Config) -> int:
+def _approve(settings: config.Config) -> int:
+    """What --check-config says of settings that are right. Raises ConfigError."""
+    if settings.upstream.embedded:
+        try:
+            binary()
+        except EmbeddedError as error:
+            raise config.ConfigError([str(error)]) from None
+    for warning in _warnings(settings):
+        print(f"rlproxy: warning: {warning}", file=sys.stderr)
+    where = ", ".join(map(str, settings.listen))
+    print(f"rlproxy would listen on {where}, in front of {settings.upstream}")
+    return 0
+
+
+def _warnings(settings: config.Config) -> list[str]:
+    unknown = config.unknown_variables(os.environ)
+    return [f"{name} is the variable of no option" for name in unknown] + [*tls.warnings(settings)]
+
+
+def _run(settings: config.Config, read: Callable[[], config.Config]) -> int:
     # Connections live long and are freed by reference counts: full collections only cost latency.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     if settings.workers == 1:
-        _serve(settings)
+        _serve(settings, read)
         return 0
     with contextlib.suppress(ImportError):  # so that no worker needs to
         import uvloop  # noqa: F401
-    Supervisor(settings, lambda post: _serve(settings, post)).run()
+    Supervisor(settings, lambda current, post: _serve(current, read, post), read).run()
     return 0
 
 
-def _serve(settings: config.Config, post: Post | None = None) -> None:
+def _serve(
+    settings: config.Config, read: Callable[[], config.Config], post: Post | None = None
+) -> None:
     if post is not None:
         _log_as(f"worker {post.worker + 1}: ")
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(Server(settings, post).run())
+        runner.run(Server(settings, post, read).run())
 
 
 def _log_as(name: str) -> None:

@@ -624,13 +624,19 @@ def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """`old` with what SIGHUP may change as it is in `new`."""
+    """`old` with what SIGHUP may change as it is in `new`. Raises ConfigError where that does not
+    go with what it may not change.
+    """
     may = {option.attribute for option in OPTIONS if option.reload}
     values = {
         field.name: getattr(new if field.name in may else old, field.name)
         for field in fields(Config)
     }
-    return Config(**values)
+    made = Config(**values)
+    mistakes = _contradictions(made)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return made
 
 
 def _given(

@@ -19,7 +19,8 @@ from .session import (
     WAIT_TURN,
     Session,
 )
-from .upstream import Target, last_words, reason
+from .tlsstream import last_words
+from .upstream import Target, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR

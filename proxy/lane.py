@@ -27,7 +27,8 @@ from .calls import Call, Caller, Lane
 from .denials import Denial, Denials
 from .framing import ReplyFramer
 from .state import Identity
-from .upstream import Target, hello, last_words
+from .tlsstream import last_words
+from .upstream import Target, hello
 
 log = logging.getLogger("rlproxy")
 

@@ -17,21 +17,28 @@ from .config import Address
 
 BACKLOG: Final = 4096
 
+Listening = tuple[socket.socket, bool]  # and whether TLS is spoken there
+
 
 class ListenError(Exception):
     """An address can't be had; the message names it."""
 
 
 class Listeners:
-    """Listening sockets at `addresses` for as many `processes`. Raises ListenError."""
+    """Listening sockets at `addresses` for as many `processes`; those that have a path get the
+    permissions `unix_mode`. Raises ListenError.
+    """
 
-    def __init__(self, addresses: Sequence[Address], processes: int = 1) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], processes: int = 1, unix_mode: int = 0o600
+    ) -> None:
         self._rows: list[list[socket.socket]] = []  # of each address: one, or one per process
+        self._tls = [address.tls for address in addresses]
         self._paths: list[str] = []
         for address in addresses:
             try:
                 if address.path:
-                    self._rows.append([_bind_unix(address.path)])
+                    self._rows.append([_bind_unix(address.path, unix_mode)])
                     self._paths.append(address.path)
                 else:
                     self._rows.append(_bind_tcp(address, processes))
@@ -40,25 +47,29 @@ class Listeners:
                 why = error.strerror or str(error)
                 raise ListenError(f"cannot listen on {address}: {why} (see --listen)") from None
 
-    def of(self, process: int) -> list[socket.socket]:
+    def of(self, process: int) -> list[Listening]:
         """What that process accepts on: at each address a socket of its own, or the shared one."""
-        return [row[process] if len(row) > 1 else row[0] for row in self._rows]
+        return [
+            (row[process] if len(row) > 1 else row[0], tls)
+            for row, tls in zip(self._rows, self._tls, strict=True)
+        ]
 
-    def own(self, process: int) -> list[socket.socket]:
+    def own(self, process: int) -> list[Listening]:
         """Of these, the sockets that nobody else accepts on."""
-        return [row[process] for row in self._rows if len(row) > 1]
+        rows = zip(self._rows, self._tls, strict=True)
+        return [(row[process], tls) for row, tls in rows if len(row) > 1]
 
     def addresses(self) -> list[Address]:
         """Where they listen, the ports as chosen."""
         names = [row[0].getsockname() for row in self._rows]
         return [
-            Address(path=name) if isinstance(name, str) else Address(name[0], name[1])
-            for name in names
+            Address(path=name) if isinstance(name, str) else Address(name[0], name[1], tls=tls)
+            for name, tls in zip(names, self._tls, strict=True)
         ]
 
     def keep(self, process: int) -> None:
         """In a process of its own: leave alone what belongs to others, and the paths."""
-        mine = self.of(process)
+        mine = [sock for sock, _ in self.of(process)]
         for row in self._rows:
             for sock in row:
                 if sock not in mine:
@@ -75,6 +86,7 @@ class Listeners:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._rows = []
+        self._tls = []
         self._paths = []
 
 
@@ -120,8 +132,8 @@ def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
 
 
-def _bind_unix(path: str) -> socket.socket:
-    """A listening socket that only this user may use. A socket that nobody serves is replaced."""
+def _bind_unix(path: str, mode: int) -> socket.socket:
+    """A listening socket with these permissions. A socket that nobody serves is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             raise OSError(errno.EEXIST, "there is a file that is no socket")
@@ -133,10 +145,12 @@ def _bind_unix(path: str) -> socket.socket:
             else:
                 raise OSError(errno.EADDRINUSE, "address already in use")
     sock = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
+    mask = os.umask(0o777 & ~mode)  # at no time is it more open
     try:
         sock.setblocking(False)
         sock.bind(path)
+        if stat.S_IMODE(os.lstat(path).st_mode) != mode:  # (not every system heeds the mask)
+            os.chmod(path, mode)
         sock.listen(BACKLOG)
     except OSError:
         sock.close()

@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from . import scripts
+from . import scripts, tls
+from .arrivals import Arrivals
 from .balance import Balance, Intake
 from .build import describe
 from .calls import Settings
-from .config import Address, Config
+from .config import Address, Config, ConfigError, differences, reloaded
 from .denials import Denials
 from .downstream import Downstream, Shared
 from .embedded import EmbeddedError, EmbeddedServer
@@ -57,16 +59,23 @@ class Post:
 
 class Server:
     """A proxy process, or one worker of several. `run()` returns when it was told to stop and all
-    is closed.
+    is closed. `read` reads the settings again, on SIGHUP.
     """
 
-    def __init__(self, config: Config, post: Post | None = None) -> None:
+    def __init__(
+        self, config: Config, post: Post | None = None, read: Callable[[], Config] | None = None
+    ) -> None:
         self._config = config
         self._post = post
+        self._read = read
+        self._up = False
+        self._hung_up = False  # SIGHUP came before it was up
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners | None = None
         self._servers: list[asyncio.Server] = []
+        self._arrivals: Arrivals | None = None
+        self._target: Target | None = None
         self._intake: Intake | None = None
         self._who = ""
         self._failed = ""  # why it ends without having been told to
@@ -84,8 +93,14 @@ class Server:
         else:  # (a worker may be told by its supervisor and by a whole group's signal as well)
             loop.add_signal_handler(signal.SIGTERM, self._stop.set)
             loop.add_signal_handler(CUT, self._cut)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        if self._post is not None:  # (one that came earlier was kept: see workers)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         try:
             await self._start()
+            self._up = True
+            if self._hung_up:
+                self._hang_up()
             await self._stop.wait()
         finally:
             await self._shutdown()
@@ -104,6 +119,23 @@ class Server:
             for client in list(self._shared.clients):
                 client.cut()
 
+    def _hang_up(self) -> None:
+        """Read settings and certificates again; all stays as it is if anything is wrong."""
+        self._hung_up = True
+        if not self._up or self._stop.is_set() or self._read is None:
+            return
+        found = read_again(self._config, self._read, told=self._post is None)
+        if found is not None:
+            self._reconfigure(*found)
+
+    def _reconfigure(self, config: Config, contexts: tls.Contexts) -> None:
+        """New settings, of which only those differ that SIGHUP may change."""
+        self._config = config
+        if self._arrivals is not None:
+            self._arrivals.context = contexts.server
+        if self._target is not None:
+            self._target.tls = contexts.client
+
     # -- start-up ---------------------------------------------------------------------------------
 
     async def _start(self) -> None:
@@ -118,7 +150,8 @@ class Server:
             loaded = scripts.load()
         else:
             self._listeners, address, loaded = post.listeners, post.upstream, post.scripts
-        target = Target(address, config.connect_timeout_s)
+        contexts = secure(config)
+        target = self._target = Target(address, config.connect_timeout_s, contexts.client)
         control = Control(target, config.upstream, loaded, self._met)
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
         self._lanes = LanePool(loop, target, control.reload, denials)
@@ -131,34 +164,40 @@ class Server:
             Waiting(time.monotonic, _call_at, config.private_refresh_s),
             self._lanes.share_of if config.share else None,
         )
-        self._shared = Shared(loop, settings, target)
+        self._shared = shared = Shared(loop, settings, target)
+        self._arrivals = Arrivals(
+            loop,
+            lambda peer: Downstream(shared, peer),
+            config.proxy_protocol,
+            config.handshake_timeout_s,
+            contexts.server,
+        )
         self._control = loop.create_task(control.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_CONTACT_S):
                 await control.settled.wait()
         if post is None:
-            await self._accept(self._listeners, self._shared)
+            await self._accept(self._listeners, self._arrivals)
             print_banner(self._listeners.addresses(), self._behind(control))
         else:
-            self._take_part(post, self._listeners, self._shared)
+            self._take_part(post, self._listeners, self._arrivals, shared)
             post.tell(READY, self._behind(control))
         self._sweep = loop.create_task(self._sweep_lanes())
 
-    async def _accept(self, listeners: Listeners, shared: Shared) -> None:
+    async def _accept(self, listeners: Listeners, arrivals: Arrivals) -> None:
         loop = asyncio.get_running_loop()
-        for listening in listeners.of(0):
-            make = (
-                loop.create_unix_server
-                if listening.family == socket.AF_UNIX
-                else loop.create_server
-            )
-            made = await make(lambda: Downstream(shared), sock=listening, backlog=BACKLOG)
-            self._servers.append(made)
+        for listening, speaks_tls in listeners.of(0):
+            tcp = listening.family != socket.AF_UNIX
+            make = loop.create_server if tcp else loop.create_unix_server
+            client = partial(arrivals.protocol, speaks_tls, tcp)
+            self._servers.append(await make(client, sock=listening, backlog=BACKLOG))
 
-    def _take_part(self, post: Post, listeners: Listeners, shared: Shared) -> None:
+    def _take_part(
+        self, post: Post, listeners: Listeners, arrivals: Arrivals, shared: Shared
+    ) -> None:
         listening = listeners.of(post.worker)
-        self._intake = Intake(post.worker, post.balance, listening, lambda: Downstream(shared))
-        shared.on_leave = self._intake.left
+        self._intake = Intake(post.worker, post.balance, listening, arrivals.protocol)
+        shared.on_leave = arrivals.on_gone = self._intake.left
         self._intake.open()
 
     def _met(self, found: Facts) -> None:
@@ -178,6 +217,8 @@ class Server:
     def _behind(self, control: Control) -> str:
         """What the proxy stands in front of, for the banner."""
         where = str(self._config.upstream)
+        if self._config.upstream.tls:
+            where += " (TLS)"
         if self._config.upstream.db:
             where += f", database {self._config.upstream.db}"
         if self._config.upstream.embedded:
@@ -211,6 +252,8 @@ class Server:
             server.close()
         if self._listeners is not None:
             self._listeners.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         if self._shared is not None:
             await self._drain(self._shared)
         for task in (self._control, self._sweep):
@@ -253,9 +296,40 @@ class Server:
 def listen(config: Config) -> Listeners:
     """The sockets of all its workers. Raises StartError."""
     try:
-        return Listeners(config.listen, config.workers)
+        return Listeners(config.listen, config.workers, config.unix_mode)
     except ListenError as error:
         raise StartError(str(error)) from None
+
+
+def secure(config: Config) -> tls.Contexts:
+    """TLS as `config` has it. Raises StartError."""
+    try:
+        return tls.contexts(config)
+    except ConfigError as error:
+        raise StartError("; ".join(error.mistakes)) from None
+
+
+def read_again(
+    config: Config, read: Callable[[], Config], told: bool = True
+) -> tuple[Config, tls.Contexts] | None:
+    """The settings and certificates as they are now; None, and the log says why, if all is to stay
+    as it is. What has changed is in the log where `told`.
+    """
+    try:
+        new = read()
+        made = reloaded(config, new)
+        contexts = tls.contexts(made)
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            log.error("SIGHUP: %s; all stays as it was", mistake)
+        return None
+    if told:
+        changed, later = differences(config, new)
+        names = ", ".join(option.flag for option in changed) or "nothing"
+        log.info("SIGHUP: settings and certificates were read again; changed: %s", names)
+        for option in later:
+            log.warning("SIGHUP: %s has changed; that takes a restart", option.flag)
+    return made, contexts
 
 
 async def embed(server: EmbeddedServer) -> Address:
@@ -269,7 +343,8 @@ async def embed(server: EmbeddedServer) -> Address:
 def print_banner(addresses: Sequence[Address], behind: str, workers: int = 1) -> None:
     """Tell a person what runs, and what to type."""
     first = addresses[0]
-    cli = f"redis-cli -s {first.path}" if first.path else f"redis-cli -p {first.port}"
+    secured = " --tls" if first.tls else ""
+    cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
     served = f"  served by     {workers} workers\n" if workers > 1 else ""
     print(
         f"rlproxy {describe()}\n"

@@ -7,42 +7,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import hiredis
 
 from . import replies
 from .config import Address, Upstream
 from .scripts import Script
+from .tls import ClientSide
+from .tlsstream import TlsFailure, TlsStream
 
 log = logging.getLogger("rlproxy")
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 1.0
 _PING_S: Final = 5.0
-MAX_LAST_WORDS: Final = 262144
 RELOAD_S: Final = 1.0  # lanes mend themselves: scripts that come in between would change the order
 
 
 class Target:
-    """Opens connections to one address. `where` names it in errors and logs."""
+    """Opens connections to one address. `where` names it in errors and logs; `tls` holds for those
+    that are opened from now on.
+    """
 
-    __slots__ = ("_address", "_timeout_s", "where")
+    __slots__ = ("_address", "_timeout_s", "tls", "where")
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(self, address: Address, timeout_s: float, tls: ClientSide | None = None) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self.tls = tls
         self.where = str(address)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """A new connection with a protocol of its own. Raises OSError with a reason to show."""
         loop = asyncio.get_running_loop()
         address = self._address
+        awaited = ["connection"]
         try:
             async with asyncio.timeout(self._timeout_s):
+                if self.tls is not None:
+                    return await _secured(self.tls, address, protocol, awaited)
                 if address.path:
                     transport, _ = await loop.create_unix_connection(protocol, address.path)
                 else:
@@ -50,8 +56,43 @@ class Target:
                         protocol, address.host, address.port
                     )
         except TimeoutError:
-            raise OSError(f"no connection within {self._timeout_s:g} s") from None
+            raise OSError(f"no {awaited[-1]} within {self._timeout_s:g} s") from None
         return transport
+
+
+async def _secured(
+    tls: ClientSide,
+    address: Address,
+    protocol: Callable[[], asyncio.Protocol],
+    awaited: list[str],
+) -> asyncio.Transport:
+    """A new TLS connection; what is waited for is added to `awaited`. Raises OSError with a reason
+    to show.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settled(error: OSError | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    try:
+        stream = TlsStream(protocol, tls.context, settled, tls.name or address.host)
+    except ValueError:
+        raise TlsFailure(f"{address.host} can be no name in a certificate") from None
+    transport, _ = await loop.create_connection(lambda: stream, address.host, address.port)
+    awaited.append("TLS handshake")
+    try:
+        await done
+    except BaseException as error:
+        if not isinstance(error, TlsFailure):  # (who fails by itself says why, and closes)
+            transport.abort()
+        raise
+    return cast("asyncio.Transport", stream)
 
 
 def reason(error: OSError) -> str:
@@ -69,28 +110,6 @@ def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes
     """The words with which a connection of our own begins; no AUTH without a password."""
     auth = [b"AUTH", user or b"default", password] if password is not None else []
     return [b"HELLO", b"3", *auth, b"SETNAME", name]
-
-
-def last_words(transport: asyncio.BaseTransport | None) -> bytes:
-    """What a server said before a write to it failed.
-
-    A write that fails ends a transport at once, though the kernel may still hold what the server
-    sent before it closed: the error that tells why, or replies to hits that were counted. To be
-    called from connection_lost(), while the socket is still open. At most MAX_LAST_WORDS bytes.
-    """
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    parts: list[bytes] = []
-    length = 0
-    try:
-        while sock is not None and length < MAX_LAST_WORDS:
-            part = os.read(sock.fileno(), MAX_LAST_WORDS)
-            if not part:
-                break
-            parts.append(part)
-            length += len(part)
-    except OSError:
-        pass  # nothing more
-    return b"".join(parts)
 
 
 def _refusal(text: str) -> str:
@@ -168,7 +187,8 @@ class Control(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self._lost.set()
-        self._fail(OSError("connection closed by the server"))
+        why = exc if isinstance(exc, TlsFailure) else OSError("connection closed by the server")
+        self._fail(why)
 
     def _fail(self, error: OSError) -> None:
         if self._waiting is not None and not self._waiting.done():

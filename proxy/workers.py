@@ -40,6 +40,7 @@ from .server import (
     embed,
     listen,
     print_banner,
+    read_again,
 )
 
 log = logging.getLogger("rlproxy")
@@ -53,7 +54,15 @@ HELD_S: Final = 0.05  # how soon a client is offered again that no inbox had roo
 WAIT_MOST_S: Final = 3600.0  # (poll has a limit, and --drain-timeout is beyond it)
 MAX_BEHIND: Final = 1000  # characters: then a report is written at once, whatever they are
 
-_OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, CUT)
+_OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
+
+
+_Client = tuple[socket.socket, bool]  # and whether TLS is spoken where it came
+
+
+def _accepted(listening: socket.socket, tls: bool) -> _Client | None:
+    sock = accepted(listening)
+    return None if sock is None else (sock, tls)
 
 
 class Restarts:
@@ -111,17 +120,26 @@ class _Worker:
 
 
 class Supervisor:
-    """The workers of a proxy. `serve` is called in each worker's process, which ends with it."""
+    """The workers of a proxy. `serve` is called in each worker's process, which ends with it;
+    `read` reads the settings again, on SIGHUP.
+    """
 
-    def __init__(self, config: Config, serve: Callable[[Post], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        serve: Callable[[Config, Post], None],
+        read: Callable[[], Config] | None = None,
+    ) -> None:
         self._config = config
         self._serve = serve
+        self._read = read
+        self._hung_up = False  # SIGHUP came
         self._pid = os.getpid()
         self._workers = [_Worker(number) for number in range(config.workers)]
         self._told = 0  # how often it was told to stop
         self._failed = ""  # why it ends without having been told to
         self._up = False  # all have been ready once
-        self._held: socket.socket | None = None  # accepted here, not handed over yet
+        self._held: _Client | None = None  # accepted here, not handed over yet
         self._full = False  # the latest try found no free descriptor
         self._full_until = 0.0
 
@@ -130,6 +148,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, self._hang_up)
         self._scripts = scripts.load()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners = listen(self._config)
@@ -141,6 +160,8 @@ class Supervisor:
                 self._wait(self._timeout_s(), [sock for sock, _ in self._unserved()])
                 if self._told:
                     break
+                if self._hung_up:
+                    self._reload()
                 self._read_reports()
                 for worker, code in self._ended():
                     self._retry(worker, ending(code))
@@ -174,6 +195,17 @@ class Supervisor:
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._told += 1
 
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        self._hung_up = True
+
+    def _reload(self) -> None:
+        """Look at the settings, and if they are right have every worker do so."""
+        self._hung_up = False
+        found = read_again(self._config, self._read) if self._read is not None else None
+        if found is not None:
+            self._config = found[0]
+            self._tell(signal.SIGHUP)
+
     # -- starting ---------------------------------------------------------------------------------
 
     def _start_due(self) -> None:
@@ -201,18 +233,19 @@ class Supervisor:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGCHLD, CUT):
+            for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor to tell
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+            # (SIGHUP waits until the worker's server is there to take it)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
             end_with_parent()
             for end in (self._report_in, self._wake_in, self._wake_out):
                 os.close(end)
             if self._held is not None:
-                self._held.close()
+                self._held[0].close()
             self._listeners.keep(worker.number)
             if os.getppid() == self._pid:
-                self._serve(self._post(worker))
+                self._serve(self._config, self._post(worker))
             code = 0
         except StartError as error:
             log.error("%s", error)
@@ -307,7 +340,7 @@ class Supervisor:
 
     # -- clients of workers that are away ---------------------------------------------------------
 
-    def _unserved(self) -> list[tuple[socket.socket, Callable[[], socket.socket | None]]]:
+    def _unserved(self) -> list[tuple[socket.socket, Callable[[], _Client | None]]]:
         """Where clients of workers come that are away, and how to take the next; nothing while
         nobody could serve them, or there is no room.
         """
@@ -317,10 +350,11 @@ class Supervisor:
         away = [worker for worker in self._workers if balance.clients[worker.number] == AWAY]
         if not away or len(away) == len(self._workers):
             return []
-        found: list[tuple[socket.socket, Callable[[], socket.socket | None]]] = []
+        found: list[tuple[socket.socket, Callable[[], _Client | None]]] = []
         for number in (worker.number for worker in away):
             found.append((balance.inboxes[number], partial(balance.take, number)))
-            found += [(sock, partial(accepted, sock)) for sock in self._listeners.own(number)]
+            for sock, tls in self._listeners.own(number):
+                found.append((sock, partial(_accepted, sock, tls)))
         return found
 
     def _relay(self) -> None:
@@ -346,7 +380,7 @@ class Supervisor:
         """Whether the client that was accepted here has somebody to serve it."""
         if self._held is not None:
             best = self._balance.least()
-            if best is not None and self._balance.give(best, self._held):
+            if best is not None and self._balance.give(best, *self._held):
                 self._held = None
         return self._held is None
 

@@ -126,6 +126,7 @@ class Proxy:
 
     def __init__(self, upstream: str, *args: str, env: dict[str, str] | None = None) -> None:
         self.stderr: list[str] = []
+        self.wrap: Callable[[Raw], Raw] = lambda raw: raw  # for every new connection
         self._process = subprocess.Popen(
             [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
             + list(args),
@@ -166,7 +167,7 @@ class Proxy:
 
     def raw(self) -> Raw:
         """A new connection."""
-        return Raw(self.port)
+        return self.wrap(Raw(self.port))
 
     def memory(self) -> int:
         """Resident bytes of the process."""

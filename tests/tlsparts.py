@@ -1,0 +1,164 @@
+"""TLS for the tests: certificates, a server that speaks it, and a client socket that can close one
+direction alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import trustme
+
+from tests import harness
+from tests.harness import Raw, RedisServer
+
+NAMES = ("localhost", "127.0.0.1")
+
+
+class Certificates:
+    """An authority's files in a directory: `ca`, and pairs of a certificate and its key."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = trustme.CA()
+        self.ca = str(directory / "ca.pem")
+        self.authority.cert_pem.write_to_path(self.ca)
+        self.cert, self.key = self.issue("server", *NAMES)
+
+    def issue(self, file: str, *names: str, expired: bool = False) -> tuple[str, str]:
+        """The files of a new certificate for `names` and of its key; replaces older ones."""
+        cert, key = self.directory / f"{file}.pem", self.directory / f"{file}.key"
+        until = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        made = self.authority.issue_cert(*names, not_after=until if expired else None)
+        cert.write_bytes(b"".join(each.bytes() for each in made.cert_chain_pems))
+        made.private_key_pem.write_to_path(str(key))
+        return str(cert), str(key)
+
+    def server_args(self) -> list[str]:
+        """What has the proxy speak TLS at an address of its own."""
+        return ["--tls-cert", self.cert, "--tls-key", self.key]
+
+    def client(self, cert: tuple[str, str] | None = None) -> ssl.SSLContext:
+        """For a client that trusts this authority, and shows `cert`."""
+        made = ssl.create_default_context(cafile=self.ca)
+        if cert is not None:
+            made.load_cert_chain(*cert)
+        return made
+
+
+@cache
+def tls_engine() -> str:
+    """A server at hand that speaks TLS; empty if there is none."""
+    for name, executable in harness.engines().items():
+        refused = subprocess.run(
+            [executable, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nothing"],
+            capture_output=True,
+            timeout=20,
+        )
+        if b"Failed to configure TLS" in refused.stdout + refused.stderr:
+            return name
+    return ""
+
+
+@contextlib.contextmanager
+def tls_server(certificates: Certificates, *args: str) -> Iterator[tuple[RedisServer, int]]:
+    """A running server and the port at which it speaks TLS; it wants no certificate by itself."""
+    port = harness.free_port()
+    names = ("--tls-port", "--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file")
+    values = (str(port), certificates.cert, certificates.key, certificates.ca)
+    words = [word for pair in zip(names, values, strict=True) for word in pair]
+    if "--tls-auth-clients" not in args:
+        words += ["--tls-auth-clients", "no"]
+    with harness.server(tls_engine(), *words, *args) as made:
+        yield made, port
+
+
+class TlsSocket:
+    """TLS over a connected socket, for Raw: shutdown() ends what is sent, and reading goes on."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> None:
+        self._sock = sock
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = sock.recv(65536)
+                if not data:
+                    raise ConnectionResetError("closed in the handshake") from None
+                self._incoming.write(data)
+            else:
+                break
+        self._flush()
+
+    def _flush(self) -> None:
+        self._sock.sendall(self._outgoing.read())
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        while len(view):
+            view = view[self.tls.write(view) :]
+        self._flush()
+
+    def recv(self, size: int) -> bytes:
+        while True:
+            try:
+                return self.tls.read(size)
+            except ssl.SSLZeroReturnError:
+                return b""
+            except ssl.SSLWantReadError:
+                data = self._sock.recv(size)
+                if not data:
+                    return b""
+                self._incoming.write(data)
+
+    def shutdown(self, _how: int) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.unwrap()
+        self._flush()
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._sock.settimeout(seconds)
+
+    def setsockopt(self, *args: int) -> None:
+        self._sock.setsockopt(*args)
+
+    def getsockname(self) -> object:
+        return self._sock.getsockname()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def secure(raw: Raw, context: ssl.SSLContext, name: str = "localhost") -> Raw:
+    """`raw`, which has said nothing yet, over TLS."""
+    raw.sock = cast("socket.socket", TlsSocket(raw.sock, context, name))
+    return raw
+
+
+@contextlib.contextmanager
+def tls_proxy(
+    certificates: Certificates, upstream: str, *args: str
+) -> Iterator[tuple[harness.Proxy, int]]:
+    """A running proxy and the port at which it speaks TLS, which its raw() uses."""
+    port = harness.free_port()
+    words = ["--listen", f"tls:127.0.0.1:{port}", *certificates.server_args(), *args]
+    if upstream.startswith("rediss:"):
+        words += ["--upstream-tls-ca", certificates.ca]
+    with harness.proxy(upstream, *words) as made:
+        made.port = port
+        made.wrap = lambda raw: secure(raw, certificates.client())
+        yield made, port
