@@ -97,6 +97,9 @@ class TlsSocket:
                 if not data:
                     raise ConnectionResetError("closed in the handshake") from None
                 self._incoming.write(data)
+            except ssl.SSLError:
+                self._flush()  # why, for the other side
+                raise
             else:
                 break
         self._flush()

@@ -1,0 +1,180 @@
+"""The PROXY protocol, plain and with TLS: who clients are, and who is turned away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.arrivals import Arrivals
+from proxy.peers import Peer
+from tests import harness
+from tests.harness import Proxy, Raw, command, wait_until
+from tests.tlsparts import Certificates, secure, tls_proxy
+
+VERSION_1 = b"PROXY TCP4 10.0.0.9 10.0.0.1 40000 6380\r\n"
+VERSION_2 = (
+    b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x11"
+    + bytes([10, 0, 0, 9, 10, 0, 0, 1])
+    + struct.pack(">HH", 40000, 6380)
+    + b"\x04\x00\x02xx"
+)
+LOCAL = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
+LOOPBACK = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 6380\r\n"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def behind(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy, int]]:
+    """A proxy whose clients come through a load balancer, and its plain port."""
+    with harness.server(one_engine) as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        words = ("--proxy-protocol", "--handshake-timeout", "0.5")
+        with tls_proxy(certificates, url, *words) as (made, _):
+            found = re.search(r"listening on +127\.0\.0\.1:(\d+)", made.read_log())
+            assert found is not None
+            yield made, int(found[1])
+
+
+@pytest.mark.parametrize("header", [VERSION_1, VERSION_2, LOCAL, b"PROXY UNKNOWN\r\n"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("slow", [False, True], ids=["whole", "slow"])
+def test_clients_with_a_header(
+    behind: tuple[Proxy, int], certificates: Certificates, header: bytes, tls: bool, slow: bool
+) -> None:
+    made, plain_port = behind
+    with Raw(made.port if tls else plain_port) as raw:
+        if slow:
+            raw.send_slowly(header)
+        if tls:
+            if not slow:
+                raw.send(header)
+            secure(raw, certificates.client())
+            raw.send(command("PING"))
+        else:
+            raw.send(command("PING") if slow else header + command("PING"))
+        assert raw.reply() == "PONG"
+
+
+def test_who_comes_without_a_header_is_turned_away(behind: tuple[Proxy, int]) -> None:
+    made, plain_port = behind
+    for port in (plain_port, made.port):
+        for start in (command("PING"), b"\x16\x03\x01", b"PROXY TCP9\r\n", b"PROXY TCP4 1.1"):
+            with Raw(port) as raw:
+                raw.send(start)
+                assert raw.closes()
+    Raw(plain_port).close()
+
+    def lines() -> list[str]:
+        return re.findall(
+            r"WARNING (PROXY header of 127\.0\.0\.1:\d+ failed: .*)\n", made.read_log()
+        )
+
+    wait_until(lambda: len(lines()) == 3, f"one line for each kind: {lines()}")
+    assert [line.partition("failed: ")[2] for line in lines()] == [
+        "no PROXY header (--proxy-protocol)",
+        "a PROXY header that says something else than TCP4, TCP6 or UNKNOWN (--proxy-protocol)",
+        "no PROXY header within 0.5 s",
+    ]
+
+
+def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy, int]) -> None:
+    made, _ = behind
+    with Raw(made.port) as raw:
+        raw.send(VERSION_2 + command("PING"))
+        assert raw.closes()
+    line = "TLS handshake with 10.0.0.9:40000 failed: no TLS was spoken"
+    wait_until(lambda: line in made.read_log(), line)
+
+
+class Serves(asyncio.Protocol):
+    """Says who it was told that the client is, and what came."""
+
+    def __init__(self, peer: Peer | None) -> None:
+        self._peer = peer
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(f"{self._peer} {data!r}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("header", "peer"),
+    [
+        (VERSION_1, "10.0.0.9:40000"),
+        (VERSION_2, "10.0.0.9:40000"),
+        (LOCAL, "None"),
+        (LOOPBACK, "127.0.0.1:40000"),
+    ],
+)
+async def test_who_is_served(header: bytes, peer: str) -> None:
+    loop = asyncio.get_running_loop()
+    arrivals = Arrivals(loop, Serves, True, 5.0, None)
+    server = await loop.create_server(lambda: arrivals.protocol(False, True), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(header + b"PING")
+    assert await asyncio.wait_for(reader.readline(), 10) == f"{peer} b'PING'\n".encode()
+    assert not arrivals.arriving
+    writer.close()
+    await writer.wait_closed()
+    server.close()
+
+
+async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
+    """The load balancer's own machine is not this one."""
+
+    class FromAfar(asyncio.Transport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return ("10.0.0.1", 5) if name == "peername" else default
+
+        def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+            pass
+
+    peers: list[Peer | None] = []
+
+    def serve(peer: Peer | None) -> asyncio.Protocol:
+        peers.append(peer)
+        return asyncio.Protocol()
+
+    arrivals = Arrivals(asyncio.get_running_loop(), serve, True, 5.0, None)
+    for header in (LOOPBACK, VERSION_1):
+        arrival = arrivals.protocol(False, True)
+        arrival.connection_made(FromAfar())
+        arrival.data_received(header)
+    assert peers == [None, Peer("10.0.0.9", 40000)]
+
+
+async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:
+    loop = asyncio.get_running_loop()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    arrivals = Arrivals(loop, Serves, True, 5.0, context)
+    assert isinstance(arrivals.protocol(False, False), Serves)
+    gone: list[int] = []
+    arrivals.on_gone = lambda: gone.append(1)
+    server = await loop.create_server(lambda: arrivals.protocol(True, True), "127.0.0.1", 0)
+    for start in (b"", VERSION_1, VERSION_1 + b"\x16"):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(start)
+        while not arrivals.arriving:
+            await asyncio.sleep(0.001)
+        arrivals.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+    assert not arrivals.arriving
+    assert len(gone) == 3
+    server.close()

@@ -1,0 +1,137 @@
+"""Settings of a running proxy: read again on SIGHUP, looked at by --check-config; permissions of
+unix sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from proxy.config import Address
+from proxy.listeners import Listeners
+from tests.harness import RedisServer
+from tests.integration.started import UnixRaw, ended, started
+from tests.tlsparts import Certificates
+
+ANY_PORT = ("--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_reads_the_file_again(own_server: RedisServer, tmp_path: Path, workers: int) -> None:
+    file = tmp_path / "rlproxy.toml"
+    always = f'upstream = "redis://:secret@127.0.0.1:{own_server.port}"\nworkers = {workers}\n'
+    file.write_text(always)
+    with started(*ANY_PORT, "--config", str(file), "--write-timeout", "9") as made:
+        with made.raw() as raw:
+            assert raw.ask("PING") == "PONG"
+            file.write_text(always + "hit-timeout = 500\nidle-timeout = 7\nwrite-timeout = 3\n")
+            made.signal(signal.SIGHUP)
+            again = "INFO SIGHUP: settings and certificates were read again; changed: "
+            made.logged(f"{again}--hit-timeout, --idle-timeout\n")
+            file.write_text(always.replace("secret", "other") + "connect-timeout = 2\n")
+            made.signal(signal.SIGHUP)
+            made.logged(f"{again}--hit-timeout, --idle-timeout\n(.*\n)*.*{again}")
+            made.logged("WARNING SIGHUP: --upstream has changed; that takes a restart\n")
+            made.logged("WARNING SIGHUP: --connect-timeout has changed; that takes a restart\n")
+            file.write_text('hit-timeout = "soon"\nnothing = 1\n')
+            made.signal(signal.SIGHUP)
+            made.logged("ERROR SIGHUP: .*there is no option nothing; all stays as it was\n")
+            made.logged("ERROR SIGHUP: hit-timeout .*soon: expected .*; all stays as it was\n")
+            file.unlink()
+            made.signal(signal.SIGHUP)
+            made.logged("ERROR SIGHUP: --config .*: No such file or directory; all stays")
+            assert raw.ask("PING") == "PONG"
+        with made.raw() as raw:
+            assert raw.ask("PING") == "PONG"
+        log = made.log()
+        assert "secret" not in log
+        assert "other" not in log
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+
+
+def test_sighup_while_it_starts_and_while_it_ends(own_server: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{own_server.port}"
+    with started(*ANY_PORT, "--upstream", url, "--workers", "2") as made, made.raw() as raw:
+        assert raw.ask("PING") == "PONG"
+        for _ in range(20):
+            made.signal(signal.SIGHUP)
+        raw.send(b"BLPOP nothing 0.3\r\n")
+        made.signal(signal.SIGTERM)
+        for _ in range(20):
+            made.signal(signal.SIGHUP)
+        assert raw.reply() is None
+        assert made.wait() == 0
+        assert "ERROR" not in made.log()
+
+
+def test_check_config(tmp_path: Path) -> None:
+    mine = Certificates(tmp_path)
+    url = "redis://:secret@h:6379/2"
+    words = ("--check-config", "--listen", "tls::6390", "--listen", ":6391", "--upstream", url)
+    code, out, err = ended(*words, *mine.server_args())
+    assert (code, err) == (0, "")
+    assert out == "rlproxy would listen on tls:127.0.0.1:6390, 127.0.0.1:6391, in front of h:6379\n"
+    code, out, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", "/nothing")
+    assert (code, out) == (2, "")
+    assert err == "rlproxy: --tls-key /nothing: No such file or directory\n"
+    code, out, err = ended("--check-config", "--workers", "0", "--hit-timeout", "x")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 2
+    env = {"RLPROXY_UPSTREM": "redis://h", "RLPROXY_PORT": "tcp://10.0.0.1:6380"}
+    with started("--check-config", "--upstream", url, env=env) as made:
+        assert made.wait() == 0
+        assert made.log() == "rlproxy: warning: RLPROXY_UPSTREM is the variable of no option\n"
+
+
+def test_a_start_with_wrong_files_and_unknown_variables(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
+    mine = Certificates(tmp_path)
+    words = ("--listen", "tls:127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
+    code, _, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", mine.cert)
+    assert code == 2
+    assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
+    with started(*words, *mine.server_args(), env={"RLPROXY_SHARES": "yes"}) as made:
+        made.logged("WARNING RLPROXY_SHARES is the variable of no option\n")
+        made.logged("listening on")
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(None, 0o600), ("660", 0o660), ("0777", 0o777)])
+def test_permissions_of_a_unix_socket(
+    own_server: RedisServer, tmp_path: Path, mode: str | None, wanted: int
+) -> None:
+    path = tmp_path / "rlproxy.sock"
+    words = ("--listen", f"unix:{path}", "--upstream", f"redis://127.0.0.1:{own_server.port}")
+    with started(*words, *(("--unix-mode", mode) if mode else ())) as made:
+        made.logged("listening on")
+        assert stat.S_IMODE(path.stat().st_mode) == wanted
+        raw = UnixRaw(path)
+        assert raw.ask("PING") == "PONG"
+        raw.close()
+
+
+def test_at_no_time_is_a_unix_socket_more_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even while its permissions are set, and they are before it listens."""
+    path = tmp_path / "rlproxy.sock"
+    seen: list[int] = []
+    real = os.lstat
+
+    def lstat(name: str) -> os.stat_result:
+        found = real(name)
+        seen.append(stat.S_IMODE(found.st_mode))
+        return found
+
+    monkeypatch.setattr("proxy.listeners.os.lstat", lstat)
+    mask = os.umask(0)
+    try:
+        Listeners([Address(path=str(path))], unix_mode=0o640).close()
+    finally:
+        os.umask(mask)
+    assert seen == [0o640]

@@ -1,0 +1,508 @@
+"""TLS on both sides of the proxy, with real clients and a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis import asyncio as redis_asyncio
+
+from tests import harness, tlsparts
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import Started, by_lane, client_list, started
+from tests.tlsparts import Certificates, TlsSocket, secure, tls_proxy, tls_server
+
+# (which of the two depends on what the other side shows of its chain)
+UNTRUSTED = (
+    "certificate verify failed: "
+    "(unable to get local issuer certificate|self-signed certificate in certificate chain)"
+)
+FIVE = [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
+MB = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def speaking(certificates: Certificates) -> Iterator[tuple[RedisServer, int]]:
+    """A server and its TLS port, at which it wants a certificate."""
+    if not tlsparts.tls_engine():
+        pytest.skip("no server on this machine speaks TLS")
+    with tls_server(certificates, "--tls-auth-clients", "yes") as made:
+        yield made
+
+
+def upstream_args(certificates: Certificates) -> list[str]:
+    cert, key = certificates.issue("proxy", "proxy")
+    return ["--upstream-tls-ca", certificates.ca, "--upstream-tls-cert", cert] + [
+        "--upstream-tls-key",
+        key,
+    ]
+
+
+@pytest.fixture(scope="module")
+def both(certificates: Certificates, speaking: tuple[RedisServer, int]) -> Iterator[Proxy]:
+    """A proxy that speaks TLS to its clients, and to Redis, which wants its certificate."""
+    url = f"rediss://localhost:{speaking[1]}"
+    with tls_proxy(certificates, url, *upstream_args(certificates)[2:]) as (made, _):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain(one_engine: str) -> Iterator[RedisServer]:
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture
+def empty(speaking: tuple[RedisServer, int]) -> RedisServer:
+    with speaking[0].raw() as raw:
+        raw.ask("FLUSHALL")
+    return speaking[0]
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+def login(made: Proxy, certificates: Certificates) -> dict[str, Any]:
+    return {
+        "host": "localhost",
+        "port": made.port,
+        "ssl": True,
+        "ssl_ca_certs": certificates.ca,
+        "decode_responses": True,
+    }
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py(
+    both: Proxy, certificates: Certificates, empty: RedisServer, protocol: int
+) -> None:
+    with redis.Redis(**login(both, certificates), protocol=protocol) as client:
+        assert [client.execute_command("RL.HIT", "limit", 5, 60) for _ in range(5)] == FIVE
+        assert client.execute_command("RL.HIT", "limit", 5, 60)[0] == 1
+        pipe = client.pipeline(transaction=True)
+        pipe.set("a", "1").execute_command("RL.HIT", "other", 5, 60)
+        assert pipe.execute() == [True, FIVE[0]]
+        assert client.blpop("nothing", timeout=0.05) is None
+        value = "x" * (3 * MB)
+        assert client.set("large", value)
+        assert client.get("large") == value
+
+
+async def test_redis_py_asyncio(
+    both: Proxy, certificates: Certificates, empty: RedisServer
+) -> None:
+    client: Any = redis_asyncio.Redis(**login(both, certificates))
+    assert [await client.execute_command("RL.HIT", "limit", 5, 60) for _ in range(5)] == FIVE
+    await client.aclose()
+
+
+def test_redis_cli(both: Proxy, certificates: Certificates, empty: RedisServer) -> None:
+    path = shutil.which("redis-cli")
+    told = subprocess.run([path or "true", "--help"], capture_output=True)
+    if path is None or b"--tls" not in told.stdout + told.stderr:
+        pytest.skip("no redis-cli that speaks TLS")
+    words = [path, "-p", str(both.port), "--tls", "--cacert", certificates.ca]
+    done = subprocess.run(
+        [*words, "RL.HIT", "limit", "5", "60"], capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout.split() == ["0", "5", "4", "-1", "60"], done.stderr
+
+
+IOREDIS = """
+const Redis = require("ioredis");
+const [port, ca] = process.argv.slice(1);
+const tls = { ca: require("fs").readFileSync(ca), servername: "localhost" };
+const client = new Redis({ port: Number(port), host: "127.0.0.1", tls });
+(async () => {
+  const got = [];
+  for (let i = 0; i < 5; i++) got.push(await client.call("RL.HIT", "limit", 5, 60));
+  console.log(JSON.stringify(got));
+  client.disconnect();
+})();
+"""
+
+
+def test_ioredis(both: Proxy, certificates: Certificates, empty: RedisServer) -> None:
+    node = shutil.which("node")
+    if (
+        node is None
+        or subprocess.run([node, "-e", 'require("ioredis")'], capture_output=True).returncode
+    ):
+        pytest.skip("no node, or no ioredis for it (npm install ioredis, NODE_PATH)")
+    words = [node, "-e", IOREDIS, str(both.port), certificates.ca]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    assert done.stdout.strip() == str(FIVE).replace(" ", ""), done.stderr
+
+
+# -- handshakes that fail --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def strict(
+    certificates: Certificates, plain: RedisServer, *args: str
+) -> Iterator[tuple[Proxy, int]]:
+    """A proxy whose clients have to show a certificate."""
+    words = ("--tls-client-ca", certificates.ca, *args)
+    with tls_proxy(certificates, f"redis://127.0.0.1:{plain.port}", *words) as made:
+        yield made
+
+
+def refused(made: Proxy, context: ssl.SSLContext, name: str = "localhost") -> None:
+    """The proxy does not serve such a client."""
+    with Raw(made.port) as raw, contextlib.suppress(ssl.SSLError, ConnectionResetError):
+        wrapped = TlsSocket(raw.sock, context, name)
+        wrapped.sendall(command("PING"))
+        assert wrapped.recv(100) == b""
+
+
+def logged(made: Proxy, pattern: str) -> None:
+    wait_until(lambda: re.search(pattern, made.read_log()), f"{pattern} in {made.read_log()}")
+
+
+def test_client_certificates(
+    certificates: Certificates, plain: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = Certificates(tmp_path / "other")
+    good = certificates.issue("client", "client")
+    expired = certificates.issue("expired", "client", expired=True)
+    foreign = stranger.issue("client", "client")
+    with strict(certificates, plain) as (made, _):
+        served = secure(Raw(made.port), certificates.client(good))
+        assert served.ask("PING") == "PONG"
+        where = r"WARNING TLS handshake with 127\.0\.0\.1:\d+ failed: "
+        for shown, why in (
+            (None, "no certificate was shown"),
+            (expired, "certificate verify failed: certificate has expired"),
+            (foreign, UNTRUSTED),
+        ):
+            refused(made, certificates.client(shown))
+            logged(made, f"{where}{why}\n")
+        refused(made, stranger.client(good))  # who doesn't trust the proxy
+        logged(made, f"{where}the other side does not trust who signed our certificate\n")
+        assert served.ask("PING") == "PONG"
+        served.close()
+    with strict(certificates, plain, "--tls-client-auth", "optional") as (made, _):
+        for shown in (None, good):
+            with secure(Raw(made.port), certificates.client(shown)) as raw:
+                assert raw.ask("PING") == "PONG"
+        refused(made, certificates.client(foreign))
+
+
+def test_the_oldest_version(certificates: Certificates, plain: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{plain.port}"
+    for least, refuses in (("1.3", True), ("1.2", False)):
+        with tls_proxy(certificates, url, "--tls-min-version", least) as (made, _):
+            context = certificates.client()
+            with secure(Raw(made.port), context) as raw:
+                assert raw.ask("PING") == "PONG"
+                assert isinstance(raw.sock, TlsSocket)
+                assert raw.sock.tls.version() == "TLSv1.3"
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            if refuses:
+                refused(made, context)
+                logged(made, "failed: too old a version of TLS")
+            else:
+                with secure(Raw(made.port), context) as raw:
+                    assert raw.ask("PING") == "PONG"
+
+
+def test_what_is_no_handshake(certificates: Certificates, plain: RedisServer) -> None:
+    """Plain text, a handshake that breaks off, one that takes too long, and silence: each ends by
+    itself, with one line in the log, however often.
+    """
+    url = f"redis://127.0.0.1:{plain.port}"
+    with tls_proxy(certificates, url, "--handshake-timeout", "0.5") as (made, _):
+        served = made.raw()
+        for _ in range(20):
+            with Raw(made.port) as raw:
+                raw.send(command("PING"))
+                assert raw.closes()
+        with Raw(made.port) as raw:
+            raw.send(b"\x16\x03\x01\x02\x00")
+            raw.finish()
+            assert raw.closes()
+        for start in (b"", b"\x16\x03\x01\x02\x00"):
+            with Raw(made.port) as raw:
+                raw.send(start)
+                assert raw.closes()
+        for _ in range(3):  # a look at whether the port is open
+            Raw(made.port).close()
+        logged(made, "failed: no TLS handshake within 0.5 s")
+        log = made.read_log()
+        assert log.count("no TLS was spoken") == 1, log
+        assert log.count("the connection was closed during the handshake") == 1, log
+        assert served.ask("PING") == "PONG"
+        served.close()
+
+
+# -- reading again ---------------------------------------------------------------------------------
+
+
+def serial(raw: Raw) -> object:
+    assert isinstance(raw.sock, TlsSocket)
+    found = raw.sock.tls.getpeercert()
+    assert found is not None
+    return found["serialNumber"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_brings_new_certificates(plain: RedisServer, tmp_path: Path, workers: int) -> None:
+    mine = Certificates(tmp_path)
+    upstream = f"redis://127.0.0.1:{plain.port}"
+    with tls_proxy(mine, upstream, "--workers", str(workers)) as (made, _):
+        old = made.raw()
+        assert old.ask("PING") == "PONG"
+        mine.issue("server", "localhost")
+        with made.raw() as raw:
+            assert serial(raw) == serial(old)
+        os.kill(made.pid, signal.SIGHUP)
+        logged(made, "INFO SIGHUP: settings and certificates were read again; changed: nothing\n")
+
+        def is_new() -> bool:
+            with made.raw() as raw:
+                assert raw.ask("PING") == "PONG"
+                return serial(raw) != serial(old)
+
+        wait_until(lambda: all(is_new() for _ in range(6)), "every worker shows the new one")
+        assert old.ask("PING") == "PONG"
+        cert = Path(mine.cert).read_bytes()
+        Path(mine.cert).write_text("nothing\n")
+        os.kill(made.pid, signal.SIGHUP)
+        logged(
+            made,
+            rf"ERROR SIGHUP: --tls-cert {mine.cert}: no certificate in it \(PEM\); "
+            "all stays as it was\n",
+        )
+        assert is_new()
+        Path(mine.cert).write_bytes(cert)
+        old.close()
+
+
+# -- Redis' side -----------------------------------------------------------------------------------
+
+
+def test_all_connections_to_redis_are_tls(
+    both: Proxy, empty: RedisServer, speaking: tuple[RedisServer, int]
+) -> None:
+    with both.raw() as raw:
+        by_lane(empty, raw)
+        rows = client_list(empty)
+        assert {row["name"] for row in rows} == {"", "rlproxy-lane", "rlproxy-control"}
+        assert {row["laddr"].rpartition(":")[2] for row in rows} == {str(speaking[1])}
+
+
+@pytest.mark.parametrize(
+    ("host", "args", "why"),
+    [
+        ("localhost", ("foreign",), UNTRUSTED),
+        (
+            "localhost",
+            ("--upstream-tls-name", "redis.example"),
+            "Hostname mismatch, certificate is not valid for 'redis.example'",
+        ),
+        (
+            "127.0.0.2",
+            (),
+            "IP address mismatch, certificate is not valid for '127.0.0.2'",
+        ),
+        ("localhost", ("plain",), "no TLS was spoken"),
+        ("localhost", ("anonymous",), "the other side wants a certificate of ours"),
+    ],
+)
+def test_a_server_that_is_not_trusted(
+    certificates: Certificates,
+    speaking: tuple[RedisServer, int],
+    tmp_path: Path,
+    host: str,
+    args: tuple[str, ...],
+    why: str,
+) -> None:
+    own = upstream_args(certificates)
+    words, port = [*own, *args], speaking[1]
+    listener: socket.socket | None = None
+    if args == ("foreign",):
+        words = ["--upstream-tls-ca", Certificates(tmp_path).ca, *own[2:]]
+    elif args == ("plain",):
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        threading.Thread(target=answer_plainly, args=(listener,), daemon=True).start()
+        words = own
+    elif args == ("anonymous",):
+        words = own[:2]
+    with harness.proxy(f"rediss://{host}:{port}", *words) as made, made.raw() as raw:
+        line = rf"WARNING cannot reach Redis at {host}:{port}: .*{why}; trying on\n"
+        logged(made, line)
+        if args != ("anonymous",):  # (a private connection is told only after the handshake)
+            for words_ in (("PING",), ("RL.HIT", "k", 5, 60)) * 3:
+                answer = raw.ask(*words_)
+                assert isinstance(answer, ReplyError)
+                assert str(answer).startswith("UPSTREAMDOWN")
+                assert re.search(why, str(answer))
+        assert len(re.findall(line, made.read_log())) == 1
+    if listener is not None:
+        listener.close()
+
+
+def answer_plainly(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(100)
+                sock.sendall(b"-ERR Protocol error: unbalanced quotes in request\r\n")
+
+
+def test_sni_and_a_server_that_hangs(certificates: Certificates) -> None:
+    """The name that is asked for, and the reason when nothing comes."""
+    asked: list[str | None] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.cert, certificates.key)
+    context.sni_callback = lambda _sock, name, _context: asked.append(name)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                sock.settimeout(5)
+                with contextlib.suppress(ssl.SSLError), context.wrap_socket(sock, server_side=True):
+                    pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    url = f"rediss://127.0.0.1:{listener.getsockname()[1]}"
+    words = ("--upstream-tls-ca", certificates.ca, "--upstream-tls-name", "localhost")
+    with harness.proxy(url, *words):
+        wait_until(lambda: asked, "a handshake")
+    assert asked[0] == "localhost"
+    listener.close()
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"rediss://127.0.0.1:{silent.getsockname()[1]}"
+    with harness.proxy(url, *words, "--connect-timeout", "0.2") as made, made.raw() as raw:
+        assert "no TLS handshake within 0.2 s" in str(raw.ask("PING"))
+    silent.close()
+
+
+def test_sighup_brings_a_new_authority(
+    certificates: Certificates, speaking: tuple[RedisServer, int], tmp_path: Path
+) -> None:
+    ca = tmp_path / "trusted.pem"
+    (tmp_path / "other").mkdir()
+    shutil.copy(Certificates(tmp_path / "other").ca, ca)
+    words = ["--upstream-tls-ca", str(ca), *upstream_args(certificates)[2:]]
+    with harness.proxy(f"rediss://localhost:{speaking[1]}", *words) as made, made.raw() as raw:
+        assert isinstance(raw.ask("PING"), ReplyError)
+        shutil.copy(certificates.ca, ca)
+        os.kill(made.pid, signal.SIGHUP)
+        logged(made, "is back")
+        assert raw.ask("PING") == "PONG"
+
+
+# -- flow ------------------------------------------------------------------------------------------
+
+
+def test_large_values_and_slow_readers(both: Proxy, empty: RedisServer) -> None:
+    """Megabytes pass both ways; a client that does not read costs no memory."""
+    value = os.urandom(4 * MB)
+    with both.raw() as raw:
+        assert raw.ask("SET", "v", value) == "OK"
+        assert raw.ask("GET", "v") == value
+        before = both.memory()
+        raw.send(command("GET", "v") * 10)
+        with both.raw() as other:  # (others are served meanwhile, and time passes)
+            for _ in range(200):
+                assert other.ask("PING") == "PONG"
+        assert both.memory() - before < 12 * MB
+        digest = hashlib.sha256(value).digest()
+        for _ in range(10):
+            found = raw.reply()
+            assert isinstance(found, bytes)
+            assert hashlib.sha256(found).digest() == digest
+
+
+def test_half_a_connection(both: Proxy, empty: RedisServer) -> None:
+    """A client that says TLS' own end still gets what it is owed, and the end behind it; one that
+    just goes while it blocks takes nothing along.
+    """
+    with both.raw() as raw:
+        raw.send(command("SET", "a", "1") + command("RL.HIT", "k", 5, 60) + command("GET", "a"))
+        raw.finish()
+        assert raw.reply() == "OK"
+        assert raw.reply() == FIVE[0]
+        assert raw.reply() == b"1"
+        assert raw.closes()
+    raw = both.raw()
+    raw.send(command("BLPOP", "list", 0))
+
+    def blocked() -> bool:
+        return any(row["cmd"] == "blpop" for row in client_list(empty))
+
+    wait_until(blocked, "it blocks")
+    raw.close()
+    wait_until(lambda: not blocked(), "it is gone")
+
+
+# -- several processes -----------------------------------------------------------------------------
+
+
+def test_workers_hand_over_what_speaks_tls(certificates: Certificates, plain: RedisServer) -> None:
+    words = ("--workers", "3")
+    with tls_proxy(certificates, f"redis://127.0.0.1:{plain.port}", *words) as (made, port):
+        text = re.search(
+            r"listening on +127\.0\.0\.1:(\d+), tls:127\.0\.0\.1:(\d+)", made.read_log()
+        )
+        assert text is not None
+        assert int(text[2]) == port
+        with contextlib.ExitStack() as stack:
+            for _ in range(12):
+                tls = stack.enter_context(made.raw())
+                bare = stack.enter_context(Raw(int(text[1])))
+                assert tls.ask("PING") == "PONG"
+                assert bare.ask("PING") == "PONG"
+        for _ in range(5):  # (each of which was counted, and is not any more)
+            with Raw(port) as raw:
+                raw.send(b"PING\r\n")
+                assert raw.closes()
+        with contextlib.ExitStack() as stack:
+            for _ in range(6):
+                assert stack.enter_context(made.raw()).ask("PING") == "PONG"
+
+
+def test_draining_waits_for_no_handshake(certificates: Certificates, plain: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{plain.port}"
+    with tls_proxy(certificates, url) as (made, port):
+        idle, silent = made.raw(), Raw(port)
+        assert idle.ask("PING") == "PONG"
+        made.terminate()
+        assert made.wait(5) == 0
+        for raw in (idle, silent):
+            assert raw.closes()
+            raw.close()
+        assert "WARNING" not in made.read_log()
+
+
+def test_the_banner_tells_of_tls(certificates: Certificates, plain: RedisServer) -> None:
+    words = ("--listen", "tls:127.0.0.1:0", *certificates.server_args())
+    with started(*words, "--upstream", f"redis://127.0.0.1:{plain.port}") as made:
+        assert isinstance(made, Started)
+        made.logged(r"listening on  tls:127\.0\.0\.1:\d+\n")
+        made.logged(r"try +redis-cli --tls -p \d+ RL\.HIT")
