@@ -35,12 +35,14 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
+    "masters": ({"config"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "build": ({"framing", "version"}, {"platform"}),
 }
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
     "upstream": {"replies", "config", "scripts"},
+    "topology": {"config", "masters", "upstream"},
     "lane": {"calls", "commands", "denials", "replies", "framing", "state", "upstream"},
     "downstream": {"calls", "peers", "session", "upstream"},
     "embedded": {"config"},
@@ -48,7 +50,7 @@ IMPURE: dict[str, set[str]] = {
     "balance": set(),
     "server": {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
-        *("grammar", "lane", "listeners", "upstream", "waiting"),
+        *("grammar", "lane", "listeners", "topology", "upstream", "waiting"),
     },
     "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
     "cli": {"config", "build", "scripts", "server", "workers"},
