@@ -286,6 +286,8 @@ class _Sentinel:
                 await close(link)
             if time.monotonic() - began >= LASTS_S:
                 backoff.reset()
+            if link is not None:
+                heard()  # who has lost a Sentinel may lose more
             await asyncio.sleep(backoff.pause_s())
 
     async def _follow(self, link: Connection, heard: Callable[[], None]) -> None:
@@ -340,7 +342,7 @@ class Topology:
         ]
         self._pace = Pace(time.monotonic, random.random)
         self._notice = Notice(time.monotonic)
-        self._complained = False
+        self._why_unknown = Notice(time.monotonic)
         self._wake = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
         self.settled = asyncio.Event()  # they were asked once
@@ -464,16 +466,16 @@ class Topology:
         asked = [(each.address, one) for each, one in zip(self._sentinels, answers, strict=True)]
         missing = unanswered(asked)
         if self.master is None:
-            # (the control connection says so)
-            self._target.unknown(f"no master known as {self._name}: {refused or missing}")
+            why = f"no master known as {self._name}: {refused or missing}"
+            if self._why_unknown.news(why):
+                self._target.unknown(why)  # the control connection logs that
             return
         told = refused
         silent = sum(1 for _, one in asked if one is None or one.address is None)
         if silent:
             told = f"{silent} of {len(asked)} Sentinels of {self._name} fail: {missing}"
-        if self._notice.news(told) and (told or self._complained):
-            self._complained = bool(told)
+        if self._notice.news(told):
             if told:
-                log.warning("%s; the master is %s", told, self.master.address)
+                log.warning("%s; the master stays %s", told, self.master.address)
             else:
                 log.info("all Sentinels of %s answer again", self._name)

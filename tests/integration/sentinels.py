@@ -26,6 +26,7 @@ class Sentinel:
     """One of them."""
 
     def __init__(self, executable: str, master: int, quorum: int, password: str = "") -> None:
+        """`password` is wanted here, and at the servers."""
         self.port = free_port()
         self._executable = executable
         self._password = password
@@ -40,13 +41,14 @@ class Sentinel:
         ]
         if password:
             lines += [f"requirepass {password}", f"sentinel sentinel-pass {password}"]
+            lines += [f"sentinel auth-pass {NAME} {password}"]
         (Path(self._directory) / "conf").write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
         """Start it, with what it knew when it ended, and wait until it answers."""
         self._process = subprocess.Popen(
             [self._executable, str(Path(self._directory) / "conf"), "--sentinel"],
-            stdout=open(Path(self._directory) / "log", "ab"),  # noqa: SIM115
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         wait_until(self._answers, "the Sentinel answers")
@@ -101,9 +103,13 @@ class Group:
         self, engine: str, replicas: int = 2, sentinels: int = 3, password: str = ""
     ) -> None:
         executable = harness.engines()[engine]
-        first = RedisServer(engine, executable, ("--repl-diskless-sync-delay", "0"))
-        of = ("--replicaof", "127.0.0.1", str(first.port), "--repl-diskless-sync-delay", "0")
+        args: tuple[str, ...] = ("--repl-diskless-sync-delay", "0")
+        if password:
+            args += ("--requirepass", password, "--masterauth", password)
+        first = RedisServer(engine, executable, args)
+        of = (*args, "--replicaof", "127.0.0.1", str(first.port))
         self.servers = [first, *(RedisServer(engine, executable, of) for _ in range(replicas))]
+        self._password = password
         quorum = sentinels // 2 + 1
         self.sentinels = [
             Sentinel(executable, first.port, quorum, password) for _ in range(sentinels)
@@ -122,6 +128,8 @@ class Group:
     def complete(self) -> bool:
         """Whether all replicate, and all Sentinels know that."""
         with self.servers[0].raw() as raw:
+            if self._password:
+                raw.ask("AUTH", self._password)
             text = raw.ask("INFO", "replication")
         assert isinstance(text, bytes)
         if text.count(b"state=online") != len(self.servers) - 1:
