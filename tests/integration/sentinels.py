@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -213,6 +214,9 @@ class Switch:
     def close(self) -> None:
         """Listen no more."""
         for raw in self._raws:
-            raw.close()
+            with contextlib.suppress(OSError):
+                raw.sock.shutdown(socket.SHUT_RDWR)  # (closing wakes no thread that reads)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(harness.DEADLINE_S)
+        for raw in self._raws:
+            raw.close()

@@ -265,16 +265,21 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
 # -- who is asked ---------------------------------------------------------------------------------
 
 
-def test_one_sentinel_down_and_another_switch(watched: Group) -> None:
-    with started(*LISTEN, watched.url()) as proxy:
+def test_one_sentinel_down_and_each_worker_follows(watched: Group) -> None:
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(started(*LISTEN, watched.url(), "--workers", "2"))
         proxy.port()
         watched.sentinels[2].stop()
         here = f"127.0.0.1:{watched.sentinels[2].port}"
         proxy.logged(rf"1 of 3 Sentinels of mymaster fail: {here} connection (refused|closed); ")
         switch = Switch(watched.sentinels[:2])
         watched.demote()
-        wait_until(lambda: serves(proxy, switch.wait()), "the proxy follows")
+        port = switch.wait()
         switch.close()
+        for worker in (1, 2):
+            proxy.logged(f"worker {worker}: master mymaster is now 127.0.0.1:{port} ")
+        raws = [stack.enter_context(proxy.raw()) for _ in range(4)]
+        assert {port_behind(raw) for raw in raws} == {port}
 
 
 def test_all_sentinels_down_and_the_master_lives(watched: Group) -> None:
@@ -283,7 +288,7 @@ def test_all_sentinels_down_and_the_master_lives(watched: Group) -> None:
         assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
         for sentinel in watched.sentinels:
             sentinel.stop()
-        proxy.logged(rf"of 3 Sentinels of mymaster fail: .* refused.*; the master stays {first}\n")
+        proxy.logged(rf"\d of 3 Sentinels of mymaster fail: .*; the master stays {first}\n")
         for left in range(8, 2, -1):
             reply = raw.ask("RL.HIT", "k", 10, 60)
             assert isinstance(reply, list) and reply[:3] == [0, 10, left]
@@ -431,21 +436,6 @@ def test_sentinels_that_come_later(one_engine: str) -> None:
             assert proxy.log().count("cannot reach") == 1
     finally:
         made.close()
-
-
-def test_each_worker_follows(one_engine: str) -> None:
-    with contextlib.ExitStack() as stack:
-        made = stack.enter_context(group(one_engine, replicas=1, sentinels=1))
-        proxy = stack.enter_context(started(*LISTEN, made.url(), "--workers", "2"))
-        proxy.port()
-        switch = Switch(made.sentinels)
-        made.demote()
-        port = switch.wait()
-        switch.close()
-        for worker in (1, 2):
-            proxy.logged(f"worker {worker}: master mymaster is now 127.0.0.1:{port} ")
-        raws = [stack.enter_context(proxy.raw()) for _ in range(4)]
-        assert {port_behind(raw) for raw in raws} == {port}
 
 
 # -- a target that moves --------------------------------------------------------------------------
