@@ -48,6 +48,7 @@ class Answers:
         "hushed",
         "identity_moved",
         "raw",
+        "read_only",
     )
 
     def __init__(self, state: ConnectionState, out: list[bytes]) -> None:
@@ -64,6 +65,7 @@ class Answers:
         self.hushed = False  # Redis will close without a word
         # What the latest look has brought: for the caller to read, and to clear.
         self.identity_moved = False  # a reply that may have changed user or database
+        self.read_only = False  # a hit was told that the server is a replica
         self.decided = False  # the last slot of all was looked at: its kind, how its reply begins
         self.decided_kind: int = s.S_PASS
         self.decided_line: bytes = b""
@@ -285,6 +287,8 @@ class Answers:
 
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
+        if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
+            self.read_only = True
         if slot.kind in (s.S_AUTH, s.S_HELLO, s.S_PROTOCOL, s.S_SELECT, s.S_RESET):
             self.identity_moved = True
         if slot.next is None:

@@ -130,6 +130,7 @@ class Settings:
         "knows_ro",
         "lane_of",
         "native_throttle",
+        "read_only",
         "refresh_s",
         "share_of",
         "wait_by_publish",
@@ -155,6 +156,7 @@ class Settings:
         self.wait_by_publish = False  # WAIT needs a PUBLISH before it; see upstream.Facts
         self.native_throttle = False  # the server itself has CL.THROTTLE
         self.knows_ro = False  # the server has EVAL_RO
+        self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
 

@@ -226,6 +226,11 @@ class Downstream(asyncio.Protocol):
 
     # -- the private connection -------------------------------------------------------------------
 
+    def cut_upstream(self) -> None:
+        """End the private connection, as if Redis had closed it."""
+        if self._upstream is not None:
+            self._upstream.abort()
+
     def _open(self) -> None:
         self._opening = True
         task = self._shared.loop.create_task(self._connect())

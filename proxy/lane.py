@@ -180,6 +180,8 @@ class SharedLane(Lane):
             call = inflight.popleft()
             caller = call.caller
             if self._carries != HITS:
+                if frame[0] == 45:
+                    self._refused(frame)
                 caller.lane_answered(call, frame)
                 self._touch(caller, touched)
                 continue
@@ -192,6 +194,7 @@ class SharedLane(Lane):
                     self._send_source(call)
                     continue
                 frame = replies.clean_error(frame)
+                self._refused(frame)
             if call.opens:
                 frame = self._heard(call, frame)
             elif self._tracks:
@@ -205,6 +208,11 @@ class SharedLane(Lane):
         if touched:
             self.used_at = self._loop.time()
             self._settle(touched)
+
+    def _refused(self, frame: bytes) -> None:
+        read_only = self._pool.read_only
+        if read_only is not None and frame.startswith(b"-READONLY"):
+            read_only()
 
     # -- remembered refusals ----------------------------------------------------------------------
 
@@ -444,10 +452,12 @@ class LanePool:
         target: Target,
         script_missing: Callable[[], None],
         denials: Denials | None,
+        read_only: Callable[[], None] | None = None,
     ) -> None:
         self.loop = loop
         self.denials = denials  # None: no refusal is remembered
         self.script_missing = script_missing
+        self.read_only = read_only  # the server says that it is a replica
         self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
         self._target = target
         self._lanes: dict[_Key, SharedLane] = {}
@@ -491,10 +501,14 @@ class LanePool:
                 self.forget(lane)
                 lane.retire()
 
+    def renew(self) -> None:
+        """Close all lanes; sessions get new ones, which connect to where the target is now."""
+        for lane in list(self._lanes.values()):
+            self.forget(lane)
+            lane.retire()
+
     def close(self) -> None:
         """Close all."""
         for task in self._tasks:
             task.cancel()
-        for lane in list(self._lanes.values()):
-            self.forget(lane)
-            lane.retire()
+        self.renew()

@@ -27,6 +27,7 @@ from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import BACKLOG, ListenError, Listeners
+from .topology import MasterTarget, Topology
 from .upstream import Control, Facts, Target
 from .waiting import Cancel, Waiting
 
@@ -52,7 +53,7 @@ class Post:
     parent: int
     listeners: Listeners
     balance: Balance
-    upstream: Address
+    upstream: Address | None  # None: where the Sentinels say
     scripts: dict[str, scripts.Script]
     tell: Callable[[str, str], None]  # READY and what the proxy stands in front of, or LEAVING
 
@@ -82,6 +83,8 @@ class Server:
         self._shared: Shared | None = None
         self._lanes: LanePool | None = None
         self._control: asyncio.Task[None] | None = None
+        self._topology: Topology | None = None
+        self._following: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -144,17 +147,23 @@ class Server:
         if post is None:
             self._listeners = listen(config)
             address = config.upstream.address
-            if address is None:
+            if config.upstream.embedded:
                 self._embedded = EmbeddedServer()
                 address = await embed(self._embedded)
             loaded = scripts.load()
         else:
             self._listeners, address, loaded = post.listeners, post.upstream, post.scripts
         contexts = secure(config)
-        target = self._target = Target(address, config.connect_timeout_s, contexts.client)
+        if address is not None:
+            target = Target(address, config.connect_timeout_s, contexts.client)
+        else:
+            target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
+        self._target = target
         control = Control(target, config.upstream, loaded, self._met)
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
-        self._lanes = LanePool(loop, target, control.reload, denials)
+        topology = self._topology = self._followed(target, control)
+        read_only = topology.suspect if topology is not None else None
+        self._lanes = LanePool(loop, target, control.reload, denials, read_only)
         settings = Settings(
             Grammar(loaded),
             self._lanes.lane_of,
@@ -172,6 +181,12 @@ class Server:
             config.handshake_timeout_s,
             contexts.server,
         )
+        if topology is not None:
+            settings.read_only = topology.suspect
+            self._following = loop.create_task(topology.run())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_CONTACT_S):
+                    await topology.settled.wait()
         self._control = loop.create_task(control.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_CONTACT_S):
@@ -183,6 +198,22 @@ class Server:
             self._take_part(post, self._listeners, self._arrivals, shared)
             post.tell(READY, self._behind(control))
         self._sweep = loop.create_task(self._sweep_lanes())
+
+    def _followed(self, target: Target, control: Control) -> Topology | None:
+        """Who finds the server behind `target`, if Sentinels name it."""
+        if not isinstance(target, MasterTarget):
+            return None
+
+        def moved() -> None:
+            if self._shared is None or self._lanes is None:
+                return
+            self._shared.settings.where = target.where
+            self._lanes.renew()
+            for client in list(self._shared.clients):
+                client.cut_upstream()
+            control.move()
+
+        return Topology(self._config.upstream, target, moved)
 
     async def _accept(self, listeners: Listeners, arrivals: Arrivals) -> None:
         loop = asyncio.get_running_loop()
@@ -219,6 +250,8 @@ class Server:
         where = str(self._config.upstream)
         if self._config.upstream.tls:
             where += " (TLS)"
+        if self._topology is not None and self._topology.master is not None:
+            where += f" (now {self._topology.master.address})"
         if self._config.upstream.db:
             where += f", database {self._config.upstream.db}"
         if self._config.upstream.embedded:
@@ -256,7 +289,7 @@ class Server:
             self._arrivals.close()
         if self._shared is not None:
             await self._drain(self._shared)
-        for task in (self._control, self._sweep):
+        for task in (self._following, self._control, self._sweep):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

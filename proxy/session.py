@@ -849,6 +849,9 @@ class Session(Caller):
             self._deciding = False
         if self._asked is not None:
             self._asked_answered(self._asked)
+        if answers.read_only:
+            answers.read_only = False
+            self._settings.read_only()
         if answers.identity_moved:
             answers.identity_moved = False
             self._lane = self._read_lane = self._write_lane = None

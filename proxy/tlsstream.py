@@ -264,6 +264,11 @@ class TlsStream(asyncio.Protocol):
         """See asyncio.BaseTransport."""
         return self._closing or self._transport is None or self._transport.is_closing()
 
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        """See asyncio.Transport."""
+        if self._app is not None:
+            self._app = protocol
+
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""
         if self._transport is not None:

@@ -159,6 +159,7 @@ class Control(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._reload = asyncio.Event()
+        self._moved = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
         self._ping_s = _PING_S
         self.reached = False  # a server was there at the latest attempt
@@ -200,11 +201,18 @@ class Control(asyncio.Protocol):
         """A script is missing on the server: load them again soon."""
         self._reload.set()
 
+    def move(self) -> None:
+        """The target has moved: connect there, at once."""
+        self._moved.set()
+        if self._transport is not None:
+            self._transport.abort()
+
     async def run(self) -> None:
         """Connect, prepare, watch; for ever."""
         pause_s = _RETRY_FIRST_S
         warned = ""
         while True:
+            self._moved.clear()
             try:
                 self._transport = await self._target.connect(lambda: self)
                 async with asyncio.timeout(_PING_S):
@@ -224,13 +232,18 @@ class Control(asyncio.Protocol):
                 if self._transport is not None:
                     self._transport.abort()
                     self._transport = None
+            if self._moved.is_set():
+                pause_s = _RETRY_FIRST_S
+                continue
             if why != warned:
                 log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, why)
                 warned = why
             self.problem = why
             self.reached = False
             self.settled.set()
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._moved.wait()
             pause_s = min(2 * pause_s, _RETRY_MOST_S)
 
     async def _ask(self, *words: bytes) -> Any:

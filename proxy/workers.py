@@ -153,7 +153,8 @@ class Supervisor:
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners = listen(self._config)
         try:
-            self._upstream = self._config.upstream.address or self._embed()
+            upstream = self._config.upstream
+            self._upstream = self._embed() if upstream.embedded else upstream.address
             self._open_ways()
             while not self._told and not self._failed:
                 self._start_due()

@@ -35,6 +35,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
+    "masters": ({"config"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "proxyprotocol": ({"peers"}, {"ipaddress", "dataclasses"}),
     "repeats": (set(), set()),
@@ -45,6 +46,7 @@ IMPURE: dict[str, set[str]] = {
     "tls": {"config"},
     "tlsstream": {"tls"},
     "upstream": {"replies", "config", "scripts", "tls", "tlsstream"},
+    "topology": {"config", "masters", "tls", "upstream"},
     "lane": {
         *("calls", "commands", "denials", "replies", "framing", "state", "tlsstream", "upstream"),
     },
@@ -55,7 +57,7 @@ IMPURE: dict[str, set[str]] = {
     "balance": set(),
     "server": {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
-        *("arrivals", "grammar", "lane", "listeners", "tls", "upstream", "waiting"),
+        *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
     },
     "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
     "cli": {"config", "build", "embedded", "scripts", "server", "tls", "workers"},

@@ -1,0 +1,222 @@
+"""A master, its replicas and the Sentinels that watch them, for tests of failover."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests import harness
+from tests.harness import Raw, RedisServer, free_port, wait_until
+
+NAME = "mymaster"
+DOWN_AFTER_MS = 500
+# Milliseconds. Four times as long as it publishes, a Sentinel bears that a server is not what it
+# should be: that must be longer than the second in which the leader notices the promotion.
+_MEETING = ("info-period", 100, "ping-period", 100, "ask-period", 100, "publish-period", 100)
+_MET = ("publish-period", 600)
+
+
+class Sentinel:
+    """One of them."""
+
+    def __init__(self, executable: str, master: int, quorum: int, password: str = "") -> None:
+        """`password` is wanted here, and at the servers."""
+        self.port = free_port()
+        self._executable = executable
+        self._password = password
+        self._directory = tempfile.mkdtemp(prefix="rlproxy-test-")
+        self._process: subprocess.Popen[bytes] | None = None
+        lines = [
+            f"port {self.port}",
+            f"dir {self._directory}",
+            f"sentinel monitor {NAME} 127.0.0.1 {master} {quorum}",
+            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {NAME} 3000",
+        ]
+        if password:
+            lines += [f"requirepass {password}", f"sentinel sentinel-pass {password}"]
+            lines += [f"sentinel auth-pass {NAME} {password}"]
+        (Path(self._directory) / "conf").write_text("\n".join(lines) + "\n")
+
+    def start(self) -> None:
+        """Start it, with what it knew when it ended, and wait until it answers."""
+        self._process = subprocess.Popen(
+            [self._executable, str(Path(self._directory) / "conf"), "--sentinel"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(self._answers, "the Sentinel answers")
+        self.ask("SENTINEL", "DEBUG", *_MEETING)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, AssertionError):
+            return self.ask("PING") == "PONG"
+        return False
+
+    def raw(self) -> Raw:
+        """A new connection, logged in."""
+        raw = Raw(self.port)
+        if self._password:
+            raw.ask("AUTH", self._password)
+        return raw
+
+    def ask(self, *words: str | int) -> object:
+        """The reply to one command."""
+        with self.raw() as raw:
+            return raw.ask(*words)
+
+    def facts(self) -> dict[bytes, bytes]:
+        """SENTINEL MASTER."""
+        found = self.ask("SENTINEL", "MASTER", NAME)
+        assert isinstance(found, list), found
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+    def master(self) -> int:
+        """The port of the master, as it says."""
+        found = self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+        assert isinstance(found, list), found
+        return int(found[1])
+
+    def stop(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it and remove its directory."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class Group:
+    """A master (`servers[0]` at first), replicas, Sentinels."""
+
+    def __init__(
+        self, engine: str, replicas: int = 2, sentinels: int = 3, password: str = ""
+    ) -> None:
+        executable = harness.engines()[engine]
+        args: tuple[str, ...] = ("--repl-diskless-sync-delay", "0")
+        if password:
+            args += ("--requirepass", password, "--masterauth", password)
+        first = RedisServer(engine, executable, args)
+        of = (*args, "--replicaof", "127.0.0.1", str(first.port))
+        self.servers = [first, *(RedisServer(engine, executable, of) for _ in range(replicas))]
+        self._password = password
+        quorum = sentinels // 2 + 1
+        self.sentinels = [
+            Sentinel(executable, first.port, quorum, password) for _ in range(sentinels)
+        ]
+
+    def start(self) -> None:
+        """Start all, and wait until they know each other."""
+        for each in self.servers:
+            each.start()
+        for sentinel in self.sentinels:
+            sentinel.start()
+        wait_until(self.complete, "all know each other")
+        for sentinel in self.sentinels:
+            sentinel.ask("SENTINEL", "DEBUG", *_MET)
+
+    def complete(self) -> bool:
+        """Whether all replicate, and all Sentinels know that."""
+        with self.servers[0].raw() as raw:
+            if self._password:
+                raw.ask("AUTH", self._password)
+            text = raw.ask("INFO", "replication")
+        assert isinstance(text, bytes)
+        if text.count(b"state=online") != len(self.servers) - 1:
+            return False
+        for each in self.sentinels:
+            facts = each.facts()
+            if facts[b"flags"] != b"master":
+                return False
+            if int(facts[b"num-slaves"]) != len(self.servers) - 1:
+                return False
+            if int(facts[b"num-other-sentinels"]) != len(self.sentinels) - 1:
+                return False
+        return True
+
+    def demote(self) -> None:
+        """SENTINEL FAILOVER, as soon as it is possible."""
+        first = self.sentinels[0]
+        wait_until(lambda: first.ask("SENTINEL", "FAILOVER", NAME) == "OK", "a failover begins")
+
+    def url(self, *only: Sentinel, name: str = NAME, scheme: str = "redis+sentinel") -> str:
+        """For --upstream; of all Sentinels, or `only` these."""
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in only or self.sentinels)
+        return f"{scheme}://{hosts}/{name}"
+
+    def server(self, port: int) -> RedisServer:
+        """The one at `port`."""
+        return next(each for each in self.servers if each.port == port)
+
+    def close(self) -> None:
+        """End all."""
+        for sentinel in self.sentinels:
+            sentinel.close()
+        for each in self.servers:
+            each.close()
+
+
+@contextlib.contextmanager
+def group(
+    engine: str, replicas: int = 2, sentinels: int = 3, password: str = ""
+) -> Iterator[Group]:
+    """A running group."""
+    made = Group(engine, replicas, sentinels, password)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+class Switch:
+    """When one Sentinel of many first tells +switch-master, and what."""
+
+    def __init__(self, sentinels: list[Sentinel]) -> None:
+        self.at = 0.0  # time.monotonic()
+        self.port = 0  # of the new master
+        self._done = threading.Event()
+        self._raws = [each.raw() for each in sentinels]
+        self._threads = [
+            threading.Thread(target=self._listen, args=(raw,), daemon=True) for raw in self._raws
+        ]
+        for raw in self._raws:
+            raw.ask("SUBSCRIBE", "+switch-master")
+        for thread in self._threads:
+            thread.start()
+
+    def _listen(self, raw: Raw) -> None:
+        with contextlib.suppress(Exception):
+            raw.sock.settimeout(harness.DEADLINE_S)
+            message = raw.reply()
+            at = time.monotonic()
+            if isinstance(message, list) and not self._done.is_set():
+                self.at = at
+                self.port = int(bytes(message[2]).split()[4])
+                self._done.set()
+
+    def wait(self) -> int:
+        """The port of the new master."""
+        assert self._done.wait(harness.DEADLINE_S), "no +switch-master"
+        return self.port
+
+    def close(self) -> None:
+        """Listen no more."""
+        for raw in self._raws:
+            with contextlib.suppress(OSError):
+                raw.sock.shutdown(socket.SHUT_RDWR)  # (closing wakes no thread that reads)
+        for thread in self._threads:
+            thread.join(harness.DEADLINE_S)
+        for raw in self._raws:
+            raw.close()

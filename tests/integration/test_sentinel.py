@@ -1,0 +1,495 @@
+"""Failover by Sentinels: a real master, real replicas, real Sentinels, a proxy that follows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from proxy.config import Address
+from proxy.topology import MasterTarget
+from tests import harness
+from tests.harness import Raw, RedisServer, ReplyError, wait_until
+from tests.integration.sentinels import Group, Sentinel, Switch, group
+from tests.integration.started import Started, client_list, started
+
+LISTEN = ("--listen", "127.0.0.1:0", "--upstream")
+BACK_S = 3.0  # generous: it takes milliseconds on a quiet machine
+NEVER_SENT = "UPSTREAMDOWN cannot reach Redis at "
+_texts = itertools.count()
+Words = tuple[str | int, ...]
+
+
+@pytest.fixture
+def watched(one_engine: str) -> Iterator[Group]:
+    """A master, two replicas, three Sentinels."""
+    with group(one_engine) as made:
+        yield made
+
+
+def role_of(server: RedisServer) -> str:
+    """What it says it is; for a replica with how its link is."""
+    with server.raw() as raw:
+        found = raw.ask("ROLE")
+    assert isinstance(found, list)
+    name = bytes(found[0]).decode()
+    return name if name == "master" else f"replica {bytes(found[3]).decode()}"
+
+
+def strangers(server: RedisServer) -> list[dict[str, str]]:
+    """The server's clients that are neither Sentinels nor its replicas and master."""
+    return [
+        row
+        for row in client_list(server)
+        if not row["name"].startswith("sentinel-") and not set(row["flags"]) & set("SM")
+    ]
+
+
+def port_behind(raw: Raw) -> int:
+    """Of the server that the proxy's client talks to."""
+    found = raw.ask("CONFIG", "GET", "port")
+    assert isinstance(found, list), found
+    return int(found[1])
+
+
+def serves(proxy: Started, port: int) -> bool:
+    """Whether a new client's hit is admitted by the server at `port`."""
+    with proxy.raw() as raw:
+        found = raw.ask("CONFIG", "GET", "port")
+        if not isinstance(found, list) or int(found[1]) != port:
+            return False
+        return isinstance(raw.ask("RL.HIT", "serves", 1_000_000, 60), list)
+
+
+# -- under load -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Worker:
+    """One client, which hits a key of its own and counts a counter of its own.
+
+    `place` is the latest place in the server's list that a reply told; `open` so many hits were
+    sent since whose outcome nobody knows. On one connection places follow each other; on a new one
+    they may also begin further down, since a failover loses what was not replicated. They never run
+    ahead of what was sent.
+    """
+
+    number: int
+    place: int = 0
+    open: int = 0
+    counted: int = 0  # the same of the counter
+    counting: int = 0
+    admitted: int = 0
+    durable: int = 0  # places that all replicas have confirmed
+    same: bool = False  # the connection is the one that told `place`
+    refusals: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return f"hits:{self.number}"
+
+    @property
+    def counter(self) -> str:
+        return f"counter:{self.number}"
+
+    def hits(self, count: int) -> list[Words]:
+        """Hits that each have a max of their own."""
+        return [("RL.HIT", self.key, 100_000 + next(_texts) % 9973, 3600) for _ in range(count)]
+
+    def ordinary(self) -> list[Words]:
+        """Commands whose replies are known."""
+        text = f"text-{next(_texts)}"
+        own = f"own:{self.number}"
+        return [("SET", own, text), ("ECHO", text), ("GET", own), ("INCR", self.counter)]
+
+    def note(self, words: Words, reply: object, text: str) -> None:
+        """The reply to `words`; `text` is what GET would give."""
+        if isinstance(reply, Exception):
+            self.refusals.append(str(reply))
+            if not str(reply).startswith(("UPSTREAMDOWN", "READONLY")):
+                self.problems.append(f"{words} got {reply!r}")
+            elif not str(reply).startswith((NEVER_SENT, "READONLY")):
+                self.unknown(words)
+            return
+        if words[0] == "RL.HIT":
+            if not isinstance(reply, list) or len(reply) != 5 or reply[:2] != [0, words[2]]:
+                self.problems.append(f"{words} got {reply!r}")
+                return
+            place = int(words[2]) - reply[2]
+            if place > self.place + 1 + self.open or (self.same and place <= self.place):
+                self.problems.append(f"{self}: place {place}")
+            self.place, self.open, self.same = place, 0, True
+            self.admitted += 1
+        elif words[0] == "INCR":
+            assert isinstance(reply, int)
+            if reply > self.counted + 1 + self.counting:
+                self.problems.append(f"{self}: counted {reply}")
+            self.counted, self.counting = reply, 0
+        elif words[0] in ("ECHO", "GET") and reply != text.encode():
+            self.problems.append(f"{words} got {reply!r} instead of {text}")
+        elif words[0] == "SET" and reply not in ("OK", b"OK", True):
+            self.problems.append(f"{words} got {reply!r}")
+
+    def unknown(self, words: Words) -> None:
+        """Whether Redis ran `words` is not known."""
+        self.open += words[0] == "RL.HIT"
+        self.counting += words[0] == "INCR"
+
+
+def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
+    """Pipelines of hits, of other commands, of both, and now and then a WAIT for the replicas."""
+    for turn in itertools.count():
+        if stop.is_set():
+            return
+        worker.same = False
+        with proxy.raw() as raw:
+            while not raw.closed and not stop.is_set():
+                ordinary = worker.ordinary()
+                batch = [worker.hits(1), worker.hits(8), ordinary, [*worker.hits(2), *ordinary]][
+                    next(_texts) % 4
+                ]
+                raw.send(b"".join(harness.command(*words) for words in batch))
+                for at, words in enumerate(batch):
+                    try:
+                        reply = raw.reply()
+                    except Exception as error:
+                        for each in batch[at:]:
+                            worker.unknown(each)
+                        if not raw.closed:
+                            worker.problems.append(f"{words}: {error!r}")
+                            return
+                        break
+                    worker.note(words, reply, str(ordinary[0][2]))
+                if not raw.closed and turn % 2 == 0 and next(_texts) % 8 == 0:
+                    confirm(worker, raw)
+
+
+def confirm(worker: Worker, raw: Raw) -> None:
+    try:
+        found = raw.ask("WAIT", 2, 200)
+    except Exception as error:
+        if not raw.closed:
+            worker.problems.append(f"WAIT: {error!r}")
+        return
+    if found == 2 and worker.same and not worker.open:
+        worker.durable = max(worker.durable, worker.place)
+
+
+def by_library(worker: Worker, proxy: Started, stop: threading.Event) -> None:
+    """redis-py, which connects again by itself."""
+    client = redis.Redis(port=proxy.port(), retry=Retry(NoBackoff(), 0), socket_timeout=20)
+    while not stop.is_set():
+        words = worker.hits(1)[0]
+        worker.same = False  # (nobody knows when it has connected anew)
+        try:
+            reply = client.execute_command(*words)  # type: ignore[no-untyped-call]
+            worker.note(words, reply, "")
+        except redis.ConnectionError:
+            worker.unknown(words)
+        except redis.ResponseError as error:
+            worker.note(words, error, "")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "args"),
+    [("killed", ()), ("demoted", ("--share",))],
+    ids=["killed", "demoted"],
+)
+def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) -> None:
+    old = watched.servers[0]
+    workers = [Worker(number) for number in range(7)]
+    stop = threading.Event()
+    with started(*LISTEN, watched.url(), *args) as proxy:
+        runs = [by_library, *(len(workers) - 1) * [by_raw]]
+        threads = [
+            threading.Thread(target=run, args=(worker, proxy, stop))
+            for run, worker in zip(runs, workers, strict=True)
+        ]
+        proxy.port()
+        switch = Switch(watched.sentinels)
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: all(w.durable >= 20 for w in workers[1:]), "hits are replicated")
+            if how == "killed":
+                old.stop()
+            else:
+                watched.demote()
+            port = switch.wait()
+            wait_until(lambda: serves(proxy, port), "hits are admitted again")
+            back_s = time.monotonic() - switch.at
+            print(f"\n{how}: admitted {back_s * 1000:.0f} ms after +switch-master")
+            before = [worker.admitted for worker in workers]
+            wait_until(
+                lambda: all(w.admitted > b + 20 for w, b in zip(workers, before, strict=True)),
+                "all go on",
+            )
+            if how == "killed":
+                old.start()
+            wait_until(lambda: role_of(old) == "replica connected", "the old master replicates")
+            assert strangers(old) == []
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(harness.DEADLINE_S)
+            switch.close()
+        assert [text for worker in workers for text in worker.problems] == []
+        assert back_s < BACK_S
+        new = watched.server(port)
+        wait_until(lambda: not [r for r in strangers(new) if "rlproxy" not in r["name"]], "quiet")
+        with new.raw() as raw:
+            for worker in workers:
+                held = raw.ask("LLEN", worker.key)
+                assert isinstance(held, int)
+                # what the new master told is what it has; what all had confirmed is not lost
+                assert worker.place <= held <= worker.place + worker.open, worker
+                assert held >= worker.durable, worker
+                assert worker.counted <= int(raw.ask("GET", worker.counter) or 0)  # type: ignore[call-overload]
+        was = f"master mymaster is now 127.0.0.1:{port} (was 127.0.0.1:{old.port})"
+        assert proxy.log().count("is now") == 1 and was in proxy.log()
+
+
+# -- who is asked ---------------------------------------------------------------------------------
+
+
+def test_one_sentinel_down_and_each_worker_follows(watched: Group) -> None:
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(started(*LISTEN, watched.url(), "--workers", "2"))
+        proxy.port()
+        watched.sentinels[2].stop()
+        here = f"127.0.0.1:{watched.sentinels[2].port}"
+        proxy.logged(rf"1 of 3 Sentinels of mymaster fail: {here} connection (refused|closed); ")
+        switch = Switch(watched.sentinels[:2])
+        watched.demote()
+        port = switch.wait()
+        switch.close()
+        for worker in (1, 2):
+            proxy.logged(f"worker {worker}: master mymaster is now 127.0.0.1:{port} ")
+        raws = [stack.enter_context(proxy.raw()) for _ in range(4)]
+        assert {port_behind(raw) for raw in raws} == {port}
+
+
+def test_all_sentinels_down_and_the_master_lives(watched: Group) -> None:
+    first = f"127.0.0.1:{watched.servers[0].port}"
+    with started(*LISTEN, watched.url()) as proxy, proxy.raw() as raw:
+        assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+        for sentinel in watched.sentinels:
+            sentinel.stop()
+        proxy.logged(rf"\d of 3 Sentinels of mymaster fail: .*; the master stays {first}\n")
+        for left in range(8, 2, -1):
+            reply = raw.ask("RL.HIT", "k", 10, 60)
+            assert isinstance(reply, list) and reply[:3] == [0, 10, left]
+            with proxy.raw() as other:
+                assert other.ask("SET", "a", left) == "OK"
+        assert proxy.log().count("Sentinels") == 1  # (that line)
+
+
+def test_a_stale_sentinel_moves_nobody(watched: Group) -> None:
+    old = watched.servers[0]
+    stale = watched.sentinels[2]
+    with started(*LISTEN, watched.url()) as proxy:
+        proxy.port()
+        stale.stop()
+        switch = Switch(watched.sentinels[:2])
+        watched.demote()
+        port = switch.wait()
+        switch.close()
+        wait_until(lambda: serves(proxy, port), "the proxy follows")
+        wait_until(lambda: role_of(old).startswith("replica"), "the old master is a replica")
+        for sentinel in watched.sentinels[:2]:
+            sentinel.stop()
+        stale.start()
+        assert stale.master() == old.port
+        wait_until(lambda: subscribed(stale), "the proxy listens to the stale one")
+        end = time.monotonic() + 1.5  # a look is due each second while Sentinels are down
+        while time.monotonic() < end:
+            assert serves(proxy, port)
+        assert proxy.log().count("is now") == 1
+        assert strangers(old) == []
+    # who has only the stale one to ask finds out that it is wrong
+    with started(*LISTEN, watched.url(stale)) as proxy:
+        why = (
+            f"no master known as mymaster: 127.0.0.1:{old.port}, which the Sentinels name, is a "
+            "replica"
+        )
+        with proxy.raw() as raw:
+            told = raw.ask("RL.HIT", "k", 10, 60)
+        assert told == ReplyError(f"{NEVER_SENT}{watched_as(watched.url(stale))}: {why}")
+
+
+def watched_as(url: str) -> str:
+    """How errors and logs name the Sentinels of `url`."""
+    return f"sentinel {url.removeprefix('redis+sentinel://')}"
+
+
+def subscribed(sentinel: Sentinel) -> bool:
+    """Whether somebody beside Sentinels listens to it."""
+    found = sentinel.ask("PUBSUB", "NUMSUB", "+switch-master")
+    if isinstance(found, list):
+        return int(found[1]) > 0
+    text = sentinel.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes), text
+    return b"cmd=subscribe" in text
+
+
+def test_the_new_master_is_told_by_nobody_but_readonly(one_engine: str) -> None:
+    """An operator moves the master by hand: no +switch-master, no newer epoch."""
+    with group(one_engine, replicas=1, sentinels=1) as made:
+        first, second = made.servers
+        with started(*LISTEN, made.url()) as proxy, proxy.raw() as raw:
+            assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+            with second.raw() as admin:
+                assert admin.ask("REPLICAOF", "NO", "ONE") == "OK"
+            with first.raw() as admin:
+                assert admin.ask("REPLICAOF", "127.0.0.1", second.port) == "OK"
+            sentinel = made.sentinels[0]
+            assert sentinel.ask("SENTINEL", "REMOVE", "mymaster") == "OK"
+            monitor = ("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", second.port, 1)
+            assert sentinel.ask(*monitor) == "OK"
+            began = time.monotonic()
+            told = raw.ask("RL.HIT", "k", 10, 60)
+            assert isinstance(told, ReplyError) and str(told).startswith("READONLY"), told
+            wait_until(lambda: serves(proxy, second.port), "the proxy follows")
+            assert time.monotonic() - began < 4.0  # it would look by itself in 5 s at the earliest
+
+
+# -- start-up -------------------------------------------------------------------------------------
+
+
+def test_banner_database_and_passwords(one_engine: str) -> None:
+    with group(one_engine, replicas=1, sentinels=2, password="s3cret") as made:
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in made.sentinels)
+        now = f"127.0.0.1:{made.servers[0].port}"
+        url = f"redis+sentinel://:s3cret@{hosts}/mymaster/3?sentinel_password=s3cret"
+        with started(*LISTEN, url) as proxy:
+            where = f"sentinel {hosts}/mymaster (now {now}), database 3\n"
+            proxy.logged(f"in front of .* at {re.escape(where)}")
+            with proxy.raw() as raw:
+                told = raw.ask("RL.HIT", "k", 10, 60)
+                assert isinstance(told, ReplyError) and str(told).startswith("NOAUTH"), told
+                assert raw.ask("AUTH", "s3cret") == "OK"
+                assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+            with made.servers[0].raw() as raw:
+                assert raw.ask("AUTH", "s3cret") == "OK"
+                assert raw.ask("SELECT", 3) == "OK"
+                assert raw.ask("EXISTS", "k") == 1
+            assert "s3cret" not in proxy.log()
+        for password, why in (
+            ("", "wants a password, and the URL has none \\(sentinel_password\\)"),
+            ("?sentinel_password=wr0ng", "refuses the user or password of the URL"),
+        ):
+            with started(*LISTEN, f"redis+sentinel://{hosts}/mymaster{password}") as proxy:
+                proxy.logged(f"no master known as mymaster: 127.0.0.1:\\d+ {why}")
+                assert "wr0ng" not in proxy.log()
+
+
+def test_servers_whose_password_the_url_lacks(one_engine: str) -> None:
+    """The Sentinels are believed: clients log in themselves."""
+    with group(one_engine, replicas=1, sentinels=1, password="s3cret") as made:
+        url = f"{made.url()}?sentinel_password=s3cret"
+        with started(*LISTEN, url) as proxy, proxy.raw() as raw:
+            assert raw.ask("AUTH", "s3cret") == "OK"
+            assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+
+
+def test_a_wrong_name(one_engine: str) -> None:
+    with group(one_engine, replicas=0, sentinels=1) as made:
+        at = f"127.0.0.1:{made.sentinels[0].port}"
+        why = f"no master known as nobody: {at} knows no master named nobody"
+        with started(*LISTEN, made.url(name="nobody")) as proxy, proxy.raw() as raw:
+            proxy.logged(f"in front of +sentinel {at}/nobody: {why}; clients get errors until")
+            assert raw.ask("GET", "k") == ReplyError(f"{NEVER_SENT}sentinel {at}/nobody: {why}")
+
+
+def test_a_redis_where_a_sentinel_should_be(own_server: RedisServer) -> None:
+    with started(*LISTEN, f"redis+sentinel://127.0.0.1:{own_server.port}/mymaster") as proxy:
+        proxy.logged(r"127.0.0.1:\d+ is no Sentinel, or will not tell: .*SENTINEL")
+
+
+def test_sentinels_that_come_later(one_engine: str) -> None:
+    made = Group(one_engine, replicas=0, sentinels=1)
+    try:
+        with started(*LISTEN, made.url()) as proxy, proxy.raw() as raw:
+            why = rf"no master known as mymaster: 127.0.0.1:{made.sentinels[0].port} connection "
+            proxy.logged(f"WARNING cannot reach Redis at sentinel .*{why}refused; trying on")
+            told = raw.ask("RL.HIT", "k", 10, 60)
+            assert isinstance(told, ReplyError) and why + "refused" in str(told)
+            made.start()
+            wait_until(
+                lambda: isinstance(raw.ask("RL.HIT", "k", 10, 60), list), "this client is served"
+            )
+            now = f"127.0.0.1:{made.servers[0].port}"
+            proxy.logged(f"INFO master mymaster is now {now}\n")
+            assert proxy.log().count("cannot reach") == 1
+    finally:
+        made.close()
+
+
+# -- a target that moves --------------------------------------------------------------------------
+
+
+class Told(asyncio.Protocol):
+    """What a protocol is told."""
+
+    made = 0
+    lost = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost += 1
+
+
+async def test_what_is_being_opened_follows_the_master(own_server: RedisServer) -> None:
+    """A host that does not even refuse: its queue of connections is full."""
+    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for sock in (one, two):
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
+        target = MasterTarget("sentinel", harness.DEADLINE_S)
+        target.move(Address("127.0.0.1", full.getsockname()[1]))
+        told = Told()
+        opening = asyncio.ensure_future(target.connect(lambda: told))
+        await asyncio.sleep(0.05)
+        assert not opening.done()
+        target.move(Address("127.0.0.1", own_server.port))
+        transport = await asyncio.wait_for(opening, harness.DEADLINE_S)
+        assert transport.get_extra_info("peername")[1] == own_server.port
+        assert (told.made, told.lost) == (1, 0)
+        transport.abort()
+
+
+async def test_no_master_no_connection() -> None:
+    target = MasterTarget("sentinel", 1.0)
+    target.unknown("no master known as mymaster: nobody answers")
+    with pytest.raises(OSError, match="no master known as mymaster: nobody answers"):
+        await target.connect(Told)
+
+
+async def test_a_failed_connection_is_told(own_server: RedisServer) -> None:
+    target = MasterTarget("sentinel", 1.0)
+    failures: list[int] = []
+    target.on_failure = lambda: failures.append(1)
+    target.move(Address("127.0.0.1", own_server.port))
+    transport = await target.connect(Told)
+    transport.abort()
+    own_server.stop()
+    with pytest.raises(OSError):
+        await target.connect(Told)
+    assert failures == [1]
