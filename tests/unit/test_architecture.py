@@ -30,11 +30,14 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "session": (
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
-            *("introspection", "waiting"),
+            *("introspection", "permissions", "waiting"),
         },
         set(),
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
+    "quiet": (set(), set()),
+    "permissions": ({"commands", "replies"}, set()),
+    "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "build": ({"framing", "version"}, {"platform"}),
 }
@@ -42,12 +45,14 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 IMPURE: dict[str, set[str]] = {
     "upstream": {"replies", "config", "scripts"},
     "lane": {"calls", "commands", "denials", "replies", "framing", "state", "upstream"},
-    "downstream": {"calls", "peers", "session", "upstream"},
+    "downstream": {"calls", "config", "doors", "peers", "quiet", "session", "upstream"},
+    "descriptors": set(),
     "embedded": {"config"},
     "listeners": {"config"},
     "balance": set(),
     "server": {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
+        *("descriptors", "doors", "peers", "quiet"),
         *("grammar", "lane", "listeners", "upstream", "waiting"),
     },
     "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
