@@ -37,6 +37,7 @@ FIRST_CONTACT_S: Final = 2.0  # how long the banner waits for the server to say 
 SWEEP_S: Final = 1.0
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for replies that are owed
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
+NEARLY: Final = 0.9  # room for so much of --max-clients is no news
 NO_DESCRIPTORS: Final = (
     "no file descriptor is free: new clients are closed without a word (noticed {} time(s)); raise "
     "the limit of open files (ulimit -n), or lower --max-clients"
@@ -182,7 +183,7 @@ class Server:
         """How many clients this process can serve."""
         limit = descriptors.raise_limit()
         room = descriptors.room(limit)
-        if room < self._config.max_clients and self._speaks():
+        if room < NEARLY * self._config.max_clients and self._speaks():
             log.warning(
                 "the limit of open files (%d, see ulimit -n) is enough for %d clients, not for the "
                 "%d of --max-clients",
