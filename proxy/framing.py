@@ -41,6 +41,7 @@ MAX_STATE_BULK: Final = 16384  # an argument of AUTH, CLIENT ... that is still l
 MAX_INLINE: Final = 65536  # Redis' own PROTO_INLINE_MAX_SIZE
 MAX_HEADER: Final = 32  # longest `*<count>` or `$<length>` that can still be a number
 MAX_NAME: Final = 64  # longer first words are no command of any table
+MAX_BULK: Final = 536870912  # what servers take unless they are told otherwise
 MAX_ARGC: Final = 1048576  # what every server takes; more is streamed without a look at the name
 
 # Malformed as nobody can take it for anything else.
@@ -264,11 +265,15 @@ class RequestFramer:
                 return EMPTY
             if argc > MAX_ARGC and (not self.strict or argc > _INT_MAX):
                 return self._open_unnamed(argc, pos, argc)
+            header = pos
             length = self._bulk(pos)
             if length < 0:
                 return self._unfinished(length, 0)
             pos = self.end
             if length > MAX_NAME:
+                if self.strict and length > MAX_BULK:  # not to be waited for
+                    self.bad = header
+                    return self._unfinished(_BAD, 0)
                 if self.strict and pos + MAX_NAME + 1 > size:
                     return self._unfinished(_INCOMPLETE, pos + MAX_NAME + 1 - self.start)
                 return self._open_unnamed(argc, pos + length + 2, argc - 1, pos)
