@@ -29,6 +29,7 @@ from .upstream import Target, last_words, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+_ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
 
 
@@ -162,7 +163,7 @@ class Downstream(asyncio.Protocol):
         self._eof_sent = False
         self._heard: float = 0.0  # when the client sent something
         self._written: int = 0  # bytes, ever
-        self._taken: int = -1  # of these, as of the latest sweep; -1: all
+        self._taken: int = _ALL  # of these by the client, as of the latest sweep
         self._taken_at: float = 0.0  # when it took some
 
     # -- the client's socket ----------------------------------------------------------------------
@@ -301,7 +302,7 @@ class Downstream(asyncio.Protocol):
                 self._shared.told.happened(line, str(self.peer))
                 self.cut()
             return
-        self._taken = -1
+        self._taken = _ALL
         if 0 < doors.idle_timeout_s <= now - self._heard and self._session.idle():
             self._session.abandon()
             self._close()
