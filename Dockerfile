@@ -21,6 +21,10 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 USER rlproxy
 # All addresses of the container: what of it is published is for `docker run -p` to say.
 ENV RLPROXY_LISTEN=0.0.0.0:6380
+# Protected mode serves loopback clients only, and to a container nobody is one: published ports and
+# other containers come from the bridge's addresses. So it is off, as in the redis image. Publish the
+# port to trusted networks only, or set a password on Redis' default user.
+ENV RLPROXY_PROTECTED_MODE=no
 EXPOSE 6380
 # A liveness check: the port answers. Any reply will do, also that Redis is away or wants a password.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \

@@ -39,10 +39,42 @@ SHARED_READ: Final = 1  # should its reply be large, it is asked again on the pr
 SHARED_WRITE: Final = 2  # its reply is small by nature
 
 
+class Ban:
+    """Why a command must not be sent, each with its error: in any form (`whole`), with one of some
+    `subcommands` (upper case), as SET of one of some `configs` (lower case), or because what
+    decides is too long to be looked at (`unseen`).
+    """
+
+    __slots__ = ("configs", "subcommands", "unseen", "whole")
+
+    def __init__(self) -> None:
+        self.whole: bytes = b""
+        self.unseen: bytes = b""
+        self.subcommands: dict[bytes, bytes] = {}
+        self.configs: dict[bytes, bytes] = {}
+
+    def error(self, args: list[bytes], complete: bool) -> bytes:
+        """What to answer to the command with these arguments; nothing if it may be sent."""
+        if self.whole:
+            return self.whole
+        if not args:
+            return b"" if complete else self.unseen
+        # (Redis compares these words as C strings, so a NUL ends them)
+        subcommand = args[0].partition(b"\0")[0].upper()
+        found = self.subcommands.get(subcommand, b"")
+        if found or not self.configs or subcommand != b"SET":
+            return found
+        for word in args[1::2]:
+            found = self.configs.get(word.partition(b"\0")[0].lower(), b"")
+            if found:
+                return found
+        return b"" if complete else self.unseen
+
+
 class Command:
     """One row: how a session treats the command `name`."""
 
-    __slots__ = ("kind", "name", "ours", "reads", "shared", "whole")
+    __slots__ = ("ban", "kind", "name", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name
@@ -50,6 +82,7 @@ class Command:
         self.reads = reads  # changes no data and no rights
         self.shared = shared  # whether it may travel on a shared connection (--share)
         self.ours = kind == OURS
+        self.ban: Ban | None = None
         # Its arguments are needed before it can be forwarded.
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT)
 

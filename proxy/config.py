@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
+MAX_COMMAND: Final = 64  # bytes of a command's name, as framing.MAX_NAME
 
 
 class ConfigError(Exception):
@@ -304,8 +305,8 @@ OPTIONS: Final = (
         "--local-commands",
         SWITCH,
         "no",
-        "clients of other machines may send what Redis may allow local ones only: DEBUG, MODULE, "
-        "and CONFIG SET of dir and dbfilename",
+        "clients of other machines may send what Redis may allow local ones only: DEBUG, MODULE "
+        "LOAD and UNLOAD, CONFIG SET of dir and dbfilename",
         reload=True,
     ),
     Option(
@@ -883,6 +884,8 @@ def _command(text: str) -> str:
     words = text.replace(" ", "|").lower().split("|")
     if not 1 <= len(words) <= 2 or not all(word and word.isascii() for word in words):
         raise ValueError("expected the name of a command, or NAME|SUB")
+    if len(words[0]) > MAX_COMMAND or not text.isprintable():
+        raise ValueError(f"no command has such a name (printable, at most {MAX_COMMAND} bytes)")
     return "|".join(words)
 
 

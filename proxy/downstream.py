@@ -5,13 +5,19 @@ pauses whichever side is faster. Decides nothing about commands.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import select
 import socket
+import sys
+import termios
 from collections.abc import Callable
 from typing import Final, cast
 
 from .calls import Settings
-from .peers import Peer, peer_of
+from .config import Config
+from .doors import Doors, Refusal
+from .peers import NOBODY, Peer, peer_of
+from .quiet import Repeats
 from .session import (
     MAX_HELD,
     UPSTREAM_OPENING,
@@ -24,52 +30,114 @@ from .upstream import Target, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-KEEPALIVE_S: Final = 300  # Redis' own default: a client that vanished is noticed after that long
+_ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
 
 
-def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel find out about a peer that vanished without a word."""
+def keep_alive(sock: socket.socket, silent_s: int) -> None:
+    """Have the kernel find out about a peer that vanished without a word: silent for so long, and
+    again for as long while it is asked.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_S // 3),
+        ("TCP_KEEPIDLE", silent_s),
+        ("TCP_KEEPINTVL", max(1, silent_s // 3)),
         ("TCP_KEEPCNT", 3),
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def unacknowledged(sock: socket.socket) -> int:
+    """How many bytes the kernel holds that the peer has not taken; 0 where it does not tell."""
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
+
+
 class Shared:
-    """What all clients of one process share."""
+    """What all clients of one process share. `told` is how often things are logged that any client
+    can cause.
+    """
 
     __slots__ = (
+        "addresses",
         "clients",
+        "doors",
         "draining",
+        "keepalive_s",
         "loop",
+        "max_unread",
         "on_leave",
         "settings",
         "target",
         "tasks",
+        "told",
         "unread",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, target: Target) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        target: Target,
+        doors: Doors,
+        config: Config,
+        told: Repeats,
+    ) -> None:
         self.loop = loop
         self.settings = settings
         self.target = target
+        self.doors = doors
+        self.told = told
+        self.max_unread = config.max_unread
+        self.keepalive_s = config.tcp_keepalive_s
+        self.addresses: dict[str, int] = {}  # how many of `clients` come from each
         self.clients: set[Downstream] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
         self.on_leave: Callable[[], None] | None = None  # a client is gone
 
+    def reconfigure(self, config: Config) -> None:
+        """Judge by `config` from now on, of which only what may change at run time is looked at."""
+        self.doors.configure(config)
+        for client in self.clients:
+            client.restrict()
+
+    def enter(self, client: Downstream, peer: Peer) -> Refusal | None:
+        """A new client. Why it is turned away; None if it comes in."""
+        count = self.addresses.get(peer.host, 0)
+        refusal = self.doors.refusal(peer, len(self.clients), count)
+        if refusal is not None:
+            self.told.happened(refusal.line, str(peer))
+            return refusal
+        self.clients.add(client)
+        if peer.host:
+            self.addresses[peer.host] = count + 1
+        return None
+
     def leave(self, client: Downstream) -> None:
         """`client` is gone."""
-        self.clients.discard(client)
+        if client in self.clients:
+            self.clients.discard(client)
+            host = client.peer.host if client.peer is not None else ""
+            count = self.addresses.get(host, 0) - 1
+            if count > 0:
+                self.addresses[host] = count
+            else:
+                self.addresses.pop(host, None)
         self.unread.discard(client)
         if self.on_leave is not None:
             self.on_leave()
+
+    def sweep(self) -> None:
+        """Close who is silent, or reads nothing, for too long. To be called about once a second."""
+        now = self.loop.time()
+        for client in list(self.clients):
+            client.sweep(now)
+        self.told.sweep()
 
     def notice_hangups(self) -> None:
         """Clients that are not read from make no event when they go: look. One that waits would
@@ -94,6 +162,10 @@ class Downstream(asyncio.Protocol):
         self._upstream_full = False
         self._upstream_reading = True
         self._eof_sent = False
+        self._heard: float = 0.0  # when the client sent something
+        self._written: int = 0  # bytes, ever
+        self._taken: int = _ALL  # of these by the client, as of the latest sweep
+        self._taken_at: float = 0.0  # when it took some
 
     # -- the client's socket ----------------------------------------------------------------------
 
@@ -104,18 +176,31 @@ class Downstream(asyncio.Protocol):
         self._transport = client
         if self.peer is None:
             self.peer = peer_of(client.get_extra_info("peername"))
-        sock = client.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
-            keep_alive(sock)
-        self._session.pump = self.pump
-        self._shared.clients.add(self)
-        if self._shared.draining:
+        shared = self._shared
+        refusal = shared.enter(self, self.peer)
+        if refusal is not None:
+            self._session.abandon()
+            client.write(refusal.reply)
             client.close()
+            return
+        self._heard = self._clock()
+        client.set_write_buffer_limits(shared.max_unread)
+        sock = client.get_extra_info("socket")
+        if shared.keepalive_s and sock is not None and sock.family != socket.AF_UNIX:
+            keep_alive(sock, shared.keepalive_s)
+        self._session.pump = self.pump
+        self.restrict()
+        if shared.draining:
+            client.close()
+
+    def restrict(self) -> None:
+        """What the client may send is as it is for its like now."""
+        self._session.use(self._shared.doors.table_of(self.peer or NOBODY))
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         session = self._session
-        session.now = self._clock()
+        self._heard = session.now = self._clock()
         session.receive(data)
         self.pump()
 
@@ -175,6 +260,7 @@ class Downstream(asyncio.Protocol):
         if session.to_client:
             data = _taken(session.to_client)
             if not transport.is_closing():
+                self._written += len(data)
                 transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
@@ -198,6 +284,29 @@ class Downstream(asyncio.Protocol):
             self._shared.unread.add(self)
         elif self._shared.unread:
             self._shared.unread.discard(self)
+
+    def sweep(self, now: float) -> None:
+        """Close the client if it has been silent, or has read nothing, for too long."""
+        transport = self._transport
+        if transport is None:
+            return
+        doors = self._shared.doors
+        waits = transport.get_write_buffer_size()
+        if waits:
+            sock = transport.get_extra_info("socket")
+            taken = self._written - waits - (unacknowledged(sock) if sock is not None else 0)
+            if taken != self._taken:
+                self._taken = taken
+                self._taken_at = now
+            elif 0 < doors.write_timeout_s <= now - self._taken_at:
+                line = f"cut {{}} client(s) that read nothing for {doors.write_timeout_s:g} s"
+                self._shared.told.happened(line, str(self.peer))
+                self.cut()
+            return
+        self._taken = _ALL
+        if 0 < doors.idle_timeout_s <= now - self._heard and self._session.idle():
+            self._session.abandon()
+            self._close()
 
     def notice_hangup(self) -> None:
         """Find out whether the client is gone, though its bytes are not read."""

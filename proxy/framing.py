@@ -31,12 +31,22 @@ BODY: Final = 4  # more of an open command, which goes on
 EMPTY: Final = 5  # bytes that are no command and get no reply: blank lines, *0, *-1
 MALFORMED: Final = 6  # Redis must judge; no framing is possible from `start` on
 
+# How much of a malformed line is to follow; see mistake().
+MORE_NOTHING: Final = 0
+MORE_BYTE: Final = 1
+MORE_LINE: Final = 2
+
 MAX_RL_BYTES: Final = 65536  # a whole RL command
 MAX_STATE_BULK: Final = 16384  # an argument of AUTH, CLIENT ... that is still looked at
 MAX_INLINE: Final = 65536  # Redis' own PROTO_INLINE_MAX_SIZE
 MAX_HEADER: Final = 32  # longest `*<count>` or `$<length>` that can still be a number
 MAX_NAME: Final = 64  # longer first words are no command of any table
+MAX_BULK: Final = 536870912  # what servers take unless they are told otherwise
 MAX_ARGC: Final = 1048576  # what every server takes; more is streamed without a look at the name
+
+# Malformed as nobody can take it for anything else.
+_BROKEN_BULK: Final = b"*1\r\n$-1\r\n"
+_UNBALANCED: Final = b'"\r\n'
 
 _CR: Final = 13
 _LF: Final = 10
@@ -69,15 +79,19 @@ class RequestFramer:
         "_skip",
         "argc",
         "args",
+        "bad",
         "buf",
         "command",
+        "commands",
         "end",
         "first",
         "lenient",
+        "more",
         "name",
         "oversize",
         "pos",
         "start",
+        "strict",
         "words",
     )
 
@@ -94,6 +108,10 @@ class RequestFramer:
         self.words: list[bytes] | None = None
         self.lenient: bool = False  # the command is not in the form every parser takes
         self.oversize: bool = False  # an open command that would have had to be whole
+        self.commands: dict[bytes, Command] = COMMANDS
+        self.strict: bool = False  # some of them have bans: none may pass unseen
+        self.more: int = MORE_NOTHING  # of a malformed line, see mistake()
+        self.bad: int = 0  # where the header begins that is malformed; -1: an inline command is
         self._args_left: int = 0  # of an open command
         self._skip: int = 0  # bytes of the open command's current argument still to come
         # Where in an incomplete command to go on (from `start`; 0: nowhere), and how many arguments
@@ -158,6 +176,11 @@ class RequestFramer:
             self.buf = self.buf[self.pos :] if self.pos < len(self.buf) else b""
             self.pos = 0
 
+    def use(self, commands: dict[bytes, Command]) -> None:
+        """Look names up in `commands`, from the next command on."""
+        self.commands = commands
+        self.strict = commands is not COMMANDS
+
     def rest(self) -> bytes:
         """Everything from the last `start` on, taken out of the framer."""
         self.pos = self.start
@@ -167,6 +190,31 @@ class RequestFramer:
         self.buf = b""
         self.pos = 0
         return out
+
+    def mistake(self) -> bytes:
+        """In place of rest(), what a server must see to say what is malformed, and nothing that any
+        parser could take for a command. `more` tells how much is to follow.
+        """
+        bad = self.bad - self.start
+        inline = self.bad < 0
+        rest = self.rest()
+        if not inline:
+            return rest[:bad] + self.more_of_line(rest[bad:], MORE_LINE)
+        self.more = MORE_NOTHING
+        line = rest.partition(b"\n")[0]
+        if len(line) > MAX_INLINE:
+            return line
+        return _BROKEN_BULK if b"\0" in line else _UNBALANCED
+
+    def more_of_line(self, data: bytes, more: int) -> bytes:
+        """What of `data` belongs to the malformed line; sets `more`."""
+        at = data.find(b"\r") if more == MORE_LINE else -1
+        if more == MORE_LINE and at < 0:
+            self.more = MORE_LINE
+            return data
+        end = 0 if more == MORE_NOTHING else at + 2  # (servers want to see one byte behind the CR)
+        self.more = MORE_BYTE if len(data) < end else MORE_NOTHING
+        return data[:end]
 
     # -- commands out --------------------------------------------------------------------------
 
@@ -215,20 +263,28 @@ class RequestFramer:
                 self.pos = pos
                 self._need = 0
                 return EMPTY
-            if argc > MAX_ARGC:
+            if argc > MAX_ARGC and (not self.strict or argc > _INT_MAX):
                 return self._open_unnamed(argc, pos, argc)
+            header = pos
             length = self._bulk(pos)
             if length < 0:
                 return self._unfinished(length, 0)
             pos = self.end
             if length > MAX_NAME:
-                return self._open_unnamed(argc, pos + length + 2, argc - 1)
+                if self.strict and length > MAX_BULK:  # not to be waited for
+                    self.bad = header
+                    return self._unfinished(_BAD, 0)
+                if self.strict and pos + MAX_NAME + 1 > size:
+                    return self._unfinished(_INCOMPLETE, pos + MAX_NAME + 1 - self.start)
+                return self._open_unnamed(argc, pos + length + 2, argc - 1, pos)
         if pos + length > size:
             return self._unfinished(_INCOMPLETE, pos + length - self.start)
         name = data[pos : pos + length]
-        command = COMMANDS.get(name)
+        command = self.commands.get(name)
         if command is None:
-            command = COMMANDS.get(name.upper(), UNKNOWN_COMMAND)
+            command = self.commands.get(name.upper())
+            if command is None:
+                command = self._banned(name) if self.strict else UNKNOWN_COMMAND
         self.command = command
         self.name = name
         self.argc = argc
@@ -253,6 +309,7 @@ class RequestFramer:
             if pos + 3 < size and data[pos] == _DOLLAR and data[pos + 2] == _CR:
                 length = data[pos + 1] - 48  # `$n\r\n`, the common header, without a call
                 if length < 0 or length > 9:
+                    self.bad = pos
                     return self._unfinished(_BAD, 0)
                 if data[pos + 3] != _LF:
                     self.lenient = True
@@ -315,6 +372,7 @@ class RequestFramer:
                 if pos + 1 >= size:
                     return _INCOMPLETE
                 if pos == first or (pos > first + 1 and data[first] == 48):
+                    self.bad = first
                     return _BAD
                 if data[pos + 1] != _LF:
                     self.lenient = True
@@ -323,8 +381,10 @@ class RequestFramer:
             if byte < 48 or byte > 57:
                 if byte == 45 and negative and pos == first:
                     return self._negative(pos + 1)
+                self.bad = first
                 return _BAD
             if pos - first > 18:
+                self.bad = first
                 return _BAD
             value = value * 10 + (byte - 48)
             pos += 1
@@ -333,6 +393,7 @@ class RequestFramer:
     def _negative(self, pos: int) -> int:
         value = self._number(pos, False)
         if value == 0:
+            self.bad = pos
             return _BAD  # -0
         return min(value, 0)
 
@@ -341,8 +402,18 @@ class RequestFramer:
         if pos >= len(self.buf):
             return _INCOMPLETE
         if self.buf[pos] != _DOLLAR:
+            self.bad = pos
             return _BAD
         return self._number(pos + 1, False)
+
+    def _banned(self, name: bytes) -> Command:
+        """The banned command that Redis may take `name` for, which has a NUL in it; else none."""
+        # Redis hashes all of it and compares up to the NUL: it finds a command by some such names.
+        word, found, _ = name.partition(b"\0")
+        command = self.commands.get(word.upper()) if found else None
+        if command is None or command.ban is None or command.ours:
+            return UNKNOWN_COMMAND
+        return command
 
     def _unfinished(self, why: int, need: int) -> int:
         if why == _BAD:
@@ -367,14 +438,20 @@ class RequestFramer:
         self._need = 0
         return OPEN
 
-    def _open_unnamed(self, argc: int, pos: int, left: int) -> int:
-        """A command whose name is not worth looking at."""
+    def _open_unnamed(self, argc: int, pos: int, left: int, name: int = -1) -> int:
+        """A command whose name (it begins at `name`, if known) is not worth looking at."""
         if argc > _INT_MAX:
+            self.bad = self.start
             return self._unfinished(_BAD, 0)
         self.command = UNKNOWN_COMMAND
+        if self.strict and name >= 0:
+            self.command = self._banned(self.buf[name : name + MAX_NAME + 1])
         self.name = b""
         self.argc = argc
-        return self._arguments(left, pos, False)
+        self.args = []
+        code = self._arguments(left, pos, False)
+        self.oversize = self.command is not UNKNOWN_COMMAND
+        return code
 
     def _pause(self, header: int, left: int, need: int) -> int:
         """Not all here: go on at `header`, with `left` arguments to come, when more is."""
@@ -426,6 +503,7 @@ class RequestFramer:
         return BODY if pos > self.start else NEED_MORE
 
     def _next_inline(self) -> int:
+        self.bad = -1
         data = self.buf
         start = self.pos
         at = data.find(b"\n", start + self._scan)
@@ -454,7 +532,7 @@ class RequestFramer:
             return EMPTY
         name = words[0]
         self.name = name
-        self.command = COMMANDS.get(name.upper(), UNKNOWN_COMMAND)
+        self.command = self.commands.get(name.upper(), UNKNOWN_COMMAND)
         self.argc = len(words)
         self.words = words
         self.lenient = True

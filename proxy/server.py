@@ -15,20 +15,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from . import scripts, tls
+from . import descriptors, scripts, tls
 from .arrivals import Arrivals
 from .balance import Balance, Intake
 from .build import describe
 from .calls import Settings
 from .config import Address, Config, ConfigError, differences, reloaded
 from .denials import Denials
+from .doors import Doors
 from .downstream import Downstream, Shared
 from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import BACKLOG, ListenError, Listeners
+from .peers import Peer
+from .quiet import Repeats
 from .topology import MasterTarget, Topology
-from .upstream import Control, Facts, Target
+from .upstream import Control, Facts, Probe, Target
 from .waiting import Cancel, Waiting
 
 log = logging.getLogger("rlproxy")
@@ -37,6 +40,11 @@ FIRST_CONTACT_S: Final = 2.0  # how long the banner waits for the server to say 
 SWEEP_S: Final = 1.0
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for replies that are owed
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
+NEARLY: Final = 0.9  # room for so much of --max-clients is no news
+NO_DESCRIPTORS: Final = (
+    "no file descriptor is free: new clients are closed without a word (noticed {} time(s)); raise "
+    "the limit of open files (ulimit -n), or lower --max-clients"
+)
 READY: Final = "ready"
 LEAVING: Final = "leaving"
 
@@ -81,10 +89,13 @@ class Server:
         self._who = ""
         self._failed = ""  # why it ends without having been told to
         self._shared: Shared | None = None
+        self._doors: Doors
         self._lanes: LanePool | None = None
         self._control: asyncio.Task[None] | None = None
         self._topology: Topology | None = None
         self._following: asyncio.Task[None] | None = None
+        self._probe: Probe | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -138,6 +149,8 @@ class Server:
             self._arrivals.context = contexts.server
         if self._target is not None:
             self._target.tls = contexts.client
+        if self._shared is not None:
+            self._shared.reconfigure(config)
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -173,7 +186,9 @@ class Server:
             Waiting(time.monotonic, _call_at, config.private_refresh_s),
             self._lanes.share_of if config.share else None,
         )
-        self._shared = shared = Shared(loop, settings, target)
+        told = Repeats(time.monotonic, log.warning)
+        self._doors = doors = Doors(config, target.where, self._room())
+        self._shared = shared = Shared(loop, settings, target, doors, config, told)
         self._arrivals = Arrivals(
             loop,
             lambda peer: Downstream(shared, peer),
@@ -188,9 +203,14 @@ class Server:
                 async with asyncio.timeout(FIRST_CONTACT_S):
                     await topology.settled.wait()
         self._control = loop.create_task(control.run())
+        if config.proxy_protocol or _reachable(self._listeners.addresses()):
+            self._probe = Probe(target, lambda: doors.protected, self._judged)
+            self._probing = loop.create_task(self._probe.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_CONTACT_S):
                 await control.settled.wait()
+                if self._probe is not None:
+                    await self._probe.settled.wait()
         if post is None:
             await self._accept(self._listeners, self._arrivals)
             print_banner(self._listeners.addresses(), self._behind(control))
@@ -231,9 +251,43 @@ class Server:
         shared.on_leave = arrivals.on_gone = self._intake.left
         self._intake.open()
 
+    def _room(self) -> int:
+        """How many clients this process can serve."""
+        limit = descriptors.raise_limit()
+        room = descriptors.room(limit)
+        if room < NEARLY * self._config.max_clients and self._speaks():
+            log.warning(
+                "the limit of open files (%d, see ulimit -n) is enough for %d clients, not for the "
+                "%d of --max-clients",
+                limit,
+                room,
+                self._config.max_clients,
+            )
+        return room
+
+    def _speaks(self) -> bool:
+        """Whether it is for this process to tell what all workers find."""
+        return self._post is None or self._post.worker == 0
+
+    def _judged(self, needs_password: bool) -> None:
+        """The probe says whether Redis' default user needs a password."""
+        known = self._doors.needs_password
+        self._doors.needs_password = needs_password
+        if known == needs_password or not self._speaks():
+            return
+        if not needs_password:
+            log.warning(
+                "protected mode: Redis' default user needs no password, so clients of other "
+                "machines are turned away. Set a password there, or --protected-mode no"
+            )
+        elif known is not None:
+            log.info("Redis' default user needs a password: clients of other machines may come in")
+
     def _met(self, found: Facts) -> None:
         """The control connection says which server it found."""
         self._who = f"{found.name} {found.version}"
+        if self._probe is not None:
+            self._probe.soon()
         if self._shared is None or self._lanes is None:
             return
         settings = self._shared.settings
@@ -269,6 +323,9 @@ class Server:
             self._lanes.close_idle(IDLE_S)
             if self._shared is not None:
                 self._shared.notice_hangups()
+                self._shared.sweep()
+                if self._post is None and descriptors.exhausted():
+                    self._shared.told.happened(NO_DESCRIPTORS)
             if self._embedded is not None and self._embedded.ended():
                 self._failed = EMBEDDED_ENDED
                 self._stop.set()
@@ -289,7 +346,7 @@ class Server:
             self._arrivals.close()
         if self._shared is not None:
             await self._drain(self._shared)
-        for task in (self._following, self._control, self._sweep):
+        for task in (self._following, self._control, self._probing, self._sweep):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -324,6 +381,11 @@ class Server:
             client.cut()
         while shared.clients and loop.time() < deadline + 1:
             await asyncio.sleep(0.01)
+
+
+def _reachable(addresses: Sequence[Address]) -> bool:
+    """Whether clients of other machines may come to any of these."""
+    return any(address.host and not Peer(address.host).local for address in addresses)
 
 
 def listen(config: Config) -> Listeners:

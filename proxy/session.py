@@ -20,12 +20,22 @@ from __future__ import annotations
 from typing import Final
 
 from . import commands as c
-from . import introspection
+from . import introspection, permissions
 from . import replies as r
 from . import state as s
 from .answers import Answers
 from .calls import Call, Caller, Lane, Settings, read, shared
-from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
+from .commands import Command
+from .framing import (
+    BODY,
+    COMMAND,
+    EMPTY,
+    MALFORMED,
+    MORE_NOTHING,
+    NEED_MORE,
+    OPEN,
+    RequestFramer,
+)
 from .grammar import Rule
 from .state import Catch, ConnectionState, Slot
 from .waiting import Waiter, Where
@@ -84,6 +94,7 @@ class Session(Caller):
         "_expanded",
         "_hits",
         "_eof",
+        "_judged",
         "_lane",
         "_lane_used",
         "_last_private",
@@ -120,6 +131,7 @@ class Session(Caller):
         self._requests = RequestFramer()
         self.wait: int = WAIT_NOTHING  # what is unread must wait for this
         self._piped = False  # no framing of requests any more
+        self._judged = False  # and no more of them either than shows what is malformed
         self._expanded: int = 0  # see MAX_EXPANDED
         self._discarding = False  # the open command is not forwarded
         self._eof = False
@@ -143,12 +155,19 @@ class Session(Caller):
 
     # -- the client's side ------------------------------------------------------------------------
 
+    def use(self, commands: dict[bytes, Command]) -> None:
+        """What the client may send from now on; see permissions.table()."""
+        self._requests.use(commands)
+
     def receive(self, data: bytes) -> None:
         """Bytes of the client."""
         if self._closing:
             return
         if self._piped:
-            self.to_upstream.append(data)
+            if self._judged:
+                data = self._requests.more_of_line(data, self._requests.more)
+            if data:
+                self.to_upstream.append(data)
             return
         self._requests.feed(data)
         if self.wait == WAIT_NOTHING:
@@ -172,6 +191,10 @@ class Session(Caller):
         if self._answers.owing():
             return True
         return self._call_count > 0 or self.wait != WAIT_NOTHING
+
+    def idle(self) -> bool:
+        """Whether nothing is owed, and nothing will come that the client has not asked for."""
+        return self.state.level >= s.COUNTED and not self.outstanding()
 
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
@@ -323,7 +346,8 @@ class Session(Caller):
                 break
             if code == EMPTY:
                 continue
-            call = self._call() if code == COMMAND and requests.command.ours else None
+            ours = code == COMMAND and requests.command.ours and requests.command.ban is None
+            call = self._call() if ours else None
             if call is None or (call.rule.script is None and not call.reply):
                 requests.rewind(start)
                 return _OTHER
@@ -407,7 +431,10 @@ class Session(Caller):
                 break
             if code == MALFORMED:
                 run = self._send_run(run)
-                rest = requests.rest()
+                self._judged = requests.strict  # what may be denied to a client must be framed
+                rest = requests.mistake() if self._judged else requests.rest()
+                if self._discarding:
+                    requests.more = MORE_NOTHING
                 # Redis never saw the command that broke: give it another broken one to judge.
                 out.append(_MALFORMED if self._discarding else rest)
                 self._answers.expect(Slot(s.S_RAW))
@@ -416,6 +443,12 @@ class Session(Caller):
                 break
             if code in (COMMAND, OPEN):
                 command = requests.command
+                if command.ban is not None:
+                    error = self._denied(code)
+                    if error:
+                        run = self._send_run(run)
+                        self._deny(code, error)
+                        continue
                 if not command.reads:
                     self.fenced = True
                 if command.ours and not self._settings.leaves(command.name):
@@ -599,6 +632,29 @@ class Session(Caller):
             self.to_upstream.append(written)
             self._spoke()
             self._answers.expect(Slot(s.S_WRONG, error))
+
+    def _denied(self, code: int) -> bytes:
+        """The error for the framer's command, if its client must not send it."""
+        requests = self._requests
+        ban = requests.command.ban
+        if ban is None:
+            return b""
+        args = requests.arguments() if requests.command.whole or requests.oversize else []
+        return ban.error(args, code == COMMAND and not requests.oversize)
+
+    def _deny(self, code: int, error: bytes) -> None:
+        """A command that must not reach Redis: treated as one of the family that is wrong."""
+        if code == OPEN:
+            self._discarding = True
+        asking = self.state.asking  # it held for this command
+        self.state.asking = False
+        instead = permissions.instead_of(self._requests.command)
+        if asking:
+            self.to_upstream.append(instead)
+            self._spoke()
+            self._answers.expect(Slot(s.S_WRONG, error))
+        else:
+            self._reject(error, instead)
 
     # -- hits that wait ---------------------------------------------------------------------------
 
@@ -816,9 +872,11 @@ class Session(Caller):
                 self.to_client.append(error)
                 self._close()
             elif code in (COMMAND, OPEN):
-                reply = error
+                reply = self._denied(code) or error
                 if code == OPEN:
                     self._discarding = True
+                elif reply != error:
+                    pass
                 elif requests.command.kind == c.QUIT:
                     reply = b"+OK\r\n"
                     self._close()

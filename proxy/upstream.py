@@ -24,6 +24,8 @@ log = logging.getLogger("rlproxy")
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 1.0
 _PING_S: Final = 5.0
+MAX_FIRST_LINE: Final = 4096
+PROBE_S: Final = 2.0  # how old may be what is known of the default user's password
 RELOAD_S: Final = 1.0  # lanes mend themselves: scripts that come in between would change the order
 
 
@@ -320,3 +322,80 @@ class Control(asyncio.Protocol):
                     await self._load()
                 else:
                     await self._ask(b"PING")
+
+
+class Probe:
+    """Finds out, every few seconds, whether a client that shows no password is let in by Redis, and
+    tells it to `judged`. Runs until cancelled; an answer that tells nothing changes nothing.
+    """
+
+    def __init__(
+        self, target: Target, wanted: Callable[[], bool], judged: Callable[[bool], None]
+    ) -> None:
+        self._target = target
+        self._wanted = wanted
+        self._judged = judged
+        self._soon = asyncio.Event()
+        self.settled = asyncio.Event()  # the first attempt is over, well or not
+
+    def soon(self) -> None:
+        """There is reason to look again now."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            self._soon.clear()
+            needs = await self._ask() if self._wanted() else None
+            if needs is not None:
+                self._judged(needs)
+            self.settled.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_S):
+                    await self._soon.wait()
+
+    async def _ask(self) -> bool | None:
+        line: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        transport: asyncio.Transport | None = None
+        try:
+            transport = await self._target.connect(lambda: _FirstLine(line))
+            transport.write(replies.bulks(b"PING"))
+            async with asyncio.timeout(_PING_S):
+                return needs_password(await line)
+        except OSError:  # (a TimeoutError is one)
+            return None
+        finally:
+            if transport is not None:
+                transport.abort()
+
+
+def needs_password(line: bytes) -> bool | None:
+    """What Redis' answer to a PING without any AUTH tells of it; None: nothing."""
+    word = line.partition(b" ")[0].strip()
+    if word == b"-NOAUTH":
+        return True
+    return False if word in _LET_IN else None
+
+
+# (the password is asked for before any of these is said)
+_LET_IN: Final = (b"+PONG", b"-NOPERM", b"-LOADING", b"-BUSY", b"-MASTERDOWN", b"-MISCONF")
+
+
+class _FirstLine(asyncio.Protocol):
+    """The first line that comes; empty if none does."""
+
+    def __init__(self, line: asyncio.Future[bytes]) -> None:
+        self._line = line
+        self._got = b""
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if not self._line.done():
+            self._got += data
+            if b"\n" in self._got or len(self._got) > MAX_FIRST_LINE:
+                self._line.set_result(self._got.partition(b"\n")[0])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if not self._line.done():
+            self._line.set_result(b"")

@@ -200,8 +200,8 @@ class Proxy:
 class Raw:
     """A raw client connection."""
 
-    def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.sock = socket.create_connection((host, port), DEADLINE_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False  # the server's end of file was seen
         self._buffer = b""

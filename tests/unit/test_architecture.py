@@ -30,12 +30,15 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "session": (
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
-            *("introspection", "waiting"),
+            *("introspection", "permissions", "waiting"),
         },
         set(),
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
     "masters": ({"config"}, {"dataclasses"}),
+    "quiet": (set(), set()),
+    "permissions": ({"commands", "replies"}, set()),
+    "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "proxyprotocol": ({"peers"}, {"ipaddress", "dataclasses"}),
     "repeats": (set(), set()),
@@ -50,7 +53,10 @@ IMPURE: dict[str, set[str]] = {
     "lane": {
         *("calls", "commands", "denials", "replies", "framing", "state", "tlsstream", "upstream"),
     },
-    "downstream": {"calls", "peers", "session", "tlsstream", "upstream"},
+    "downstream": {
+        *("calls", "config", "doors", "peers", "quiet", "session", "tlsstream", "upstream"),
+    },
+    "descriptors": set(),
     "arrivals": {"peers", "proxyprotocol", "repeats", "tlsstream"},
     "embedded": {"config"},
     "listeners": {"config"},
@@ -58,6 +64,7 @@ IMPURE: dict[str, set[str]] = {
     "server": {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
         *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
+        *("descriptors", "doors", "peers", "quiet"),
     },
     "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
     "cli": {"config", "build", "embedded", "scripts", "server", "tls", "workers"},

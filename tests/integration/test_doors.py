@@ -1,0 +1,442 @@
+"""Who may come in, what they may say there, and how long they may be silent or read nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import Started
+
+EVERYWHERE = ("--listen", "0.0.0.0:0")
+FULL = ReplyError("ERR max number of clients reached")
+ONLY_LOCAL = "rlproxy lets only local clients"
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback; empty if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # (sends nothing)
+        except OSError:
+            return ""
+        found = str(sock.getsockname()[0])
+    return "" if found.startswith("127.") else found
+
+
+OWN = own_address()
+elsewhere = pytest.mark.skipif(not OWN, reason="this machine has only loopback addresses")
+
+
+class Remote(Raw):
+    """A client that comes from an address that is not loopback."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        port = re.search(r"0\.0\.0\.0:(\d+)", proxy.read_log())
+        assert port
+        super().__init__(int(port[1]), OWN)
+
+
+@contextlib.contextmanager
+def guarded(server: RedisServer | str, *args: str) -> Iterator[Proxy]:
+    """A proxy that clients of other machines can reach."""
+    with harness.proxy(server, *EVERYWHERE, *args) as made:
+        yield made
+
+
+def let_in(proxy: Proxy) -> str:
+    """What a client of another machine gets for a PING."""
+    with Remote(proxy) as raw:
+        return str(raw.ask("PING"))
+
+
+# -- protected mode --------------------------------------------------------------------------------
+
+
+@elsewhere
+def test_protected_mode_follows_the_password(own_server: RedisServer) -> None:
+    with guarded(own_server) as proxy, own_server.raw() as direct:
+        assert "protected mode: Redis' default user needs no password" in proxy.read_log()
+        for _ in range(20):
+            with Remote(proxy) as raw:
+                assert raw.line().startswith(b"-DENIED rlproxy is running in protected mode: ")
+                assert raw.closes()
+        with proxy.raw() as local:
+            assert local.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+        direct.ask("CONFIG", "SET", "requirepass", "s3")
+        wait_until(lambda: let_in(proxy).startswith("NOAUTH"), "the door opens", 6)
+        with Remote(proxy) as raw:
+            assert raw.ask("AUTH", "s3") == "OK"
+            assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
+            direct.ask("ACL", "SETUSER", "default", "nopass")
+            wait_until(lambda: let_in(proxy).startswith("DENIED"), "the door closes", 6)
+            assert raw.ask("PING") == "PONG"  # who is in, stays
+        log = proxy.read_log()
+        assert log.count("turned away 1 client(s) of other machines") == 1
+        assert log.count("Set a password there, or --protected-mode no") == 2
+
+
+@elsewhere
+def test_a_password_in_the_url_opens_no_door(own_server: RedisServer) -> None:
+    """It is the proxy's own: what counts is whether a client needs one."""
+    with own_server.raw() as direct:
+        direct.ask("ACL", "SETUSER", "proxy", "on", ">pw", "~*", "+@all")
+        url = f"redis://proxy:pw@127.0.0.1:{own_server.port}"
+        with guarded(url) as proxy:
+            assert let_in(proxy).startswith("DENIED")
+        direct.ask("ACL", "SETUSER", "default", "off")
+        with guarded(url) as proxy:
+            assert let_in(proxy).startswith("NOAUTH")
+
+
+@elsewhere
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_protected_mode_before_redis_is_there(unstarted_server: RedisServer, workers: str) -> None:
+    with guarded(unstarted_server, "--workers", workers) as proxy:
+        for _ in range(4):
+            with Remote(proxy) as raw:
+                assert raw.line().startswith(b"-UPSTREAMDOWN rlproxy has not reached Redis at ")
+                assert raw.closes()
+        unstarted_server.start()
+        wait_until(lambda: let_in(proxy).startswith("DENIED"), "it is known", 6)
+        with proxy.raw() as local:
+            assert local.ask("PING") == "PONG"
+
+
+@elsewhere
+def test_protected_mode_off(own_server: RedisServer) -> None:
+    with guarded(own_server, "--protected-mode", "no") as proxy:
+        assert let_in(proxy) == "PONG"
+        assert "WARNING" not in proxy.read_log()
+
+
+@elsewhere
+def test_the_embedded_server_is_protected_too() -> None:
+    with guarded("embedded:") as proxy:
+        assert let_in(proxy).startswith("DENIED")
+        with proxy.raw() as local:
+            assert local.ask("PING") == "PONG"
+
+
+def test_nobody_is_asked_for_who_only_listens_on_loopback(own_server: RedisServer) -> None:
+    with harness.proxy(own_server) as proxy, proxy.raw() as raw:
+        assert raw.ask("PING") == "PONG"
+        assert "protected mode" not in proxy.read_log()
+
+
+# -- commands for local clients --------------------------------------------------------------------
+
+
+@elsewhere
+def test_what_redis_protects_is_for_local_clients(engine: str) -> None:
+    switches = ("debug-command", "module-command", "protected-configs")
+    args = [word for name in switches for word in (f"--enable-{name}", "local")]
+    with (
+        harness.server(engine, *([] if engine == "redis-6.2" else args)) as server,
+        guarded(server, "--protected-mode", "no") as proxy,
+        Remote(proxy) as remote,
+        proxy.raw() as local,
+    ):
+        for words in (
+            ("DEBUG", "JMAP"),
+            ("debug",),
+            ("MODULE", "LOAD", "/nope.so"),
+            ("CONFIG", "SET", "dir", "/"),
+            ("CONFIG", "SET", "dbfilename", "x"),
+        ):
+            assert ONLY_LOCAL in str(remote.ask(*words)), words
+            assert ONLY_LOCAL not in str(local.ask(*words)), words
+        assert isinstance(remote.ask("MODULE", "LIST"), list)
+        assert remote.ask("CONFIG", "SET", "maxmemory-samples", 5) == "OK"
+        assert remote.ask("CONFIG", "GET", "dbfilename") == [b"dbfilename", b"x"]
+        assert remote.ask("MULTI") == "OK"
+        assert ONLY_LOCAL in str(remote.ask("DEBUG", "SLEEP", 0))
+        assert str(remote.ask("EXEC")).startswith("EXECABORT")
+        # Lua is no way around: these commands are not for scripts.
+        for script in ("'DEBUG', 'JMAP'", "'CONFIG', 'SET', 'dir', '/'", "'MODULE', 'LOAD', '/x'"):
+            found = remote.ask("EVAL", f"return redis.call({script})", 0)
+            assert "not allowed from" in str(found).lower(), found
+
+
+@elsewhere
+def test_local_commands_for_all(own_server: RedisServer) -> None:
+    args = ("--protected-mode", "no", "--local-commands", "yes")
+    with guarded(own_server, *args) as proxy, Remote(proxy) as raw:
+        assert ONLY_LOCAL not in str(raw.ask("DEBUG", "SLEEP", 0))
+
+
+# -- how many --------------------------------------------------------------------------------------
+
+
+def test_the_number_of_clients(own_server: RedisServer) -> None:
+    with harness.proxy(own_server, "--max-clients", "3") as proxy, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(proxy.raw()) for _ in range(3)]
+        assert [raw.ask("PING") for raw in raws] == ["PONG"] * 3
+        for _ in range(30):
+            with proxy.raw() as late:
+                assert late.reply() == FULL
+                assert late.closes()
+        assert [raw.ask("RL.HIT", "k", 10, 60) for raw in raws][2] == [0, 10, 7, -1, 60]
+        raws[0].close()
+
+        wait_until(lambda: answers(proxy.raw), "there is room again")
+        assert proxy.read_log().count("turned away") == 1
+        assert "turned away 1 client(s): max number of clients reached" in proxy.read_log()
+
+
+@elsewhere
+def test_the_number_of_clients_of_an_address(own_server: RedisServer) -> None:
+    args = ("--protected-mode", "no", "--max-clients-per-address", "2")
+    with guarded(own_server, *args) as proxy, contextlib.ExitStack() as stack:
+        for make in (proxy.raw, lambda: Remote(proxy)):
+            raws = [stack.enter_context(make()) for _ in range(2)]
+            assert [raw.ask("PING") for raw in raws] == ["PONG"] * 2
+            with make() as late:
+                assert late.reply() == FULL
+
+            raws[0].close()
+            wait_until(partial(answers, make), "there is room again")
+
+
+def answers(make: Callable[[], Raw]) -> bool:
+    """Whether a new client is served."""
+    with make() as raw:
+        return raw.ask("PING") == "PONG"
+
+
+def test_the_number_of_clients_of_each_worker(own_server: RedisServer) -> None:
+    args = ("--workers", "2", "--max-clients", "2")
+    with harness.proxy(own_server, *args) as proxy, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(proxy.raw()) for _ in range(12)]
+        said = [str(raw.ask("PING")) for raw in raws]
+        assert said.count("PONG") == 4, said
+        assert said.count(str(FULL)) == 8, said
+        for raw in raws:
+            raw.close()
+
+        def room() -> bool:  # (also that each worker counts right who was turned away)
+            with contextlib.ExitStack() as four:
+                some = [four.enter_context(proxy.raw()) for _ in range(4)]
+                return [raw.ask("PING") for raw in some] == ["PONG"] * 4
+
+        wait_until(room, "there is room for four again")
+
+
+def test_without_descriptors_new_clients_are_told_of_once(own_server: RedisServer) -> None:
+    with harness.proxy(own_server) as proxy, contextlib.ExitStack() as stack:
+        raw = stack.enter_context(proxy.raw())
+        assert raw.ask("PING") == "PONG"
+        limits = resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE)
+        most = max(int(entry.name) for entry in Path(f"/proc/{proxy.pid}/fd").iterdir()) + 3
+        resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (most, limits[1]))
+        late = [stack.enter_context(proxy.raw()) for _ in range(20)]
+        wait_until(lambda: "no file descriptor is free" in proxy.read_log(), "it says so")
+        used = cpu_s(proxy)
+        assert raw.ask("PING") == "PONG"
+        time.sleep(1.5)  # (longer than between two looks)
+        assert cpu_s(proxy) - used < 0.2
+        assert proxy.read_log().count("no file descriptor is free") == 1
+        for each in late:
+            each.close()
+        resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
+        with proxy.raw() as again:
+            assert again.ask("PING") == "PONG"
+
+
+def cpu_s(proxy: Proxy) -> float:
+    """What the proxy has computed so far."""
+    fields = Path(f"/proc/{proxy.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_few_open_files_are_told_of_at_the_start(own_server: RedisServer) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    made = Started("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
+    try:
+        made.port()
+        assert "limit of open files" not in made.log() or hard < 18_000
+        assert resource.prlimit(made.pid, resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        made.close()
+
+
+# -- how long --------------------------------------------------------------------------------------
+
+IDLE = ("--idle-timeout", "0.5")
+
+
+def test_an_idle_client_is_closed(own_server: RedisServer) -> None:
+    with harness.proxy(own_server, *IDLE) as proxy, contextlib.ExitStack() as stack:
+        silent, spoke, half, busy = (stack.enter_context(proxy.raw()) for _ in range(4))
+        assert spoke.ask("PING") == "PONG"
+        half.send(b"*1\r\n$4\r\nPI")
+        pairs = [(stack.enter_context(proxy.raw()), words) for words in (
+            (b"SUBSCRIBE", b"a"), (b"MONITOR",), (b"BLPOP", b"nothing", b"0"),
+        )]  # fmt: skip
+        for raw, words in pairs:
+            raw.send(command(*words))
+        waits = stack.enter_context(proxy.raw())
+        assert waits.ask("RL.HIT", "w", 1, 60) == [0, 1, 0, -1, 60]
+        waits.send(command("RL.HIT", "w", 1, 60, "WAIT", 60))
+        gone = [False] * 3
+        end = time.monotonic() + 10
+        while not all(gone) and time.monotonic() < end:
+            assert busy.ask("PING") == "PONG"
+            gone = [is_closed(raw) for raw in (silent, spoke, half)]
+            time.sleep(0.05)
+        assert all(gone)
+        time.sleep(1.6)  # (longer than the timeout and a sweep)
+        for raw in (*(pair[0] for pair in pairs), waits):
+            assert not is_closed(raw)
+        with own_server.raw() as direct:
+            direct.ask("RPUSH", "nothing", "x")
+            assert pairs[2][0].reply() == [b"nothing", b"x"]
+            direct.ask("PUBLISH", "a", "hello")
+            assert pairs[0][0].reply() == [b"subscribe", b"a", 1]
+            assert pairs[0][0].reply() == [b"message", b"a", b"hello"]
+        assert "WARNING" not in proxy.read_log()
+
+
+def is_closed(raw: Raw) -> bool:
+    """Whether the peer has closed; nothing is taken of what it has sent."""
+    raw.sock.setblocking(False)
+    try:
+        return raw.sock.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        raw.sock.setblocking(True)
+
+
+MB = 1 << 20
+
+
+def full_of(proxy: Proxy, size: int = 8) -> Raw:
+    """A client with a small buffer that has asked for so many MB and reads nothing."""
+    raw = Raw.__new__(Raw)
+    raw.sock = socket.socket()
+    raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    raw.sock.connect(("127.0.0.1", proxy.port))
+    raw.sock.settimeout(harness.DEADLINE_S)
+    raw.closed, raw._buffer = False, b""
+    raw.send(command("GET", "mb") * size)
+    return raw
+
+
+def test_who_reads_nothing_is_cut_and_who_reads_slowly_is_not(own_server: RedisServer) -> None:
+    with own_server.raw() as direct:
+        direct.ask("SET", "mb", "x" * MB)
+    with harness.proxy(own_server, "--write-timeout", "1.2") as proxy:
+        stuck, slow = full_of(proxy), full_of(proxy)
+        with stuck, slow, proxy.raw() as other:
+            began = time.monotonic()
+            read = 0
+            while clients(own_server) == 3 or time.monotonic() - began < 4:
+                assert other.ask("PING") == "PONG"
+                # (in 4 s less than half of what the kernels of both sides hold)
+                read += len(slow.sock.recv(20_000))
+                time.sleep(0.1)
+                assert time.monotonic() - began < 15
+            assert clients(own_server) == 2
+            text = "cut 1 client(s) that read nothing for 1.2 s (the latest: 127.0.0.1:"
+            assert text in proxy.read_log()
+            left = 8 * (MB + len(f"${MB}\r\n\r\n")) - read
+            while left:
+                got = len(slow.sock.recv(min(left, MB)))
+                assert got
+                left -= got
+            assert slow.ask("PING") == "PONG"
+
+
+def clients(server: RedisServer) -> int:
+    """Private connections that are open."""
+    with server.raw() as raw:
+        listed = raw.ask("CLIENT", "LIST")
+    assert isinstance(listed, bytes)
+    return listed.count(b"\n") - listed.count(b"name=rlproxy-") - 1
+
+
+# -- how much --------------------------------------------------------------------------------------
+
+
+def test_without_a_password_little_is_held(own_server: RedisServer) -> None:
+    """Forty clients that know no password send what is held until it is whole, or for ever."""
+    endless = [
+        b"*4\r\n$6\r\nRL.HIT\r\n$65000\r\n" + b"x" * 64_000,
+        b"*3\r\n$6\r\nCLIENT\r\n$16000\r\n" + b"x" * 15_000,
+        b"x" * 65_000,
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$500000000\r\n" + b"x" * 1_000_000,
+        command("RL.HIT", "k" * 30_000, 10, 60) * 30,
+        b"*1048577\r\n$3\r\nDEL\r\n" + b"$1\r\na\r\n" * 150_000,
+    ]
+    with own_server.raw() as direct:
+        direct.ask("CONFIG", "SET", "requirepass", "s3")
+    with harness.proxy(own_server) as proxy, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(proxy.raw()) for _ in range(42)]
+        for raw in raws:
+            assert str(raw.ask("PING")).startswith("NOAUTH")
+        before = proxy.memory()
+        for index, raw in enumerate(raws):
+            raw.sock.settimeout(0.2)
+            with contextlib.suppress(OSError):
+                raw.sock.sendall(endless[index % len(endless)])
+        with proxy.raw() as other:
+            assert str(other.ask("PING")).startswith("NOAUTH")
+        assert proxy.memory() - before < 42 * 2 * 131_072
+
+
+def test_while_redis_is_away_little_is_held(own_server: RedisServer) -> None:
+    """Redis accepts no connection (its queue is full): what is sent meanwhile has a bound."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        port = deaf.getsockname()[1]
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):  # they fill the queue
+                sock = stack.enter_context(socket.socket())
+                sock.setblocking(False)
+                sock.connect_ex(("127.0.0.1", port))
+            args = ("--connect-timeout", "20", "--drain-timeout", "0.1")
+            proxy = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{port}", *args))
+            before = proxy.memory()
+            for _ in range(10):
+                raw = stack.enter_context(proxy.raw())
+                raw.sock.settimeout(0.1)
+                with contextlib.suppress(OSError):
+                    raw.sock.sendall(command("SET", "k", "x" * 1000) * 20_000)
+            assert proxy.memory() - before < 10 * 2 * (262_144 + 262_144)
+
+
+def test_more_may_be_left_unread(own_server: RedisServer) -> None:
+    """--max-unread is how much of a reply the proxy takes from Redis for who does not read it."""
+    with own_server.raw() as direct:
+        direct.ask("SET", "mb", "x" * (16 * MB))
+        held = {}
+        for most in (65_536, 12 * MB):
+            args = ("--max-unread", str(most))
+            with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw:
+                raw.ask("PING")
+                before = proxy.memory()
+                with full_of(proxy, 1):
+                    wait_until(partial(stands_still, proxy), "it takes no more")
+                    held[most] = proxy.memory() - before
+        assert held[12 * MB] - held[65_536] > 4 * MB, held
+
+
+def stands_still(proxy: Proxy) -> bool:
+    """Whether it computes nothing for a moment."""
+    before = cpu_s(proxy)
+    time.sleep(0.3)
+    return cpu_s(proxy) - before < 0.02

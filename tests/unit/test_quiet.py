@@ -1,0 +1,61 @@
+"""quiet: the first at once, then a count."""
+
+from __future__ import annotations
+
+from proxy.quiet import MAX_KINDS, Repeats
+
+FULL = "turned away {} client(s): full"
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.said: list[str] = []
+        self.repeats = Repeats(lambda: self.now, self.said.append, 10.0)
+
+    def after(self, seconds: float) -> list[str]:
+        """What is said by a sweep, so many seconds later."""
+        self.now += seconds
+        self.said.clear()
+        self.repeats.sweep()
+        return self.said
+
+
+def test_the_first_is_said_at_once_and_the_rest_counted() -> None:
+    bench = Bench()
+    for at in range(1235):
+        bench.repeats.happened(FULL, f"10.0.0.1:{at}")
+    assert bench.said == ["turned away 1 client(s): full (the latest: 10.0.0.1:0)"]
+    assert bench.after(9.9) == []
+    assert bench.after(0.1) == ["turned away 1,234 client(s): full (the latest: 10.0.0.1:1234)"]
+    assert bench.after(5) == []
+    bench.repeats.happened(FULL)
+    assert bench.said == []
+    assert bench.after(5) == ["turned away 1 client(s): full"]
+
+
+def test_after_a_quiet_time_the_next_is_a_first() -> None:
+    bench = Bench()
+    bench.repeats.happened(FULL)
+    assert bench.after(10) == []
+    bench.repeats.happened(FULL)
+    assert bench.said == ["turned away 1 client(s): full"]
+
+
+def test_kinds_are_counted_apart() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.repeats.happened(FULL)
+        bench.repeats.happened("no file descriptor")
+    assert bench.said == ["turned away 1 client(s): full", "no file descriptor"]
+    assert bench.after(10) == ["turned away 2 client(s): full", "no file descriptor"]
+
+
+def test_kinds_are_bounded() -> None:
+    bench = Bench()
+    for at in range(10 * MAX_KINDS):
+        bench.repeats.happened(f"kind {at}: {{}}")
+    assert len(bench.said) == MAX_KINDS + 1
+    more = 9 * MAX_KINDS - 1
+    assert bench.after(10) == [f"{more} more of other kinds"]
+    assert bench.after(10) == []
