@@ -14,12 +14,14 @@ from .calls import Settings
 from .peers import Peer, peer_of
 from .session import (
     MAX_HELD,
+    UPSTREAM_NONE,
+    UPSTREAM_OPEN,
     UPSTREAM_OPENING,
     WAIT_ROOM,
     WAIT_TURN,
     Session,
 )
-from .upstream import Target, last_words, reason
+from .upstream import Target, lacks, last_words, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -93,6 +95,7 @@ class Downstream(asyncio.Protocol):
         self._upstream_full = False
         self._upstream_reading = True
         self._eof_sent = False
+        self._abandoned = False  # the private connection is not the session's any more
 
     # -- the client's socket ----------------------------------------------------------------------
 
@@ -134,6 +137,7 @@ class Downstream(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._session.client_slow = False
         self._read_upstream()
+        self.pump()
 
     def _read_upstream(self) -> None:
         """Read what Redis sends while the client reads, too, or while all that comes is the answer
@@ -177,6 +181,9 @@ class Downstream(asyncio.Protocol):
                 transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
+        elif session.upstream == UPSTREAM_NONE and upstream is not None and not self._abandoned:
+            self._abandoned = True
+            upstream.abort()
         if session.wants_eof and not self._eof_sent and upstream is not None:
             self._eof_sent = True
             if upstream.can_write_eof():
@@ -185,6 +192,8 @@ class Downstream(asyncio.Protocol):
             self._close()
             return
         want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
+        if session.client_slow and session.upstream != UPSTREAM_OPEN:
+            want = False  # what it asks is answered here, and it reads nothing of it
         if want != self._reading:
             self._reading = want
             if want:
@@ -238,11 +247,13 @@ class Downstream(asyncio.Protocol):
         except OSError as error:
             self._opening = False
             session.now = self._clock()
-            session.upstream_failed(reason(error))
+            why = reason(error)
+            self._shared.settings.circuit.connect_failed(session.now, why, lacks(error))
+            session.upstream_failed(why)
             self.pump()
             return
         self._opening = False
-        if self._transport is None:
+        if self._transport is None or session.upstream != UPSTREAM_OPENING:
             upstream.abort()
             return
         self._upstream = upstream
@@ -271,7 +282,12 @@ class Downstream(asyncio.Protocol):
         self._upstream = None
         session = self._session
         session.now = self._clock()
-        session.upstream_lost()
+        if self._abandoned:
+            self._abandoned = False
+            self._upstream_full = False
+            self._upstream_reading = True
+        else:
+            session.upstream_lost()
         self.pump()
 
 

@@ -18,6 +18,7 @@ from . import scripts
 from .balance import Balance, Intake
 from .build import describe
 from .calls import Settings
+from .circuit import Circuit
 from .config import Address, Config
 from .denials import Denials
 from .downstream import Downstream, Shared
@@ -25,6 +26,7 @@ from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import BACKLOG, ListenError, Listeners
+from .patience import Patience
 from .upstream import Control, Facts, Target
 from .waiting import Cancel, Waiting
 
@@ -119,9 +121,18 @@ class Server:
         else:
             self._listeners, address, loaded = post.listeners, post.upstream, post.scripts
         target = Target(address, config.connect_timeout_s)
-        control = Control(target, config.upstream, loaded, self._met)
+        circuit = Circuit()
+        patience = Patience(
+            circuit,
+            config.hit_timeout_ms / 1000,
+            loop.time,
+            lambda delay_s, function: loop.call_later(delay_s, function),
+        )
+        control = Control(target, config.upstream, loaded, self._met, patience)
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
-        self._lanes = LanePool(loop, target, control.reload, denials)
+        self._lanes = LanePool(
+            loop, target, control.reload, denials, patience, config.max_lane_hits
+        )
         settings = Settings(
             Grammar(loaded),
             self._lanes.lane_of,
@@ -130,7 +141,13 @@ class Server:
             config.private_refresh_s,
             Waiting(time.monotonic, _call_at, config.private_refresh_s),
             self._lanes.share_of if config.share else None,
+            patience,
+            config.max_client_hits,
         )
+        settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
+        patience.on_doubt = control.probe
+        circuit.on_open = lambda: self._out(settings, control)
+        circuit.on_close = lambda out_s, without: self._back(settings, out_s, without)
         self._shared = Shared(loop, settings, target)
         self._control = loop.create_task(control.run())
         with contextlib.suppress(TimeoutError):
@@ -174,6 +191,31 @@ class Server:
         if found.timeout_s:
             settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)
         settings.waiting.keep_s = settings.refresh_s
+
+    def _out(self, settings: Settings, control: Control) -> None:
+        """Redis does not answer: the circuit has opened."""
+        control.probe()
+        circuit = settings.circuit
+        if circuit.told:
+            log.warning(
+                "Redis at %s does not answer (%s)%s; "
+                "hits are answered as --on-upstream-failure says (%s)",
+                settings.where,
+                circuit.why,
+                f", as {circuit.untold} times since it was last said" if circuit.untold else "",
+                settings.on_upstream_failure,
+            )
+            circuit.untold = 0
+
+    def _back(self, settings: Settings, out_s: float, without: int) -> None:
+        """It answers again."""
+        if settings.circuit.told:
+            log.warning(
+                "Redis at %s is back after %.1f s, %d hits were answered without it",
+                settings.where,
+                out_s,
+                without,
+            )
 
     def _behind(self, control: Control) -> str:
         """What the proxy stands in front of, for the banner."""

@@ -17,20 +17,25 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "framing": ({"commands"}, set()),
     "scripts": (set(), {"hashlib", "re", "string", "pathlib"}),
     "limiters": (set(), set()),
+    "circuit": (set(), set()),
+    "patience": ({"circuit"}, set()),
     "grammar": ({"limiters", "replies", "scripts"}, {"re"}),
     "waiting": ({"grammar", "limiters", "replies"}, {"collections", "math"}),
     "denials": ({"grammar", "replies"}, set()),
     "state": ({"commands"}, set()),
-    "answers": ({"framing", "replies", "state"}, set()),
+    "answers": ({"framing", "patience", "replies", "state"}, set()),
     "introspection": ({"replies", "state"}, set()),
     "calls": (
-        {"commands", "denials", "framing", "grammar", "replies", "state", "waiting"},
+        {
+            *("circuit", "commands", "denials", "framing", "grammar", "patience", "replies"),
+            *("state", "waiting"),
+        },
         {"mypy_extensions"},
     ),
     "session": (
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
-            *("introspection", "waiting"),
+            *("introspection", "patience", "waiting"),
         },
         set(),
     ),
@@ -40,15 +45,18 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 }
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
-    "upstream": {"replies", "config", "scripts"},
-    "lane": {"calls", "commands", "denials", "replies", "framing", "state", "upstream"},
+    "upstream": {"circuit", "patience", "replies", "config", "scripts"},
+    "lane": {
+        *("calls", "circuit", "commands", "denials", "replies", "framing", "patience", "state"),
+        "upstream",
+    },
     "downstream": {"calls", "peers", "session", "upstream"},
     "embedded": {"config"},
     "listeners": {"config"},
     "balance": set(),
     "server": {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
-        *("grammar", "lane", "listeners", "upstream", "waiting"),
+        *("circuit", "grammar", "lane", "listeners", "patience", "upstream", "waiting"),
     },
     "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
     "cli": {"config", "build", "scripts", "server", "workers"},
