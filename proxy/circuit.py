@@ -18,7 +18,8 @@ from typing import Final
 SETTLED_S: Final = 0.1  # who was heard so lately is there, though a connection was refused
 UNASKED_S: Final = 3.0  # nobody has asked for so long: then hits do
 TRIAL_S: Final = 0.5  # one in so long
-QUIET_S: Final = 10.0  # an outage so soon after one that was told is only counted
+TOLD: Final = 5  # outages that people hear of, in
+TOLD_S: Final = 60.0  # so many seconds; more are counted
 
 
 class Counts:
@@ -44,7 +45,8 @@ class Circuit:
 
     __slots__ = (
         "_asked_at",
-        "_told_at",
+        "_told",
+        "_told_since",
         "_trial_at",
         "_without",
         "counts",
@@ -68,7 +70,8 @@ class Circuit:
         self.on_close: Callable[[float, int], None] | None = None  # seconds, hits without Redis
         self.told = False  # whether people hear of this outage, and how many before
         self.untold: int = 0  # followed too closely on one that they had heard of
-        self._told_at: float = -1e9
+        self._told: int = 0
+        self._told_since: float = -1e9
         self._asked_at: float = -1e9  # when the control connection last got as far as asking
         self._trial_at: float = -1e9
         self._without: int = 0
@@ -110,9 +113,12 @@ class Circuit:
         self.why = why
         self.counts.opened += 1
         self._without = self.counts.without()
-        self.told = now - self._told_at >= QUIET_S
+        if now - self._told_since >= TOLD_S:
+            self._told_since = now
+            self._told = 0
+        self.told = self._told < TOLD
         if self.told:
-            self._told_at = now
+            self._told += 1
         else:
             self.untold += 1
         if self.on_open is not None:

@@ -202,7 +202,9 @@ class Server:
                 "hits are answered as --on-upstream-failure says (%s)",
                 settings.where,
                 circuit.why,
-                f", as {circuit.untold} times since it was last said" if circuit.untold else "",
+                f", and so {circuit.untold} times since this was last said"
+                if circuit.untold
+                else "",
                 settings.on_upstream_failure,
             )
             circuit.untold = 0
