@@ -11,7 +11,8 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 HOT = ["commands", "framing", "replies", "limiters", "grammar", "scripts", "state", "answers"]
-HOT += ["introspection", "waiting", "denials", "calls", "session", "lane", "downstream"]
+HOT += ["introspection", "waiting", "denials", "circuit", "patience", "calls", "session", "lane"]
+HOT += ["downstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

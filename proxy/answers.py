@@ -14,12 +14,14 @@ comes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from . import replies as r
 from . import state as s
 from .framing import ReplyFramer
-from .state import Catch, ConnectionState, Slot, Unfold
+from .patience import NEVER, NOTHING
+from .state import NOT_LATE, Catch, ConnectionState, Slot, Unfold
 
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is known
@@ -47,6 +49,7 @@ class Answers:
         "decided_line",
         "hushed",
         "identity_moved",
+        "oldest",
         "raw",
         "read_only",
     )
@@ -63,6 +66,7 @@ class Answers:
         self._last_reply: bytes = b""  # how the latest one begins, while more are owed
         self.raw = False  # everything is passed on as it comes
         self.hushed = False  # Redis will close without a word
+        self.oldest: float = NOTHING  # see late()
         # What the latest look has brought: for the caller to read, and to clear.
         self.identity_moved = False  # a reply that may have changed user or database
         self.read_only = False  # a hit was told that the server is a replica
@@ -74,8 +78,19 @@ class Answers:
 
     def owing(self) -> bool:
         """Whether any reply is owed that the client may be waiting for."""
-        head = self._head
-        return head is not None and head.kind not in (s.S_FRAMED, s.S_RAW)
+        slot = self._first_of_client()
+        return slot is not None and slot.kind not in (s.S_FRAMED, s.S_RAW)
+
+    def _first_of_client(self) -> Slot | None:
+        """The first slot that is not for a reply to be dropped."""
+        slot = self._head
+        while slot is not None and (slot.kind == s.S_DROP or slot.kind == s.S_BASE):
+            slot = slot.next
+        return slot
+
+    def settled(self) -> bool:
+        """Whether the client is owed nothing: what is said to it now is in its place."""
+        return self._first_of_client() is None and not self._replies.mid
 
     def quiescent(self) -> bool:
         """Whether nothing at all is owed, and no frame is half passed on."""
@@ -125,7 +140,7 @@ class Answers:
 
     def local(self, reply: bytes) -> None:
         """A reply of our own, when its turn comes."""
-        if self.quiescent():
+        if self.settled():
             self._out.append(reply)
         else:
             self.expect(Slot(s.S_LOCAL, reply))
@@ -285,6 +300,80 @@ class Answers:
         self._replies = ReplyFramer()
         return mid
 
+    def late(self, before: float, heard_at: float, instead: Callable[[int], bytes]) -> int:
+        """Give the client `instead`, called with what is told as the limit, of every hit that is
+        unanswered since `before` or longer: since it was sent, or since all before it had been
+        answered. The replies to these are dropped when they come. Returns how many these were.
+
+        `oldest` is since when the first of the others is unanswered, NEVER if something comes
+        before it that takes as long as it takes, NOTHING if there is none.
+        """
+        number = 0
+        self.oldest = NOTHING
+        slot = self._head
+        ahead: Slot | None = None
+        while slot is not None and not self._replies.mid:
+            kind = slot.kind
+            if kind == s.S_HIT and slot.limit != NOT_LATE:
+                since = max(heard_at, slot.sent_at)
+                if since > before:
+                    self.oldest = since
+                    return number
+                self._out.append(instead(slot.limit))
+                self._drop(slot)
+                number += 1
+            elif kind == s.S_LOCAL and ahead is not None:
+                self._out.append(slot.data)
+                ahead.next = slot.next
+                self._slots -= 1
+                if slot.next is None:
+                    self._tail = ahead
+                slot = slot.next
+                continue
+            elif kind != s.S_DROP and kind != s.S_BASE:
+                break
+            ahead = slot
+            slot = slot.next
+        while slot is not None:
+            if slot.kind == s.S_HIT and slot.limit != NOT_LATE:
+                self.oldest = NEVER
+                break
+            slot = slot.next
+        return number
+
+    def turned_away(self, error: bytes, instead: Callable[[int], bytes]) -> bool:
+        """Redis has read none of the requests: give the client `error` for each, or `instead`
+        for a hit. Whether there was a reply for each.
+        """
+        slot = self._head
+        self._head = self._tail = None
+        while slot is not None:
+            kind = slot.kind
+            if kind in (s.S_RAW, s.S_FRAMED):
+                self._out.append(error)
+                return False
+            if kind == s.S_LOCAL:
+                self._out.append(slot.data)
+            elif kind == s.S_HIT and slot.limit != NOT_LATE:
+                self._out.append(instead(slot.limit))
+            elif kind not in _NOT_THE_CLIENTS:
+                self._out += [error] * slot.count
+            slot = slot.next
+        return True
+
+    def forget_asked(self) -> None:
+        """The question that is owed an answer is nobody's any more."""
+        slot = self._head
+        while slot is not None:
+            if slot.kind == s.S_ASKED:
+                slot.kind = s.S_DROP
+            slot = slot.next
+
+    def _drop(self, slot: Slot) -> None:
+        slot.kind = s.S_DROP
+        if isinstance(slot, Catch):
+            slot.edit = _silent(slot.edit)
+
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
         if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
@@ -382,6 +471,16 @@ class Answers:
             if replies.pos == before:
                 break
         return start
+
+
+def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """`edit`, with nothing left for the client."""
+
+    def silent(reply: bytes) -> bytes:
+        edit(reply)
+        return b""
+
+    return silent
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:

@@ -11,11 +11,21 @@ from mypy_extensions import mypyc_attr
 
 from . import commands as c
 from . import replies as r
+from .circuit import Circuit
 from .denials import Denial
 from .framing import RequestFramer
 from .grammar import Grammar, Rule, wrong_arity
+from .patience import Patience
 from .state import Identity
 from .waiting import Waiter, Waiting
+
+MAX_CLIENT_HITS: Final = 64
+MAX_LANE_HITS: Final = 65536
+
+_ERROR: Final = 0
+_ALLOW: Final = 1
+_DENY: Final = 2
+FAILING: Final = {"error": _ERROR, "allow": _ALLOW, "deny": _DENY}  # --on-upstream-failure
 
 
 def _nothing() -> None:
@@ -39,6 +49,7 @@ class Call:
         "denial",
         "expects_caching",
         "key",
+        "late",
         "next",
         "opens",
         "others",
@@ -61,6 +72,7 @@ class Call:
         self.opens = False  # and this call opens it: it is answered in microseconds
         self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
         self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
+        self.late = False  # its client has an answer already
 
 
 class Caller:
@@ -91,6 +103,10 @@ class Caller:
         """The lane was lost before it answered `call`: its outcome is not known."""
         raise NotImplementedError
 
+    def lane_late(self, call: Call) -> None:
+        """`call` was not answered in time: its caller is told nothing more of it."""
+        raise NotImplementedError
+
     def lane_declined(self, call: Call) -> None:
         """The reply to `call` is too large for a lane: nobody gets it."""
         raise NotImplementedError
@@ -104,9 +120,10 @@ class Caller:
 class Lane:
     """What a caller sees of a lane."""
 
-    __slots__ = ("ready", "retired")
+    __slots__ = ("ready", "retired", "room")
 
     def __init__(self) -> None:
+        self.room: int = MAX_LANE_HITS  # for so many calls more
         self.ready: bool = False  # calls submitted now go out in this turn
         self.retired: bool = False  # ask for another one
 
@@ -125,11 +142,16 @@ class Settings:
     """What all callers share."""
 
     __slots__ = (
+        "_failing",
         "base_db",
+        "circuit",
         "grammar",
         "knows_ro",
         "lane_of",
+        "max_client_hits",
         "native_throttle",
+        "on_upstream_failure",
+        "patience",
         "read_only",
         "refresh_s",
         "share_of",
@@ -147,6 +169,8 @@ class Settings:
         refresh_s: float = 30.0,
         waiting: Waiting | None = None,
         share_of: Callable[[Identity, int, int], Lane | None] | None = None,
+        patience: Patience | None = None,
+        max_client_hits: int = MAX_CLIENT_HITS,
     ) -> None:
         self.grammar = grammar
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
@@ -159,6 +183,33 @@ class Settings:
         self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
+        self.max_client_hits = max_client_hits  # calls of one client on a lane at once
+        self.patience = patience or Patience(Circuit())
+        self.circuit = self.patience.circuit
+        self.on_upstream_failure = "error"
+        self._failing: int = _ERROR
+
+    def reconfigure(self, on_upstream_failure: str, hit_timeout_ms: int) -> None:
+        """What the options of these names say, from now on."""
+        self.on_upstream_failure = on_upstream_failure
+        self._failing = FAILING[on_upstream_failure]
+        self.patience.timeout_s = hit_timeout_ms / 1000
+
+    def without(self, limit: int, error: bytes) -> bytes:
+        """The answer to a call that Redis does not answer; `limit` 0: it is no hit."""
+        counts = self.circuit.counts
+        if limit == 0 or self._failing == _ERROR:
+            counts.failed += 1
+            return error
+        if self._failing == _ALLOW:
+            counts.failed_open += 1
+            return r.five(0, limit, limit, -1, 0)
+        counts.failed_closed += 1
+        return r.five(1, limit, 0, 1, 1)
+
+    def too_late(self) -> bytes:
+        """The error for a call that was sent, and not answered in time."""
+        return r.late(self.patience.timeout_s)
 
     def leaves(self, name: bytes) -> bool:
         """Whether the family's command `name` is the server's own here."""

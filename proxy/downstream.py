@@ -20,13 +20,15 @@ from .peers import NOBODY, Peer, peer_of
 from .quiet import Repeats
 from .session import (
     MAX_HELD,
+    UPSTREAM_NONE,
+    UPSTREAM_OPEN,
     UPSTREAM_OPENING,
     WAIT_ROOM,
     WAIT_TURN,
     Session,
 )
 from .tlsstream import last_words
-from .upstream import Target, reason
+from .upstream import Target, lacks, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -166,6 +168,7 @@ class Downstream(asyncio.Protocol):
         self._written: int = 0  # bytes, ever
         self._taken: int = _ALL  # of these by the client, as of the latest sweep
         self._taken_at: float = 0.0  # when it took some
+        self._abandoned = False  # the private connection is not the session's any more
 
     # -- the client's socket ----------------------------------------------------------------------
 
@@ -220,6 +223,7 @@ class Downstream(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._session.client_slow = False
         self._read_upstream()
+        self.pump()
 
     def _read_upstream(self) -> None:
         """Read what Redis sends while the client reads, too, or while all that comes is the answer
@@ -264,6 +268,9 @@ class Downstream(asyncio.Protocol):
                 transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
+        elif session.upstream == UPSTREAM_NONE and upstream is not None and not self._abandoned:
+            self._abandoned = True
+            upstream.abort()
         if session.wants_eof and not self._eof_sent and upstream is not None:
             self._eof_sent = True
             if upstream.can_write_eof():
@@ -272,6 +279,8 @@ class Downstream(asyncio.Protocol):
             self._close()
             return
         want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
+        if session.client_slow and session.upstream != UPSTREAM_OPEN:
+            want = False  # what it asks is answered here, and it reads nothing of it
         if want != self._reading:
             self._reading = want
             if want:
@@ -353,11 +362,13 @@ class Downstream(asyncio.Protocol):
         except OSError as error:
             self._opening = False
             session.now = self._clock()
-            session.upstream_failed(reason(error))
+            why = reason(error)
+            self._shared.settings.circuit.connect_failed(session.now, why, lacks(error))
+            session.upstream_failed(why)
             self.pump()
             return
         self._opening = False
-        if self._transport is None:
+        if self._transport is None or session.upstream != UPSTREAM_OPENING:
             upstream.abort()
             return
         self._upstream = upstream
@@ -386,7 +397,12 @@ class Downstream(asyncio.Protocol):
         self._upstream = None
         session = self._session
         session.now = self._clock()
-        session.upstream_lost()
+        if self._abandoned:
+            self._abandoned = False
+            self._upstream_full = False
+            self._upstream_reading = True
+        else:
+            session.upstream_lost()
         self.pump()
 
 

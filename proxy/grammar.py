@@ -109,6 +109,7 @@ class Rule:
         "evalsha",
         "evalsha_ro",
         "frees",
+        "limit",
         "limiter",
         "reads",
         "script",
@@ -131,6 +132,7 @@ class Rule:
         self.reads = False
         self.unit_us = 1  # of the times in the reply
         self.takes = False  # takes something if it is admitted
+        self.limit = 0  # what is told as its limit where Redis is not asked; 0: it is no hit
         self.denies = False  # a refusal of it may be remembered
         self.frees = False  # gives back: those who wait on its keys may ask again
         self.waits = False  # may be held until it is admitted
@@ -327,6 +329,7 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.reads = limiter.mode == limiters.PEEK
     rule.unit_us = limiter.unit_us
     rule.takes = limiter.takes()
+    rule.limit = limiter.limit() if limiter.mode == limiters.HIT else 0
     rule.frees = limiter.mode == limiters.REFUND
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits

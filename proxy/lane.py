@@ -18,17 +18,21 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
+from random import random
 from typing import Final
 
 from . import commands as c
 from . import denials as d
 from . import replies
-from .calls import Call, Caller, Lane
+from .calls import MAX_LANE_HITS, Call, Caller, Lane
+from .circuit import Backoff, Circuit
 from .denials import Denial, Denials
 from .framing import ReplyFramer
+from .patience import NEVER, NOTHING, Patience
 from .state import Identity
 from .tlsstream import last_words
-from .upstream import Target, hello
+from .upstream import Target, hello, lacks, reason
 
 log = logging.getLogger("rlproxy")
 
@@ -44,6 +48,9 @@ MAX_LANES_PER_USER: Final = 32
 IDLE_S: Final = 60.0  # a lane without calls for so long is closed
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 1.0
+DEAF_S: Final = (
+    0.5  # or the hit timeout: silent for longer, while Redis is heard elsewhere, is dead
+)
 
 # (Not NOLOOP: Redis 7 and Valkey 9 then don't tell what they evict while the lane's calls run.)
 _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
@@ -84,7 +91,16 @@ class SharedLane(Lane):
         self._scheduled = False
         self._mended = False  # everybody who has calls on their way knows that some are mended
         self._retry_at: float = 0.0
-        self._retry_s: float = RETRY_FIRST_S
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
+        self.room = pool.max_lane_hits
+        # calls are numbered as they are written, to tell those that are late: see overdue()
+        self._patience = pool.patience
+        self._circuit = pool.patience.circuit
+        self._watched = False
+        self._sent: int = 0  # calls written on this connection
+        self._late: int = 0  # all before this one are answered or late
+        self._marks: deque[tuple[float, int]] = deque()  # at a time: how many were written by then
+        self._late_since: float = 0.0
         self._flush_soon: Callable[[], None] = self._flush
         self._denials = pool.denials if carries == HITS else None
         self._scope = b""  # of its entries there
@@ -122,6 +138,7 @@ class SharedLane(Lane):
         out.append(call.key)
         out.append(tail)
         self._unsent.append(call)
+        self.room -= 1
         self._mended = False
         if not self._scheduled:
             self._scheduled = True
@@ -135,7 +152,10 @@ class SharedLane(Lane):
         transport.write(b"".join(self._out))
         self._out.clear()
         self._inflight.extend(self._unsent)
+        self._sent += len(self._unsent)
         self._unsent.clear()
+        if not self._watched:
+            self._watch()
 
     def received(self, data: bytes) -> None:
         """Bytes of Redis."""
@@ -178,6 +198,9 @@ class SharedLane(Lane):
                     self._track(False)
                 continue
             call = inflight.popleft()
+            if call.late:
+                self._dropped(call, frame)
+                continue
             caller = call.caller
             if self._carries != HITS:
                 if frame[0] == 45:
@@ -205,9 +228,74 @@ class SharedLane(Lane):
         if framer.broken:
             self._abort()
         framer.release()
+        now = self._loop.time()
+        self._late_since = 0.0
+        self._circuit.heard(now)
+        self.room = self._pool.max_lane_hits - len(inflight) - len(self._unsent)
         if touched:
-            self.used_at = self._loop.time()
-            self._settle(touched)
+            self.used_at = now
+            self._settle(touched, now)
+
+    # -- late calls -------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if self._carries == HITS and self._patience.timeout_s > 0.0:
+            self._watched = True
+            self._marks.append((self._loop.time(), self._sent))
+            self._patience.watch(self.overdue)
+
+    def overdue(self, now: float) -> float:
+        """Tell the callers of calls that are late; see Patience.watch().
+
+        A mark is put down at each look, so that one number of calls tells for many when they were
+        written, and nothing is noted call by call.
+        """
+        inflight = self._inflight
+        marks = self._marks
+        timeout_s = self._patience.timeout_s
+        if not inflight or timeout_s <= 0.0:
+            self._watched = False
+            marks.clear()
+            return NOTHING
+        answered = self._sent - len(inflight)
+        due = answered
+        while marks and (marks[0][1] <= answered or marks[0][0] <= now - timeout_s):
+            due = max(due, marks.popleft()[1])
+        first = max(answered, self._late)
+        if due > first:
+            self._late = due
+            self._late_since = self._late_since or now
+            self._tell_late(list(islice(inflight, first - answered, due - answered)), now)
+        if self._late > answered and self._deaf(now):
+            self._abort()
+        if not marks or marks[-1][1] < self._sent:
+            marks.append((now, self._sent))
+        return marks[0][0] if self._sent > self._late else NEVER
+
+    def _tell_late(self, calls: list[Call], now: float) -> None:
+        self._circuit.timed_out(len(calls), now, self._patience.timeout_s)
+        touched: list[Caller] = []
+        for call in calls:
+            call.late = True
+            call.caller.lane_late(call)
+            self._touch(call.caller, touched)
+        self._settle(touched, now)
+
+    def _deaf(self, now: float) -> bool:
+        """Whether this connection is silent, calls being late, though Redis answers others."""
+        circuit = self._circuit
+        if circuit.open or circuit.heard_at < self._late_since:
+            return False
+        return now - max(self._late_since, circuit.since) >= max(DEAF_S, self._patience.timeout_s)
+
+    def _dropped(self, call: Call, frame: bytes) -> None:
+        """The reply to a call that is late: nobody gets it, but it tells of its key."""
+        if frame.startswith(b"-NOSCRIPT"):
+            self._pool.script_missing()  # (it was not counted, and its client knows)
+        if call.opens:
+            self._heard(call, frame)
+        elif self._tracks:
+            self._judge(call, frame)
 
     def _refused(self, frame: bytes) -> None:
         read_only = self._pool.read_only
@@ -315,8 +403,7 @@ class SharedLane(Lane):
             caller.dirty = True
             touched.append(caller)
 
-    def _settle(self, touched: list[Caller]) -> None:
-        now = self._loop.time()
+    def _settle(self, touched: list[Caller], now: float) -> None:
         for caller in touched:
             caller.dirty = False
             caller.now = now
@@ -335,7 +422,8 @@ class SharedLane(Lane):
         """Open the connection. Never raises: a failure is tried again when next woken."""
         try:
             transport = await target.connect(lambda: _Link(self))
-        except OSError:
+        except OSError as error:
+            self._circuit.connect_failed(self._loop.time(), reason(error), lacks(error))
             self._closed()
             return
         self._transport = transport
@@ -370,7 +458,7 @@ class SharedLane(Lane):
         if self._greetings == 0 and self._state == _OPENING:
             self._state = _READY
             self.ready = True
-            self._retry_s = RETRY_FIRST_S
+            self._backoff.reset()
             self.used_at = self._loop.time()
         return True
 
@@ -382,8 +470,7 @@ class SharedLane(Lane):
     def _closed(self) -> None:
         if self._state != _DEAD:
             self._state = _CLOSED
-            self._retry_at = self._loop.time() + self._retry_s
-            self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
+            self._retry_at = self._loop.time() + self._backoff.pause_s()
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -399,6 +486,11 @@ class SharedLane(Lane):
         unsent = list(self._unsent)
         self._inflight.clear()
         self._unsent.clear()
+        self._marks.clear()
+        self._sent = self._late = 0
+        self._late_since = 0.0
+        self.room = self._pool.max_lane_hits
+        inflight = [call for call in inflight if not call.late]
         touched: list[Caller] = []
         for call in inflight + unsent:
             self._touch(call.caller, touched)
@@ -406,7 +498,7 @@ class SharedLane(Lane):
             call.caller.lane_lost(call)
         for call in unsent:
             call.caller.lane_returned(call)
-        self._settle(touched)
+        self._settle(touched, self._loop.time())
 
     def idle(self, since: float) -> bool:
         """Whether nothing was called after `since`, and nothing is owed."""
@@ -453,8 +545,12 @@ class LanePool:
         script_missing: Callable[[], None],
         denials: Denials | None,
         read_only: Callable[[], None] | None = None,
+        patience: Patience | None = None,
+        max_lane_hits: int = MAX_LANE_HITS,
     ) -> None:
         self.loop = loop
+        self.patience = patience or Patience(Circuit())
+        self.max_lane_hits = max_lane_hits  # unanswered ones on one lane
         self.denials = denials  # None: no refusal is remembered
         self.script_missing = script_missing
         self.read_only = read_only  # the server says that it is a replica

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .circuit import Backoff
 from .config import Address
 
 # What the server that was the master must have come to, for another one to be taken.
@@ -161,28 +162,6 @@ def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
         if each is None or each.address is None:
             parts.append(f"{asked} {each.why if each is not None else 'did not answer'}")
     return ", ".join(parts)
-
-
-class Backoff:
-    """Longer and longer pauses in seconds, each shortened by up to a half by chance, so that those
-    who failed together do not come back together. `chance` gives numbers from 0 to 1.
-    """
-
-    def __init__(self, first_s: float, most_s: float, chance: Callable[[], float]) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._chance = chance
-        self._next_s = first_s
-
-    def pause_s(self) -> float:
-        """The next one."""
-        whole_s = self._next_s
-        self._next_s = min(2 * whole_s, self._most_s)
-        return whole_s * (1 - self._chance() / 2)
-
-    def reset(self) -> None:
-        """All is well again."""
-        self._next_s = self._first_s
 
 
 class Pace:

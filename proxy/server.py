@@ -20,6 +20,7 @@ from .arrivals import Arrivals
 from .balance import Balance, Intake
 from .build import describe
 from .calls import Settings
+from .circuit import Circuit
 from .config import Address, Config, ConfigError, differences, reloaded
 from .denials import Denials
 from .doors import Doors
@@ -28,6 +29,7 @@ from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import BACKLOG, ListenError, Listeners
+from .patience import Patience
 from .peers import Peer
 from .quiet import Repeats
 from .topology import MasterTarget, Topology
@@ -151,6 +153,7 @@ class Server:
             self._target.tls = contexts.client
         if self._shared is not None:
             self._shared.reconfigure(config)
+            self._shared.settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -172,11 +175,20 @@ class Server:
         else:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
-        control = Control(target, config.upstream, loaded, self._met)
+        circuit = Circuit()
+        patience = Patience(circuit, config.hit_timeout_ms / 1000, loop.time, loop.call_later)
+        control = Control(target, config.upstream, loaded, self._met, patience)
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
         topology = self._topology = self._followed(target, control)
-        read_only = topology.suspect if topology is not None else None
-        self._lanes = LanePool(loop, target, control.reload, denials, read_only)
+        self._lanes = LanePool(
+            loop,
+            target,
+            control.reload,
+            denials,
+            topology.suspect if topology is not None else None,
+            patience,
+            config.max_lane_hits,
+        )
         settings = Settings(
             Grammar(loaded),
             self._lanes.lane_of,
@@ -185,7 +197,13 @@ class Server:
             config.private_refresh_s,
             Waiting(time.monotonic, _call_at, config.private_refresh_s),
             self._lanes.share_of if config.share else None,
+            patience,
+            config.max_client_hits,
         )
+        settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
+        patience.on_doubt = control.probe
+        circuit.on_open = lambda: self._out(settings, control)
+        circuit.on_close = lambda out_s, without: self._back(settings, out_s, without)
         told = Repeats(time.monotonic, log.warning)
         self._doors = doors = Doors(config, target.where, self._room())
         self._shared = shared = Shared(loop, settings, target, doors, config, told)
@@ -298,6 +316,33 @@ class Server:
         if found.timeout_s:
             settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)
         settings.waiting.keep_s = settings.refresh_s
+
+    def _out(self, settings: Settings, control: Control) -> None:
+        """Redis does not answer: the circuit has opened."""
+        control.probe()
+        circuit = settings.circuit
+        if circuit.told:
+            log.warning(
+                "Redis at %s does not answer (%s)%s; "
+                "hits are answered as --on-upstream-failure says (%s)",
+                settings.where,
+                circuit.why,
+                f", and so {circuit.untold} times since this was last said"
+                if circuit.untold
+                else "",
+                settings.on_upstream_failure,
+            )
+            circuit.untold = 0
+
+    def _back(self, settings: Settings, out_s: float, without: int) -> None:
+        """It answers again."""
+        if settings.circuit.told:
+            log.warning(
+                "Redis at %s is back after %.1f s, %d hits were answered without it",
+                settings.where,
+                out_s,
+                without,
+            )
 
     def _behind(self, control: Control) -> str:
         """What the proxy stands in front of, for the banner."""

@@ -37,10 +37,10 @@ from .framing import (
     RequestFramer,
 )
 from .grammar import Rule
+from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Slot
 from .waiting import Waiter, Where
 
-MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
@@ -92,6 +92,7 @@ class Session(Caller):
         "_deciding",
         "_discarding",
         "_expanded",
+        "_heard",
         "_hits",
         "_eof",
         "_judged",
@@ -99,11 +100,15 @@ class Session(Caller):
         "_lane_used",
         "_last_private",
         "_piped",
+        "_question",
+        "_question_at",
         "_read_lane",
         "_requests",
         "_settings",
         "_share_not",
+        "_unsent_at",
         "_waiter",
+        "_watched",
         "_write_lane",
         "client_slow",
         "closed",
@@ -152,6 +157,12 @@ class Session(Caller):
         self._call_count: int = 0
         self._waiter: Waiter | None = None  # of the one call that is held
         self._asked: Call | None = None  # a question of its that was just answered
+        self._question: Call | None = None  # one that the private connection owes an answer
+        self._question_at: float = 0.0
+        # while Redis does not answer
+        self._watched = False  # Patience looks here
+        self._unsent_at: float = 0.0  # since when the private connection is not there to send to
+        self._heard = False  # the private connection has brought something
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -172,6 +183,8 @@ class Session(Caller):
         self._requests.feed(data)
         if self.wait == WAIT_NOTHING:
             self._route()
+        elif self._settings.circuit.open:
+            self._go_without()
 
     def receive_eof(self) -> None:
         """The client sends no more."""
@@ -220,6 +233,12 @@ class Session(Caller):
     def _route(self) -> None:
         """Send what is unread where it belongs, as far as it may go now."""
         self.wait = WAIT_NOTHING
+        circuit = self._settings.circuit
+        if circuit.open and not circuit.tries(self.now):
+            if self._call_count > 0:
+                self.wait = WAIT_LANE_EMPTY  # these are late before long
+                return
+            self._go_without()
         if self._settings.share_of is not None and self._call_count == 0 and self._share():
             return
         while self._call_count > 0 or self._may_use_lane():
@@ -232,7 +251,7 @@ class Session(Caller):
             if sharing or self.mending or stale:
                 self.wait = WAIT_LANE_EMPTY  # (where stale: then the private connection's turn)
                 return
-            if self._call_count >= MAX_ON_LANE or lane is None or not lane.ready:
+            if lane is None or not lane.ready or self._room(lane) <= 0:
                 self.wait = WAIT_LANE
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
@@ -279,7 +298,11 @@ class Session(Caller):
         if not lane.ready:
             lane.wake()
             return False
-        return True
+        return lane.room > 0
+
+    def _room(self, lane: Lane) -> int:
+        """For so many calls more of this client."""
+        return min(self._settings.max_client_hits - self._call_count, lane.room)
 
     def _share(self) -> bool:
         """Put what is unread on a shared connection, if it is one small ordinary command; whether
@@ -338,7 +361,7 @@ class Session(Caller):
         requests.release()  # so that next() joins nothing that would move `start`
         start = requests.pos
         calls: list[Call] = []
-        room = MAX_ON_LANE - self._call_count
+        room = self._room(lane)
         found = _DONE
         while True:
             code = requests.next()
@@ -426,8 +449,11 @@ class Session(Caller):
                     break
                 requests.rewind(requests.start)
                 self.wait = WAIT_UPSTREAM
+                self._unsent_at = self.now
+                self._watch()
                 if self.upstream == UPSTREAM_NONE:
                     self.upstream = UPSTREAM_OPENING
+                    self._heard = False
                 break
             if code == MALFORMED:
                 run = self._send_run(run)
@@ -606,10 +632,16 @@ class Session(Caller):
             call.rule = call.behind  # its reply can't be edited: then it goes as any hit
             call.behind = None
         self._put_in_place(call)
-        if self._concerns_others(call) and self._answers.can_count():
-            self._answers.expect(Catch(lambda reply: self._edited(call, reply), s.S_HIT))
+        counted = self._answers.can_count()
+        if self._concerns_others(call) and counted:
+            slot: Slot = Catch(lambda reply: self._edited(call, reply), s.S_HIT)
         else:
-            self._answers.expect(Slot(s.S_HIT))
+            slot = Slot(s.S_HIT)
+        if counted:
+            slot.limit = call.rule.limit if call.behind is None else call.behind.limit
+            slot.sent_at = self.now
+            self._watch()
+        self._answers.expect(slot)
 
     def _put_in_place(self, call: Call) -> None:
         head = call.rule.by_source(self._settings.knows_ro)
@@ -664,7 +696,8 @@ class Session(Caller):
         """
         answers = self._answers
         rule = call.behind or call.rule
-        if not rule.takes or answers.quiescent() or not answers.counting() or self._eof:
+        # (a late reply may never come: then WAIT is left out of account)
+        if not rule.takes or answers.settled() or not answers.counting() or self._eof:
             return False
         return self._deciding or (rule.waits and answers.can_count())
 
@@ -712,9 +745,14 @@ class Session(Caller):
             return
         self._put_in_place(call)
         self._answers.expect(Catch(lambda reply: self._caught(call, reply), s.S_ASKED))
+        self._question = call
+        self._question_at = self.now
+        self._watch()
 
     def _caught(self, call: Call, reply: bytes) -> bytes:
         self._asked = call
+        if self._question is call:
+            self._question = None
         call.reply = reply
         return b""
 
@@ -763,7 +801,7 @@ class Session(Caller):
             if call.shared != c.PRIVATE:
                 self._end()  # as if it had gone there
             else:
-                self.lane_answered(call, r.LOST)
+                self._answer_without(call, r.LOST)
             return
         if before is None:
             self._call_head = None
@@ -789,6 +827,17 @@ class Session(Caller):
             self.lane_returned(call)  # which may be asked twice
         else:
             self._end()  # as if its own connection had been lost
+
+    def lane_late(self, call: Call) -> None:
+        """`call` was not answered in time: its client is answered without, and what follows goes
+        on, though Redis may still run it.
+        """
+        waiter = call.waiter
+        if waiter is not None:
+            call.waiter = None
+            waiter.unanswered(self._waited_in_vain)
+        elif not call.reply and not self.closed:
+            self._answer_without(call, self._settings.too_late())
 
     def lane_declined(self, call: Call) -> None:
         """The reply to the read `call` is large: it is asked again on the private connection, where
@@ -835,10 +884,104 @@ class Session(Caller):
             quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
             if quiet or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route()
-        elif wait == WAIT_LANE and self._call_count <= MAX_ON_LANE // 2:
+        elif wait == WAIT_LANE and self._call_count <= self._settings.max_client_hits // 2:
             self._route()
         if self._eof:
             self._finish_eof()
+
+    # -- while Redis does not answer --------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Something is owed that may be late."""
+        if not self._watched and self._settings.patience.timeout_s > 0.0:
+            self._watched = True
+            self._settings.patience.watch(self.overdue)
+
+    def overdue(self, now: float) -> float:
+        """Answer what is late; see Patience.watch()."""
+        settings = self._settings
+        timeout_s = settings.patience.timeout_s
+        if self._closing or timeout_s <= 0.0:
+            self._watched = False
+            return NOTHING
+        self.now = now
+        before = now - timeout_s
+        number = self._answers.late(before, self._last_private, self._late)
+        oldest = self._answers.oldest
+        question = self._question
+        if question is not None:
+            oldest = max(self._question_at, self._last_private)
+            if oldest <= before:
+                number += 1
+                oldest = NEVER
+                self._question = None
+                self._answers.forget_asked()
+                self.lane_late(question)
+        if self.wait == WAIT_UPSTREAM or self.wait == WAIT_BASE:
+            oldest = NEVER if oldest == NOTHING else oldest
+            if self._unsent_at <= before:
+                number += self._fail_hits(settings.too_late())
+        if number > 0:
+            settings.circuit.timed_out(number, now, timeout_s)
+            if self.wait == WAIT_QUIET:
+                self._route()
+            self.pump()
+            oldest = min(oldest, NEVER) if oldest != NOTHING else NEVER  # what follows was sent
+        self._watched = oldest != NOTHING
+        return oldest
+
+    def _late(self, limit: int) -> bytes:
+        """What the client gets of a hit on the private connection that is late."""
+        return self._settings.without(limit, self._settings.too_late())
+
+    def _waited_in_vain(self) -> bytes:
+        """What it gets of a hit with WAIT, Redis having not answered what was asked for it."""
+        call = self._call_head
+        limit = call.rule.limit if call is not None else 0
+        return self._settings.without(limit, self._settings.too_late())
+
+    def _answer_without(self, call: Call, error: bytes) -> None:
+        rule = call.rule if call.behind is None else call.behind
+        call.reply = self._settings.without(rule.limit, error)
+        if call is self._call_head:
+            self._emit_calls()
+
+    def _go_without(self) -> None:
+        """Redis is not asked: answer the hits that are unread, as far as they come first."""
+        settings = self._settings
+        self._fail_hits(r.unreachable(settings.where, settings.circuit.why))
+
+    def _fail_hits(self, error: bytes) -> int:
+        """Answer the hits that come first among what is unread without Redis, if that is their
+        turn and nothing else could be meant; how many these were.
+        """
+        answers = self._answers
+        requests = self._requests
+        state = self.state
+        if self._call_count > 0 or not answers.settled() or not answers.can_count():
+            return 0
+        if state.asking or state.quitting or self._discarding or requests.in_command():
+            return 0
+        number = 0
+        while True:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                continue
+            call = None
+            if code == COMMAND and requests.command.ours:
+                call = read(self, requests, self._settings)
+            if call is None:
+                requests.rewind(requests.start)
+                break
+            if not call.reply:
+                call.reply = self._settings.without(call.rule.limit, error)
+                number += 1
+            self._hits = True
+            self.to_client.append(call.reply)
+        requests.release()
+        return number
 
     # -- the private connection's side ------------------------------------------------------------
 
@@ -864,6 +1007,7 @@ class Session(Caller):
         self.wait = WAIT_NOTHING
         error = r.unreachable(self._settings.where, why)
         requests = self._requests
+        multi = False  # what Redis would have queued is answered as MULTI was
         while not self._closing:
             code = requests.next()
             if code == NEED_MORE:
@@ -881,9 +1025,15 @@ class Session(Caller):
                     reply = b"+OK\r\n"
                     self._close()
                 elif requests.command.ours:
-                    call = self._call()
+                    call = read(self, requests, self._settings)
                     if call is not None and call.reply:
                         reply = call.reply
+                    elif call is not None:
+                        reply = self._settings.without(0 if multi else call.rule.limit, error)
+                elif requests.command.kind == c.MULTI:
+                    multi = True
+                elif requests.command.kind in (c.EXEC, c.DISCARD):
+                    multi = False
                 self.to_client.append(reply)
             elif self._discarding:
                 self._discarding = code == BODY
@@ -893,6 +1043,11 @@ class Session(Caller):
     def upstream_received(self, data: bytes) -> None:
         """Bytes of the private connection."""
         self._last_private = self.now
+        self._settings.circuit.heard(self.now)
+        if not self._heard:
+            self._heard = True
+            if data.startswith(r.MAX_CLIENTS) and self._turned_away(data):
+                return
         answers = self._answers
         if answers.raw:
             self.to_client.append(data)
@@ -918,6 +1073,28 @@ class Session(Caller):
                 self._base_decided()
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
+
+    def _turned_away(self, data: bytes) -> bool:
+        """Redis has no room for one more client: it has read nothing, and closes. So this is a
+        connection that could not be opened; whether the client stays.
+        """
+        if self._call_count > 0:
+            return False
+        error = data[: data.find(b"\n") + 1]
+        if not self._answers.turned_away(error, self._without_room):
+            self._close()
+            return True
+        self.state = ConnectionState(self._settings.base_db)
+        self._answers = Answers(self.state, self.to_client)
+        self._discarding = self._discarding or self._requests.in_command()
+        self._lane = self._read_lane = self._write_lane = None
+        self._deciding = False
+        self.to_upstream.clear()
+        self.upstream_failed("max number of clients reached")
+        return True
+
+    def _without_room(self, limit: int) -> bytes:
+        return self._settings.without(limit, r.MAX_CLIENTS + b"\r\n")
 
     def upstream_lost(self) -> None:
         """The private connection ended: answer what certainly was ours, then close."""

@@ -75,10 +75,24 @@ class Identity:
         return (self.user, self.password, self.db)
 
 
+NOT_LATE: Final = -1  # of a reply that is waited for, however long it takes
+
+
 class Slot:
     """One reply that the private connection owes, in the order of the requests."""
 
-    __slots__ = ("count", "data", "gen", "identity", "kind", "next", "protocol", "watch_gen")
+    __slots__ = (
+        "count",
+        "data",
+        "gen",
+        "identity",
+        "kind",
+        "limit",
+        "next",
+        "protocol",
+        "sent_at",
+        "watch_gen",
+    )
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
@@ -88,6 +102,8 @@ class Slot:
         self.watch_gen = 0
         self.protocol = 0  # that a HELLO asks for
         self.identity: Identity | None = None
+        self.limit: int = NOT_LATE  # of a hit: what is told as its limit if Redis is late
+        self.sent_at: float = 0.0  # and when it was sent, in seconds
         self.next: Slot | None = None
 
 

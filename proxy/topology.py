@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from .circuit import Backoff
 from .config import Address, Upstream
 from .masters import (
     ANYTHING,
@@ -27,7 +28,6 @@ from .masters import (
     REPLICA,
     UNTOLD,
     Answer,
-    Backoff,
     Claim,
     Master,
     Notice,

@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from math import inf
+from random import random
 from typing import Any, Final, cast
 
 import hiredis
 
 from . import replies
+from .circuit import Backoff
 from .config import Address, Upstream
+from .patience import Patience
 from .scripts import Script
 from .tls import ClientSide
 from .tlsstream import TlsFailure, TlsStream
@@ -22,10 +27,13 @@ from .tlsstream import TlsFailure, TlsStream
 log = logging.getLogger("rlproxy")
 
 _RETRY_FIRST_S: Final = 0.05
-_RETRY_MOST_S: Final = 1.0
+_RETRY_MOST_S: Final = 0.5
 _PING_S: Final = 5.0
 MAX_FIRST_LINE: Final = 4096
 PROBE_S: Final = 2.0  # how old may be what is known of the default user's password
+_PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whether Redis answers:
+_PROBE_MOST_S: Final = 1.0  # as long as a hit, within these
+_STEP_S: Final = 0.05
 RELOAD_S: Final = 1.0  # lanes mend themselves: scripts that come in between would change the order
 
 
@@ -108,6 +116,17 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def lacks(error: OSError) -> bool:
+    """Whether a connection failed for want of something on this side."""
+    return error.errno in (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.EADDRNOTAVAIL,
+    )
+
+
 def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes]:
     """The words with which a connection of our own begins; no AUTH without a password."""
     auth = [b"AUTH", user or b"default", password] if password is not None else []
@@ -151,17 +170,23 @@ class Control(asyncio.Protocol):
         upstream: Upstream,
         scripts: dict[str, Script],
         on_server: Callable[[Facts], None],
+        patience: Patience,
     ) -> None:
         self._target = target
         self._upstream = upstream
         self._scripts = scripts
         self._on_server = on_server
+        self._patience = patience
+        self._circuit = patience.circuit
+        self._loop = asyncio.get_running_loop()
+        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
         self._reader = hiredis.Reader()
         self._waiting: asyncio.Future[Any] | None = None
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._reload = asyncio.Event()
         self._moved = asyncio.Event()
+        self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
         self._ping_s = _PING_S
         self.reached = False  # a server was there at the latest attempt
@@ -176,6 +201,7 @@ class Control(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
+        self._circuit.heard(self._loop.time())
         self._reader.feed(data)
         try:
             reply = self._reader.gets()
@@ -209,22 +235,26 @@ class Control(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def probe(self) -> None:
+        """It is doubtful whether Redis answers: ask it now."""
+        self._probe.set()
+
     async def run(self) -> None:
         """Connect, prepare, watch; for ever."""
-        pause_s = _RETRY_FIRST_S
         warned = ""
+        told = 0  # outages that the circuit has told of, before this one
         while True:
             self._moved.clear()
+            before = self._circuit.counts.opened
             try:
-                self._transport = await self._target.connect(lambda: self)
-                async with asyncio.timeout(_PING_S):
-                    await self._prepare()
+                await self._connect()
+                await self._in_time(self._prepare())
                 if self.problem:
                     log.warning("%s: %s", self._target.where, self.problem)
-                elif warned:
+                elif warned and self._circuit.counts.opened == told:
                     log.warning("Redis at %s is back", self._target.where)
                 warned = ""
-                pause_s = _RETRY_FIRST_S
+                self._backoff.reset()
                 self.settled.set()
                 await self._watch()
                 why = "connection lost"
@@ -235,18 +265,52 @@ class Control(asyncio.Protocol):
                     self._transport.abort()
                     self._transport = None
             if self._moved.is_set():
-                pause_s = _RETRY_FIRST_S
+                self._backoff.reset()
                 continue
             if why != warned:
                 log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, why)
+                told = told if warned else before
                 warned = why
             self.problem = why
             self.reached = False
             self.settled.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._moved.wait()
-            pause_s = min(2 * pause_s, _RETRY_MOST_S)
+            await _first_of(self._backoff.pause_s(), self._moved)
+
+    async def _connect(self) -> None:
+        circuit = self._circuit
+        try:
+            await self._in_time(self._open(), inf)
+        except OSError as error:
+            now = self._loop.time()
+            if not lacks(error):
+                circuit.asked(now)
+            circuit.connect_failed(now, reason(error), lacks(error))
+            raise
+        circuit.asked(self._loop.time())
+
+    async def _open(self) -> None:
+        self._transport = await self._target.connect(lambda: self)
+
+    async def _in_time(self, work: Coroutine[Any, Any, None], most_s: float = _PING_S) -> None:
+        """Do `work`, for which Redis may take `most_s` seconds. Raises TimeoutError.
+
+        Clients' hits may find meanwhile that Redis does not answer: then a connection that may be
+        dead is given up soon, for another one to be tried.
+        """
+        task = self._loop.create_task(work)
+        begun = self._loop.time()
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_STEP_S)
+                limit_s = self._probe_s() if self._circuit.open else most_s
+                if self._loop.time() - begun > limit_s and not task.done():
+                    raise TimeoutError
+            task.result()
+        finally:
+            task.cancel()
+
+    def _probe_s(self) -> float:
+        return max(_PROBE_LEAST_S, min(self._patience.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S))
 
     async def _ask(self, *words: bytes) -> Any:
         if self._transport is None or self._lost.is_set():
@@ -266,6 +330,8 @@ class Control(asyncio.Protocol):
         )
         greeting = await self._ask(*words)
         if isinstance(greeting, hiredis.ReplyError):
+            if str(greeting).startswith("ERR max number of clients"):
+                raise OSError("max number of clients reached")
             why = _refusal(str(greeting))
             self.problem = f"{why}; clients that log in themselves are served all the same"
             return
@@ -302,26 +368,30 @@ class Control(asyncio.Protocol):
     async def _watch(self) -> None:
         """Until the connection is lost: load the scripts when asked, and see that it lives."""
         while not self._lost.is_set():
-            waits = [
-                asyncio.ensure_future(self._lost.wait()),
-                asyncio.ensure_future(self._reload.wait()),
-            ]
-            try:
-                await asyncio.wait(waits, timeout=self._ping_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+            await _first_of(self._ping_s, self._lost, self._reload, self._probe)
             if self._reload.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RELOAD_S):
-                        await self._lost.wait()
+                await _first_of(RELOAD_S, self._lost, self._probe)
             if self._lost.is_set():
                 return
-            async with asyncio.timeout(_PING_S):
-                if self._reload.is_set():
-                    await self._load()
-                else:
-                    await self._ask(b"PING")
+            self._circuit.asked(self._loop.time())
+            if self._reload.is_set() and not self._probe.is_set():
+                await self._in_time(self._load())
+            else:
+                self._probe.clear()
+                await self._in_time(self._ping())
+
+    async def _ping(self) -> None:
+        await self._ask(b"PING")
+
+
+async def _first_of(most_s: float, *events: asyncio.Event) -> None:
+    """Return when one of them is set, or after so many seconds."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 class Probe:

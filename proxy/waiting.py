@@ -133,6 +133,21 @@ class Waiter:
                 self.due = self._waiting.clock() + found[3] / MICROSECONDS
             self._go_on()
 
+    def unanswered(self, instead: Callable[[], bytes]) -> None:
+        """Redis does not answer what it asked. What was asked for the connection's sake does not
+        matter; else its client gets `instead`.
+        """
+        if self._does == _GONE:
+            return
+        if self._reply:
+            self._does = _HELD
+            self._sleep_held()
+        elif self._does == _KEEP:
+            self._does = _SLEEPING
+            self._go_on()
+        else:
+            self._leave(instead())
+
     def unsent(self) -> None:
         """What it asked was never sent."""
         if self._does not in (_GONE, _SLEEPING, _HELD):

@@ -17,25 +17,30 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "framing": ({"commands"}, set()),
     "scripts": (set(), {"hashlib", "re", "string", "pathlib"}),
     "limiters": (set(), set()),
+    "circuit": (set(), set()),
+    "patience": ({"circuit"}, set()),
     "grammar": ({"limiters", "replies", "scripts"}, {"re"}),
     "waiting": ({"grammar", "limiters", "replies"}, {"collections", "math"}),
     "denials": ({"grammar", "replies"}, set()),
     "state": ({"commands"}, set()),
-    "answers": ({"framing", "replies", "state"}, set()),
+    "answers": ({"framing", "patience", "replies", "state"}, set()),
     "introspection": ({"replies", "state"}, set()),
     "calls": (
-        {"commands", "denials", "framing", "grammar", "replies", "state", "waiting"},
+        {
+            *("circuit", "commands", "denials", "framing", "grammar", "patience", "replies"),
+            *("state", "waiting"),
+        },
         {"mypy_extensions"},
     ),
     "session": (
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
-            *("introspection", "permissions", "waiting"),
+            *("introspection", "patience", "permissions", "waiting"),
         },
         set(),
     ),
     "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
-    "masters": ({"config"}, {"dataclasses"}),
+    "masters": ({"circuit", "config"}, {"dataclasses"}),
     "quiet": (set(), set()),
     "permissions": ({"commands", "replies"}, set()),
     "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
@@ -48,10 +53,11 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 IMPURE: dict[str, set[str]] = {
     "tls": {"config"},
     "tlsstream": {"tls"},
-    "upstream": {"replies", "config", "scripts", "tls", "tlsstream"},
-    "topology": {"config", "masters", "tls", "upstream"},
+    "upstream": {"circuit", "patience", "replies", "config", "scripts", "tls", "tlsstream"},
+    "topology": {"circuit", "config", "masters", "tls", "upstream"},
     "lane": {
-        *("calls", "commands", "denials", "replies", "framing", "state", "tlsstream", "upstream"),
+        *("calls", "circuit", "commands", "denials", "replies", "framing", "patience", "state"),
+        *("tlsstream", "upstream"),
     },
     "downstream": {
         *("calls", "config", "doors", "peers", "quiet", "session", "tlsstream", "upstream"),
@@ -64,7 +70,7 @@ IMPURE: dict[str, set[str]] = {
     "server": {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
         *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
-        *("descriptors", "doors", "peers", "quiet"),
+        *("circuit", "descriptors", "doors", "patience", "peers", "quiet"),
     },
     "workers": {"scripts", "balance", "config", "embedded", "listeners", "server"},
     "cli": {"config", "build", "embedded", "scripts", "server", "tls", "workers"},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.circuit import Backoff
 from proxy.config import Address
 from proxy.masters import (
     ANYTHING,
@@ -22,7 +23,6 @@ from proxy.masters import (
     TROUBLE_MOST_S,
     UNTOLD,
     Answer,
-    Backoff,
     Claim,
     Master,
     Notice,

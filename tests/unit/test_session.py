@@ -10,7 +10,7 @@ from proxy import answers, grammar, scripts, state
 from proxy import commands as c
 from proxy import replies as r
 from proxy import session as sn
-from proxy.calls import Call, Lane, Settings
+from proxy.calls import MAX_CLIENT_HITS, Call, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Grammar
 from proxy.replies import bulks
@@ -368,13 +368,13 @@ def test_what_is_no_hit_waits_until_the_lane_owes_nothing() -> None:
 def test_at_most_so_many_calls_of_one_client_are_on_the_lane() -> None:
     bench = probed()
     bench.send(HIT * 200)
-    assert len(bench.lane.calls) == sn.MAX_ON_LANE
+    assert len(bench.lane.calls) == MAX_CLIENT_HITS
     out = b""
     rounds = 0
     while bench.lane.calls:
         out += bench.settle()
         rounds += 1
-        assert len(bench.lane.calls) <= sn.MAX_ON_LANE
+        assert len(bench.lane.calls) <= MAX_CLIENT_HITS
     assert out == FIVE * 200
     assert rounds == 4
     assert bench.up() == b""
@@ -394,8 +394,8 @@ def test_the_window_opens_again_when_half_is_answered() -> None:
 
 def test_more_than_the_window_and_then_another_command() -> None:
     bench = probed()
-    bench.send(HIT * (sn.MAX_ON_LANE + 1), PING + HIT)
-    assert bench.settle() == FIVE * sn.MAX_ON_LANE
+    bench.send(HIT * (MAX_CLIENT_HITS + 1), PING + HIT)
+    assert bench.settle() == FIVE * MAX_CLIENT_HITS
     assert bench.lane.calls == []
     assert bench.up() == in_place() + PING + in_place()
     assert bench.answer(FIVE + PONG + FIVE) == FIVE + PONG + FIVE
@@ -404,8 +404,8 @@ def test_more_than_the_window_and_then_another_command() -> None:
 @pytest.mark.parametrize("cut", [1, 5, 20, len(HIT) - 1])
 def test_a_hit_cut_behind_the_full_window(cut: int) -> None:
     bench = probed()
-    bench.send(HIT * sn.MAX_ON_LANE + HIT[:cut], HIT[cut:] + PING)
-    assert bench.settle() == FIVE * sn.MAX_ON_LANE
+    bench.send(HIT * MAX_CLIENT_HITS + HIT[:cut], HIT[cut:] + PING)
+    assert bench.settle() == FIVE * MAX_CLIENT_HITS
     assert bench.up() == in_place() + PING
 
 
@@ -1422,10 +1422,10 @@ def test_who_is_told_of_it_with_nothing_on_its_way_goes_on() -> None:
 
 def test_what_is_full_while_it_is_mended_waits_for_all() -> None:
     bench = probed()
-    for number in range(sn.MAX_ON_LANE + 5):
+    for number in range(MAX_CLIENT_HITS + 5):
         bench.session.receive(numbered(b"%d" % number))
     calls = bench.lane.calls[:]
-    assert len(calls) == sn.MAX_ON_LANE
+    assert len(calls) == MAX_CLIENT_HITS
     bench.lane.calls.clear()
     bench.session.mending = True
     for call in calls[:-1]:
@@ -1435,7 +1435,7 @@ def test_what_is_full_while_it_is_mended_waits_for_all() -> None:
     bench.session.lane_answered(calls[-1], FIVE)
     bench.session.resume()
     assert len(bench.lane.calls) == 5
-    assert bench.down() == FIVE * sn.MAX_ON_LANE
+    assert bench.down() == FIVE * MAX_CLIENT_HITS
 
 
 def test_other_commands_wait_for_what_is_mended_too() -> None:
@@ -1484,7 +1484,7 @@ def test_known_replies_and_wrong_hits_in_one_chunk() -> None:
 
 def test_any_number_of_known_replies_goes_at_once() -> None:
     bench = unfenced(KnowingLane(full=DENIED))
-    many = 3 * sn.MAX_ON_LANE + 1
+    many = 3 * MAX_CLIENT_HITS + 1
     bench.send(numbered(b"full") * many)
     assert bench.down() == DENIED * many
     assert not bench.session.outstanding()
@@ -1494,10 +1494,10 @@ def test_any_number_of_known_replies_goes_at_once() -> None:
 
 def test_known_replies_behind_unknown_ones_take_room() -> None:
     bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"1") + numbered(b"full") * 2 * sn.MAX_ON_LANE)
+    bench.send(numbered(b"1") + numbered(b"full") * 2 * MAX_CLIENT_HITS)
     assert bench.session.wait == sn.WAIT_LANE
     assert bench.down() == b""
-    assert bench.settle() == FIVE + DENIED * 2 * sn.MAX_ON_LANE
+    assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()
 
 

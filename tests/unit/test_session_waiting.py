@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy import replies as r
 from proxy import session as sn
-from proxy.calls import Call, Caller, Lane, Settings
+from proxy.calls import MAX_CLIENT_HITS, Call, Caller, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Rule
 from proxy.replies import bulks
@@ -471,7 +471,7 @@ def test_behind_hits_on_the_lane() -> None:
 def test_behind_a_full_window_of_the_lane() -> None:
     world = World()
     client = world.probed()
-    client.send(HIT * (sn.MAX_ON_LANE + 3) + WAITING + PING)
+    client.send(HIT * (MAX_CLIENT_HITS + 3) + WAITING + PING)
     got = b""
     while world.calls():
         assert world.waiting.count == 0
@@ -479,7 +479,7 @@ def test_behind_a_full_window_of_the_lane() -> None:
         got += client.down()
         if client.session.wait == sn.WAIT_TURN:
             break
-    assert got == FIVE * (sn.MAX_ON_LANE + 3)
+    assert got == FIVE * (MAX_CLIENT_HITS + 3)
     world.lane_answers(ADMITTED)
     assert client.down() == TOLD
     assert client.up() == PING
