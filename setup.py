@@ -12,6 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 HOT = ["commands", "framing", "replies", "limiters", "grammar", "scripts", "state", "answers"]
 HOT += ["introspection", "waiting", "denials", "calls", "session", "lane", "downstream"]
+HOT += ["tlsstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

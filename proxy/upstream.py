@@ -16,8 +16,8 @@ import hiredis
 from . import replies
 from .config import Address, Upstream
 from .scripts import Script
-from .tls import ClientSide
-from .tlsstream import TlsFailure, TlsStream
+from .tls import ClientSide, TlsFailure
+from .tlsstream import TlsStream
 
 log = logging.getLogger("rlproxy")
 
