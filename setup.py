@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 HOT = ["commands", "framing", "replies", "limiters", "grammar", "scripts", "state", "answers"]
 HOT += ["introspection", "waiting", "denials", "circuit", "patience", "calls", "session", "lane"]
-HOT += ["downstream"]
+HOT += ["downstream", "tlsstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

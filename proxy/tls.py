@@ -41,6 +41,10 @@ _REASONS: Final = {
 }
 
 
+class TlsFailure(OSError):  # noqa: N818
+    """TLS went wrong; the message says why, for a person."""
+
+
 @dataclass(frozen=True)
 class ClientSide:
     """How connections to Redis are made; `name` is asked for and checked instead of the host, if

@@ -12,14 +12,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from . import tls
+from .tls import TlsFailure, why
 
 PIECE: Final = 65536  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
 MAX_LAST_WORDS: Final = 262144
-
-
-class TlsFailure(OSError):  # noqa: N818
-    """TLS went wrong; the message says why, for a person."""
 
 
 class TlsStream(asyncio.Protocol):
@@ -130,7 +126,7 @@ class TlsStream(asyncio.Protocol):
             self._flush()
             return
         except (ssl.SSLError, ValueError) as error:
-            self._fail(TlsFailure(tls.why(error)))
+            self._fail(TlsFailure(why(error)))
             return
         self._flush()
         self._established = True
@@ -177,7 +173,7 @@ class TlsStream(asyncio.Protocol):
                 except ssl.SSLZeroReturnError:
                     part = b""
                 except ssl.SSLError as error:
-                    self._error = TlsFailure(tls.why(error))
+                    self._error = TlsFailure(why(error))
                     part = b""
                 if not part:
                     self._finished = True
@@ -223,7 +219,7 @@ class TlsStream(asyncio.Protocol):
                 view = view[self._tls.write(view[:PIECE]) :]
                 self._flush()
         except ssl.SSLError as error:
-            self._fail(TlsFailure(tls.why(error)))
+            self._fail(TlsFailure(why(error)))
 
     def can_write_eof(self) -> bool:
         """See asyncio.WriteTransport."""
@@ -337,4 +333,4 @@ def _unread(transport: asyncio.BaseTransport | None) -> bytes:
 def _lost(exc: Exception | None) -> str:
     if exc is None:
         return "the connection was closed during the handshake"
-    return tls.why(exc)
+    return why(exc)

@@ -21,8 +21,8 @@ from .circuit import Backoff
 from .config import Address, Upstream
 from .patience import Patience
 from .scripts import Script
-from .tls import ClientSide
-from .tlsstream import TlsFailure, TlsStream
+from .tls import ClientSide, TlsFailure
+from .tlsstream import TlsStream
 
 log = logging.getLogger("rlproxy")
 

@@ -20,6 +20,7 @@ import pytest
 import redis
 from redis import asyncio as redis_asyncio
 
+from proxy.health import alive
 from tests import harness, tlsparts
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started, by_lane, client_list, started
@@ -485,6 +486,20 @@ def test_workers_hand_over_what_speaks_tls(certificates: Certificates, plain: Re
         with contextlib.ExitStack() as stack:
             for _ in range(6):
                 assert stack.enter_context(made.raw()).ask("PING") == "PONG"
+
+
+def test_a_liveness_check(certificates: Certificates, plain: RedisServer) -> None:
+    with strict(certificates, plain, "--proxy-protocol") as (made, port):
+        found = re.search(r"listening on +127\.0\.0\.1:(\d+)", made.read_log())
+        assert found is not None
+        assert alive(f"tls:127.0.0.1:{port}", header=True) == ""
+        assert alive(f"127.0.0.1:{found[1]}", header=True) == ""
+        assert alive(f"127.0.0.1:{found[1]}") != ""
+        logged(made, "no certificate was shown")
+    url = f"redis://127.0.0.1:{plain.port}"
+    with tls_proxy(certificates, url) as (made, port):
+        assert alive(f"tls:127.0.0.1:{port}") == ""
+    assert alive(f"tls:127.0.0.1:{port}").endswith("Connection refused")
 
 
 def test_draining_waits_for_no_handshake(certificates: Certificates, plain: RedisServer) -> None:
