@@ -172,8 +172,8 @@ class Server:
                 client.cut_upstream()
             control.move()
 
-        # (TLS: the context of --upstream-tls-..., and --upstream-tls-name, go here)
-        return Topology(self._config.upstream, target, moved)
+        # (TLS: here, and as MasterTarget's own)
+        return Topology(self._config.upstream, target, moved, lambda: None)
 
     async def _accept(self, listeners: Listeners, shared: Shared) -> None:
         loop = asyncio.get_running_loop()

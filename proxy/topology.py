@@ -53,7 +53,9 @@ LISTEN_S: Final = 10.0  # a subscription silent for so long is tried with a PING
 LASTS_S: Final = 5.0  # a subscription that held for so long was well
 SWITCHED: Final = "+switch-master"
 
-Tls = Callable[[], ssl.SSLContext | None]  # asked for each connection: certificates are reloaded
+# The context, and the name that certificates must bear (empty: the host's). Asked for each
+# connection, since certificates are reloaded; None: no TLS.
+Tls = Callable[[], tuple[ssl.SSLContext, str] | None]
 
 
 class MasterTarget(Target):
@@ -145,17 +147,17 @@ def _drop(opening: asyncio.Future[asyncio.Transport]) -> None:
 class Links:
     """Opens connections of redis-py, which is imported only where there are Sentinels."""
 
-    def __init__(self, tls: Tls | None, tls_name: str) -> None:
+    def __init__(self, tls: Tls) -> None:
         from redis.asyncio import connection, retry
         from redis.backoff import NoBackoff
 
         class Link(connection.Connection):
             def _connection_arguments(self) -> dict[str, Any]:
                 arguments = dict(super()._connection_arguments())
-                context = tls() if tls is not None else None
-                if context is not None:
-                    arguments["ssl"] = context
-                    arguments["server_hostname"] = tls_name or self.host
+                side = tls()
+                if side is not None:
+                    arguments["ssl"], name = side
+                    arguments["server_hostname"] = name or self.host
                 return arguments
 
         self._make = Link
@@ -328,15 +330,14 @@ class Topology:
         upstream: Upstream,
         target: MasterTarget,
         on_master: Callable[[], None],
-        tls: Tls | None = None,
-        tls_name: str = "",
+        tls: Tls,
     ) -> None:
         assert upstream.sentinels is not None
         self._upstream = upstream
         self._name = upstream.sentinels.name
         self._target = target
         self._on_master = on_master
-        self._links = Links(tls, tls_name)
+        self._links = Links(tls)
         self._sentinels = [
             _Sentinel(self._links, address, upstream) for address in upstream.sentinels.addresses
         ]

@@ -26,14 +26,22 @@ _MET = ("publish-period", 600)
 class Sentinel:
     """One of them."""
 
-    def __init__(self, executable: str, master: int, quorum: int, password: str = "") -> None:
-        """`password` is wanted here, and at the servers."""
+    def __init__(
+        self,
+        executable: str,
+        master: int,
+        quorum: int,
+        password: str = "",
+        more: tuple[str, ...] = (),
+    ) -> None:
+        """`password` is wanted here, and at the servers; `more` are lines of its configuration."""
         self.port = free_port()
         self._executable = executable
         self._password = password
         self._directory = tempfile.mkdtemp(prefix="rlproxy-test-")
         self._process: subprocess.Popen[bytes] | None = None
         lines = [
+            *more,
             f"port {self.port}",
             f"dir {self._directory}",
             f"sentinel monitor {NAME} 127.0.0.1 {master} {quorum}",

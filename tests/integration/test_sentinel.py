@@ -7,18 +7,21 @@ import contextlib
 import itertools
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import redis
+import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from proxy.config import Address
-from proxy.topology import MasterTarget
+from proxy.config import Address, parse_upstream
+from proxy.topology import MasterTarget, Tls, Topology
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
 from tests.integration.sentinels import Group, Sentinel, Switch, group
@@ -232,6 +235,8 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             wait_until(lambda: serves(proxy, port), "hits are admitted again")
             back_s = time.monotonic() - switch.at
             print(f"\n{how}: admitted {back_s * 1000:.0f} ms after +switch-master")
+            if how == "demoted":  # (Sentinels would cut them only seconds later)
+                wait_until(lambda: not strangers(old), "all have left the old master", 1.5)
             before = [worker.admitted for worker in workers]
             wait_until(
                 lambda: all(w.admitted > b + 20 for w, b in zip(workers, before, strict=True)),
@@ -436,6 +441,49 @@ def test_sentinels_that_come_later(one_engine: str) -> None:
             assert proxy.log().count("cannot reach") == 1
     finally:
         made.close()
+
+
+async def test_tls(tmp_path: Path) -> None:
+    """Sentinel and server both speak TLS, under a name that is not their host's."""
+    executable = harness.engines().get("redis-7.0")
+    if executable is None:
+        pytest.skip("no server with TLS on this machine")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca"))
+    issued = authority.issue_cert("redis.example")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    files = [(f"tls-{kind}-file", tmp_path / kind) for kind in ("cert", "key")]
+    files += [("tls-ca-cert-file", tmp_path / "ca")]
+    args = [word for option, path in files for word in (f"--{option}", str(path))]
+    port, sentinel_port = harness.free_port(), harness.free_port()
+    lines = [f"{option} {path}" for option, path in files]
+    lines += [f"tls-port {sentinel_port}", "tls-replication yes", "tls-auth-clients no"]
+    with contextlib.ExitStack() as stack:
+        tls = ("--tls-port", str(port), "--tls-auth-clients", "no")
+        stack.enter_context(harness.server("redis-7.0", *args, *tls))
+        sentinel = Sentinel(executable, port, 1, more=tuple(lines))
+        stack.callback(sentinel.close)
+        sentinel.start()
+        context = ssl.create_default_context()
+        url = f"rediss+sentinel://127.0.0.1:{sentinel_port}/mymaster"
+        for trusted, name in ((False, "redis.example"), (True, "other.example"), (True, "")):
+            if trusted:
+                authority.configure_trust(context)
+            found = await first_look(url, lambda name=name: (context, name))  # type: ignore[misc]
+            assert found is None
+        found = await first_look(url, lambda: (context, "redis.example"))
+        assert found == Address("127.0.0.1", port)
+
+
+async def first_look(url: str, tls: Tls) -> Address | None:
+    """The master that a new Topology finds."""
+    topology = Topology(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
+    running = asyncio.ensure_future(topology.run())
+    await asyncio.wait_for(topology.settled.wait(), harness.DEADLINE_S)
+    running.cancel()
+    await asyncio.wait([running])
+    return topology.master.address if topology.master is not None else None
 
 
 # -- a target that moves --------------------------------------------------------------------------
