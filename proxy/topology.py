@@ -384,7 +384,15 @@ class Topology:
                 await each.close()
 
     async def _look(self) -> bool:
-        """Find out who the master is, and switch; whether all is well."""
+        """Find out who the master is, and switch; whether all is well. Never raises."""
+        try:
+            return await self._looked()
+        except Exception as error:  # (nobody would follow any more)
+            if self._notice.news(f"{type(error).__name__}: {error}"):
+                log.error("cannot ask the Sentinels: %r; trying on", error)
+            return False
+
+    async def _looked(self) -> bool:
         answers, claim = await self._ask()
         refused = ""
         if claim is not None:

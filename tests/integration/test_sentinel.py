@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pytest
 import redis
@@ -29,6 +30,8 @@ from tests.integration.started import Started, client_list, started
 
 LISTEN = ("--listen", "127.0.0.1:0", "--upstream")
 BACK_S = 3.0  # generous: it takes milliseconds on a quiet machine
+# What leaves a client waiting on its own connection.
+IDLE: Final = (("BLPOP", "nothing", 0), ("SUBSCRIBE", "c"), ("MONITOR",), ("MULTI",))
 NEVER_SENT = "UPSTREAMDOWN cannot reach Redis at "
 _texts = itertools.count()
 Words = tuple[str | int, ...]
@@ -177,6 +180,7 @@ def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
                     worker.note(words, reply, str(ordinary[0][2]))
                 if not raw.closed and turn % 2 == 0 and next(_texts) % 8 == 0:
                     confirm(worker, raw)
+                time.sleep(0.001)  # (the Sentinels need the processor too)
 
 
 def confirm(worker: Worker, raw: Raw) -> None:
@@ -221,12 +225,15 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             threading.Thread(target=run, args=(worker, proxy, stop))
             for run, worker in zip(runs, workers, strict=True)
         ]
-        proxy.port()
+        idle = [proxy.raw() for _ in IDLE]
         switch = Switch(watched.sentinels)
         for thread in threads:
             thread.start()
         try:
             wait_until(lambda: all(w.durable >= 20 for w in workers[1:]), "hits are replicated")
+            for raw, words in zip(idle, IDLE, strict=True):
+                assert raw.ask("PING") == "PONG"  # it has a connection of its own
+                raw.send(harness.command(*words))
             if how == "killed":
                 old.stop()
             else:
@@ -237,6 +244,7 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             print(f"\n{how}: admitted {back_s * 1000:.0f} ms after +switch-master")
             if how == "demoted":  # (Sentinels would cut them only seconds later)
                 wait_until(lambda: not strangers(old), "all have left the old master", 1.5)
+            assert all(raw.closes() for raw in idle)
             before = [worker.admitted for worker in workers]
             wait_until(
                 lambda: all(w.admitted > b + 20 for w, b in zip(workers, before, strict=True)),
@@ -251,6 +259,8 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             for thread in threads:
                 thread.join(harness.DEADLINE_S)
             switch.close()
+            for raw in idle:
+                raw.close()
         assert [text for worker in workers for text in worker.problems] == []
         assert back_s < BACK_S
         new = watched.server(port)
