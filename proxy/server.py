@@ -251,7 +251,7 @@ class Server:
                 client.cut_upstream()
             control.move()
 
-        return Topology(self._config.upstream, target, moved)
+        return Topology(self._config.upstream, target, moved, lambda: target.tls)
 
     async def _accept(self, listeners: Listeners, arrivals: Arrivals) -> None:
         loop = asyncio.get_running_loop()

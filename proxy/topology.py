@@ -328,13 +328,14 @@ class Topology:
         upstream: Upstream,
         target: MasterTarget,
         on_master: Callable[[], None],
+        tls: Tls,
     ) -> None:
         assert upstream.sentinels is not None
         self._upstream = upstream
         self._name = upstream.sentinels.name
         self._target = target
         self._on_master = on_master
-        self._links = Links(lambda: target.tls)
+        self._links = Links(tls)
         self._sentinels = [
             _Sentinel(self._links, address, upstream) for address in upstream.sentinels.addresses
         ]
@@ -381,7 +382,15 @@ class Topology:
                 await each.close()
 
     async def _look(self) -> bool:
-        """Find out who the master is, and switch; whether all is well."""
+        """Find out who the master is, and switch; whether all is well. Never raises."""
+        try:
+            return await self._looked()
+        except Exception as error:  # (nobody would follow any more)
+            if self._notice.news(f"{type(error).__name__}: {error}"):
+                log.error("cannot ask the Sentinels: %r; trying on", error)
+            return False
+
+    async def _looked(self) -> bool:
         answers, claim = await self._ask()
         refused = ""
         if claim is not None:

@@ -26,16 +26,25 @@ _MET = ("publish-period", 600)
 class Sentinel:
     """One of them."""
 
-    def __init__(self, executable: str, master: int, quorum: int, password: str = "") -> None:
-        """`password` is wanted here, and at the servers."""
+    def __init__(
+        self,
+        executable: str,
+        master: int,
+        quorum: int,
+        password: str = "",
+        more: tuple[str, ...] = (),
+    ) -> None:
+        """`password` is wanted here, and at the servers; `more` are lines of its configuration."""
         self.port = free_port()
         self._executable = executable
         self._password = password
         self._directory = tempfile.mkdtemp(prefix="rlproxy-test-")
         self._process: subprocess.Popen[bytes] | None = None
         lines = [
+            *more,
             f"port {self.port}",
             f"dir {self._directory}",
+            f"logfile {self._directory}/log",
             f"sentinel monitor {NAME} 127.0.0.1 {master} {quorum}",
             f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {NAME} 3000",
@@ -83,6 +92,10 @@ class Sentinel:
         found = self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         assert isinstance(found, list), found
         return int(found[1])
+
+    def log(self) -> str:
+        """What it has written."""
+        return (Path(self._directory) / "log").read_text()
 
     def stop(self) -> None:
         """SIGKILL."""
@@ -184,6 +197,7 @@ class Switch:
     """When one Sentinel of many first tells +switch-master, and what."""
 
     def __init__(self, sentinels: list[Sentinel]) -> None:
+        self._sentinels = sentinels
         self.at = 0.0  # time.monotonic()
         self.port = 0  # of the new master
         self._done = threading.Event()
@@ -208,7 +222,8 @@ class Switch:
 
     def wait(self) -> int:
         """The port of the new master."""
-        assert self._done.wait(harness.DEADLINE_S), "no +switch-master"
+        told = self._done.wait(harness.DEADLINE_S)
+        assert told, "\n".join(each.log()[-2000:] for each in self._sentinels)
         return self.port
 
     def close(self) -> None:

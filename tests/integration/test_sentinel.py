@@ -7,18 +7,23 @@ import contextlib
 import itertools
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 import pytest
 import redis
+import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from proxy.config import Address
-from proxy.topology import MasterTarget
+from proxy.config import Address, parse_upstream
+from proxy.tls import ClientSide
+from proxy.topology import MasterTarget, Tls, Topology
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
 from tests.integration.sentinels import Group, Sentinel, Switch, group
@@ -26,6 +31,8 @@ from tests.integration.started import Started, client_list, started
 
 LISTEN = ("--listen", "127.0.0.1:0", "--upstream")
 BACK_S = 3.0  # generous: it takes milliseconds on a quiet machine
+# What leaves a client waiting on its own connection.
+IDLE: Final = (("BLPOP", "nothing", 0), ("SUBSCRIBE", "c"), ("MONITOR",), ("MULTI",))
 NEVER_SENT = "UPSTREAMDOWN cannot reach Redis at "
 _texts = itertools.count()
 Words = tuple[str | int, ...]
@@ -174,6 +181,7 @@ def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
                     worker.note(words, reply, str(ordinary[0][2]))
                 if not raw.closed and turn % 2 == 0 and next(_texts) % 8 == 0:
                     confirm(worker, raw)
+                time.sleep(0.001)  # (the Sentinels need the processor too)
 
 
 def confirm(worker: Worker, raw: Raw) -> None:
@@ -218,12 +226,15 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             threading.Thread(target=run, args=(worker, proxy, stop))
             for run, worker in zip(runs, workers, strict=True)
         ]
-        proxy.port()
+        idle = [proxy.raw() for _ in IDLE]
         switch = Switch(watched.sentinels)
         for thread in threads:
             thread.start()
         try:
             wait_until(lambda: all(w.durable >= 20 for w in workers[1:]), "hits are replicated")
+            for raw, words in zip(idle, IDLE, strict=True):
+                assert raw.ask("PING") == "PONG"  # it has a connection of its own
+                raw.send(harness.command(*words))
             if how == "killed":
                 old.stop()
             else:
@@ -232,6 +243,9 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             wait_until(lambda: serves(proxy, port), "hits are admitted again")
             back_s = time.monotonic() - switch.at
             print(f"\n{how}: admitted {back_s * 1000:.0f} ms after +switch-master")
+            if how == "demoted":  # (Sentinels would cut them only seconds later)
+                wait_until(lambda: not strangers(old), "all have left the old master", 1.5)
+            assert all(raw.closes() for raw in idle)
             before = [worker.admitted for worker in workers]
             wait_until(
                 lambda: all(w.admitted > b + 20 for w, b in zip(workers, before, strict=True)),
@@ -246,6 +260,8 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             for thread in threads:
                 thread.join(harness.DEADLINE_S)
             switch.close()
+            for raw in idle:
+                raw.close()
         assert [text for worker in workers for text in worker.problems] == []
         assert back_s < BACK_S
         new = watched.server(port)
@@ -436,6 +452,49 @@ def test_sentinels_that_come_later(one_engine: str) -> None:
             assert proxy.log().count("cannot reach") == 1
     finally:
         made.close()
+
+
+async def test_tls(tmp_path: Path) -> None:
+    """Sentinel and server both speak TLS, under a name that is not their host's."""
+    executable = harness.engines().get("redis-7.0")
+    if executable is None:
+        pytest.skip("no server with TLS on this machine")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca"))
+    issued = authority.issue_cert("redis.example")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    files = [(f"tls-{kind}-file", tmp_path / kind) for kind in ("cert", "key")]
+    files += [("tls-ca-cert-file", tmp_path / "ca")]
+    args = [word for option, path in files for word in (f"--{option}", str(path))]
+    port, sentinel_port = harness.free_port(), harness.free_port()
+    lines = [f"{option} {path}" for option, path in files]
+    lines += [f"tls-port {sentinel_port}", "tls-replication yes", "tls-auth-clients no"]
+    with contextlib.ExitStack() as stack:
+        tls = ("--tls-port", str(port), "--tls-auth-clients", "no")
+        stack.enter_context(harness.server("redis-7.0", *args, *tls))
+        sentinel = Sentinel(executable, port, 1, more=tuple(lines))
+        stack.callback(sentinel.close)
+        sentinel.start()
+        context = ssl.create_default_context()
+        url = f"rediss+sentinel://127.0.0.1:{sentinel_port}/mymaster"
+        for trusted, name in ((False, "redis.example"), (True, "other.example"), (True, "")):
+            if trusted:
+                authority.configure_trust(context)
+            found = await first_look(url, lambda name=name: ClientSide(context, name))  # type: ignore[misc]
+            assert found is None
+        found = await first_look(url, lambda: ClientSide(context, "redis.example"))
+        assert found == Address("127.0.0.1", port)
+
+
+async def first_look(url: str, tls: Tls) -> Address | None:
+    """The master that a new Topology finds."""
+    topology = Topology(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
+    running = asyncio.ensure_future(topology.run())
+    await asyncio.wait_for(topology.settled.wait(), harness.DEADLINE_S)
+    running.cancel()
+    await asyncio.wait([running])
+    return topology.master.address if topology.master is not None else None
 
 
 # -- a target that moves --------------------------------------------------------------------------
