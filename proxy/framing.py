@@ -392,9 +392,9 @@ class RequestFramer:
 
     def _negative(self, pos: int) -> int:
         value = self._number(pos, False)
-        if value == 0:
+        if value == 0 or value > 9223372036854775808:
             self.bad = pos
-            return _BAD  # -0
+            return _BAD  # -0, or no integer of Redis'
         return min(value, 0)
 
     def _bulk(self, pos: int) -> int:
@@ -559,6 +559,8 @@ class RequestFramer:
 
 _ESCAPES: Final = {110: 10, 114: 13, 116: 9, 98: 8, 97: 7}
 _SPACES: Final = b" \t\n\r\x0b\x0c\0"
+_ENDS: Final = b" \t\n\r\0"  # of a word (a vertical tab begins none, and ends none)
+_NOT_PLAIN: Final = (b'"', b"'", b"\x0b", b"\x0c")
 _HEX: Final = b"0123456789abcdefABCDEF"
 
 
@@ -567,7 +569,7 @@ def split_inline(line: bytes) -> list[bytes] | None:
 
     None if a quote is unbalanced or is followed by anything but a blank.
     """
-    if line.find(b'"') < 0 and line.find(b"'") < 0:
+    if not any(byte in line for byte in _NOT_PLAIN):
         return line.split()
     words: list[bytes] = []
     pos = 0
@@ -578,7 +580,7 @@ def split_inline(line: bytes) -> list[bytes] | None:
         if pos >= size:
             return words
         word = bytearray()
-        while pos < size and line[pos] not in _SPACES:
+        while pos < size and line[pos] not in _ENDS:
             byte = line[pos]
             if byte == 34 or byte == 39:
                 pos = _quoted(line, pos + 1, byte, word)

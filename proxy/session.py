@@ -1071,6 +1071,8 @@ class Session(Caller):
         if self.wait == WAIT_BASE:
             if answers.decided:
                 self._base_decided()
+            elif answers.raw:
+                self._close()  # whatever would decide it can't be told any more
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
 
@@ -1123,7 +1125,11 @@ class Session(Caller):
             # one to another database.
             self.to_client.append(line)
             self._close()
-        elif kind not in (s.S_BASE, s.S_MULTI) and not refused and self.state.base_owed:
+        elif (
+            kind not in (s.S_BASE, s.S_MULTI)
+            and (not refused or kind == s.S_HELLO)  # (whose AUTH may be done for all that)
+            and self.state.base_owed
+        ):
             self._select_base()
         else:
             self._route()

@@ -21,12 +21,14 @@ from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 class Started:
     """`python -m proxy ARGS`, as a user starts it."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *args: str, env: dict[str, str] | None = None, module: str = "proxy"
+    ) -> None:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")}
         self._output = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "proxy", *args],
+            [sys.executable, "-m", module, *args],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._log,

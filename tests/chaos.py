@@ -1,0 +1,327 @@
+"""Faults under load: `python -m tests.chaos --seconds 600 [--seed S] [--engine NAME] [--share]
+[--proxy-args "..."]`.
+
+The server is killed and started anew, stopped, loses its connections and its scripts; the link to
+it is delayed, throttled, stalled, refused, cut in mid frame. Meanwhile redis-py, ioredis and
+redis-benchmark, as far as they are installed, load the proxy, and every reply is judged. Exit code
+1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import os
+import random
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+from tests import harness
+from tests.stress import judges
+from tests.stress.judges import Violations
+from tests.stress.load import (
+    LOST,
+    EchoWork,
+    ForeignLoad,
+    HitWork,
+    WatchedProxy,
+    World,
+    say,
+    until_stopped,
+    verdict,
+)
+from tests.stress.relay import Relay
+
+BACK_S = 1.0  # service is back so soon after the server is
+SPARE_FDS = 2
+CALM_S = 0.7  # between faults, at least
+Fault = Callable[["Chaos"], Awaitable[None]]
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, world: World, relay: Relay, proxy: WatchedProxy) -> None:
+        self.world = world
+        self.relay = relay
+        self.proxy = proxy
+        self.source = random.Random(world.seed + 1)
+        self.faults: Counter[str] = Counter()
+        self.recoveries: dict[str, list[float]] = {}
+
+    async def cause(self, fault: Fault) -> None:
+        """Let it happen, heal it, and see that service comes back."""
+        name = fault.__name__.strip("_").replace("_", " ")
+        self.faults[name] += 1
+        await fault(self)
+        self.relay.heal()
+        while not await asyncio.to_thread(self.world.answers):
+            await asyncio.sleep(0.005)
+        seconds = await self.back()
+        self.recoveries.setdefault(name, []).append(seconds)
+        judges.judge_recovery(self.world.violations, name, seconds, BACK_S)
+
+    async def back(self) -> float:
+        """Seconds until both a new connection's ECHO and its hit are served."""
+        world = self.world
+        started = time.monotonic()
+        number = 0
+        while time.monotonic() - started < 15:
+            number += 1
+            one = world.client()
+            try:
+                async with asyncio.timeout(max(0.1, 15 - (time.monotonic() - started))):
+                    text = f"back:{number}"
+                    judges.judge_echo(world.violations, text, await one.echo(text))
+                    got = await one.execute_command("RL.HIT", text, 9, 60, "ALGO", "GCRA")
+                judges.judge_hit(world.violations, text, 9, got)
+                return time.monotonic() - started
+            except (*LOST, Exception):
+                await asyncio.sleep(0.01)
+            finally:
+                with contextlib.suppress(Exception):
+                    await one.aclose()
+        return time.monotonic() - started
+
+    def seconds(self, least: float, most: float) -> float:
+        """How long something lasts."""
+        return self.source.uniform(least, most)
+
+
+async def _killed(chaos: Chaos) -> None:
+    world = chaos.world
+    world.life += 1
+    world.started_at = math.inf
+    await asyncio.to_thread(world.server.stop)
+    await asyncio.sleep(chaos.seconds(0, 1.5))
+    world.started_at = time.time()
+    await asyncio.to_thread(world.server.start)
+
+
+async def _stopped(chaos: Chaos) -> None:
+    process = chaos.world.server.pid
+    with _stops(process):
+        await asyncio.sleep(chaos.seconds(0.2, 3))
+
+
+@contextlib.contextmanager
+def _stops(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+async def _connections_killed(chaos: Chaos) -> None:
+    def kill() -> None:
+        with harness.Raw(chaos.world.server.port) as raw:
+            me = raw.ask("CLIENT", "ID")
+            text = raw.ask("CLIENT", "LIST")
+            assert isinstance(text, bytes)
+            ids = [int(line.split()[0][3:]) for line in text.decode().splitlines()]
+            share = chaos.source.choice((0.1, 0.5, 1.0))
+            for each in ids:
+                if each != me and chaos.source.random() < share:
+                    raw.ask("CLIENT", "KILL", "ID", each)
+
+    await asyncio.to_thread(kill)
+
+
+async def _scripts_flushed(chaos: Chaos) -> None:
+    def flush() -> None:
+        with harness.Raw(chaos.world.server.port) as raw:
+            for _ in range(chaos.source.randrange(1, 20)):
+                raw.ask("SCRIPT", "FLUSH")
+                time.sleep(0.02)
+
+    await asyncio.to_thread(flush)
+
+
+async def _delayed(chaos: Chaos) -> None:
+    chaos.relay.delay_s = chaos.seconds(0.005, 0.3)
+    await asyncio.sleep(chaos.seconds(0.5, 2))
+
+
+async def _throttled(chaos: Chaos) -> None:
+    chaos.relay.bytes_per_s = chaos.seconds(2_000, 200_000)
+    await asyncio.sleep(chaos.seconds(0.5, 2))
+
+
+async def _stalled(chaos: Chaos) -> None:
+    chaos.relay.stalled = True
+    await asyncio.sleep(chaos.seconds(0.2, 2.5))
+    if chaos.source.random() < 0.5:
+        chaos.relay.cut(1.0, reset=True)
+
+
+async def _cut(chaos: Chaos) -> None:
+    chaos.relay.cut(chaos.source.choice((0.2, 1.0)), reset=chaos.source.random() < 0.5)
+
+
+async def _cut_in_mid_frame(chaos: Chaos) -> None:
+    chaos.relay.cut_in_frame(chaos.source.choice((0.3, 1.0)), chaos.source.choice((40, 4000)))
+    await asyncio.sleep(chaos.seconds(0.1, 0.5))
+
+
+async def _refused(chaos: Chaos) -> None:
+    chaos.relay.refuses = True
+    chaos.relay.cut(1.0)
+    await asyncio.sleep(chaos.seconds(0.1, 2))
+
+
+FAULTS: tuple[Fault, ...] = (
+    *(_killed, _stopped, _connections_killed, _scripts_flushed, _delayed, _throttled, _stalled),
+    *(_cut, _cut_in_mid_frame, _refused),
+)
+
+
+async def _benchmarks(world: World) -> None:
+    """redis-benchmark again and again: load, and pipelines of its own (it ends on any error)."""
+    path = shutil.which("redis-benchmark")
+    while path and not world.stop.is_set():
+        process = await asyncio.create_subprocess_exec(
+            *(path, "-p", str(world.port), "-c", "8", "-n", "4000", "-P", "4", "-q"),
+            *("RL.HIT", "benchmark:__rand_int__", "50", "60"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        while process.returncode is None:
+            if world.stop.is_set():
+                process.kill()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 0.2)
+        await asyncio.sleep(0.3)
+
+
+async def _reports(world: World, chaos: Chaos, every_s: float) -> None:
+    started = time.monotonic()
+    while True:
+        await asyncio.sleep(every_s)
+        counts = await asyncio.to_thread(chaos.proxy.counts)
+        slowest = max((max(each) for each in chaos.recoveries.values()), default=0.0)
+        say(
+            f"{time.monotonic() - started:.0f} s: {world.answered} replies judged, {world.hits} hits"
+            f" on {world.judged} keys compared, {world.refused} errors, {sum(chaos.faults.values())}"
+            f" faults, back within {slowest:.2f} s, {counts}, {len(world.violations.lines)} violations"
+        )
+
+
+async def run(seconds: float, seed: int, engine: str, args: list[str], clients: int) -> int:
+    """A run; the exit code."""
+    violations = Violations()
+    world = World(engine, seed, violations)
+    world.server.start()
+    world.started_at = time.time()
+    relay = Relay(world.server.port, random.Random(seed + 2))
+    await relay.start()
+    proxy = await asyncio.to_thread(
+        lambda: WatchedProxy(
+            *("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{relay.port}"), *args
+        )
+    )
+    facts: list[str] = []
+    try:
+        world.port = await asyncio.to_thread(proxy.port)
+        say(f"chaos for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
+        facts = await _run(world, relay, proxy, seconds, clients)
+    finally:
+        try:
+            await asyncio.to_thread(proxy.close)
+        except AssertionError as error:
+            violations.add("traceback", str(error)[-2000:])
+        await relay.close()
+        world.server.close()
+    return verdict("chaos", world, facts)
+
+
+async def _run(
+    world: World, relay: Relay, proxy: WatchedProxy, seconds: float, clients: int
+) -> list[str]:
+    chaos = Chaos(world, relay, proxy)
+    for _ in range(3):  # so that a lane is open before the base is taken
+        await chaos.back()
+    await asyncio.sleep(0.3)
+    base = await asyncio.to_thread(proxy.counts)
+    hits = [HitWork(world, f"hits:{number}") for number in range(clients)]
+    work = [
+        *(until_stopped(world, hit, 2 + number % 2) for number, hit in enumerate(hits)),
+        *(
+            until_stopped(world, EchoWork(world, f"own:{number}"), 2 + number % 2, number % 3 == 0)
+            for number in range(clients)
+        ),
+    ]
+    tasks = [asyncio.create_task(each) for each in work]
+    reports = asyncio.create_task(_reports(world, chaos, 10))
+    tasks.append(asyncio.create_task(_benchmarks(world)))
+    foreign = ForeignLoad(world)
+    other = await foreign.start(4)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await asyncio.sleep(CALM_S + world.source.random())
+        await chaos.cause(chaos.source.choice(FAULTS))
+        await world.judge_counts()
+    world.stop.set()
+    await foreign.finish()
+    for task in asyncio.as_completed(tasks, timeout=30):
+        await task
+    reports.cancel()
+    for hit in hits:
+        hit.end()
+    await world.judge_counts()
+    now = await _settled(proxy, base)
+    for what in sorted(now):
+        if what in ("fds", "tasks", "Session", "Downstream", "Waiter", "Call"):
+            spare = SPARE_FDS if what == "fds" else 1
+            judges.judge_back_to_base(world.violations, what, base.get(what, 0), now[what], spare)
+    slowest = [f"{name} {max(each):.2f}" for name, each in sorted(chaos.recoveries.items())]
+    recovered = [each for found in chaos.recoveries.values() for each in found]
+    return [
+        f"{world.answered} replies judged, {world.hits} hits, {world.judged} keys compared with the"
+        f" server, {world.refused} errors, {world.life + 1} lives of the server",
+        f"ioredis {'took part' if other else 'is not installed'}, redis-benchmark"
+        f" {'took part' if shutil.which('redis-benchmark') else 'is not installed'}",
+        f"faults: {dict(sorted(chaos.faults.items()))}",
+        f"service was back within {max(recovered, default=0):.2f} s at most, by fault:"
+        f" {', '.join(slowest)}",
+        f"proxy before clients {base}, after them {now}; the relay made {relay.connections}"
+        f" connections and cut {relay.cuts}",
+    ]
+
+
+async def _settled(proxy: WatchedProxy, base: dict[str, int]) -> dict[str, int]:
+    """What the proxy holds once it has let go of its clients."""
+    now: dict[str, int] = {}
+    for _ in range(50):
+        now = await asyncio.to_thread(proxy.counts)
+        names = ("fds", "tasks", "Session")
+        if all(now.get(name, 0) <= base.get(name, 0) for name in names):
+            break
+        await asyncio.sleep(0.1)
+    return now
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--engine", choices=sorted(harness.engines()), default="")
+    parser.add_argument("--clients", type=int, default=6, help="of each kind of redis-py's")
+    parser.add_argument("--share", action="store_true", help="the proxy runs with --share")
+    parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
+    options = parser.parse_args(argv)
+    args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
+    engine = options.engine or sorted(harness.engines())[0]
+    return asyncio.run(run(options.seconds, options.seed, engine, args, options.clients))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

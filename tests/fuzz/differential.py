@@ -1,0 +1,1 @@
+def main(words): return 2

@@ -1,0 +1,149 @@
+"""Fuzz target of proxy/grammar: any words are an error or a call within its bounds."""
+
+from __future__ import annotations
+
+from proxy import commands as c
+from proxy import grammar as g
+from proxy import limiters, scripts
+from proxy import replies as r
+from proxy.calls import Call, Caller, Settings, read
+from proxy.framing import COMMAND, RequestFramer
+from proxy.grammar import Grammar, Rule
+from tests.fuzz import reference
+from tests.fuzz.choices import Choices
+
+SCRIPTS = scripts.load()
+NAMES = (b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"CL.THROTTLE", b"RL.THROTTLE", b"rl.hit")
+OTHERS = (b"RL.RESET", b"RL.HELP")
+WORDS = (
+    *(b"10", b"60", b"1", b"0", b"0.5", b"1000", b"1e3", b"-1", b"nan", b"0x10", b"", b"\0"),
+    *(b"1000000000", b"1000000001", b"100000", b"9223372036854775807", b"9223372036854775808"),
+    *(b"315360000", b"315360001", b"0.000001", b"0.0000001", b"86400", b"3600000", b"007"),
+    *(b"MS", b"ALGO", b"COST", b"BURST", b"GAP", b"STRICT", b"PENALTY", b"WAIT", b"AND"),
+    *(b"ms", b"Algo", b"strict", b"and", b"\xff", b"10 60", b"$1", b"*1\r\n", b"10\r\n"),
+    *limiters.ALGORITHMS,
+    b"gcra",
+    b"log",
+)
+MAX_US = g.MAX_WINDOW_S * 1_000_000
+
+
+def words(choices: Choices) -> list[bytes]:
+    """Some: known ones, numbers, and literal bytes."""
+    found: list[bytes] = []
+    while choices.more() and len(found) < 40:
+        kind = choices.below(256)
+        if kind < 192:
+            found.append(WORDS[kind % len(WORDS)])
+        elif kind < 208:
+            found.append(b"%d" % choices.below(65536))
+        elif kind < 216:
+            found.append(b"%d.%d" % (choices.below(65536), choices.below(65536)))
+        else:
+            found.append(choices.take(kind % 16))
+    return found
+
+
+def calls(data: bytes) -> None:
+    """A command of the family with any arguments."""
+    choices = Choices(data)
+    kind = choices.below(32)
+    args = words(choices)
+    if kind >= 28:
+        _reads((OTHERS[kind % len(OTHERS)], *args))
+        return
+    name = NAMES[kind % len(NAMES)].upper()
+    written = b"".join(map(r.bulk, [name, *args]))
+    grammar = Grammar(SCRIPTS)
+    rule = grammar.rule(written, name, args)
+    _check(rule, name, args)
+    again = Grammar(SCRIPTS).rule(b"else", name, args)
+    assert (again.error, again.evalsha, again.tail) == (rule.error, rule.evalsha, rule.tail)
+    assert (grammar.known(written) is rule) == (len(written) <= g.RULE_BYTES)
+    _reads((NAMES[kind % len(NAMES)], *args))
+
+
+def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
+    if rule.error:
+        assert rule.script is None
+        assert rule.error.startswith(b"-ERR ")
+        assert rule.error.endswith(b"\r\n")
+        assert b"\r" not in rule.error[:-2]
+        assert b"\n" not in rule.error[:-2]
+        assert len(rule.error) < 200
+        return
+    limiter = rule.limiter
+    assert limiter is not None
+    assert rule.script is not None
+    throttle = name in g.THROTTLES
+    most = g.MAX_CELL if throttle else limiters.MAX_HITS
+    assert 1 <= limiter.max <= most
+    assert 0 <= limiter.cost <= most
+    assert 0 <= limiter.burst <= (g.MAX_CELL + 1 if throttle else limiters.MAX_HITS)
+    if not throttle:
+        assert 1000 <= limiter.window_us <= MAX_US
+        assert limiter.max <= limiter.algorithm.max_hits
+        windows = [limiter.window_us, *(window for _, window in limiter.limits)]
+        assert 0 <= limiter.gap_us <= max(windows)
+        assert limiter.penalty_us == 0 or 1000 <= limiter.penalty_us <= MAX_US
+        assert limiter.wait_us == 0 or 1000 <= limiter.wait_us <= g.MAX_WAIT_S * 1_000_000
+        assert len(limiter.limits) <= g.MAX_LIMITS
+        for others, window_us in limiter.limits:
+            assert 1 <= others <= limiter.algorithm.max_hits
+            assert 1000 <= window_us <= MAX_US
+    assert limiter.exact()
+    assert not (rule.denies and rule.waits)
+    assert not (rule.reads and rule.takes)
+    variants = [rule]
+    if rule.takes:
+        variants += [rule.look(), rule.attempt(), rule.final(), rule.attempt().look()]
+    for variant in variants:
+        _call(variant, args[0])
+
+
+def _call(rule: Rule, key: bytes) -> None:
+    """Each form of it is one whole request with one key and arguments in the script's order."""
+    assert rule.script is not None
+    forms = [rule.by_sha(ro) for ro in (False, True)] + [rule.by_source(ro) for ro in (False, True)]
+    for form in forms:
+        sent = form + r.bulk(key) + rule.tail
+        one = reference.request(sent, 0)
+        assert one.end == len(sent)
+        assert one.words[0] in (b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO")
+        assert one.words[2:4] == (b"1", key)
+        argv = one.words[4:]
+        assert 3 <= len(argv) <= 7
+        for word in argv[:4]:
+            assert 0 <= int(word) <= g.MAX_CELL + 1, argv
+        assert all(len(word) < 400 for word in argv)
+        assert len(sent) - len(key) < 8192
+
+
+class _Nobody(Caller):
+    """Makes the calls that are read here."""
+
+
+def _reads(request: tuple[bytes, ...]) -> None:
+    """The same call is read of each form that a request may have."""
+    settings = Settings(Grammar(SCRIPTS), lambda _: None, "redis:1")
+    strict = r.bulks(*request)
+    lenient = strict.replace(b"\r\n", b"\rX", 1)
+    made = [_read(form, settings) for form in (strict, lenient)]
+    if made[0] is None or made[1] is None:
+        assert made[0] is made[1]
+        assert request[0].upper() == c.RL_HELP
+        return
+    one, two = made
+    assert (one.key, one.reply, one.rule.evalsha, one.rule.tail) == (
+        *(two.key, two.reply, two.rule.evalsha, two.rule.tail),
+    )
+    if not one.reply:
+        sent = one.rule.evalsha + one.key + one.rule.tail
+        assert reference.request(sent, 0).end == len(sent)
+
+
+def _read(form: bytes, settings: Settings) -> Call | None:
+    framer = RequestFramer()
+    framer.feed(form)
+    assert framer.next() == COMMAND
+    return read(_Nobody(), framer, settings)

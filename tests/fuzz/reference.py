@@ -1,0 +1,184 @@
+"""RESP read the slow and obvious way, independently of proxy/framing: what fuzzing compares with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_BULK = 512 * 1024 * 1024
+INT_MAX = 2147483647
+MAX_INLINE = 65536
+_BLANKS = b" \t\n\r\x0b\x0c\0"
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+
+
+class ProtocolError(Exception):
+    """A server closes its client over this; its text is the reply's."""
+
+
+class Incomplete(Exception):
+    """More bytes are needed."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One command (no words: an empty one), and where it ends."""
+
+    words: tuple[bytes, ...]
+    end: int
+
+
+def request(data: bytes, pos: int, max_bulk: int = MAX_BULK) -> Request:
+    """The request at `pos`, as Redis 7 reads it. Raises Incomplete and ProtocolError."""
+    if data[pos : pos + 1] == b"*":
+        return _multibulk(data, pos, max_bulk)
+    end = data.find(b"\n", pos)
+    nul = data.find(b"\0", pos)
+    if end < 0 or 0 <= nul < end:  # (a C string ends at the NUL)
+        if len(data) - pos > MAX_INLINE:
+            raise ProtocolError("too big inline request")
+        raise Incomplete
+    if end - pos > MAX_INLINE:  # (Redis reads less than that at a time)
+        raise ProtocolError("too big inline request")
+    line = data[pos:end]
+    words = split(line[:-1] if line.endswith(b"\r") else line)
+    if words is None:
+        raise ProtocolError("unbalanced quotes in request")
+    return Request(tuple(words), end + 1)
+
+
+def _multibulk(data: bytes, pos: int, max_bulk: int) -> Request:
+    count, pos = _header(data, pos + 1, "invalid multibulk length", 65536)
+    if count > INT_MAX:
+        raise ProtocolError("invalid multibulk length")
+    words: list[bytes] = []
+    while len(words) < count:
+        if pos >= len(data):
+            raise Incomplete
+        if data[pos : pos + 1] != b"$":
+            raise ProtocolError(f"expected '$', got '{chr(data[pos])}'")
+        size, pos = _header(data, pos + 1, "invalid bulk length", 65536)
+        if not 0 <= size <= max_bulk:
+            raise ProtocolError("invalid bulk length")
+        if pos + size + 2 > len(data):
+            raise Incomplete
+        words.append(data[pos : pos + size])
+        pos += size + 2
+    return Request(tuple(words), pos)
+
+
+def _header(data: bytes, pos: int, error: str, longest: int) -> tuple[int, int]:
+    end = data.find(b"\r", pos)
+    nul = data.find(b"\0", pos)
+    if end < 0 or 0 <= nul < end:
+        if len(data) - pos > longest:
+            raise ProtocolError(error)
+        raise Incomplete
+    if end + 1 >= len(data):
+        raise Incomplete
+    value = integer(data[pos:end])
+    if value is None:
+        raise ProtocolError(error)
+    return value, end + 2
+
+
+def integer(text: bytes) -> int | None:
+    """`text` as Redis' string2ll reads it."""
+    digits = text[1:] if text.startswith(b"-") else text
+    if text == b"0":
+        return 0
+    if not digits.isdigit() or digits.startswith(b"0") or len(digits) > 19:
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
+
+
+def split(line: bytes) -> list[bytes] | None:
+    """The words of an inline request (sdssplitargs); None if its quotes are wrong."""
+    words: list[bytes] = []
+    pos = 0
+    while True:
+        while pos < len(line) and line[pos] in _BLANKS:
+            pos += 1
+        if pos >= len(line):
+            return words
+        word = b""
+        quote = b""
+        while True:
+            byte = line[pos : pos + 1]
+            if not byte and quote:
+                return None
+            if not byte or (not quote and byte in (b" ", b"\n", b"\r", b"\t", b"\0")):
+                break
+            pos += 1
+            if quote == b'"' and byte == b"\\" and pos < len(line):
+                follows = line[pos : pos + 1]
+                hexed = line[pos + 1 : pos + 3]
+                if follows == b"x" and len(hexed) == 2 and _is_hex(hexed):
+                    word += bytes([int(hexed, 16)])
+                    pos += 3
+                else:
+                    word += _ESCAPES.get(follows, follows)
+                    pos += 1
+            elif quote == b"'" and byte == b"\\" and line[pos : pos + 1] == b"'":
+                word += b"'"
+                pos += 1
+            elif byte == quote:
+                if pos < len(line) and line[pos] not in _BLANKS:
+                    return None
+                break
+            elif not quote and byte in (b'"', b"'"):
+                quote = byte
+            else:
+                word += byte
+        words.append(word)
+
+
+def _is_hex(text: bytes) -> bool:
+    return all(byte in b"0123456789abcdefABCDEF" for byte in text)
+
+
+class Broken(Exception):
+    """These bytes are no RESP."""
+
+
+def frame(data: bytes, pos: int) -> int:
+    """Where the top-level frame at `pos` ends (an attribute belongs to what follows it). Raises
+    Incomplete and Broken.
+    """
+    return _value(data, pos, True)
+
+
+def _value(data: bytes, pos: int, top: bool) -> int:
+    if pos >= len(data):
+        raise Incomplete
+    kind = data[pos : pos + 1]
+    end = data.find(b"\r\n", pos)
+    if kind in b"+-:_#,(":
+        if end < 0:
+            raise Incomplete
+        return end + 2
+    if kind not in b"$=!*~>%|":
+        raise Broken
+    if end < 0:
+        if len(data) - pos > 24:
+            raise Broken
+        raise Incomplete
+    text = data[pos + 1 : end]
+    if text == b"-1":
+        count = -1
+    elif text.isdigit() and len(text) <= 18:
+        count = int(text)
+    else:
+        raise Broken
+    pos = end + 2
+    if kind in b"$=!":
+        if count < 0:
+            return pos
+        if pos + count + 2 > len(data):
+            raise Incomplete
+        return pos + count + 2
+    for _ in range(count * 2 if kind in b"%|" else count):
+        pos = _value(data, pos, False)
+    if kind == b"|" or (kind == b">" and not top):
+        return _value(data, pos, False)  # no value yet: the one behind it
+    return pos

@@ -1,0 +1,606 @@
+"""Fuzz target of proxy/session: a client, a session, lanes and a small Redis behind, moved step by
+step as the input says. Whatever happens, the client must get what a Redis that knows RL.* itself
+would have told it, and the same commands must have run in the same order and context.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from proxy import commands as c
+from proxy import limiters
+from proxy import replies as r
+from proxy import session as sn
+from proxy.calls import Call, Lane, Settings
+from proxy.replies import bulks
+from proxy.session import Session
+from proxy.state import Identity
+from proxy.waiting import Waiting
+from tests.fuzz import reference
+from tests.fuzz.choices import Choices
+from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
+
+REFRESH_S = 30.0
+SLACK = 65536 + 16384  # bytes of one call or script, past a bound that is looked at between calls
+MAX_STEPS = 400
+MAX_CLIENT_BYTES = 1 << 20
+
+# What a client may write; {n} is a number of its own.
+LINES: tuple[tuple[bytes, ...], ...] = (
+    (b"RL.HIT", b"{n}", b"10", b"60"),
+    (b"RL.HIT", b"{n}", b"7", b"60000", b"MS"),
+    (b"rl.hit", b"{n}", b"5", b"60", b"ALGO", b"GCRA"),
+    (b"RL.HIT", b"{n}", b"10", b"60", b"WAIT", b"5"),
+    (b"RL.HIT", b"{n}", b"10", b"60", b"WAIT", b"1", b"PENALTY", b"3"),
+    (b"RL.HIT", b"{n}", b"3", b"60", b"ALGO", b"LEAKY", b"WAIT", b"2"),
+    (b"RL.HIT", b"full", b"10", b"60"),
+    (b"RL.HIT", b"{n}"),
+    (b"RL.HIT",),
+    (b"RL.PEEK", b"{n}", b"10", b"60"),
+    (b"RL.REFUND", b"{n}", b"10", b"60", b"2"),
+    (b"RL.RESET", b"{n}", b"x"),
+    (b"RL.HELP",),
+    (b"CL.THROTTLE", b"{n}", b"4", b"5", b"60"),
+    (b"PING",),
+    (b"ECHO", b"{n}"),
+    (b"GET", b"{n}"),
+    (b"get", b"{n}"),
+    (b"MGET", b"{n}", b"a"),
+    (b"HGETALL", b"{n}"),
+    (b"SET", b"{n}", b"v"),
+    (b"SET", b"{n}", b"v", b"GET"),
+    (b"INCR", b"{n}"),
+    (b"LPUSH", b"{n}", b"x"),
+    (b"BLPOP", b"{n}", b"0"),
+    (b"EVAL", b"return 1", b"0"),
+    (b"MULTI",),
+    (b"MULTI",),
+    (b"EXEC",),
+    (b"EXEC",),
+    (b"DISCARD",),
+    (b"DISCARD", b"x"),
+    (b"WATCH", b"k"),
+    (b"UNWATCH",),
+    (b"SELECT", b"1"),
+    (b"SELECT", b"0"),
+    (b"SELECT", b"99"),
+    (b"AUTH", b"bob", b"pw"),
+    (b"AUTH", b"pw"),
+    (b"AUTH", b"bob", b"no"),
+    (b"HELLO", b"3"),
+    (b"HELLO", b"2"),
+    (b"HELLO", b"4"),
+    (b"HELLO",),
+    (b"HELLO", b"3", b"AUTH", b"bob", b"pw"),
+    (b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"a b"),
+    (b"RESET",),
+    (b"QUIT",),
+    (b"SUBSCRIBE", b"a", b"b"),
+    (b"PSUBSCRIBE", b"p"),
+    (b"UNSUBSCRIBE",),
+    (b"UNSUBSCRIBE", b"a"),
+    (b"CLIENT", b"REPLY", b"OFF"),
+    (b"CLIENT", b"REPLY", b"SKIP"),
+    (b"CLIENT", b"REPLY", b"ON"),
+    (b"CLIENT", b"ID"),
+    (b"CLIENT", b"SETNAME", b"x"),
+    (b"CLIENT", b"TRACKING", b"ON"),
+    (b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON"),
+    (b"CLIENT", b"MAINT_NOTIFICATIONS", b"OFF"),
+    (b"MONITOR",),
+    (b"REPLCONF", b"ACK", b"1"),
+    (b"DEBUG", b"x"),
+    (b"SCRIPT", b"LOAD", b"x"),
+    (b"ASKING",),
+    (b"READONLY",),
+    (b"WAIT", b"1", b"0"),
+    (b"FOO", b"{n}"),
+    (b"EVAL", b"x", b"1", b"{n}", b"9"),
+    (b"DEL", b"{n}"),
+    (b"PUBLISH", b"a", b"{n}"),
+    (b"POST", b"/"),
+)
+# Bytes that are no command of the usual form.
+RAW: tuple[bytes, ...] = (
+    *(b"\r\n", b"\n", b"*0\r\n", b"*-1\r\n", b"PING\r\n", b"  ping \n", b"rl.hit telnet 10 60\r\n"),
+    *(b'echo "a b"\r\n', b"rl.hit 'x y' 3 60\r\n", b"*1\rX$4\rXPINGXX", b"*x\r\n", b"*1\r\nfoo\r\n"),
+    *(b"*1\r\n$-1\r\n", b'"a', b'get "a"b\r\n', b"*2\r\n$4\r\nECHO\r\n", b"$3\r\n", b"*3000000000\r\n"),
+    *(b"G\0ET a\r\n", b"*4\rX$6\rXRL.HIT??$1\rXk??$2\rX10??$2\rX60??", b"rl.help\r\n"),
+)
+
+
+class FakeLane(Lane):
+    """Keeps what it is given. `written` calls may be lost without anybody knowing whether they ran."""
+
+    def __init__(self, walk: Walk, identity: Identity, protocol: int, carries: int) -> None:
+        super().__init__()
+        self.ready = True
+        self.walk = walk
+        self.identity = identity
+        self.protocol = protocol
+        self.carries = carries
+        self.unsent: list[Call] = []
+        self.written: list[tuple[Call, bytes]] = []  # the reply, empty until it ran
+
+    def submit(self, call: Call) -> bytes:
+        assert self.ready, "a call for a lane that is not ready"
+        self.walk.alone()
+        known = self.walk.known and call.rule.denies and self.carries == c.PRIVATE
+        key = call.key.partition(b"\r\n")[2][:-2]
+        if known and refuses(key):
+            return _refusal(call, key)
+        self.unsent.append(call)
+        return b""
+
+    def wake(self) -> None:
+        """See calls.Lane."""
+
+
+def _for_nobody(call: Call) -> bool:
+    """Whether it may only look, for one who waits: its answer may come when that one is gone."""
+    limiter = call.rule.limiter
+    return call.waiter is not None and limiter is not None and limiter.mode == limiters.PEEK
+
+
+def _refusal(call: Call, key: bytes) -> bytes:
+    argv = reference.request(b"*%d\r\n" % call.rule.tail.count(b"$") + call.rule.tail, 0).words
+    return r.five(1, int(argv[0]), 0, -1, 1)
+
+
+class Clock:
+    """Time and timers."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._numbers = count()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._cancelled: set[int] = set()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, function: Callable[[], None]) -> Callable[[], None]:
+        number = next(self._numbers)
+        heapq.heappush(self._timers, (at, number, function))
+        return lambda: self._cancelled.add(number)
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        for _ in range(1000):
+            if not self._timers or self._timers[0][0] > end:
+                break
+            at, number, function = heapq.heappop(self._timers)
+            self.now = max(self.now, at)
+            if number not in self._cancelled:
+                function()
+        self.now = end
+
+    def live(self) -> int:
+        """How many timers are set."""
+        return sum(number not in self._cancelled for _, number, _ in self._timers)
+
+
+class Walk:
+    """One session and all around it."""
+
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        config = choices.below(256)
+        self.share = bool(config & 1)
+        self.base_db = 2 if config & 2 else 0
+        self.locked = config & 12 == 12
+        throttle = config & 48 == 48
+        self.clock = Clock()
+        self.lanes: list[FakeLane] = []
+        self.lanes_allowed = True
+        self.known = False  # lanes remember refusals
+        self.full = False  # the upstream takes no more for now
+        self.waiting = Waiting(self.clock.time, self.clock.call_at, REFRESH_S)
+        settings = Settings(
+            *(GRAMMAR, self.lane_of, "redis:1", self.base_db, REFRESH_S, self.waiting),
+            share_of=self.share_of if self.share else None,
+        )
+        settings.native_throttle = throttle
+        settings.knows_ro = bool(config & 64)
+        settings.wait_by_publish = bool(config & 128)
+        self.session = Session(settings)
+        self.session.pump = self.move
+        self.redis = Model(False, self.base_db, self.locked, throttle)
+        self.ideal = Model(True, self.base_db, self.locked, throttle)
+        self.sent = b""  # all that the session was given
+        self.unsent = b""
+        self.number = 0
+        self.down = b""
+        self.pushes = 0
+        self.lost_calls = 0
+        self.cut = False  # a fault may have ended the session, or be seen in replies
+        self.eof = False
+        self.gone = False
+        self.told = False  # that the server has closed
+        self._moving = False
+
+    # -- what the session sees ----------------------------------------------------------------------
+
+    def lane_of(self, identity: Identity) -> Lane | None:
+        return self._lane(identity, 3, c.PRIVATE)
+
+    def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
+        return self._lane(identity, protocol, carries) if protocol in (2, 3) else None
+
+    def _lane(self, identity: Identity, protocol: int, carries: int) -> FakeLane | None:
+        if not self.lanes_allowed:
+            return None
+        for lane in self.lanes:
+            same = (lane.identity.key(), lane.protocol, lane.carries)
+            if same == (identity.key(), protocol, carries) and not lane.retired:
+                return lane
+        lane = FakeLane(self, identity, protocol, carries)
+        self.lanes.append(lane)
+        return lane
+
+    def on_lanes(self) -> int:
+        """Calls that a lane owes."""
+        calls = [call for lane in self.lanes for call in lane.unsent]
+        calls += [call for lane in self.lanes for call, _ in lane.written]
+        return sum(not _for_nobody(call) for call in calls)
+
+    def alone(self) -> None:
+        """Nothing may be owed on the private connection while a lane is given a call."""
+        assert not self.session.to_upstream, "bytes for Redis beside a call for a lane"
+        owed = self.redis.out.replace(PUSH, b"")
+        assert not owed or PUSH.endswith(owed), ("owed on the private connection", owed)
+
+    # -- moving bytes, as Downstream does -----------------------------------------------------------
+
+    def move(self) -> None:
+        session = self.session
+        if self._moving:
+            return
+        self._moving = True
+        while session.to_upstream:
+            assert self.on_lanes() == 0, "bytes for Redis while a lane owes replies"
+            data = b"".join(session.to_upstream)
+            session.to_upstream.clear()
+            if session.upstream == sn.UPSTREAM_OPEN:
+                self.redis.feed(data)
+            if session.wait == sn.WAIT_ROOM and not self.full:
+                session.go_on()
+        if session.to_client:
+            self.down += b"".join(session.to_client)
+            session.to_client.clear()
+        assert session.held() <= sn.MAX_HELD + MAX_CLIENT_BYTES
+        self._moving = False
+
+    def give(self, size: int) -> None:
+        """The client's next `size` bytes."""
+        session = self.session
+        if self.eof or self.gone or session.held() > sn.MAX_HELD or self.full:
+            return
+        data, self.unsent = self.unsent[:size], self.unsent[size:]
+        if not data or len(self.sent) > MAX_CLIENT_BYTES:
+            return
+        held = session.held()
+        session.now = self.clock.now
+        if not session.closed:
+            self.sent += data
+        session.receive(data)
+        grown = sum(map(len, session.to_upstream))
+        assert grown <= held + len(data) + sn.MAX_EXPANDED + SLACK, grown
+        self.move()
+
+    def answer(self, size: int) -> None:
+        """The next `size` bytes of the private connection."""
+        session, redis = self.session, self.redis
+        if session.upstream != sn.UPSTREAM_OPEN or session.closed:
+            return
+        if session.client_slow and session.wait != sn.WAIT_TURN:
+            return
+        data, redis.out = redis.out[:size], redis.out[size:]
+        session.now = self.clock.now
+        if data:
+            session.upstream_received(data)
+            self.move()
+        if redis.closed and not redis.out:
+            if redis.silent:
+                self.cut = True
+            self.told = True
+            session.upstream_lost()
+            self.move()
+
+    def run(self, lane: FakeLane, calls: int) -> None:
+        """What was written on the lane is executed, in the context of the client's own."""
+        for index, (call, reply) in enumerate(lane.written[:calls]):
+            if not reply:
+                lane.written[index] = (call, self._executed(lane, call))
+
+    def _executed(self, lane: FakeLane, call: Call) -> bytes:
+        redis = self.redis
+        if _for_nobody(call):
+            return r.five(0, 1, 1, -1, 1)
+        assert redis.quiet, "a call on a lane, and its client's connection is not plain"
+        assert lane.identity.key() == redis.context, (lane.identity.key(), redis.context)
+        assert not (redis.locked and redis.context[0] is None)
+        if lane.carries != c.PRIVATE:
+            assert lane.protocol == redis.protocol
+            words = reference.request(call.key, 0).words
+            return redis.ordinary(words[0].upper(), words[1:], redis.context, redis.protocol)
+        written = call.rule.by_sha(False) + call.key + call.rule.tail
+        words = reference.request(written, 0).words
+        if words[0] == b"DEL":
+            return redis.ordinary(b"DEL", words[1:], redis.context, redis.protocol)
+        argv = words[4:]
+        return redis.hit(words[3], argv, redis.context, len(argv) > 2 and argv[2] == b"1")
+
+    def lane_answers(self, lane: FakeLane, calls: int) -> None:
+        self.run(lane, calls)
+        done = lane.written[:calls]
+        del lane.written[:calls]
+        self.session.now = self.clock.now
+        for call, reply in done:
+            self.session.fenced = False
+            self.session.lane_answered(call, reply)
+        if done:
+            self.session.resume()
+            self.move()
+
+    def lose(self, lane: FakeLane) -> None:
+        lane.ready = False
+        written, unsent = lane.written[:], lane.unsent[:]
+        lane.written.clear()
+        lane.unsent.clear()
+        self.session.now = self.clock.now
+        for call, _ in written:
+            self.cut = True
+            self.lost_calls += 1
+            self.session.lane_lost(call)
+        for call in unsent:
+            self.session.lane_returned(call)
+        if written or unsent:
+            self.session.resume()
+        self.move()
+
+    # -- what the client writes ---------------------------------------------------------------------
+
+    def write(self, kind: int) -> None:
+        if kind < len(LINES):
+            self.number += 1
+            name = b"%d" % self.number
+            words = [name if word == b"{n}" else word for word in LINES[kind]]
+            self.unsent += bulks(*words)
+        else:
+            self.unsent += RAW[kind % len(RAW)]
+
+    # -- steps --------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        choices, session = self.choices, self.session
+        kind = choices.below(64)
+        if kind < 16:
+            for _ in range(1 + kind % 4):
+                self.write(choices.below(len(LINES) + len(RAW)))
+            if kind >= 8:
+                self.give(len(self.unsent))
+        elif kind < 18:  # many at once
+            many = (3, 40, 70, 200)[choices.below(4)]
+            line = choices.below(16)
+            for _ in range(many if line < 16 else 3):
+                self.write(line)
+        elif kind < 22:
+            self.give(1 + choices.below(48))
+        elif kind < 26:
+            self.give(len(self.unsent))
+        elif kind < 30:
+            self.answer(1 + choices.below(40))
+        elif kind < 36:
+            self.answer(len(self.redis.out))
+        elif kind < 52 and self.lanes:
+            self._lane_step(kind, self.lanes[choices.below(len(self.lanes))])
+        elif kind == 52:
+            self.unsent += choices.take(choices.below(24))
+        elif kind == 53 and self.unsent:  # a byte that is wrong
+            at = choices.below(65536) % len(self.unsent)
+            wrong = bytes([choices.below(256)])
+            self.unsent = self.unsent[:at] + wrong + self.unsent[at + 1 :]
+        elif kind == 54:
+            self.clock.advance((0.01, 0.06, 1.0, 6.0, REFRESH_S)[choices.below(5)])
+            self.move()
+        elif kind == 55:
+            session.client_slow = bool(choices.below(2))
+        elif kind == 56:
+            self.full = bool(choices.below(2))
+            if not self.full:
+                session.go_on()
+                self.move()
+        elif kind == 57:
+            self.known = bool(choices.below(2))
+        elif kind == 58:
+            self.lanes_allowed = bool(choices.below(2))
+        elif kind == 59 and self.redis.protocol == 3 and not self.redis.closed:
+            self.redis.out += PUSH
+            self.pushes += 1
+        elif kind == 60:
+            self.unsent += bulks(b"ECHO", b"%d" % choices.below(256) * (1 << choices.below(16)))
+        elif kind >= 61:
+            self._fault(choices.below(32))
+        if session.upstream == sn.UPSTREAM_OPENING and kind % 4 == 0 and not session.closed:
+            self.open()
+
+    def _lane_step(self, kind: int, lane: FakeLane) -> None:
+        choices, session = self.choices, self.session
+        if kind < 40:
+            calls = 1 + choices.below(70)
+            if not lane.ready:
+                return
+            lane.written += [(call, b"") for call in lane.unsent[:calls]]
+            del lane.unsent[:calls]
+        elif kind < 42:
+            self.run(lane, 1 + choices.below(8))
+        elif kind < 47:
+            self.lane_answers(lane, 1 + choices.below(70))
+        elif kind == 47 and lane.carries == c.SHARED_READ and lane.written:
+            self.run(lane, 1)  # its reply is large: nobody gets it, and it is asked again
+            call, _ = lane.written.pop(0)
+            session.lane_declined(call)
+            session.resume()
+            self.move()
+        elif kind == 48 and lane.carries == c.PRIVATE:
+            # -NOSCRIPT: what has not run is sent again
+            again = [call for call, reply in lane.written if not reply]
+            if again:
+                lane.written = [pair for pair in lane.written if pair[1]]
+                session.mending = True
+                lane.unsent = again + lane.unsent
+        elif kind == 49:
+            self.lose(lane)
+        elif kind == 50:
+            lane.ready = True
+        elif kind == 51 and not lane.unsent and not lane.written:
+            lane.retired = True
+            lane.ready = False
+
+    def _fault(self, kind: int) -> None:
+        session = self.session
+        session.now = self.clock.now
+        if kind == 0 and session.upstream == sn.UPSTREAM_OPEN:
+            self.cut = True
+            session.upstream_lost()
+        elif kind == 1 and not self.eof:
+            self.eof = True
+            session.receive_eof()
+        elif kind == 2:
+            self.gone = self.cut = True
+            session.abandon()
+        elif kind == 3 and session.upstream == sn.UPSTREAM_OPENING:
+            self._fails()
+        self.move()
+
+    def _fails(self) -> None:
+        """The private connection can't be opened: every whole command gets an error, and that's
+        the end of them.
+        """
+        session = self.session
+        pos = 0
+        commands = 0
+        while True:
+            try:
+                one = reference.request(self.sent, pos)
+            except (reference.Incomplete, reference.ProtocolError):
+                break
+            commands += bool(one.words)
+            pos = one.end
+        if pos != len(self.sent) or self.locked:
+            return
+        before = self.down
+        session.upstream_failed("refused")
+        self.move()
+        told = self.down[len(before) :]
+        assert told.count(b"\r\n") <= commands
+        assert all(line.startswith((b"-", b"+OK")) for line in told.splitlines())
+        self.sent = b""
+        self.down = before
+        if session.closed:  # QUIT
+            self.cut = True
+        else:
+            assert told.count(b"\r\n") == commands
+
+    def open(self) -> None:
+        self.session.now = self.clock.now
+        self.session.upstream_opened()
+        self.move()
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        session = self.session
+        session.client_slow = self.full = False
+        for turn in range(2000):
+            before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
+            if session.upstream == sn.UPSTREAM_OPENING and not session.closed:
+                self.open()
+            session.go_on()
+            self.move()
+            self.give(len(self.unsent))
+            self.answer(len(self.redis.out))
+            for lane in self.lanes:
+                lane.ready = not lane.retired
+                lane.written += [(call, b"") for call in lane.unsent]
+                lane.unsent = []
+                self.lane_answers(lane, 1000)
+            if session.closed:
+                self.redis.out = b""
+            busy = self.on_lanes() or self.redis.out or self.clock.live()
+            if not busy and before == (
+                *(len(self.down), len(self.unsent), len(self.redis.log), session.wait),
+            ):
+                break
+            self.clock.advance(0.05)
+            self.move()
+        else:
+            raise AssertionError(f"no end: {session.wait=} {self.on_lanes()=}")
+        if session.wants_eof and not session.closed:
+            session.upstream_lost()
+            self.move()
+            assert session.closed
+
+    def check(self) -> None:
+        session, ideal = self.session, self.ideal
+        ideal.feed(self.sent)
+        assert self.on_lanes() == 0
+        assert self.clock.live() == 0
+        assert self.waiting.count == 0
+        if ideal.vague:
+            return
+        if session.closed and not self.told and (self.eof or self.base_db):
+            self.cut = True
+        down = self.down.replace(PUSH, b"")
+        matched, rest = _matched(down, ideal.items, self.cut)
+        left = ideal.items[matched:]
+        if self.cut or ideal.silent:
+            if rest:
+                token = PUSH.startswith(rest)  # half a push, and then the end
+                assert left or token, ("more than was asked for", rest)
+                assert token or any(each.startswith(rest) for each in left[0][0]), (rest, left[0])
+            assert not left or session.closed, ("not answered", left[:3])
+            assert down.count(r.LOST) <= self.lost_calls or session.closed
+            assert is_subsequence(_once(self.redis.log), _once(ideal.log)), "ran out of order"
+        else:
+            assert not rest, ("not as it should be", rest[:200], left[:2])
+            assert not left, ("not answered", left[:3])
+            assert _once(self.redis.log) == _once(ideal.log), (self.redis.log, ideal.log)
+            assert session.closed == (ideal.closed or self.eof), session.closed
+            if not session.closed and ideal.idle:
+                assert not session.outstanding()
+
+
+def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:
+    """How many replies came, in order, and what of `down` is none."""
+    pos = 0
+    for number, (may_be, hit) in enumerate(items):
+        found = next((each for each in may_be if down.startswith(each, pos)), None)
+        if found is None and lossy and hit and down.startswith(r.LOST, pos):
+            found = r.LOST
+        if found is None:
+            return number, down[pos:]
+        pos += len(found)
+    return len(items), down[pos:]
+
+
+def _once(log: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Without what was asked again at once (reads, whose reply was too large for a lane)."""
+    return [entry for at, entry in enumerate(log) if at == 0 or entry != log[at - 1]]
+
+
+def session(data: bytes) -> None:
+    """See the head of this module."""
+    choices = Choices(data)
+    walk = Walk(choices)
+    for _ in range(MAX_STEPS):
+        if not choices.more():
+            break
+        walk.step()
+    if b"COMMAND" in (walk.sent + walk.unsent).upper():
+        return  # whose replies are edited on purpose
+    walk.finish()
+    walk.check()

@@ -1,0 +1,16 @@
+"""The table of fuzz targets: a name, and what is run with each input. An input that raises is a
+find.
+"""
+
+from __future__ import annotations
+
+from tests.fuzz import framing, grammar, session
+from tests.fuzz.mutate import Target
+
+TARGETS: dict[str, Target] = {
+    "requests": framing.requests,
+    "replies": framing.replies,
+    "inline": framing.inline,
+    "grammar": grammar.calls,
+    "session": session.session,
+}

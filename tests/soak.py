@@ -1,0 +1,278 @@
+"""Hours under real traffic: `python -m tests.soak --seconds 1800 [--seed S] [--engine NAME] [--share]
+[--proxy-args "..."]`.
+
+Hits of every algorithm, hits that wait, GET and SET, MULTI, pub/sub, blocking commands, values of a
+megabyte, clients that come and go: every reply is judged, and the proxy's memory, files, tasks and
+objects are sampled. Exit code 1 if anything was wrong or grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import shlex
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests import harness
+from tests.stress import judges
+from tests.stress.judges import Violations
+from tests.stress.load import (
+    EchoWork,
+    ForeignLoad,
+    HitWork,
+    WatchedProxy,
+    World,
+    say,
+    until_stopped,
+    verdict,
+)
+
+SAMPLE_S = 1.0
+# What may grow from the middle third to the last: a share, and a little besides.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "rss_kb": (0.05, 2048),
+    "fds": (0.05, 8),
+    "tasks": (0.1, 8),
+    "Session": (0.1, 8),
+    "SharedLane": (0.0, 4),
+    "Waiter": (0.2, 10),
+    "Call": (0.5, 400),
+}
+ALGORITHMS = ("LOG", "ZLOG", "FIXED", "COUNTER", "TOKEN", "LEAKY", "GCRA")
+Work = Callable[[Any], Awaitable[None]]
+
+
+class Algorithms:
+    """Hits on new and old keys of each algorithm: never more admitted than the rule has."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._number = 0
+
+    async def __call__(self, one: Any) -> None:
+        world = self._world
+        self._number += 1
+        algorithm = ALGORITHMS[self._number % len(ALGORITHMS)]
+        key, most = f"{self._name}:{self._number}", world.source.randrange(2, 30)
+        words = ("RL.HIT", key, most, 3600, "ALGO", algorithm)
+        many = most + world.source.randrange(1, 5)
+        admitted = 0
+        for at in range(many):
+            got = await one.execute_command(*words)
+            told = judges.judge_hit(world.violations, key, most, got)
+            admitted += bool(told)
+            if told is not (at < most):
+                world.fail("admitted wrongly", f"hit {at + 1} by {words} got {got}")
+        if many > most:  # the refusal may be remembered: reset must show at once
+            if await one.execute_command("RL.PEEK", *words[1:]) is None:
+                world.fail("no reply of a hit", f"RL.PEEK {key}")
+            removed = await one.execute_command("RL.RESET", key)
+            got = await one.execute_command(*words)
+            if removed != 1 or not judges.judge_hit(world.violations, key, most, got):
+                world.fail("reset unseen", f"{key}: {removed}, {got}")
+        await one.delete(key)
+        world.answered += many + 4
+        world.hits += many + 1
+
+
+class Waits:
+    """A hit that waits for its place, on a key that others use too."""
+
+    def __init__(self, world: World, key: str) -> None:
+        self._world = world
+        self._key = key
+
+    async def __call__(self, one: Any) -> None:
+        world = self._world
+        words = ("RL.HIT", self._key, 20, 400, "MS", "ALGO", "GCRA", "WAIT", 3000)
+        started = time.monotonic()
+        got = await one.execute_command(*words)
+        judges.judge_hit(world.violations, self._key, 20, got)
+        if time.monotonic() - started > 6:
+            world.fail("late", f"WAIT 3000 took {time.monotonic() - started:.1f} s")
+        world.answered += 1
+        world.hits += 1
+
+
+class Large:
+    """A value of a megabyte there and back."""
+
+    def __init__(self, world: World, key: str) -> None:
+        self._world = world
+        self._key = key
+
+    async def __call__(self, one: Any) -> None:
+        world = self._world
+        digest = hashlib.sha256(str(world.source.random()).encode()).hexdigest()
+        value = digest * (1024 * 1024 // len(digest))
+        await one.set(self._key, value)
+        if await one.get(self._key) != value:
+            world.fail("another's reply", f"GET {self._key}: not the megabyte that was set")
+        world.answered += 2
+        await asyncio.sleep(0.3)
+
+
+class Subscribed:
+    """Publishes to itself, and gets each message once and in order."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._number = 0
+
+    async def __call__(self, one: Any) -> None:
+        world = self._world
+        other = world.client(2 + self._number % 2)
+        channel = f"channel:{self._name}"
+        subscription = other.pubsub()
+        try:
+            await subscription.subscribe(channel)
+            first = await subscription.get_message(timeout=10)
+            if first is None or first["type"] != "subscribe":
+                world.fail("pub/sub", f"SUBSCRIBE {channel} got {first}")
+            for _ in range(10):
+                self._number += 1
+                text = f"{self._name}:{self._number}"
+                if await one.publish(channel, text) != 1:
+                    world.fail("pub/sub", f"nobody heard {text}")
+                got = await subscription.get_message(timeout=10)
+                if got is None or got.get("data") != text:
+                    world.fail("pub/sub", f"{text} published, {got} heard")
+                world.answered += 2
+        finally:
+            await subscription.aclose()
+            await other.aclose()
+
+
+class Blocking:
+    """BLPOP that is served, and one whose time is over."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._number = 0
+
+    async def __call__(self, one: Any) -> None:
+        world = self._world
+        self._number += 1
+        key, value = f"list:{self._name}", f"{self._name}:{self._number}"
+        other = world.client()
+        try:
+            popping = asyncio.ensure_future(one.blpop(key, 5))
+            await asyncio.sleep(0.02)
+            await other.rpush(key, value)
+            got = await popping
+            if list(got or ()) != [key, value]:
+                world.fail("another's reply", f"BLPOP {key} got {got}, {value} was pushed")
+            if await one.blpop(f"{key}:empty", 0.05) is not None:
+                world.fail("another's reply", f"BLPOP {key}:empty got something")
+            world.answered += 3
+        finally:
+            await other.aclose()
+
+
+async def _samples(world: World, proxy: WatchedProxy, into: dict[str, list[float]]) -> None:
+    started = told = time.monotonic()
+    while True:
+        await asyncio.sleep(SAMPLE_S)
+        counts = await asyncio.to_thread(proxy.counts)
+        for name, value in counts.items():
+            into.setdefault(name, []).append(float(value))
+        await world.judge_counts()
+        now = time.monotonic()
+        if now - told >= 10:
+            told = now
+            say(
+                f"{now - started:.0f} s: {world.answered} replies judged, {world.hits} hits on"
+                f" {world.judged} keys compared, {counts}, {len(world.violations.lines)} violations"
+            )
+
+
+async def run(seconds: float, seed: int, engine: str, args: list[str], clients: int) -> int:
+    """A run; the exit code."""
+    violations = Violations()
+    world = World(engine, seed, violations)
+    world.server.start()
+    url = f"redis://127.0.0.1:{world.server.port}"
+    proxy = await asyncio.to_thread(
+        lambda: WatchedProxy("--listen", "127.0.0.1:0", "--upstream", url, *args)
+    )
+    samples: dict[str, list[float]] = {}
+    facts: list[str] = []
+    try:
+        world.port = await asyncio.to_thread(proxy.port)
+        say(f"soak for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
+        facts = await _run(world, proxy, seconds, clients, samples)
+    finally:
+        try:
+            await asyncio.to_thread(proxy.close)
+        except AssertionError as error:
+            violations.add("traceback", str(error)[-2000:])
+        world.server.close()
+    for name, (share, spare) in BOUNDS.items():
+        found = samples.get(name, [])
+        if len(found) >= 30:
+            judges.judge_growth(violations, name, found, share, spare)
+            middle, last = judges.growth(found)
+            facts.append(f"{name}: median {middle:g} in the middle third, {last:g} in the last")
+    if world.refused:
+        violations.add("an error nobody expects", f"{world.refused} errors, and nothing was broken")
+    return verdict("soak", world, facts)
+
+
+async def _run(
+    world: World, proxy: WatchedProxy, seconds: float, clients: int, samples: dict[str, list[float]]
+) -> list[str]:
+    hits = [HitWork(world, f"hits:{number}") for number in range(clients)]
+    work: list[tuple[Work, bool]] = [(hit, False) for hit in hits]
+    work += [(EchoWork(world, f"own:{number}"), number % 2 == 0) for number in range(clients)]
+    work += [(Algorithms(world, f"algorithms:{number}"), number == 0) for number in range(2)]
+    work += [(Waits(world, f"waits:{number % 2}"), False) for number in range(4)]
+    work += [(Large(world, "large:1"), False), (Subscribed(world, "one"), False)]
+    work += [(Blocking(world, "one"), False), (Blocking(world, "two"), True)]
+    tasks = [
+        asyncio.create_task(until_stopped(world, each, 2 + number % 2, reconnects))
+        for number, (each, reconnects) in enumerate(work)
+    ]
+    foreign = ForeignLoad(world)
+    other = await foreign.start(2)
+    sampling = asyncio.create_task(_samples(world, proxy, samples))
+    await asyncio.sleep(seconds)
+    world.stop.set()
+    await foreign.finish()
+    for task in asyncio.as_completed(tasks, timeout=30):
+        await task
+    sampling.cancel()
+    for hit in hits:
+        hit.end()
+    await world.judge_counts()
+    last = await asyncio.to_thread(proxy.counts)
+    return [
+        f"{world.answered} replies judged, {world.hits} hits, {world.judged} keys compared with the"
+        f" server; ioredis {'took part' if other else 'is not installed'}",
+        f"at the end, without clients: {last}",
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--engine", choices=sorted(harness.engines()), default="")
+    parser.add_argument("--clients", type=int, default=4, help="of each kind of redis-py's")
+    parser.add_argument("--share", action="store_true", help="the proxy runs with --share")
+    parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
+    options = parser.parse_args(argv)
+    args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
+    engine = options.engine or sorted(harness.engines())[0]
+    return asyncio.run(run(options.seconds, options.seed, engine, args, options.clients))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

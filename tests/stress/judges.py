@@ -1,0 +1,127 @@
+"""What must hold under faults and over time. Pure: counts and figures in, violations out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+
+@dataclass
+class Violations:
+    """What went wrong, with the evidence; the first few of each kind, and how many in all."""
+
+    kept: int = 5
+    counts: dict[str, int] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, evidence: str) -> None:
+        """One more of a kind."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if self.counts[kind] <= self.kept:
+            self.lines.append(f"{kind}: {evidence}")
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+
+# -- replies --------------------------------------------------------------------------------------
+
+
+def judge_echo(violations: Violations, sent: str, got: object) -> None:
+    """An ECHO answers what it was sent, nobody else's."""
+    if got != sent:
+        violations.add("another's reply", f"ECHO {sent} got {got!r}")
+
+
+def judge_own_key(violations: Violations, key: str, may_be: set[str | None], got: object) -> None:
+    """A GET of a key that one client alone writes answers what that client wrote, or nothing
+    (the server forgets when it ends).
+    """
+    if got not in may_be and got is not None:
+        violations.add("another's reply", f"GET {key} got {got!r}, wrote {sorted(map(str, may_be))}")
+
+
+def judge_order(violations: Violations, sent: Sequence[str], got: Sequence[object]) -> None:
+    """The replies of a pipeline are in the order of its commands; errors may stand in."""
+    if len(sent) != len(got):
+        violations.add("order", f"{len(sent)} sent, {len(got)} answered")
+    for at, (one, other) in enumerate(zip(sent, got, strict=False)):
+        if not isinstance(other, Exception) and other != one:
+            violations.add("order", f"reply {at} of a pipeline is {other!r}, not {one!r}")
+            return
+
+
+def judge_hit(violations: Violations, key: str, most: int, got: object) -> bool | None:
+    """Whether it was admitted; None for what is no reply of this very key's rule."""
+    whole = isinstance(got, list) and len(got) == 5 and all(isinstance(one, int) for one in got)
+    if not whole:
+        violations.add("no reply of a hit", f"{key} got {got!r}")
+        return None
+    assert isinstance(got, list)
+    limited, limit, remaining, retry_after, _ = got
+    if limit != most:
+        violations.add("another's reply", f"hit on {key} with max {most} got {got!r}")
+        return None
+    if limited not in (0, 1) or not 0 <= remaining < limit or (limited == 0) != (retry_after == -1):
+        violations.add("no reply of a hit", f"{key} got {got!r}")
+        return None
+    return not limited
+
+
+# -- counts ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """The hits on one key: how many were sent, told admitted, and have an unknown outcome."""
+
+    sent: int = 0
+    admitted: int = 0
+    unknown: int = 0
+
+
+def judge_count(
+    violations: Violations, key: str, tally: Tally, held: int, same_life: bool = True
+) -> None:
+    """A server holds every hit that was told admitted, and none twice. `held` is what it holds
+    once all hits are answered or given up; one that was started anew meanwhile may hold fewer.
+    """
+    if held > tally.admitted + tally.unknown:
+        violations.add("counted twice", f"{key}: the server holds {held}, {tally}")
+    if same_life and held < tally.admitted:
+        violations.add("not counted", f"{key}: the server holds {held}, {tally}")
+
+
+# -- resources ------------------------------------------------------------------------------------
+
+
+def judge_back_to_base(violations: Violations, what: str, base: int, now: int, spare: int) -> None:
+    """Once all clients are gone there is no more of it than before they came."""
+    if now > base + spare:
+        violations.add("leak", f"{what}: {now} when all clients are gone, {base} before they came")
+
+
+def judge_recovery(violations: Violations, what: str, seconds: float, most_s: float) -> None:
+    """Service is back in time."""
+    if seconds > most_s:
+        violations.add("late", f"service was back {seconds:.2f} s after {what}, not within {most_s:g}")
+
+
+def growth(samples: Sequence[float]) -> tuple[float, float]:
+    """Medians of the middle and of the last third: one peak moves neither."""
+    third = len(samples) // 3
+    if third < 3:
+        raise ValueError(f"{len(samples)} samples tell no growth")
+    return median(samples[third : 2 * third]), median(samples[2 * third :])
+
+
+def judge_growth(
+    violations: Violations, what: str, samples: Sequence[float], share: float, spare: float
+) -> None:
+    """In the last third there is no more of it than in the middle third, but for `share` of that
+    and `spare`.
+    """
+    middle, last = growth(samples)
+    if last > middle * (1 + share) + spare:
+        violations.add("growth", f"{what}: median {middle:.4g} in the middle third, {last:.4g} last")

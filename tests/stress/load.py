@@ -1,0 +1,390 @@
+"""A proxy in front of a server that may be far away, and clients whose every reply is judged. What
+chaos and soak have in common.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import redis.asyncio as client_library
+from redis import exceptions as errors
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from tests import harness
+from tests.harness import RedisServer
+from tests.integration.started import Started
+from tests.stress import judges
+from tests.stress.judges import Tally, Violations
+
+CLIENT = Path(__file__).parent / "ioredis_load.js"
+PATIENCE_S = 12.0  # a client that waits longer for a reply has been forgotten
+EPOCH_S = 1.0  # a key of hits is used for so long, and judged then
+FIRST_MAX = 20_000  # of the rules, told apart by their max
+LIVE_S = 3600
+
+# What a client may be told when the server is away; it says nothing of anybody's data.
+EXPECTED_ERRORS = (
+    *("UPSTREAMDOWN", "LOADING", "ERR max number of clients", "READONLY", "MASTERDOWN"),
+    *("ERR Protocol error", "EXECABORT", "UNBLOCKED"),
+)
+LOST = (errors.ConnectionError, errors.TimeoutError, OSError, asyncio.IncompleteReadError, EOFError)
+
+
+class WatchedProxy(Started):
+    """A proxy that tells what it holds; see watched.py."""
+
+    def __init__(self, *args: str) -> None:
+        self._directory = tempfile.mkdtemp(prefix="rlproxy-stress-")
+        self._socket = str(Path(self._directory) / "watch")
+        super().__init__(self._socket, *args, module="tests.stress.watched")
+
+    def counts(self) -> dict[str, int]:
+        """Tasks and objects, open files, resident KB."""
+        found: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(10)
+            sock.connect(self._socket)
+            found.update(json.loads(sock.makefile().read()))
+        found["fds"] = self.fds()
+        found["rss_kb"] = self.rss() // 1024
+        return found
+
+    def fds(self) -> int:
+        """Its open files."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def rss(self) -> int:
+        """Its resident bytes."""
+        text = Path(f"/proc/{self.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def close(self) -> None:
+        """End it; fails if it wrote a traceback."""
+        super().close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class World:
+    """The server, what clients see of it, and what is known of its lives."""
+
+    def __init__(self, engine: str, seed: int, violations: Violations) -> None:
+        self.server = RedisServer(engine, harness.engines()[engine], ("--maxclients", "2000"))
+        self.violations = violations
+        self.source = random.Random(seed)
+        self.seed = seed
+        self.life = 0  # counts the server's starts
+        self.started_at = 0.0  # the latest of them, in seconds of the wall clock
+        self.port = 0  # of the proxy
+        self.stop = asyncio.Event()
+        self.answered = 0
+        self.refused = 0  # replies that say the server is away, and connections lost
+        self.hits = 0
+        self.judged = 0  # keys whose count was compared with the server's
+        self.errors: dict[str, int] = {}
+        self._maxima = iter(range(FIRST_MAX, 90_000))
+        self._closing: list[tuple[str, Tally, int]] = []
+
+    def fail(self, kind: str, evidence: str) -> None:
+        """Something is wrong."""
+        self.violations.add(kind, evidence)
+
+    def error(self, error: BaseException) -> None:
+        """A client was told an error: one that may come, or something is wrong."""
+        text = f"{type(error).__name__}: {error}"
+        self.refused += 1
+        kind = text[:60]
+        if len(self.errors) < 40 or kind in self.errors:
+            self.errors[kind] = self.errors.get(kind, 0) + 1
+        if isinstance(error, LOST):
+            return
+        message = str(error)
+        if not any(message.startswith(one.removeprefix("ERR ")) or one in message
+                   for one in EXPECTED_ERRORS):
+            self.fail("an error nobody expects", text)
+
+    def next_max(self) -> int:
+        """A max that no other key has lately."""
+        found = next(self._maxima, None)
+        if found is None:
+            self._maxima = iter(range(FIRST_MAX, 90_000))
+            found = next(self._maxima)
+        return found
+
+    def client(self, protocol: int = 2, **options: Any) -> client_library.Redis:
+        """A connection of its own that tries nothing twice."""
+        return client_library.Redis(
+            host="127.0.0.1",
+            port=self.port,
+            protocol=protocol,
+            decode_responses=True,
+            single_connection_client=True,
+            socket_timeout=PATIENCE_S,
+            socket_connect_timeout=PATIENCE_S,
+            retry=Retry(NoBackoff(), 0),
+            **options,
+        )
+
+    def finished(self, key: str, tally: Tally, life: int) -> None:
+        """No more hits on `key`: to be judged when asked."""
+        self._closing.append((key, tally, life))
+
+    async def judge_counts(self) -> None:
+        """Compare what the server holds with what clients were told."""
+        waiting, self._closing = self._closing, []
+        if not waiting:
+            return
+        now = self.life
+        try:
+            held = await asyncio.to_thread(self._cardinalities, [key for key, _, _ in waiting])
+        except (OSError, AssertionError, ValueError):
+            self._closing = waiting + self._closing  # (it is away: later)
+            return
+        for (key, tally, life), count in zip(waiting, held, strict=True):
+            if isinstance(count, int):
+                same = life == now == self.life
+                judges.judge_count(self.violations, key, tally, count, same)
+                self.judged += 1
+
+    def _cardinalities(self, keys: list[str]) -> list[object]:
+        with harness.Raw(self.server.port) as raw:
+            raw.sock.settimeout(5)
+            raw.send(b"".join(harness.command("ZCARD", key) for key in keys))
+            return [raw.reply() for _ in keys]
+
+    @property
+    def closing(self) -> int:
+        """Keys that wait to be judged."""
+        return len(self._closing)
+
+    def answers(self) -> bool:
+        """Whether the server itself answers."""
+        try:
+            with harness.Raw(self.server.port) as raw:
+                raw.sock.settimeout(0.5)
+                raw.send(b"PING\r\n")
+                return raw.sock.recv(7) == b"+PONG\r\n"
+        except OSError:
+            return False
+
+
+async def until_stopped(world: World, work: Callable[[client_library.Redis], Awaitable[None]],
+                        protocol: int, reconnects: bool = False) -> None:
+    """Do `work` with one client, and again with a new one whenever it lost its connection."""
+    while not world.stop.is_set():
+        one = world.client(protocol)
+        try:
+            for _ in range(20 if reconnects else 1 << 30):
+                if world.stop.is_set():
+                    break
+                try:
+                    await work(one)
+                except errors.ResponseError as error:
+                    world.error(error)
+                    await asyncio.sleep(0.02)
+        except LOST as error:
+            if isinstance(error, (errors.TimeoutError, TimeoutError)):
+                world.fail("forgotten", f"no reply within {PATIENCE_S:g} s: {error}")
+            world.error(error)
+            await asyncio.sleep(0.02)
+        finally:
+            with contextlib.suppress(Exception):
+                await one.aclose()
+
+
+class EchoWork:
+    """ECHO alone and pipelined, its own key, MULTI."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._count = 0
+        self._wrote: set[str | None] = {None}
+
+    def _next(self) -> str:
+        self._count += 1
+        return f"{self._name}:{self._count}"
+
+    async def __call__(self, one: client_library.Redis) -> None:
+        world, source = self._world, self._world.source
+        kind = source.randrange(4)
+        if kind == 0:
+            sent = self._next()
+            judges.judge_echo(world.violations, sent, await one.echo(sent))
+            world.answered += 1
+        elif kind == 1:
+            sents = [self._next() for _ in range(source.randrange(2, 30))]
+            pipe = one.pipeline(transaction=False)
+            for sent in sents:
+                pipe.echo(sent)
+            got = await pipe.execute(raise_on_error=False)
+            judges.judge_order(world.violations, sents, got)
+            world.answered += len(got)
+        elif kind == 2:
+            value = self._next()
+            self._wrote.add(value)
+            await one.set(self._name, value)
+            self._wrote = {None, value}
+            judges.judge_own_key(
+                world.violations, self._name, self._wrote, await one.get(self._name)
+            )
+            world.answered += 2
+        else:
+            sents = [self._next() for _ in range(3)]
+            pipe = one.pipeline(transaction=True)
+            for sent in sents:
+                pipe.echo(sent)
+            judges.judge_order(world.violations, sents, await pipe.execute())
+            world.answered += 5
+
+
+class HitWork:
+    """Hits on a key of its own, alone and pipelined, that are counted and compared."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._epoch = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._epoch += 1
+        self._key = f"{self._name}:{self._epoch}"
+        self._max = self._world.next_max()
+        self._tally = Tally()
+        self._life = self._world.life
+        self._until = time.monotonic() + EPOCH_S * (0.5 + self._world.source.random())
+
+    async def __call__(self, one: client_library.Redis) -> None:
+        world = self._world
+        if time.monotonic() > self._until:
+            world.finished(self._key, self._tally, self._life)
+            self._begin()
+        many = world.source.choice((1, 1, 1, 1, 3, 12, 80))
+        words = ("RL.HIT", self._key, self._max, LIVE_S, "ALGO", "ZLOG")
+        tally = self._tally
+        tally.sent += many
+        tally.unknown += many
+        if many == 1:
+            got = [await _told(one.execute_command(*words))]
+        else:
+            pipe = one.pipeline(transaction=many == 3)
+            for _ in range(many):
+                pipe.execute_command(*words)
+            got = await pipe.execute(raise_on_error=False)
+        for reply in got:
+            world.answered += 1
+            if isinstance(reply, errors.ResponseError):
+                world.error(reply)  # outcome unknown: it stays so
+                continue
+            admitted = judges.judge_hit(world.violations, self._key, self._max, reply)
+            if admitted is not None:
+                tally.unknown -= 1
+                tally.admitted += admitted
+        world.hits += many
+
+    def end(self) -> None:
+        """No more hits."""
+        self._world.finished(self._key, self._tally, self._life)
+
+
+async def _told(reply: Awaitable[Any]) -> Any:
+    try:
+        return await reply
+    except errors.ResponseError as error:
+        return error
+
+
+class ForeignLoad:
+    """ioredis, where node has it: the same checks in a process of its own; a line for each key."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self, connections: int) -> bool:
+        """Begin; whether it can."""
+        node = shutil.which("node")
+        if node is None:
+            return False
+        probe = await asyncio.create_subprocess_exec(
+            *(node, "-e", 'require("ioredis")'),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        if await probe.wait():
+            return False
+        self._process = await asyncio.create_subprocess_exec(
+            *(node, str(CLIENT), str(self._world.port), str(connections)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(self._read())
+        return True
+
+    async def _read(self) -> None:
+        world = self._world
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            found = json.loads(line)
+            if "violation" in found:
+                world.fail(found["violation"], f"ioredis: {found['evidence']}")
+            elif "key" in found:
+                tally = Tally(found["sent"], found["admitted"], found["unknown"])
+                begun_now = found["began_s"] > world.started_at
+                life = world.life if begun_now else -1  # else only the upper bound is sure
+                world.finished(found["key"], tally, life)
+                world.hits += found["sent"]
+                world.answered += found["answered"]
+
+    async def finish(self) -> None:
+        """End it, and read what it has to tell."""
+        if self._process is None or self._reading is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._reading, 30)
+        except TimeoutError:
+            self._world.fail("forgotten", "ioredis did not end within 30 s")
+            self._process.kill()
+        code = await self._process.wait()
+        if code:
+            self._world.fail("client", f"ioredis ended with exit code {code}")
+
+
+def say(text: str) -> None:
+    """A line for a person, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def verdict(what: str, world: World, facts: list[str]) -> int:
+    """Print the summary; the exit code."""
+    print(f"\n{what}: seed {world.seed}")
+    for fact in facts:
+        print(f"  {fact}")
+    if world.errors:
+        told = sorted(world.errors.items(), key=lambda pair: -pair[1])[:8]
+        print("  errors told to clients: " + "; ".join(f"{count} x {text}" for text, count in told))
+    for line in world.violations.lines:
+        print(f"  VIOLATION {line}")
+    if world.violations:
+        print(f"  FAILED: {world.violations.counts} (again: --seed {world.seed})")
+        return 1
+    print("  all held")
+    sys.stdout.flush()
+    return 0

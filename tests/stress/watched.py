@@ -1,0 +1,47 @@
+"""A proxy that tells how many tasks and sessions it holds: `python -m tests.stress.watched SOCKET
+ARGS...` runs `python -m proxy ARGS...` and answers each connection to the unix socket with a line.
+"""
+
+from __future__ import annotations
+
+import asyncio.tasks
+import contextlib
+import gc
+import json
+import socket
+import sys
+import threading
+from collections import Counter
+from typing import Any
+
+from proxy.cli import main
+
+COUNTED = ("Session", "Downstream", "SharedLane", "Waiter", "Call", "Transport", "TCPTransport")
+
+
+def counts() -> dict[str, int]:
+    """Unfinished tasks, and live objects by type."""
+    tasks: Any = asyncio.tasks
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # changed while it was walked over
+            alive = [task for task in list(tasks._all_tasks) if not task.done()]
+            break
+    gc.collect()
+    seen = Counter(type(each).__name__ for each in gc.get_objects())
+    return {"tasks": len(alive), **{name: seen[name] for name in COUNTED if seen[name]}}
+
+
+def answer(listening: socket.socket) -> None:
+    """For ever."""
+    while True:
+        asking, _ = listening.accept()
+        with asking:
+            asking.sendall(json.dumps(counts()).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(sys.argv[1])
+    made.listen()
+    threading.Thread(target=answer, args=(made,), daemon=True).start()
+    sys.exit(main(sys.argv[2:]))
