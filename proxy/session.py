@@ -27,7 +27,7 @@ from .answers import Answers
 from .calls import Call, Caller, Lane, Settings, read, shared
 from .framing import BODY, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN, RequestFramer
 from .grammar import Rule
-from .state import Catch, ConnectionState, Slot
+from .state import Catch, ConnectionState, Identity, Slot
 from .waiting import Waiter, Where
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
@@ -62,6 +62,10 @@ _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
 _PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
+
+
+def _nothing() -> None:
+    return
 
 
 class Session(Caller):
@@ -178,6 +182,14 @@ class Session(Caller):
         self._stop_waiting()
         self._closing = True
         self.closed = True
+
+    def let_go(self) -> None:
+        """Its client is gone for good: hold neither credentials nor what holds this session."""
+        self.pump = _nothing
+        self.state.identity = Identity(None, None, 0)
+        self._answers = Answers(self.state, self.to_client)  # (what is owed may be edited by us)
+        self._lane = self._read_lane = self._write_lane = None
+        self._requests = RequestFramer()
 
     def _finish_eof(self) -> None:
         if not self._eof or self._closing or self.wait != WAIT_NOTHING or self._call_count > 0:

@@ -347,17 +347,35 @@ class Run:
         return self.replies
 
     def warm(self, raw: Raw) -> None:
-        """Hits until they go by lane, unless Redis refuses them."""
+        """Hits until they go by lane, on a key that the user may touch, if there is one."""
+        if self.in_multi():
+            return
+        keys = ["bwarm", "cwarm"]
         end = time.monotonic() + LANE_S
         while time.monotonic() < end:
             before = lane_commands(self.bench.server, self.bench.look)
-            raw.send(command("RL.HIT", "bwarm", 1_000_000, 3600))
-            found = raw.reply()
+            raw.send(command("RL.HIT", keys[0], 1_000_000, 3600))
+            found = answer(raw)
             if not isinstance(found, list):
-                return
-            if lane_commands(self.bench.server, self.bench.look) > before:
+                del keys[0]
+                if found == OUT or not keys:
+                    return
+            elif lane_commands(self.bench.server, self.bench.look) > before:
                 return
         # (its user was switched off, or its credential is too long to be followed)
+
+    def in_multi(self) -> bool:
+        """Whether a hit might be queued now."""
+        told = [step.words[:1] for step in self.row.steps if step.kind in ("say", "hit")]
+        multi = False
+        for word, reply in zip(told, self.replies, strict=False):
+            if word == ("MULTI",) and reply == "OK":
+                multi = True
+            elif reply == "RESET" or (word == ("DISCARD",) and reply == "OK"):
+                multi = False
+            else:
+                multi = multi and (word != ("EXEC",) or str(reply).startswith("b'NO"))
+        return multi
 
 
 def compare(bench: Bench, row: History, modes: Sequence[bool] = (False, True)) -> None:
