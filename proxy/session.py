@@ -31,6 +31,7 @@ from .state import Catch, ConnectionState, Identity, Slot
 from .waiting import Waiter, Where
 
 MAX_ON_LANE: Final = 64  # calls of one client on a lane at once
+MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
@@ -335,7 +336,9 @@ class Session(Caller):
                 break
             if code == EMPTY:
                 continue
-            call = self._call() if code == COMMAND and requests.command.ours else None
+            ours = code == COMMAND and requests.command.ours
+            short = requests.end - requests.start <= MAX_LANE_CALL
+            call = self._call() if ours and short else None
             if call is None or (call.rule.script is None and not call.reply):
                 requests.rewind(start)
                 return _OTHER
