@@ -512,7 +512,9 @@ Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError([" ".join(without_password(word) for word in message.split(" "))])
+        # (a password with a blank in it is several words)
+        starred = without_password(message) if "@" in message else message
+        raise ConfigError([" ".join(without_password(word) for word in starred.split(" "))])
 
 
 def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
@@ -830,7 +832,9 @@ def _sentinel(
         try:
             found = parse_listen(text if has_port else f"{text}:{DEFAULT_SENTINEL_PORT}")
         except ValueError as wrong:
-            raise ValueError(f"{text}: {wrong}") from None
+            port = text.rpartition(":")[2]  # (or a password, if its host was forgotten)
+            shown, why = (text.replace(port, "***"), str(wrong).replace(port, "***"))
+            raise ValueError(f"{shown}: {why}" if port else f"{text}: {wrong}") from None
         if not text or text.startswith(":") or found.port == 0:
             raise ValueError(f"{text or '(nothing)'}: no host and port")
         addresses.append(found)
@@ -891,10 +895,22 @@ def _command(text: str) -> str:
 
 def without_password(url: str) -> str:
     """`url` fit to be shown: what may be a secret is starred."""
-    before, found, _ = url.partition("sentinel_password=")
-    url = f"{before}{found}***" if found else url
-    head, at, tail = url.rpartition("@")
-    if not at:
-        return url
-    scheme, separator, _ = head.partition("://")
-    return f"{scheme}://***@{tail}" if separator else f"***@{tail}"
+    scheme, found, rest = url.partition("://")
+    if not found:
+        _, at, tail = url.rpartition("@")
+        return f"***@{tail}" if at else url
+    place, mark, query = rest.partition("?")
+    if "@" in query:  # (a password with a question mark in it)
+        return f"{scheme}://***"
+    _, at, tail = place.rpartition("@")
+    if at:
+        place = f"***@{tail}"
+    else:  # (the host was forgotten)
+        authority, slash, path = place.partition("/")
+        host, colon, port = authority.rpartition(":")
+        if colon and not port.isdigit() and "]" not in port:
+            place = f"{host}:***{slash}{path}"
+    name, equals, value = query.partition("=")
+    if equals and not (name == "db" and value.isdigit()):
+        query = f"{name}=***"
+    return f"{scheme}://{place}{mark}{query}"

@@ -242,6 +242,7 @@ class Downstream(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._transport = None
         self._session.abandon()
+        self._session.let_go()
         self._shared.leave(self)
         if self._upstream is not None:
             self._upstream.abort()

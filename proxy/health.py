@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from .config import DEFAULT_LISTEN, parse_listen
+from .config import DEFAULT_LISTEN, parse_listen, without_password
 
 TIMEOUT_S: Final = 2.0
 
@@ -26,7 +26,7 @@ def alive(address: str, header: bool = False) -> str:
     try:
         where = parse_listen(address)
     except ValueError as error:
-        return f"{address}: {error}"
+        return f"{without_password(address)}: {error}"
     family = socket.AF_UNIX if where.path else socket.AF_UNSPEC
     try:
         if family == socket.AF_UNIX:

@@ -38,9 +38,10 @@ from .framing import (
 )
 from .grammar import Rule
 from .patience import NEVER, NOTHING
-from .state import Catch, ConnectionState, Slot
+from .state import Catch, ConnectionState, Identity, Slot
 from .waiting import Waiter, Where
 
+MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
@@ -72,6 +73,10 @@ _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
 _PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
+
+
+def _nothing() -> None:
+    return
 
 
 class Session(Caller):
@@ -214,6 +219,14 @@ class Session(Caller):
         self._stop_waiting()
         self._closing = True
         self.closed = True
+
+    def let_go(self) -> None:
+        """Its client is gone for good: hold neither credentials nor what holds this session."""
+        self.pump = _nothing
+        self.state.identity = Identity(None, None, 0)
+        self._answers = Answers(self.state, self.to_client)  # (what is owed may be edited by us)
+        self._lane = self._read_lane = self._write_lane = None
+        self._requests = RequestFramer()
 
     def _finish_eof(self) -> None:
         if not self._eof or self._closing or self.wait != WAIT_NOTHING or self._call_count > 0:
@@ -370,7 +383,8 @@ class Session(Caller):
             if code == EMPTY:
                 continue
             ours = code == COMMAND and requests.command.ours and requests.command.ban is None
-            call = self._call() if ours else None
+            short = requests.end - requests.start <= MAX_LANE_CALL
+            call = self._call() if ours and short else None
             if call is None or (call.rule.script is None and not call.reply):
                 requests.rewind(start)
                 return _OTHER

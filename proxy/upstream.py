@@ -133,13 +133,15 @@ def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes
     return [b"HELLO", b"3", *auth, b"SETNAME", name]
 
 
-def _refusal(text: str) -> str:
-    """Why the control connection may not work, in a few words."""
+def _refusal(text: str, password: str | None) -> str:
+    """Why the control connection may not work, in a few words, without its password."""
+    if text.startswith("ERR unknown command"):  # which it quotes, with its arguments
+        return "it does not know HELLO (a server before Redis 6, or without that command)"
     if text.startswith("NOAUTH"):
         return "it wants a password, and the URL has none"
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
-    return text
+    return text.replace(password, "***") if password else text
 
 
 class Facts:
@@ -332,7 +334,7 @@ class Control(asyncio.Protocol):
         if isinstance(greeting, hiredis.ReplyError):
             if str(greeting).startswith("ERR max number of clients"):
                 raise OSError("max number of clients reached")
-            why = _refusal(str(greeting))
+            why = _refusal(str(greeting), password)
             self.problem = f"{why}; clients that log in themselves are served all the same"
             return
         facts = greeting if isinstance(greeting, dict) else {}

@@ -380,6 +380,19 @@ def test_at_most_so_many_calls_of_one_client_are_on_the_lane() -> None:
     assert bench.up() == b""
 
 
+def test_a_long_call_takes_the_private_connection() -> None:
+    """So what one client has on the lane is bounded in bytes, too."""
+    bench = probed()
+    size = sn.MAX_LANE_CALL - len(bulks(b"RL.HIT", b"", b"10", b"60")) - 3
+    for longer, on_lane in ((0, True), (1, False)):
+        hit = bulks(b"RL.HIT", b"k" * (size + longer), b"10", b"60")
+        assert len(hit) == sn.MAX_LANE_CALL + longer
+        sent = bench.send(HIT + hit + HIT)
+        assert len(bench.lane.calls) == (3 if on_lane else 0)
+        assert sent.count(b"EVAL\r\n") == (0 if on_lane else 3)
+        bench.settle()
+
+
 def test_the_window_opens_again_when_half_is_answered() -> None:
     bench = probed()
     bench.send(HIT * 100)

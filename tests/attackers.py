@@ -1,0 +1,542 @@
+"""Clients that mean no good, and what they cost everybody else: `python -m tests.attackers`.
+
+Each attack runs in a process of its own against a proxy before a server that wants a password;
+meanwhile well-behaved clients hit and GET/SET, one request at a time. Printed are their p99
+latency beside that without the attack (a median of pairs, one right after the other), the most
+memory that the proxy took beyond what it had, for each of the attack's connections too, what it
+kept, and how many lines it logged.
+
+    python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [-- OPTIONS OF THE PROXY]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import selectors
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests import harness
+from tests.harness import ROOT, Proxy, RedisServer, command
+
+KB: Final = 1 << 10
+MB: Final = 1 << 20
+PASSWORD: Final = "s3"
+LOGIN: Final = command("AUTH", PASSWORD)
+HIT: Final = command("RL.HIT", "attacked", 1_000_000, 3600, "ALGO", "FIXED")
+DESCRIPTORS: Final = 20_000
+
+
+class Attacker:
+    """Sockets to the proxy, and what an attack has done so far."""
+
+    def __init__(self, port: int, scale: float) -> None:
+        self.port = port
+        self.scale = scale
+        self.socks: list[socket.socket] = []
+        self.done = 0
+
+    def many(self, number: int) -> int:
+        """`number`, scaled down for a quick test."""
+        return max(1, int(number * self.scale))
+
+    def connect(self, greeting: bytes = b"") -> socket.socket:
+        """One more connection; what it has sent is answered."""
+        sock = socket.create_connection(("127.0.0.1", self.port), 10)
+        if greeting:
+            sock.sendall(greeting)
+            sock.recv(64)
+        self.socks.append(sock)
+        return sock
+
+    def logged_in(self, count: int) -> list[socket.socket]:
+        """Connections of clients that know the password."""
+        return [self.connect(LOGIN) for _ in range(self.many(count))]
+
+
+def push(sock: socket.socket, data: bytes, most: int, seconds: float) -> int:
+    """Send `data` again and again, as far as it is taken within `seconds`; how many bytes."""
+    sock.settimeout(0.05)
+    sent = 0
+    end = time.monotonic() + seconds
+    view = memoryview(data)
+    at = 0
+    while sent < most and time.monotonic() < end:
+        try:
+            count = sock.send(view[at:])
+        except TimeoutError:
+            break  # nobody takes it
+        except OSError:
+            break  # closed
+        sent += count
+        at = (at + count) % len(data)
+    return sent
+
+
+Attack = Callable[[Attacker], Iterator[None]]
+# An attack is a generator: what is before its first yield brings it about, and each further step
+# goes on with it, for as long as it is asked to.
+
+
+def one_byte_a_second(all_: Attacker) -> Iterator[None]:
+    """1,000 connections that send one byte a second each."""
+    words = LOGIN + command("SET", "slow", "x" * 200) * 10
+    socks = [all_.connect() for _ in range(all_.many(1000))]
+    at = 0
+    while True:
+        began = time.monotonic()
+        for number, sock in enumerate(socks):
+            sock.send(words[at : at + 1])
+            if number % 50 == 0:
+                yield
+        at = (at + 1) % len(words)
+        while time.monotonic() < began + 1:
+            time.sleep(0.01)
+            yield
+
+
+def never_reading(all_: Attacker) -> Iterator[None]:
+    """100 connections that ask for 200 values of 1 MB each and read nothing."""
+    first = all_.connect(LOGIN)
+    first.sendall(command("SET", "mb", b"x" * MB))
+    first.recv(64)
+    for sock in all_.logged_in(100):
+        push(sock, command("GET", "mb") * 20, 1000, 0.2)
+    while True:
+        yield
+        time.sleep(0.01)
+
+
+def never_reading_hits(all_: Attacker) -> Iterator[None]:
+    """20 connections that send hits without end and read nothing."""
+    socks = all_.logged_in(20)
+    while True:
+        for sock in socks:
+            push(sock, HIT * 1000, 256 * KB, 0.05)
+            yield
+
+
+def stalled_subscribers(all_: Attacker) -> Iterator[None]:
+    """100 subscribers that stall while a publisher goes on."""
+    for sock in all_.logged_in(100):
+        sock.sendall(command("SUBSCRIBE", "news"))
+    publisher = all_.connect(LOGIN)
+    publisher.settimeout(10)
+    while True:
+        publisher.sendall(command("PUBLISH", "news", "x" * 16 * KB))
+        publisher.recv(64)
+        all_.done += 1
+        yield
+        time.sleep(0.002)
+
+
+def promised(all_: Attacker) -> Iterator[None]:
+    """1,000 connections with headers that promise gigabytes, or nonsense."""
+    headers = [
+        b"*2147483647\r\n",
+        b"*2147483647\r\n$3\r\nSET\r\n",
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n",
+        b"*3\r\n$6\r\nRL.HIT\r\n$536870912\r\n",
+        b"*4\r\n$6\r\nRL.HIT\r\n$1\r\nk\r\n$65536\r\n",
+        b"*1048576\r\n$4\r\nAUTH\r\n",
+        b"*2\r\n$4\r\nAUTH\r\n$536870912\r\nx",
+        b"*2\r\n*2\r\n*2\r\n",
+        b"*-2147483648\r\n" * 50,
+        b"*1\r\n$-1\r\n",
+        b"$536870912\r\n",
+        b"*0\r\n" * 1000,
+    ]
+    made = 0
+    while True:
+        for header in headers:
+            if made < all_.many(1000):
+                sock = all_.connect(LOGIN if made & 1 else b"")
+                sock.sendall(header)
+                made += 1
+        yield
+        if made >= all_.many(1000):
+            time.sleep(0.01)
+
+
+def endless_line(all_: Attacker) -> Iterator[None]:
+    """A line of 1 GB, in pieces; again from its beginning when it is cut off."""
+    piece = b"x" * 256 * KB
+    while True:
+        sock = all_.connect(LOGIN)
+        while (sent := push(sock, piece, MB, 1)) == MB:
+            all_.done += sent
+            yield
+        all_.done += sent
+        sock.close()
+        all_.socks.remove(sock)
+        yield
+
+
+def endless_value(all_: Attacker) -> Iterator[None]:
+    """A value of 512 MB, and one more, in pieces."""
+    sock = all_.connect(LOGIN)
+    while True:
+        sock.settimeout(10)
+        sock.sendall(b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$%d\r\n" % (512 * MB))
+        left = 512 * MB
+        while left:
+            sent = push(sock, b"x" * 256 * KB, min(left, MB), 10)
+            left -= sent
+            all_.done += sent
+            yield
+        sock.sendall(b"\r\n")
+
+
+def a_million_hits(all_: Attacker) -> Iterator[None]:
+    """One client's pipeline of a million hits, which it does read."""
+    sock = all_.connect(LOGIN)
+    sock.setblocking(False)
+    data = HIT * 2000
+    at = 0
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            at = (at + sock.send(memoryview(data)[at:])) % len(data)
+        with contextlib.suppress(BlockingIOError):
+            all_.done += len(sock.recv(MB)) // 40
+        yield
+
+
+def comes_and_goes(all_: Attacker) -> Iterator[None]:
+    """Connections opened and dropped, by turns with FIN and RST, in the middle of things."""
+    while True:
+        said = [b"", LOGIN[:9], LOGIN, LOGIN + HIT * 20, LOGIN + command("BLPOP", "none", 0) + HIT]
+        for number, words in enumerate(said):
+            sock = socket.create_connection(("127.0.0.1", all_.port), 10)
+            if words:
+                sock.sendall(words)
+            if number & 1:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+            all_.done += 1
+        yield
+
+
+def unauthenticated(all_: Attacker) -> Iterator[None]:
+    """1,000 clients without a password who fill what they may."""
+    fill = [
+        b"x" * 65_000,  # a line without an end
+        b"*4\r\n$6\r\nRL.HIT\r\n$65000\r\n" + b"x" * 64_900,
+        b"*2\r\n$4\r\nAUTH\r\n$16384\r\n" + b"x" * 16_000,
+        command("RL.HIT", "x" * 60_000, 1, 1) * 8,
+        command("RL.HIT", "wrong") * 20_000,
+        command("AUTH", "x" * 500) * 1000,
+        command("PING") * 20_000,
+    ]
+    made = 0
+    while True:
+        for data in fill:
+            if made < all_.many(1000):
+                push(all_.connect(), data, len(data), 0.1)
+                made += 1
+            yield
+        if made >= all_.many(1000):
+            time.sleep(0.01)
+
+
+def wrong_passwords(all_: Attacker) -> Iterator[None]:
+    """50 clients that guess without a pause."""
+    socks = [all_.connect() for _ in range(all_.many(50))]
+    while True:
+        for number, sock in enumerate(socks):
+            sock.sendall(command("AUTH", "default", f"guess {all_.done} {number}"))
+        for sock in socks:
+            sock.recv(256)
+            all_.done += 1
+        yield
+
+
+def half_closed(all_: Attacker) -> Iterator[None]:
+    """1,000 clients that block, or subscribe, and send no more."""
+    made = 0
+    while True:
+        if made < all_.many(1000):
+            sock = all_.connect(LOGIN)
+            words = (command("SUBSCRIBE", "x"), command("GET", "mb"), HIT * 50, HIT[:-4])[made % 4]
+            sock.sendall(words)
+            sock.shutdown(socket.SHUT_WR)
+            made += 1
+            if made % 20 == 0:
+                yield
+        else:
+            yield
+            time.sleep(0.01)
+
+
+def behind_a_block(all_: Attacker) -> Iterator[None]:
+    """20 clients that block in Redis, with hits behind that without end."""
+    hits = (HIT + command("RL.HIT", "wrong")) * 500
+    for sock in all_.logged_in(20):
+        sock.sendall(command("BLPOP", "none", 0))
+        push(sock, hits, 16 * MB, 0.5)
+        yield
+    while True:
+        yield
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An attack and the most that a connection of its may cost the proxy, in bytes.
+
+    A connection's state alone takes 8 kB; see `bound`.
+    """
+
+    attack: Attack
+    bound: int
+    least: int = 8 * MB  # for all of it: buffers that come and go, the allocator's rest
+
+    @property
+    def name(self) -> str:
+        return self.attack.__name__
+
+
+STATE: Final = 16 * KB  # a session, its sockets, transports and the open command
+READ: Final = 256 * KB  # one read of uvloop's
+HELD: Final = 256 * KB + READ  # session.MAX_HELD, and the read that passed it
+WRITTEN: Final = 64 * KB + HELD + 256 * KB  # the high-water mark, what is in hand, MAX_EXPANDED
+UNREAD: Final = 64 * KB + READ  # the high-water mark, and the read that passed it
+SLOTS: Final = 65536 * 320  # answers.MAX_SLOTS, each with a reply of its own
+WHOLE: Final = STATE + HELD + WRITTEN + UNREAD
+
+ROWS: Final = [
+    Row(one_byte_a_second, STATE),
+    Row(never_reading, STATE + UNREAD),
+    Row(never_reading_hits, WHOLE + SLOTS),
+    Row(stalled_subscribers, STATE + UNREAD),
+    Row(promised, STATE),
+    Row(endless_line, WHOLE),
+    Row(endless_value, WHOLE),
+    Row(a_million_hits, WHOLE),
+    Row(comes_and_goes, 0, 24 * MB),
+    Row(unauthenticated, STATE + 128 * KB),
+    Row(wrong_passwords, STATE),
+    Row(half_closed, STATE),
+    Row(behind_a_block, WHOLE + SLOTS),
+]
+
+
+# -- the attack itself ----------------------------------------------------------------------------
+
+
+def attack(name: str, port: int, scale: float) -> None:
+    """Run until stdin ends; says `ready` when it is under way, and at its end what it did."""
+    limit_files()
+    (row,) = (row for row in ROWS if row.name == name)
+    all_ = Attacker(port, scale)
+    steps = row.attack(all_)
+    watch = selectors.DefaultSelector()
+    watch.register(sys.stdin, selectors.EVENT_READ)
+    began = time.monotonic()
+    told = False
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while not watch.select(0):
+            next(steps)
+            if not told and time.monotonic() > began + 0.3:
+                told = True
+                print("ready", len(all_.socks), flush=True)
+    print("done", len(all_.socks), all_.done, flush=True)
+    os._exit(0)  # (closing a thousand sockets one by one is the kernel's work)
+
+
+def limit_files() -> None:
+    """As many files as may be."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+@contextlib.contextmanager
+def attacking(name: str, port: int, scale: float) -> Iterator[list[str]]:
+    """While the attack is under way; what it told when it is over."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.attackers", "--attack", name, str(port), str(scale)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    told: list[str] = []
+    try:
+        assert process.stdout.readline().startswith("ready"), name
+        yield told
+        assert process.poll() is None, f"{name} ended early"
+        process.stdin.close()
+        told += process.stdout.readline().split()
+        process.wait(20)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+# -- everybody else -------------------------------------------------------------------------------
+
+
+class Others:
+    """Well-behaved clients: each waits for its reply; all are known to Redis."""
+
+    def __init__(self, proxy: Proxy, count: int = 4) -> None:
+        self.socks = []
+        for number in range(count):
+            raw = proxy.raw()
+            assert raw.ask("AUTH", PASSWORD) == "OK"
+            self.socks.append(raw)
+            assert raw.ask("SET", f"own:{number}", "v") == "OK"
+        self.served = 0
+
+    def close(self) -> None:
+        for raw in self.socks:
+            raw.close()
+
+    def serve(self, seconds: float) -> float:
+        """Requests for so long; their p99 in milliseconds. Fails if one is not answered."""
+        took = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for number, raw in enumerate(self.socks):
+                for words in (
+                    ("RL.HIT", f"good:{number}", 1_000_000, 60),
+                    ("SET", f"own:{number}", "value"),
+                    ("GET", f"own:{number}"),
+                ):
+                    began = time.monotonic()
+                    reply = raw.ask(*words)
+                    took.append(time.monotonic() - began)
+                    assert not isinstance(reply, Exception), (words, reply)
+            time.sleep(0.001)
+        self.served += len(took)
+        return 1000 * statistics.quantiles(took, n=100)[98]
+
+
+@dataclass
+class Found:
+    """What an attack has cost."""
+
+    name: str
+    connections: int = 0
+    ratios: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    alone_ms: list[float] = field(default_factory=list)
+    served: int = 0
+    most: int = 0  # bytes of memory beyond what the proxy had
+    kept: int = 0  # likewise, when the attack was over
+    lines: list[str] = field(default_factory=list)
+
+
+def peak(proxy: Proxy) -> int:
+    """The most memory the proxy had since forget_peak()."""
+    text = Path(f"/proc/{proxy.pid}/status").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
+    return 1024 * int(line.split()[1])
+
+
+def forget_peak(proxy: Proxy) -> None:
+    Path(f"/proc/{proxy.pid}/clear_refs").write_text("5")
+
+
+@contextlib.contextmanager
+def parts(engine: str, *args: str) -> Iterator[tuple[RedisServer, Proxy]]:
+    """A server with a password, and a proxy before it."""
+    limit_files()
+    options = ("--requirepass", PASSWORD, "--maxclients", "15000")
+    with harness.server(engine, *options) as server:
+        url = f"redis://:{PASSWORD}@127.0.0.1:{server.port}"
+        with harness.proxy(url, *args) as proxy:
+            yield server, proxy
+
+
+def endure(proxy: Proxy, row: Row, rounds: int, seconds: float, scale: float) -> Found:
+    """The attack `rounds` times, each beside as long without."""
+    found = Found(row.name)
+    others = Others(proxy)
+    others.serve(min(seconds, 0.3))
+    before = proxy.memory()
+    logged = len(proxy.read_log().splitlines())
+    forget_peak(proxy)
+    for _ in range(rounds):
+        alone = others.serve(seconds)
+        with attacking(row.name, proxy.port, scale) as told:
+            beside = others.serve(seconds)
+        found.connections = int(told[1])
+        found.alone_ms.append(alone)
+        found.p99_ms.append(beside)
+        found.ratios.append(beside / alone)
+    found.most = max(0, peak(proxy) - before)
+    harness.wait_until(lambda: clients_of(proxy) <= len(others.socks) + 4, "they are all gone")
+    others.serve(min(seconds, 0.3))
+    found.kept = max(0, proxy.memory() - before)
+    found.served = others.served
+    found.lines = proxy.read_log().splitlines()[logged:]
+    others.close()
+    return found
+
+
+def clients_of(proxy: Proxy) -> int:
+    """How many TCP connections come to the proxy's port, as far as it still has their sockets."""
+    port = f":{proxy.port:04X}"
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(1 for row in rows if row.split()[1].endswith(port) and row.split()[3] == "01")
+
+
+HEAD: Final = (
+    f"{'attack':20} {'conns':>6} {'p99 alone':>10} {'beside':>8} {'ratio':>6} {'MB most':>8} "
+    f"{'kB each':>8} {'bound':>8} {'MB kept':>8} {'log':>4}"
+)
+
+
+def line(row: Row, found: Found) -> str:
+    """For a person: medians."""
+    each = found.most / max(1, found.connections)
+    return (
+        f"{found.name:20} {found.connections:6} {statistics.median(found.alone_ms):8.2f}ms "
+        f"{statistics.median(found.p99_ms):6.2f}ms {statistics.median(found.ratios):6.2f} "
+        f"{found.most / MB:8.1f} {each / KB:8.1f} {row.bound / KB:8.0f} {found.kept / MB:8.1f} "
+        f"{len(found.lines):4}"
+    )
+
+
+def main() -> None:
+    """See the head of this module."""
+    asked = argparse.ArgumentParser(prog="python -m tests.attackers", description=__doc__)
+    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--seconds", type=float, default=2.0, help="of each half of a round")
+    asked.add_argument("--scale", type=float, default=1.0, help="of the number of connections")
+    asked.add_argument("--only", action="append", choices=[row.name for row in ROWS])
+    asked.add_argument("--engine", default=sorted(harness.engines())[-1])
+    asked.add_argument("--attack", nargs=3, metavar=("NAME", "PORT", "SCALE"), help="(by itself)")
+    asked.add_argument("proxy", nargs="*", help="options of the proxy")
+    args = asked.parse_args()
+    if args.attack:
+        attack(args.attack[0], int(args.attack[1]), float(args.attack[2]))
+        return
+    print(f"{args.engine}, {args.rounds} rounds of {args.seconds:g} s, {os.cpu_count()} CPUs")
+    print(HEAD, flush=True)
+    for row in ROWS:
+        if not args.only or row.name in args.only:
+            with parts(args.engine, *args.proxy) as (_, proxy):
+                found = endure(proxy, row, args.rounds, args.seconds, args.scale)
+            print(line(row, found), flush=True)
+            for each in found.lines[:3]:
+                print(f"    {each}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""No password is printed, whatever goes wrong, and none is kept for clients that are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy import config, scripts
+from proxy.calls import Call, Settings
+from proxy.grammar import Grammar, Rule
+from proxy.lane import LanePool, SharedLane
+from proxy.session import Session
+from proxy.state import S_AUTH, ConnectionState, Identity, Slot
+from tests import harness
+from tests.harness import ROOT, Raw, RedisServer, command, free_port, wait_until
+from tests.integration.started import by_lane_of, ended, started
+
+SECRET = "hunter2"  # in every password here
+MINE = f"{SECRET}-of-the-proxy"
+THEIRS = f"{SECRET}-of-the-client"
+DEBUG = {"PYTHONASYNCIODEBUG": "1", "PYTHONWARNINGS": "default", "PYTHONDEVMODE": "1"}
+USER = ("ACL", "SETUSER", "bob", "on", f">{THEIRS}", "~*", "+@all")
+
+
+def log_in(port: int) -> None:
+    """Every way in which a client may tell a password, right and wrong."""
+    words: list[tuple[bytes | str | int, ...]] = []
+    for password in (THEIRS, f"{THEIRS}-wrong"):
+        words += [("AUTH", "bob", password), ("AUTH", password), ("RL.HIT", "k", 9, 60)]
+        words += [("HELLO", 3, "AUTH", "bob", password), ("RL.HIT", "k", 9, 60)]
+        words += [("HELLO", 3, "AUTH", "bob", password, "SETNAME", "a b"), ("RL.HIT", "k", 9, 60)]
+        words += [("MULTI",), ("AUTH", "bob", password), ("EXEC",), ("RESET",)]
+        words += [("RL.HIT", password, password), ("CONFIG", "SET", "no", password)]
+    with contextlib.suppress(OSError), Raw(port) as raw:
+        raw.sock.settimeout(1)
+        for each in words:
+            raw.send(command(*each))
+        raw.send(f'auth bob "{THEIRS}\r\n'.encode())  # which is no line that Redis can read
+        raw.quiet(0.05, first_s=0.3)
+    with contextlib.suppress(OSError), Raw(port) as raw:
+        raw.send(b"*2\r\n$4\r\nAUTH\r\n$99\r\n" + THEIRS.encode())
+        raw.finish()
+        raw.quiet(0.05)
+
+
+def run(url: str, said: str, *args: str, by_environment: bool = False) -> str:
+    """Everything that a proxy before `url` prints while clients log in; it says `said`."""
+    env = dict(DEBUG)
+    if by_environment:
+        env["RLPROXY_UPSTREAM"] = url
+    else:
+        args += ("--upstream", url)
+    with started("--listen", "127.0.0.1:0", *args, env=env) as made:
+        port = made.port()
+        log_in(port)
+        made.logged(said)
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        return made.output() + made.log()
+
+
+@pytest.fixture
+def server(own_server: RedisServer) -> RedisServer:
+    with own_server.raw() as raw:
+        assert raw.ask(*USER) == "OK"
+        assert raw.ask("ACL", "SETUSER", "proxy", "on", f">{MINE}", "~*", "+@all") == "OK"
+    return own_server
+
+
+def test_when_all_is_well(server: RedisServer) -> None:
+    for by_environment in (False, True):
+        url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
+        told = run(url, "in front of .* at 127", by_environment=by_environment)
+        assert SECRET not in told
+
+
+def test_a_wrong_password_or_user(server: RedisServer) -> None:
+    for credentials in (f"proxy:{MINE}-wrong", f"nobody:{MINE}", f":{MINE}"):
+        url = f"redis://{credentials}@127.0.0.1:{server.port}"
+        assert SECRET not in run(url, "it refuses the user or password|in front of")
+
+
+def test_a_database_that_is_not_there(server: RedisServer) -> None:
+    assert SECRET not in run(f"redis://proxy:{MINE}@127.0.0.1:{server.port}/99", "database 99")
+
+
+def test_nobody_is_there() -> None:
+    told = run(f"redis://proxy:{MINE}@127.0.0.1:{free_port()}", "connection refused")
+    assert SECRET not in told
+
+
+def test_a_server_without_hello(one_engine: str) -> None:
+    """Its error for an unknown command quotes the arguments."""
+    with harness.server(one_engine, "--rename-command", "HELLO", "OTHER") as server:
+        told = run(f"redis://proxy:{MINE}@127.0.0.1:{server.port}", "it does not know HELLO")
+    assert SECRET not in told
+
+
+@contextlib.contextmanager
+def echo(prefix: bytes = b"") -> Iterator[int]:
+    """A port that says what it is told, behind `prefix`."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            while data := client.recv(65536):
+                client.sendall(prefix + data)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+@pytest.mark.parametrize("prefix", [b"", b"-ERR you said ", b"HTTP/1.0 400 "])
+def test_no_redis_at_all(prefix: bytes) -> None:
+    with echo(prefix) as port:
+        assert SECRET not in run(f"redis://proxy:{MINE}@127.0.0.1:{port}", "in front of")
+
+
+WRONG = [
+    f"redis://:{SECRET}",
+    f"redis://bob:{SECRET}/0",
+    f"redis://h:6379?password={SECRET}",
+    f"redis://h:6379/0?db={SECRET}",
+    f"redis+sentinel://:{SECRET}/m",
+    f"redis+sentinel://bob:{SECRET}/m/0",
+    f"http://bob:{SECRET}@h",
+]
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_a_wrong_url(url: str, tmp_path: Path) -> None:
+    def mistakes(*argv: str, **environ: str) -> str:
+        with pytest.raises(config.ConfigError) as caught:
+            config.load(config.parser().parse_args(argv), environ)
+        return str(caught.value)
+
+    file = tmp_path / "rlproxy.toml"
+    file.write_text(f'upstream = "{url}"\n')
+    broken = tmp_path / "broken.toml"
+    broken.write_text(f'upstream = "{url}"" \n')
+    told = [
+        mistakes("--upstream", url),
+        mistakes("--upstrem", url),
+        mistakes("--upstrem", f"redis://bob:{SECRET} more {SECRET}@h"),
+        mistakes("--workers", url),
+        mistakes("--config", str(file)),
+        mistakes("--config", str(broken)),
+    ]
+    told.append(mistakes(RLPROXY_UPSTREAM=url))
+    assert all(told)
+    assert SECRET not in "\n".join(told)
+
+
+def test_a_user_sees_no_more_than_that() -> None:
+    code, output, log = ended("--upstream", WRONG[0])
+    assert (code, output) == (2, "")
+    assert log.startswith("rlproxy: --upstream redis://:***")
+    shown = subprocess.run(
+        [sys.executable, "-m", "proxy", "--help"],
+        env={**os.environ, "RLPROXY_UPSTREAM": f"redis://:{SECRET}@h"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0
+    assert SECRET not in shown.stdout + shown.stderr
+    health = subprocess.run(
+        [sys.executable, "-m", "proxy.health", f"redis://:{SECRET}@h"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert SECRET not in health.stdout + health.stderr
+
+
+# What breaks, in a process of its own (its modules interpreted): each has a password in hand.
+BREAKS = [
+    "proxy.session.Session.receive",
+    "proxy.state.ConnectionState.sent",
+    "proxy.state.ConnectionState.answered",
+    "proxy.answers.Answers.answer",
+    "proxy.session.Session.lane_answered",
+    "proxy.lane.SharedLane.connect",
+    "proxy.lane.SharedLane._greeted",
+    "proxy.lane.LanePool._lane",
+    "proxy.downstream.Downstream._connect",
+    "proxy.upstream.Control._load",
+]
+CRASH = """
+import importlib, sys
+module, _, rest = sys.argv.pop(1).rpartition(".")
+module, _, kind = module.rpartition(".")
+def broken(*args, **named):
+    raise RuntimeError("broken on purpose")
+setattr(getattr(importlib.import_module(module), kind), rest, broken)
+from proxy.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_what_breaks_tells_nothing(server: RedisServer, what: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    port = free_port()
+    url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-c", CRASH, what]
+            + ["--listen", f"127.0.0.1:{port}", "--upstream", url, "--drain-timeout", "0.1"],
+            env={**os.environ, **DEBUG, "RLPROXY_INTERPRETED": "1"},
+            cwd=ROOT,
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        wait_until(lambda: "try " in log.read_text(), "it serves")
+        for _ in range(3):
+            with contextlib.suppress(OSError), Raw(port) as raw:
+                raw.sock.settimeout(0.1)
+                raw.send(command("AUTH", "bob", THEIRS))
+                raw.quiet(0.1)
+                for _ in range(3):
+                    raw.send(command("RL.HIT", "k", 9, 60))
+                    raw.quiet(0.02)
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    told = log.read_text()
+    assert "broken on purpose" in told
+    assert SECRET not in told
+
+
+def test_nothing_shows_a_password_by_itself() -> None:
+    """(A message that says %r, a debugger's line, an assertion.)"""
+    url = f"redis+sentinel://bob:{SECRET}@h/m?sentinel_password={SECRET}"
+    args = config.parser().parse_args(["--upstream", url])
+    made = config.load(args, {})
+    identity = Identity(b"bob", SECRET.encode(), 0)
+    slot = Slot(S_AUTH)
+    slot.identity = identity
+    state = ConnectionState(0)
+    state.identity = identity
+    session = Session(Settings(Grammar(scripts.load()), lambda _: None, "h"))
+    session.state.identity = identity
+    for each in (
+        *(made, made.upstream, made.upstream.sentinels, identity, slot, state, session),
+        *(Call(session, Rule(), b""), config.Address("h", 1)),
+    ):
+        for text in (repr(each), str(each), f"{each}", "%s %r" % (each, each)):  # noqa: UP031
+            assert SECRET not in text
+    for kind in (SharedLane, LanePool):  # (which have no text of their own)
+        assert kind.__repr__ is object.__repr__
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+KEPT = """
+import gc, signal, sys
+def tell(*_):
+    found = [each for each in gc.get_objects() if type(each).__name__ in ("Identity", "Session")]
+    held = sum(1 for each in found if getattr(each, "password", None))
+    sessions = sum(1 for each in found if type(each).__name__ == "Session")
+    print(f"{held} passwords, {sessions} sessions", file=sys.stderr, flush=True)
+signal.signal(signal.SIGUSR2, tell)
+gc.set_threshold = lambda *_: gc.disable()  # reference counts have to do
+from proxy.cli import main
+sys.exit(main())
+"""
+
+
+def test_clients_that_are_gone_leave_nothing(server: RedisServer, tmp_path: Path) -> None:
+    """Neither their passwords (but for the lane's, which it keeps for its next connection) nor
+    anything else that only a garbage collection would find.
+    """
+    log = tmp_path / "log"
+    port = free_port()
+    url = f"redis://127.0.0.1:{server.port}"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", KEPT, "--listen", f"127.0.0.1:{port}", "--upstream", url],
+            cwd=ROOT,
+            stderr=file,
+        )
+
+    def kept() -> tuple[int, int]:
+        before = log.read_text().count("passwords,")
+        process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: log.read_text().count("passwords,") > before, "it tells", 5)
+        found = re.findall(r"(\d+) passwords, (\d+) sessions", log.read_text())[-1]
+        return int(found[0]), int(found[1])
+
+    try:
+        wait_until(lambda: "try " in log.read_text(), "it serves")
+        with server.raw() as admin, contextlib.ExitStack() as stack:
+            raws = [stack.enter_context(Raw(port)) for _ in range(8)]
+            for raw in raws:
+                assert raw.ask("AUTH", "bob", THEIRS) == "OK"
+                by_lane_of(server, raw, "k", admin)
+            raws[0].ask("AUTH", "bob", "wrong")
+            assert kept() == (8, 8)  # (the lane shares one of theirs)
+            raws[0].ask("RESET")
+            assert kept()[1] == 8
+            raws[1].send(command("BLPOP", "none", 0) + command("RL.HIT", "k", 9, 60) * 5)
+            raws[2].send(
+                command("RL.HIT", "k", 1, 60) * 3 + command("RL.HIT", "k", 1, 60, "WAIT", 9)
+            )
+            raws[3].send(command("AUTH", "bob", "x")[:-3])
+            raws[4].send(command("SUBSCRIBE", "a"))
+        wait_until(lambda: kept() == (1, 0), "only the lane is left")
+    finally:
+        process.terminate()
+        process.wait(20)
