@@ -10,6 +10,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.harness import ROOT, ReplyError
 
@@ -89,6 +90,15 @@ def shown(reply: object) -> list[str]:
                 head = " " * len(head)
         return found
     return [str(reply)]
+
+
+def rate_limit() -> Any:
+    """The function of http.md: a reply, policies and the time -> the status and header fields."""
+    page = ROOT / "docs" / "http.md"
+    (block,) = [block for block in blocks(page) if block.language == "python"]
+    found: dict[str, Any] = {}
+    exec(block.text, found)
+    return found["rate_limit"]
 
 
 def rows(text: str, head: str) -> list[list[str]]:

@@ -94,14 +94,6 @@ def test_there_are_sessions() -> None:
 # -- over HTTP -------------------------------------------------------------------------------------
 
 
-def functions() -> dict[str, Any]:
-    """What the Python block of http.md defines."""
-    (block,) = [block for block in documents.blocks(HTTP) if block.language == "python"]
-    found: dict[str, Any] = {}
-    exec(block.text, found)
-    return found
-
-
 def answers() -> list[tuple[dict[str, Any], str]]:
     """The examples of http.md: what goes into the function, and the answer shown."""
     text = HTTP.read_text()
@@ -112,7 +104,7 @@ def answers() -> list[tuple[dict[str, Any], str]]:
 
 @pytest.mark.parametrize(("given", "shown"), answers())
 def test_each_answer_is_what_the_function_makes(given: dict[str, Any], shown: str) -> None:
-    status, fields = functions()["rate_limit"](given["reply"], given["policies"], given["now"])
+    status, fields = documents.rate_limit()(given["reply"], given["policies"], given["now"])
     head, _, body = shown.partition("\n\n")
     first, *lines = head.splitlines()
     assert first == f"HTTP/1.1 {status or 200} {phrase(status or 200)}"
@@ -149,7 +141,7 @@ def test_the_fields_of_real_replies_are_valid(
         for _ in range(times):
             reply = raw.ask(*command.split())
     assert isinstance(reply, list)
-    status, fields = functions()["rate_limit"](reply, {"a": (quota, window)}, 1_784_000_000.5)
+    status, fields = documents.rate_limit()(reply, {"a": (quota, window)}, 1_784_000_000.5)
     policy = re.fullmatch(r'"a";q=(\d+);w=([1-9]\d*)', fields["RateLimit-Policy"])
     limit = re.fullmatch(r'"a";r=(\d+)(?:;t=([1-9]\d*))?', fields["RateLimit"])
     assert policy is not None

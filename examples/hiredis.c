@@ -1,0 +1,45 @@
+/* At most 5 hits in any 60 seconds, with hiredis: cc hiredis.c -lhiredis && ./a.out [KEY] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <hiredis/hiredis.h>
+
+static redisContext *client;
+
+static redisReply *ask(const char *key) {
+    static char host[256] = "127.0.0.1";
+    static int port = 6380;
+    struct timeval half = {0, 500000};
+    if (client == NULL) {
+        if (getenv("REDIS_URL"))
+            sscanf(getenv("REDIS_URL"), "redis://%255[^:/]:%d", host, &port);
+        client = redisConnectWithTimeout(host, port, half);
+        if (client == NULL || client->err) return NULL;
+        redisSetTimeout(client, half);
+    }
+    return redisCommand(client, "RL.HIT %s 5 60", key);
+}
+
+/* Whether one more is admitted. */
+static int hit(const char *key) {
+    redisReply *reply = ask(key);
+    if (reply == NULL || reply->type != REDIS_REPLY_ARRAY) {
+        /* Fail open: a limiter that is away must not take the service with it. For logins and the
+           like, where an uncounted try is worse than none: return 0. */
+        fprintf(stderr, "RL.HIT: %s\n", reply ? reply->str : client ? client->errstr : "no memory");
+        printf("admitted, not counted\n");
+        if (reply) freeReplyObject(reply);
+        else if (client) redisFree(client), client = NULL;
+        return 1;
+    }
+    int limited = (int)reply->element[0]->integer;
+    if (limited) printf("refused, again in %lld s\n", reply->element[3]->integer);
+    else printf("admitted, %lld left\n", reply->element[2]->integer);
+    freeReplyObject(reply);
+    return !limited;
+}
+
+int main(int argc, char **argv) {
+    for (int turn = 0; turn < 6; turn++) hit(argc > 1 ? argv[1] : "example:c");
+    if (client) redisFree(client);
+    return 0;
+}
