@@ -34,6 +34,9 @@ SESSIONS = [
 ]
 
 
+PROGRAMS = [program for page in documents.PAGES for program in documents.programs(page)]
+
+
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
     """One server for what is read from a server."""
@@ -89,6 +92,59 @@ def test_each_command_in_the_text_is_a_right_one(module_proxy: Proxy) -> None:
 
 def test_there_are_sessions() -> None:
     assert len(SESSIONS) > 20
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def front(server: RedisServer) -> Iterator[Proxy]:
+    """One proxy for the programs."""
+    with harness.proxy(server) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=[str(each) for each, _ in PROGRAMS])
+def test_each_program_prints_what_is_shown(
+    program: Block, shown: str, server: RedisServer, front: Proxy
+) -> None:
+    if missing := documents.missing(program):
+        pytest.skip(f"not on this machine: {' '.join(missing)}")
+    for attempt in range(1, ATTEMPTS + 1):  # some of them sleep
+        with server.raw() as raw:
+            raw.ask("FLUSHALL")
+        found = documents.printed(program, server.port, front.port)
+        if found == shown or attempt == ATTEMPTS:
+            assert found == shown
+            return
+
+
+OLD = [program for program, _ in PROGRAMS if re.search("from limits|rate-limiter-f", program.text)]
+
+
+@pytest.mark.parametrize("program", OLD, ids=str)
+def test_the_old_libraries_work_through_the_proxy(
+    program: Block, server: RedisServer, front: Proxy
+) -> None:
+    if missing := documents.missing(program):
+        pytest.skip(f"not on this machine: {' '.join(missing)}")
+    wanted = dict((str(each), shown) for each, shown in PROGRAMS)[str(program)]
+    for attempt in range(1, ATTEMPTS + 1):
+        with server.raw() as raw:
+            raw.ask("FLUSHALL")
+        found = documents.printed(program, front.port, front.port)
+        if found == wanted or attempt == ATTEMPTS:
+            assert found == wanted
+            return
+
+
+def test_every_program_is_run() -> None:
+    """But for the function of http.md, which has tests of its own, below."""
+    run = {str(program) for program, _ in PROGRAMS}
+    for page in documents.PAGES:
+        for block in documents.blocks(page):
+            if block.language in documents.RUN and page != HTTP:
+                assert str(block) in run, f"{block}: show what it prints in a text block below"
 
 
 # -- over HTTP -------------------------------------------------------------------------------------
