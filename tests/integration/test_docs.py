@@ -128,7 +128,7 @@ def test_the_old_libraries_work_through_the_proxy(
 ) -> None:
     if missing := documents.missing(program):
         pytest.skip(f"not on this machine: {' '.join(missing)}")
-    wanted = dict((str(each), shown) for each, shown in PROGRAMS)[str(program)]
+    wanted = {str(each): shown for each, shown in PROGRAMS}[str(program)]
     for attempt in range(1, ATTEMPTS + 1):
         with server.raw() as raw:
             raw.ask("FLUSHALL")
