@@ -89,6 +89,10 @@ def _fails(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, timeout=20).returncode != 0
 
 
+# How redis-cli shows replies to a person.
+_IN_A_TERMINAL = 'redis-cli() { command redis-cli --no-raw "$@"; }'
+
+
 def printed(program: Block, server: int, proxy: int) -> str:
     """What a program prints, on either stream, with these ports in place of 6379 and 6380."""
     text = re.sub(r"\b6379\b", str(server), program.text)
@@ -97,7 +101,7 @@ def printed(program: Block, server: int, proxy: int) -> str:
         {
             "python": [sys.executable, "-c", text],
             "js": ["node", "-e", text],
-            "sh": ["sh", "-ec", text],
+            "sh": ["bash", "-ec", f"{_IN_A_TERMINAL}\n{text}"],
         }[program.language],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
