@@ -5,17 +5,27 @@
 
 static redisContext *client;
 
-static redisReply *ask(const char *key) {
-    static char host[256] = "127.0.0.1";
-    static int port = 6380;
+static redisContext *opened(void) {
+    char host[256] = "127.0.0.1", user[256] = "default", password[256] = "";
+    int port = 6380;
+    const char *url = getenv("REDIS_URL");
+    if (url && sscanf(url, "redis://%255[^:@]:%255[^@]@%255[^:]:%d", user, password, host, &port) < 4
+        && sscanf(url, "redis://:%255[^@]@%255[^:]:%d", password, host, &port) < 3)
+        sscanf(url, "redis://%255[^:]:%d", host, &port), password[0] = 0;
     struct timeval half = {0, 500000};
-    if (client == NULL) {
-        if (getenv("REDIS_URL"))
-            sscanf(getenv("REDIS_URL"), "redis://%255[^:/]:%d", host, &port);
-        client = redisConnectWithTimeout(host, port, half);
-        if (client == NULL || client->err) return NULL;
-        redisSetTimeout(client, half);
+    redisContext *made = redisConnectWithTimeout(host, port, half);
+    if (made == NULL || made->err) return made;
+    redisSetTimeout(made, half);
+    if (password[0]) { /* should it be wrong, the hit is told so */
+        redisReply *reply = redisCommand(made, "AUTH %s %s", user, password);
+        if (reply) freeReplyObject(reply);
     }
+    return made;
+}
+
+static redisReply *ask(const char *key) {
+    if (client == NULL) client = opened();
+    if (client == NULL || client->err) return NULL;
     return redisCommand(client, "RL.HIT %s 5 60", key);
 }
 

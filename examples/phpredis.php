@@ -6,6 +6,9 @@ function connect(array $url): Redis
 {
     $client = new Redis();
     $client->connect($url['host'], $url['port'], 0.5, null, 0, 0.5); // timeouts in seconds
+    if (isset($url['pass'])) {
+        $client->auth([$url['user'] ?: 'default', $url['pass']]);
+    }
     $client->setOption(Redis::OPT_MAX_RETRIES, 0); // a hit that was sent again would count again
     return $client;
 }

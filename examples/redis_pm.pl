@@ -3,14 +3,16 @@ use strict;
 use warnings;
 use Redis;
 
-my ($server) = ($ENV{REDIS_URL} // 'redis://127.0.0.1:6380') =~ m{^redis://([^/]+)};
+my $url = $ENV{REDIS_URL} // 'redis://127.0.0.1:6380';
+my ($user, $password, $server) = $url =~ m{^redis://(?:([^:@]*):([^@]*)@)?([^/]+)};
+my @login = $password ? (username => $user || 'default', password => $password) : ();
 my $client;
 
 sub hit {
     my ($key) = @_;
     # The name of a command with a dot in it goes by __std_cmd.
     my $reply = eval {
-        $client //= Redis->new(server => $server, cnx_timeout => 0.5, read_timeout => 0.5);
+        $client //= Redis->new(server => $server, @login, cnx_timeout => 0.5, read_timeout => 0.5);
         scalar $client->__std_cmd('RL.HIT', $key, 5, 60);
     };
     if (!defined $reply) {

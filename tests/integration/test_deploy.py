@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import pytest
 from tests import harness
 from tests.harness import Raw, ReplyError, wait_until
 from tests.integration.started import started
-from tests.unit.test_deploy import HEALTH, PASSWORD, compose
+from tests.unit.test_deploy import HEALTH, PAGE, PASSWORD, compose
 
 
 def test_the_services_of_the_compose_file(tmp_path: Path) -> None:
-    if shutil.which("redis-server") is None:
-        pytest.skip("no redis-server on this machine")
+    for program in ("redis-server", "redis-cli"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine")
     services = compose()
     port = harness.free_port()
     *shell, script = services["redis"]["command"]
@@ -43,6 +45,7 @@ def test_the_services_of_the_compose_file(tmp_path: Path) -> None:
             assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
             assert raw.ask("CONFIG", "GET", "save") == [b"save", b""]
             alive(made.port())
+            assert hit_as_the_page_says(made.port()) == ["0", "5", "3", "-1", "60"]
             assert PASSWORD not in made.log()
     finally:
         server.terminate()
@@ -53,6 +56,20 @@ def listens(port: int) -> bool:
     with contextlib.suppress(OSError), Raw(port) as raw:
         return isinstance(raw.ask("PING"), ReplyError)
     return False
+
+
+def hit_as_the_page_says(port: int) -> list[str]:
+    """The reply to the page's hit with redis-cli."""
+    (line,) = re.findall(r"^redis-cli -u .* RL\.HIT .*$", PAGE, re.MULTILINE)
+    done = subprocess.run(
+        ["sh", "-c", line.replace("6380", str(port))],
+        env={**os.environ, "REDIS_PASSWORD": PASSWORD},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        timeout=harness.DEADLINE_S,
+    )
+    return done.stdout.split()
 
 
 def alive(port: int) -> None:

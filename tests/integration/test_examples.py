@@ -38,7 +38,11 @@ POLICY = {"default": (5, 60)}
 
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
+    """Where only the user `app` may hit."""
     with harness.server(one_engine) as made:
+        with made.raw() as raw:
+            assert raw.ask("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "+@all") == "OK"
+            assert raw.ask("ACL", "SETUSER", "default", "-eval", "-evalsha") == "OK"
         yield made
 
 
@@ -54,7 +58,7 @@ def url(front: Proxy, server: RedisServer) -> str:
     """The proxy's, in front of an empty server."""
     with server.raw() as raw:
         raw.ask("FLUSHALL")
-    return f"redis://127.0.0.1:{front.port}"
+    return f"redis://app:s3cret@127.0.0.1:{front.port}"
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +145,7 @@ def without_answers(
         urls = {
             "away": f"redis://127.0.0.1:{harness.free_port()}",
             "silent": f"redis://127.0.0.1:{silent.getsockname()[1]}",
-            "error": f"redis://127.0.0.1:{front.port}",
+            "error": f"redis://app:s3cret@127.0.0.1:{front.port}",
         }
         with front.raw() as raw:
             raw.ask("SET", "text", "x")
@@ -149,7 +153,10 @@ def without_answers(
             f"{program.file} {case}": program.start(directory, url, "text")
             for program in PROGRAMS
             if not program.client.missing()
-            for case, url in {**urls, "cut": f"redis://127.0.0.1:{cuts[program.file].port}"}.items()
+            for case, url in {
+                **urls,
+                "cut": f"redis://app:s3cret@127.0.0.1:{cuts[program.file].port}",
+            }.items()
         }
         found = {}
         end = time.monotonic() + ALL_S
