@@ -1,19 +1,29 @@
 """What the pages of docs/ show: their fenced blocks, tables and links.
 
+A `python`, `js` or `sh` block with a `text` block right below it is a program and what it prints: a
+Redis listens on port 6379, the proxy in front of it on 6380.
+
 A `redis` block is a session with an empty server: `> ` before each command, its reply below, as
 `shown` writes it. `# 2 seconds later` is a pause; other lines that begin with # are remarks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.harness import ROOT, ReplyError
+from tests.harness import DEADLINE_S, ROOT, ReplyError
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+RUN = ("python", "js", "sh")  # the languages of programs
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PAUSE = re.compile(r"# (\d+(?:\.\d+)?) seconds? later")
@@ -48,6 +58,58 @@ def blocks(page: Path) -> list[Block]:
         Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
         for match in _FENCED.finditer(text)
     ]
+
+
+def programs(page: Path) -> list[tuple[Block, str]]:
+    """The programs of a page, each with what it prints."""
+    found = blocks(page)
+    ends = {block.line + block.text.count("\n") + 3: block for block in found}
+    return [
+        (ends[block.line], block.text)
+        for block in found
+        if block.language == "text" and block.line in ends and ends[block.line].language in RUN
+    ]
+
+
+def missing(program: Block) -> list[str]:
+    """The packages that a program imports and this machine lacks."""
+    if program.language == "python":
+        names = re.findall(r"^(?:import|from) (\w+)", program.text, re.MULTILINE)
+        return [name for name in names if importlib.util.find_spec(name) is None]
+    if program.language == "js":
+        if shutil.which("node") is None:
+            return ["node"]
+        names = re.findall(r'require\("([^"]+)"\)', program.text)
+        return [name for name in names if _fails("node", "-e", f"require.resolve('{name}')")]
+    words = {"redis-cli", "python"} & set(program.text.split())
+    return [word for word in words if shutil.which(word) is None]
+
+
+def _fails(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, timeout=20).returncode != 0
+
+
+# How redis-cli shows replies to a person.
+_IN_A_TERMINAL = 'redis-cli() { command redis-cli --no-raw "$@"; }'
+
+
+def printed(program: Block, server: int, proxy: int) -> str:
+    """What a program prints, on either stream, with these ports in place of 6379 and 6380."""
+    text = re.sub(r"\b6379\b", str(server), program.text)
+    text = re.sub(r"\b6380\b", str(proxy), text)
+    done = subprocess.run(
+        {
+            "python": [sys.executable, "-c", text],
+            "js": ["node", "-e", text],
+            "sh": ["bash", "-ec", f"{_IN_A_TERMINAL}\n{text}"],
+        }[program.language],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=ROOT,
+    )
+    return done.stdout
 
 
 def steps(block: Block) -> list[Step]:
@@ -89,6 +151,15 @@ def shown(reply: object) -> list[str]:
                 head = " " * len(head)
         return found
     return [str(reply)]
+
+
+def rate_limit() -> Any:
+    """The function of http.md: a reply, policies and the time -> the status and header fields."""
+    page = ROOT / "docs" / "http.md"
+    (block,) = [block for block in blocks(page) if block.language == "python"]
+    found: dict[str, Any] = {}
+    exec(block.text, found)
+    return found["rate_limit"]
 
 
 def rows(text: str, head: str) -> list[list[str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.integration import runtimes
 
 CLIENTS = Path(__file__).parent / "clients"
 KINDS = [(f"exact:{number}", 2 + 3 * number, 40 + 25 * number) for number in range(20)]
@@ -66,26 +66,26 @@ def python_loaders(connections: int) -> list[Loader]:
 
 def foreign_loaders(connections: int, directory: Path) -> list[Loader]:
     """Those of other languages that are installed, `connections` each."""
-    probes = [
-        ("ruby", ["-e", 'require "redis"'], "ruby_client.rb"),
-        ("perl", ["-MRedis", "-e1"], "perl_client.pl"),
-        ("php", ["-r", 'exit(class_exists("Redis") ? 0 : 1);'], "php_client.php"),
-        ("node", ["-e", 'require("redis")'], "node_redis_client.js"),
-        ("node", ["-e", 'require("ioredis")'], "ioredis_client.js"),
-    ]
+    scripts = {
+        "redis-rb": "ruby_client.rb",
+        "Redis.pm": "perl_client.pl",
+        "phpredis": "php_client.php",
+        "node-redis": "node_redis_client.js",
+        "ioredis": "ioredis_client.js",
+    }
     found = []
-    for program, probe, script in probes:
-        path = shutil.which(program)
-        if path and _succeeds([path, *probe]):
+    for name, script in scripts.items():
+        path = runtimes.CLIENTS[name].path()
+        if path and not runtimes.CLIENTS[name].missing():
             found.append(Loader(script, [path, str(CLIENTS / script)], connections))
     made = directory / "hiredis_client"
     source = CLIENTS / "hiredis_client.c"
-    gcc = shutil.which("gcc")
-    if gcc and _succeeds([gcc, "-O2", "-o", str(made), str(source), "-lhiredis"]):
+    compiler = ["gcc", "-O2", "-o", str(made), str(source), "-lhiredis"]
+    if not runtimes.CLIENTS["hiredis"].missing() and _succeeds(compiler):
         found.append(Loader("hiredis_client.c", [str(made)], connections))
     return found
 
 
 def _succeeds(command: list[str]) -> bool:
-    done = subprocess.run(command, capture_output=True, timeout=30, cwd=CLIENTS, env=os.environ)
+    done = subprocess.run(command, capture_output=True, timeout=30, cwd=CLIENTS)
     return done.returncode == 0

@@ -34,6 +34,9 @@ SESSIONS = [
 ]
 
 
+PROGRAMS = [program for page in documents.PAGES for program in documents.programs(page)]
+
+
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
     """One server for what is read from a server."""
@@ -91,15 +94,60 @@ def test_there_are_sessions() -> None:
     assert len(SESSIONS) > 20
 
 
+# -- programs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def front(server: RedisServer) -> Iterator[Proxy]:
+    """One proxy for the programs."""
+    with harness.proxy(server) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=[str(each) for each, _ in PROGRAMS])
+def test_each_program_prints_what_is_shown(
+    program: Block, shown: str, server: RedisServer, front: Proxy
+) -> None:
+    if missing := documents.missing(program):
+        pytest.skip(f"not on this machine: {' '.join(missing)}")
+    for attempt in range(1, ATTEMPTS + 1):  # some of them sleep
+        with server.raw() as raw:
+            raw.ask("FLUSHALL")
+        found = documents.printed(program, server.port, front.port)
+        if found == shown or attempt == ATTEMPTS:
+            assert found == shown
+            return
+
+
+OLD = [program for program, _ in PROGRAMS if re.search("from limits|rate-limiter-f", program.text)]
+
+
+@pytest.mark.parametrize("program", OLD, ids=str)
+def test_the_old_libraries_work_through_the_proxy(
+    program: Block, server: RedisServer, front: Proxy
+) -> None:
+    if missing := documents.missing(program):
+        pytest.skip(f"not on this machine: {' '.join(missing)}")
+    wanted = {str(each): shown for each, shown in PROGRAMS}[str(program)]
+    for attempt in range(1, ATTEMPTS + 1):
+        with server.raw() as raw:
+            raw.ask("FLUSHALL")
+        found = documents.printed(program, front.port, front.port)
+        if found == wanted or attempt == ATTEMPTS:
+            assert found == wanted
+            return
+
+
+def test_every_program_is_run() -> None:
+    """But for the function of http.md, which has tests of its own, below."""
+    run = {str(program) for program, _ in PROGRAMS}
+    for page in documents.PAGES:
+        for block in documents.blocks(page):
+            if block.language in documents.RUN and page != HTTP:
+                assert str(block) in run, f"{block}: show what it prints in a text block below"
+
+
 # -- over HTTP -------------------------------------------------------------------------------------
-
-
-def functions() -> dict[str, Any]:
-    """What the Python block of http.md defines."""
-    (block,) = [block for block in documents.blocks(HTTP) if block.language == "python"]
-    found: dict[str, Any] = {}
-    exec(block.text, found)
-    return found
 
 
 def answers() -> list[tuple[dict[str, Any], str]]:
@@ -112,7 +160,7 @@ def answers() -> list[tuple[dict[str, Any], str]]:
 
 @pytest.mark.parametrize(("given", "shown"), answers())
 def test_each_answer_is_what_the_function_makes(given: dict[str, Any], shown: str) -> None:
-    status, fields = functions()["rate_limit"](given["reply"], given["policies"], given["now"])
+    status, fields = documents.rate_limit()(given["reply"], given["policies"], given["now"])
     head, _, body = shown.partition("\n\n")
     first, *lines = head.splitlines()
     assert first == f"HTTP/1.1 {status or 200} {phrase(status or 200)}"
@@ -149,7 +197,7 @@ def test_the_fields_of_real_replies_are_valid(
         for _ in range(times):
             reply = raw.ask(*command.split())
     assert isinstance(reply, list)
-    status, fields = functions()["rate_limit"](reply, {"a": (quota, window)}, 1_784_000_000.5)
+    status, fields = documents.rate_limit()(reply, {"a": (quota, window)}, 1_784_000_000.5)
     policy = re.fullmatch(r'"a";q=(\d+);w=([1-9]\d*)', fields["RateLimit-Policy"])
     limit = re.fullmatch(r'"a";r=(\d+)(?:;t=([1-9]\d*))?', fields["RateLimit"])
     assert policy is not None

@@ -1,0 +1,20 @@
+// Express with 5 requests in any 60 seconds for each client: node app.js
+const express = require("express");
+const { createClient } = require("redis");
+const { rateLimit } = require("./rate_limit.js");
+
+const client = createClient({
+  url: process.env.REDIS_URL || "redis://127.0.0.1:6380",
+  disableOfflineQueue: true, // no hit waits for a server that is away
+  socket: { connectTimeout: 500 },
+});
+client.on("error", () => {}); // it connects again by itself
+client.connect().catch(() => {});
+
+const app = express();
+app.use(rateLimit({ call: (...words) => client.sendCommand(words), max: 5, window: 60 }));
+app.get("/", (request, response) => response.json({ hello: "world" }));
+
+const server = app.listen(process.env.PORT ?? 8000, "127.0.0.1", () => {
+  console.log(`listening on http://127.0.0.1:${server.address().port}`);
+});

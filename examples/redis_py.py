@@ -1,0 +1,32 @@
+"""At most 5 hits in any 60 seconds, with redis-py: redis_py.py [KEY]"""
+
+import os
+import sys
+
+import redis
+
+# Without retries: a hit that was sent again would count again.
+client = redis.Redis.from_url(
+    os.environ.get("REDIS_URL", "redis://127.0.0.1:6380"),
+    socket_connect_timeout=0.5,
+    socket_timeout=0.5,
+    retry=None,
+)
+
+
+def hit(key: str) -> bool:
+    """Whether one more is admitted."""
+    try:
+        limited, _, remaining, retry_after, _ = client.execute_command("RL.HIT", key, 5, 60)
+    except redis.RedisError as error:
+        # Fail open: a limiter that is away must not take the service with it. For logins and the
+        # like, where an uncounted try is worse than none: return False.
+        print("RL.HIT:", error, file=sys.stderr)
+        print("admitted, not counted")
+        return True
+    print(f"refused, again in {retry_after} s" if limited else f"admitted, {remaining} left")
+    return not limited
+
+
+for _ in range(6):
+    hit(sys.argv[1] if len(sys.argv) > 1 else "example:redis-py")

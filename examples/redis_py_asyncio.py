@@ -1,0 +1,38 @@
+"""At most 5 hits in any 60 seconds, with redis-py and asyncio: redis_py_asyncio.py [KEY]"""
+
+import asyncio
+import os
+import sys
+
+import redis
+from redis.asyncio import Redis
+
+
+async def hit(client: Redis, key: str) -> bool:
+    """Whether one more is admitted."""
+    try:
+        limited, _, remaining, retry_after, _ = await client.execute_command("RL.HIT", key, 5, 60)
+    except redis.RedisError as error:
+        # Fail open: a limiter that is away must not take the service with it. For logins and the
+        # like, where an uncounted try is worse than none: return False.
+        print("RL.HIT:", error, file=sys.stderr)
+        print("admitted, not counted")
+        return True
+    print(f"refused, again in {retry_after} s" if limited else f"admitted, {remaining} left")
+    return not limited
+
+
+async def main() -> None:
+    """Six hits, one after the other."""
+    # Without retries: a hit that was sent again would count again.
+    async with Redis.from_url(
+        os.environ.get("REDIS_URL", "redis://127.0.0.1:6380"),
+        socket_connect_timeout=0.5,
+        socket_timeout=0.5,
+        retry=None,
+    ) as client:
+        for _ in range(6):
+            await hit(client, sys.argv[1] if len(sys.argv) > 1 else "example:asyncio")
+
+
+asyncio.run(main())

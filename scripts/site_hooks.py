@@ -1,0 +1,92 @@
+"""What makes the links of the pages work on the site as they do in the repository: pages outside of
+docs/ are brought in, other files are served as they are, and links to either are rewritten.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+
+
+def page_of(name: str) -> str:
+    """Where a page outside of docs/ is on the site."""
+    return name.lower()
+
+
+def rewritten(target: str, directory: str) -> str:
+    """A link on a page of `directory` (of the repository), for the site, whose pages all lie in one
+    directory. Links that lead out of the repository stay as they are.
+    """
+    if re.match(r"[a-z]+:|#", target):
+        return target
+    name, anchor, fragment = target.partition("#")
+    path = posixpath.normpath(posixpath.join(directory, name))
+    if path.startswith("docs/"):
+        path = path.removeprefix("docs/")
+    elif path.endswith(".md") and "/" not in path:
+        path = page_of(path)
+    return path + anchor + fragment
+
+
+def markdown_of(text: str, directory: str) -> str:
+    """A page with its links rewritten, those in fenced blocks left alone."""
+    found, end = [], 0
+    for block in [*FENCED.finditer(text), None]:
+        outside = text[end : block.start() if block else len(text)]
+        found.append(
+            LINK.sub(lambda link: link[1] + rewritten(link[2], directory) + link[3], outside)
+        )
+        if block:
+            found.append(block[0])
+            end = block.end()
+    return "".join(found)
+
+
+def linked() -> set[str]:
+    """Files outside of docs/ that some page links to, by their paths in the repository."""
+    found = set()
+    pages = {path.name: "" for path in ROOT.glob("*.md")}
+    pages |= {f"docs/{path.name}": "docs" for path in (ROOT / "docs").glob("*.md")}
+    for page, directory in pages.items():
+        for link in LINK.findall(FENCED.sub("", (ROOT / page).read_text())):
+            path = rewritten(link[1], directory).partition("#")[0]
+            if not path.endswith(".md") and (ROOT / path).is_file():
+                found.add(path)
+    return found
+
+
+# -- called by mkdocs ------------------------------------------------------------------------------
+
+
+def on_config(config: Any) -> Any:
+    """With the pages that its nav leaves out in a section of their own."""
+    pages = {page_of(path.name) for path in ROOT.glob("*.md")}
+    pages |= {path.name for path in (ROOT / "docs").glob("*.md")}
+    left_out = pages - set(re.findall(r"[\w.-]+\.md", str(config["nav"])))
+    if left_out:
+        config["nav"].append({"More": sorted(left_out)})
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """The pages of the repository's own directory, and the files that are linked to."""
+    file = importlib.import_module("mkdocs.structure.files").File
+    for path in sorted(ROOT.glob("*.md")):
+        files.append(file.generated(config, page_of(path.name), abs_src_path=os.fspath(path)))
+    for name in sorted(linked()):
+        files.append(file.generated(config, name, abs_src_path=os.fspath(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """With its links as they have to be here."""
+    outside = Path(page.file.abs_src_path).parent == ROOT
+    return markdown_of(markdown, "" if outside else "docs")

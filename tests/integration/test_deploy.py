@@ -1,0 +1,83 @@
+"""The two services of deploy/docker-compose.yml, run without Docker from what the file says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import harness
+from tests.harness import Raw, ReplyError, wait_until
+from tests.integration.started import started
+from tests.unit.test_deploy import HEALTH, PAGE, PASSWORD, compose
+
+
+def test_the_services_of_the_compose_file(tmp_path: Path) -> None:
+    for program in ("redis-server", "redis-cli"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine")
+    services = compose()
+    port = harness.free_port()
+    *shell, script = services["redis"]["command"]
+    script = script.replace("$$", "$").replace("redis-server ", f"redis-server --port {port} ")
+    environment = {**os.environ, **services["redis"]["environment"]}
+    server = subprocess.Popen(
+        [*shell, script], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: listens(port), "the server listens")
+        assert PASSWORD.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+        url = services["rlproxy"]["environment"]["RLPROXY_UPSTREAM"]
+        variables = {
+            "RLPROXY_UPSTREAM": url.replace("@redis:6379", f"@127.0.0.1:{port}"),
+            "RLPROXY_LISTEN": "127.0.0.1:0",
+        }
+        with started(env=variables) as made, made.raw() as raw:
+            stranger = raw.ask("RL.HIT", "user:42", 5, 60)
+            assert isinstance(stranger, ReplyError) and str(stranger).startswith("NOAUTH")
+            assert raw.ask("AUTH", PASSWORD) == "OK"
+            assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+            assert raw.ask("CONFIG", "GET", "save") == [b"save", b""]
+            alive(made.port())
+            assert hit_as_the_page_says(made.port()) == ["0", "5", "3", "-1", "60"]
+            assert PASSWORD not in made.log()
+    finally:
+        server.terminate()
+        server.wait(harness.DEADLINE_S)
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), Raw(port) as raw:
+        return isinstance(raw.ask("PING"), ReplyError)
+    return False
+
+
+def hit_as_the_page_says(port: int) -> list[str]:
+    """The reply to the page's hit with redis-cli."""
+    (line,) = re.findall(r"^redis-cli -u .* RL\.HIT .*$", PAGE, re.MULTILINE)
+    done = subprocess.run(
+        ["sh", "-c", line.replace("6380", str(port))],
+        env={**os.environ, "REDIS_PASSWORD": PASSWORD},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        timeout=harness.DEADLINE_S,
+    )
+    return done.stdout.split()
+
+
+def alive(port: int) -> None:
+    """The health check of image and manifests."""
+    done = subprocess.run(
+        [sys.executable, *HEALTH[1:], f"127.0.0.1:{port}"],
+        cwd=harness.ROOT,
+        capture_output=True,
+        timeout=harness.DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,401 @@
+"""The programs in examples/ are run: they limit, and a limiter that is away does not stop them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import re
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import documents, harness
+from tests.harness import DEADLINE_S, ROOT, Proxy, RedisServer
+from tests.integration import examples
+from tests.integration.examples import EXAMPLES, PROGRAMS, SERVICES, Example
+from tests.integration.runtimes import CLIENTS
+
+PAGE = ROOT / "docs" / "examples.md"
+ALL_S = 60.0  # forty processes at once
+ATTEMPTS = 5  # a reply that took half a second was given on a busy machine
+ADMITTED = [f"admitted, {left} left" for left in (4, 3, 2, 1, 0)]
+UNCOUNTED = ["admitted, not counted"] * 6
+POLICY = {"default": (5, 60)}
+
+
+@pytest.fixture(scope="module")
+def server(one_engine: str) -> Iterator[RedisServer]:
+    """Where only the user `app` may hit."""
+    with harness.server(one_engine) as made:
+        with made.raw() as raw:
+            assert raw.ask("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "+@all") == "OK"
+            assert raw.ask("ACL", "SETUSER", "default", "-eval", "-evalsha") == "OK"
+        yield made
+
+
+@pytest.fixture(scope="module")
+def front(server: RedisServer) -> Iterator[Proxy]:
+    """One proxy for the module."""
+    with harness.proxy(server) as made:
+        yield made
+
+
+@pytest.fixture
+def url(front: Proxy, server: RedisServer) -> str:
+    """The proxy's, in front of an empty server."""
+    with server.raw() as raw:
+        raw.ask("FLUSHALL")
+    return f"redis://app:s3cret@127.0.0.1:{front.port}"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples are run."""
+    return examples.copied(tmp_path_factory.mktemp("run"))
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.file)
+def test_five_are_admitted_and_the_sixth_is_refused(
+    program: Example, directory: Path, url: str
+) -> None:
+    if missing := program.client.missing():
+        pytest.skip(missing)
+    for attempt in range(1, ATTEMPTS + 1):
+        process = program.start(directory, url, f"key:{attempt}")
+        output, errors = process.communicate(timeout=DEADLINE_S)
+        if "not counted" not in output or attempt == ATTEMPTS:
+            break
+    *admitted, refused = output.splitlines()
+    assert (admitted, errors) == (ADMITTED, "")
+    assert re.fullmatch(r"refused, again in (59|60) s", refused)
+    assert process.returncode == 0
+
+
+class Cut:
+    """A way to the proxy that is cut when a hit has gone over it, before its reply."""
+
+    def __init__(self, port: int) -> None:
+        self.hits = 0
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(
+                    target=self._relay, args=[self._listener.accept()[0]], daemon=True
+                ).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._to)) as there:
+            while True:
+                for ready in select.select([client, there], [], [])[0]:
+                    try:
+                        data = ready.recv(65536)
+                    except ConnectionResetError:
+                        return
+                    if not data:
+                        return
+                    (there if ready is client else client).sendall(data)
+                    if ready is client and b"RL.HIT" in data.upper():
+                        self.hits += 1
+                        return
+
+    def close(self) -> None:
+        """No more."""
+        self._listener.close()
+
+
+@pytest.fixture(scope="module")
+def cuts(front: Proxy) -> Iterator[dict[str, Cut]]:
+    """A way for each program."""
+    made = {program.file: Cut(front.port) for program in PROGRAMS}
+    yield made
+    for each in made.values():
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def without_answers(
+    directory: Path, front: Proxy, cuts: dict[str, Cut]
+) -> Iterator[dict[str, tuple[str, str, int]]]:
+    """What the programs say (stdout, stderr, exit code) when nobody listens (`away`), when whoever
+    listens says nothing (`silent`), when the reply is an error (`error`), and when the connection
+    is lost after the hit (`cut`); all run at once.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
+        urls = {
+            "away": f"redis://127.0.0.1:{harness.free_port()}",
+            "silent": f"redis://127.0.0.1:{silent.getsockname()[1]}",
+            "error": f"redis://app:s3cret@127.0.0.1:{front.port}",
+        }
+        with front.raw() as raw:
+            raw.ask("SET", "text", "x")
+        started = {
+            f"{program.file} {case}": program.start(directory, url, "text")
+            for program in PROGRAMS
+            if not program.client.missing()
+            for case, url in {
+                **urls,
+                "cut": f"redis://app:s3cret@127.0.0.1:{cuts[program.file].port}",
+            }.items()
+        }
+        found = {}
+        end = time.monotonic() + ALL_S
+        for name, process in started.items():
+            try:
+                output, errors = process.communicate(timeout=max(0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, errors = process.communicate()
+                errors += f"\nnot ended after {ALL_S:g} s"
+            found[name] = (output, errors, process.returncode)
+        yield found
+
+
+@pytest.mark.parametrize("case", ["away", "silent", "error", "cut"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.file)
+def test_without_an_answer_hits_are_admitted(
+    program: Example,
+    case: str,
+    without_answers: dict[str, tuple[str, str, int]],
+    cuts: dict[str, Cut],
+) -> None:
+    if missing := program.client.missing():
+        pytest.skip(missing)
+    output, errors, code = without_answers[f"{program.file} {case}"]
+    assert output.splitlines() == UNCOUNTED, errors
+    assert len(re.findall("^RL.HIT: .", errors, re.MULTILINE)) == 6, errors
+    assert code == 0
+    if case == "error":
+        assert "WRONGTYPE" in errors
+    if case == "cut":
+        assert 0 < cuts[program.file].hits <= 6, "a hit was sent again"
+
+
+# -- ASGI ------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def asgi(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """The module of an application of examples/asgi, and an HTTP client for it as `http`."""
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip(name.removeprefix("app_"))
+    monkeypatch.setenv("REDIS_URL", url)
+    monkeypatch.syspath_prepend(str(EXAMPLES / "asgi"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for used in ("rate_limit", name):
+        monkeypatch.delitem(sys.modules, used, raising=False)
+    module: Any = importlib.import_module(name)
+    patient = {"socket_timeout": DEADLINE_S, "socket_connect_timeout": DEADLINE_S}
+    module.client.connection_pool.connection_kwargs.update(patient)
+    transport = httpx.ASGITransport(module.app, client=("203.0.113.9", 4711))
+    async with (
+        module.app.router.lifespan_context(module.app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as http,
+    ):
+        module.http = http
+        yield module
+
+
+def told(reply: list[int]) -> dict[str, str]:
+    """What the function of http.md makes of a reply, but for the fields that the examples lack."""
+    _, fields = documents.rate_limit()(reply, POLICY, 0)
+    return {name: text for name, text in fields.items() if not name.startswith("X-")}
+
+
+def limit_fields(headers: Any) -> dict[str, str]:
+    """The header fields about limits."""
+    names = ("Retry-After", "RateLimit-Policy", "RateLimit")
+    return {name: headers[name] for name in names if name in headers}
+
+
+def expected(number: int, window_s: tuple[int, ...] = (60, 59)) -> list[tuple[int, dict[str, str]]]:
+    """Status and fields of the request with this number, from 0; a second may have gone by."""
+    if number < 5:
+        return [(200, told([0, 5, 4 - number, -1, left])) for left in window_s]
+    return [
+        (429, told([1, 5, 0, wait, left])) for wait in window_s for left in window_s if wait <= left
+    ]
+
+
+@pytest.mark.parametrize("name", ["app_starlette", "app_fastapi"])
+async def test_asgi_tells_the_limit_and_refuses(
+    name: str, url: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asgi(name, url, monkeypatch) as module:
+        for number in range(7):
+            answer = await module.http.get("/")
+            assert (answer.status_code, limit_fields(answer.headers)) in expected(number)
+            if number < 5:
+                assert answer.json() == {"hello": "world"}
+            else:
+                assert answer.headers["Content-Type"] == "application/problem+json"
+                assert answer.json()["status"] == 429
+                assert answer.json()["violated-policies"] == ["default"]
+        with server.raw() as raw:
+            assert raw.ask("KEYS", "*") == [b"rate:203.0.113.9"]
+
+
+@pytest.mark.parametrize("fail_open", [True, False])
+async def test_asgi_without_an_answer(
+    fail_open: bool, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests pass, or get 503, as told; one line when it begins and one when it is over."""
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        module.app.user_middleware[0].kwargs["fail_open"] = fail_open
+        await module.client.set("rate:203.0.113.9", "no limiter")
+        for _ in range(3):
+            answer = await module.http.get("/")
+            assert answer.status_code == (200 if fail_open else 503)
+            assert limit_fields(answer.headers) == {}
+        await module.client.delete("rate:203.0.113.9")
+        answer = await module.http.get("/")
+        assert (answer.status_code, limit_fields(answer.headers)) in expected(0)
+    begun, over = caplog.messages
+    assert begun.startswith(
+        "requests are " + ("not counted" if fail_open else "503") + ": WRONGTYPE"
+    )
+    assert over == "requests are counted again"
+
+
+async def test_asgi_with_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"redis://127.0.0.1:{harness.free_port()}"
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        assert (await module.http.get("/")).json() == {"hello": "world"}
+
+
+async def test_asgi_leaves_alone_what_has_no_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        module.app.user_middleware[0].kwargs["key"] = lambda scope: None
+        answers = [await module.http.get("/") for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 6
+        assert limit_fields(answers[0].headers) == {}
+
+
+# -- Express ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def express() -> Iterator[Any]:
+    """Starts a script that prints the address it listens on, and tells that."""
+    client = CLIENTS["express"]
+    if missing := client.missing() or CLIENTS["node-redis"].missing():
+        pytest.skip(missing)
+    started = []
+
+    def start(url: str, script: str = "require('./app.js')") -> str:
+        process = subprocess.Popen(
+            [str(client.path()), "-e", script],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=EXAMPLES / "express",
+            env=examples.environment(REDIS_URL=url, PORT="0"),
+        )
+        started.append(process)
+        assert process.stdout is not None
+        found = re.fullmatch(r"listening on (http://127.0.0.1:\d+)\n", process.stdout.readline())
+        assert found is not None
+        return found[1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def get(address: str) -> tuple[int, Message, Any]:
+    """Status, header fields and body."""
+    try:
+        with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:
+            return answer.status, answer.headers, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, json.load(error)
+
+
+def test_express_tells_the_limit_and_refuses(express: Any, url: str) -> None:
+    address = express(url)
+    harness.wait_until(lambda: "RateLimit" in get(address)[1], "it is connected")
+    for number in range(1, 7):
+        status, headers, body = get(address)
+        assert (status, limit_fields(headers)) in expected(number)
+        if number < 5:
+            assert body == {"hello": "world"}
+        else:
+            assert headers["Content-Type"].startswith("application/problem+json")
+            assert (body["status"], body["violated-policies"]) == (429, ["default"])
+
+
+def test_express_with_nobody_there(express: Any) -> None:
+    status, headers, body = get(express(f"redis://127.0.0.1:{harness.free_port()}"))
+    assert (status, limit_fields(headers), body) == (200, {}, {"hello": "world"})
+
+
+FAILING = """
+const app = require("express")();
+const { rateLimit } = require("./rate_limit.js");
+app.use(rateLimit({ call: () => new Promise(() => {}), max: 5, window: 60, timeout: 20,
+                    key: (request) => request.query.key ?? null, failOpen: false }));
+app.get("/", (request, response) => response.json({ hello: "world" }));
+const server = app.listen(0, "127.0.0.1", () => {
+  console.log(`listening on http://127.0.0.1:${server.address().port}`);
+});
+"""
+
+
+def test_express_can_stay_closed(express: Any) -> None:
+    address = express("", FAILING)
+    assert get(f"{address}/?key=k")[0] == 503
+    assert get(address)[0] == 200
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_every_example_is_run() -> None:
+    found = {
+        str(path.relative_to(EXAMPLES))
+        for path in EXAMPLES.rglob("*.*")
+        if "__pycache__" not in path.parts
+    }
+    known = {example.file for example in (*PROGRAMS, *SERVICES)}
+    assert found == known | {"asgi/rate_limit.py", "express/rate_limit.js"}
+
+
+def test_the_table_has_every_example_in_the_versions_that_were_run() -> None:
+    rows = documents.rows(PAGE.read_text(), "| example | client")
+    wanted = documents.rows("\n" + examples.table(), "| example | client")
+    versions = r"\d+(\.\d+)+"
+    assert [[re.sub(versions, "", cell) for cell in row[::3]] for row in rows] == [
+        [re.sub(versions, "", cell) for cell in row[::3]] for row in wanted
+    ]
+    for row in rows:
+        assert re.search(versions, row[1]), f"{row}: run it where it is installed"
+
+
+def test_wrong_usage_of_the_table_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examples.main([]) == 2
+    assert "usage" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="examples"):
+        examples.filled("no markers")

@@ -1,0 +1,258 @@
+"""The files in deploy/ name options that exist, and fit the Dockerfile and the defaults."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy import config
+from tests.harness import DEADLINE_S, ROOT
+
+DEPLOY = ROOT / "deploy"
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+UNIT = (DEPLOY / "rlproxy.service").read_text()
+SETTINGS = (DEPLOY / "rlproxy.env").read_text()
+COMPOSE = (DEPLOY / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+MANIFESTS = {path.name: path for path in sorted((DEPLOY / "kubernetes").iterdir())}
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
+OPTIONS = {option.variable: option for option in config.OPTIONS}
+DEFAULT = config.load(config.parser().parse_args([]), {})
+HEALTH = ["python", "-m", "proxy.health"]
+PASSWORD = "s3cret"
+
+
+def documents_of(name: str) -> list[Any]:
+    return list(yaml.safe_load_all(MANIFESTS[name].read_text()))
+
+
+def compose() -> dict[str, Any]:
+    """Its services, the password filled in."""
+    text = re.sub(r"\$\{REDIS_PASSWORD[^}]*\}", PASSWORD, COMPOSE)
+    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    return found
+
+
+def containers(name: str) -> Iterator[dict[str, Any]]:
+    """Those of a manifest that run the proxy."""
+    for document in documents_of(name):
+        if document["kind"] == "Deployment":
+            spec = document["spec"]["template"]["spec"]
+            for container in [*spec.get("initContainers", []), *spec["containers"]]:
+                if container["name"] == "rlproxy":
+                    yield container
+
+
+def accepted(variables: dict[str, str]) -> config.Config:
+    """The settings that these variables make; fails if one is wrong or unknown."""
+    assert config.unknown_variables(variables) == []
+    return config.load(config.parser().parse_args([]), variables)
+
+
+def port() -> int:
+    """The one that the Dockerfile exposes."""
+    found = re.search(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def seconds(text: str) -> float:
+    assert text.endswith("s")
+    return float(text[:-1])
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*FILES, ROOT / "docs" / "deploy.md"], ids=lambda path: path.name)
+def test_every_variable_and_option_exists(path: Path) -> None:
+    text = path.read_text()
+    for variable in re.findall(r"\bRLPROXY_[A-Z_]+", text):
+        assert variable in OPTIONS, variable
+    flags = {option.flag for option in config.OPTIONS} | {"--config"}
+    flags |= {"--save"}  # Redis'
+    blocks = re.compile(r"^```\n.*?^```$", re.MULTILINE | re.DOTALL)  # of other programs
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", blocks.sub("", text)):
+        assert flag in flags or path.name == "docker-compose.yml", flag
+
+
+def test_the_page_shows_every_file() -> None:
+    for path in FILES:
+        assert f"](../{path.relative_to(ROOT)})" in PAGE
+
+
+def test_what_the_page_says_to_type_names_what_is_there() -> None:
+    """Paths of the project exist, and those of the machine are the unit's."""
+    blocks = "".join(re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    named = re.findall(r"(?<![\w/])deploy/[\w./-]+", blocks)
+    assert len(named) >= 4
+    for name in named:
+        assert (ROOT / name).exists(), name
+    assert "/opt/rlproxy/bin/pip install ." in blocks
+    assert "\nExecStart=/opt/rlproxy/bin/rlproxy\n" in UNIT
+    assert "install -D -m 600 deploy/rlproxy.env /etc/rlproxy/env" in blocks
+    assert "\nEnvironmentFile=/etc/rlproxy/env\n" in UNIT
+    assert "useradd --system --no-create-home rlproxy" in blocks
+    assert "\nUser=rlproxy\n" in UNIT
+
+
+# -- systemd ---------------------------------------------------------------------------------------
+
+
+def test_the_settings_of_the_unit_are_accepted() -> None:
+    lines = [line.lstrip("#") for line in SETTINGS.splitlines() if "=" in line]
+    made = accepted(dict(line.split("=", 1) for line in lines))
+    assert made.upstream.password == "PASSWORD"
+    assert made.listen == DEFAULT.listen
+    assert len(lines) == 4
+
+
+def test_the_unit_waits_longer_than_the_proxy_drains() -> None:
+    found = re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
+    assert found is not None
+    assert int(found[1]) > DEFAULT.drain_timeout_s
+    limit = re.search(r"^LimitNOFILE=(\d+)$", UNIT, re.MULTILINE)
+    assert limit is not None
+    assert int(limit[1]) > 2 * DEFAULT.max_clients
+    assert 2 * 32_000 < int(limit[1]) <= 2 * 33_000  # as the page says
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit, for a program that is here."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze on this machine")
+    made = tmp_path / "rlproxy.service"
+    made.write_text(UNIT.replace("/opt/rlproxy/bin/rlproxy", "/bin/true"))
+    return made
+
+
+def analyzed(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *words], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+
+
+def test_systemd_verifies_the_unit(unit: Path) -> None:
+    done = analyzed("verify", str(unit))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_systemd_finds_a_mistake_in_a_unit(unit: Path) -> None:
+    unit.write_text(unit.read_text().replace("NoNewPrivileges", "NoNewPrivilege"))
+    assert "'NoNewPrivilege'" in analyzed("verify", str(unit)).stderr
+
+
+def test_the_exposure_of_the_unit_is_what_the_page_says(unit: Path) -> None:
+    done = analyzed("security", "--offline=yes", "--no-pager", str(unit))
+    found = re.search(r"exposure level for rlproxy.service: ([\d.]+) (\w+)", done.stdout)
+    if found is None:
+        pytest.skip(f"this systemd rates no unit offline: {done.stderr}")
+    assert found[2] == "OK"
+    told = re.search(r"rates its exposure ([\d.]+), OK", PAGE)
+    assert told is not None
+    assert abs(float(found[1]) - float(told[1])) <= 0.3  # other versions look at other things
+
+
+# -- Docker Compose --------------------------------------------------------------------------------
+
+
+def test_the_compose_file_runs_the_proxy_in_front_of_its_redis() -> None:
+    services = compose()
+    made = accepted(services["rlproxy"]["environment"])
+    assert made.upstream.address is not None
+    assert made.upstream.address.host in services
+    assert made.upstream.password == PASSWORD
+    assert services["rlproxy"]["ports"] == [f"127.0.0.1:{port()}:{port()}"]
+    assert "ports" not in services["redis"]
+    assert (DEPLOY / services["rlproxy"]["build"] / "Dockerfile").exists()
+    assert seconds(services["rlproxy"]["stop_grace_period"]) > DEFAULT.drain_timeout_s
+    assert services["rlproxy"]["ulimits"]["nofile"] > 2 * DEFAULT.max_clients
+
+
+def test_the_compose_file_satisfies_its_schema() -> None:
+    spec = pytest.importorskip("compose_spec").PyCompose
+    assert set(spec.from_yaml(COMPOSE).service_names()) == {"redis", "rlproxy"}
+    with pytest.raises(ValueError, match="stop_grace_perod"):
+        spec.from_yaml(COMPOSE.replace("stop_grace_period", "stop_grace_perod"))
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------
+
+
+def test_the_image_is_probed_as_the_manifests_do() -> None:
+    found = re.search(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    assert found is not None
+    assert yaml.safe_load(found[1]) == HEALTH
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_containers_fit_the_image(name: str) -> None:
+    (container,) = containers(name)
+    variables = {}
+    for variable in container["env"]:
+        secret = variable.get("valueFrom", {}).get("secretKeyRef")
+        if secret is not None:
+            (kept,) = [each for each in documents_of("deployment.yaml") if each["kind"] == "Secret"]
+            assert kept["metadata"]["name"] == secret["name"]
+            variable = {**variable, "value": kept["stringData"][secret["key"]]}
+        variables[variable["name"]] = variable["value"]
+    made = accepted(variables)
+    assert made.upstream.password == "choose-one"
+    assert [address.port for address in made.listen] == [port()]
+    probes = [probe for key, probe in container.items() if key.endswith("Probe")]
+    assert len(probes) == 2
+    for probe in probes:
+        assert probe["exec"]["command"] == HEALTH
+        assert probe["timeoutSeconds"] > 2  # proxy.health takes up to 2 s
+    security = container["securityContext"]
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_service_leads_to_the_containers() -> None:
+    kinds = {each["kind"]: each for each in documents_of("deployment.yaml")}
+    (container,) = containers("deployment.yaml")
+    labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert kinds["Service"]["spec"]["selector"] == labels
+    assert kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    (served,) = kinds["Service"]["spec"]["ports"]
+    (opened,) = container["ports"]
+    assert served["targetPort"] == opened["name"]
+    assert served["port"] == opened["containerPort"] == port() == DEFAULT.listen[0].port
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_grace_period_is_longer_than_what_it_is_for(name: str) -> None:
+    for document in documents_of(name):
+        if document["kind"] != "Deployment":
+            continue
+        spec = document["spec"]["template"]["spec"]
+        (container,) = containers(name)
+        before = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+        waited = int(before[1]) if before else 0
+        assert spec["terminationGracePeriodSeconds"] > waited + DEFAULT.drain_timeout_s
+
+
+def test_the_sidecar_is_reached_from_its_pod_only_and_runs_all_the_time() -> None:
+    (container,) = containers("sidecar.yaml")
+    assert container["restartPolicy"] == "Always"
+    assert {"name": "RLPROXY_LISTEN", "value": config.DEFAULT_LISTEN} in container["env"]
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_manifests_satisfy_their_schemas(name: str) -> None:
+    schemas = pytest.importorskip("kubernetes_validate")
+    for document in documents_of(name):
+        schemas.validate(document, "1.34", strict=True)
+    wrong = documents_of(name)[-1]
+    wrong["spec"]["no-such-field"] = 1
+    with pytest.raises(schemas.ValidationError):
+        schemas.validate(wrong, "1.34", strict=True)

@@ -1,0 +1,49 @@
+"""site_hooks: links of the pages lead to the same place on the site."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import site_hooks
+from tests.harness import ROOT
+
+
+@pytest.mark.parametrize(
+    ("target", "directory", "wanted"),
+    [
+        ("choosing.md#wait", "docs", "choosing.md#wait"),
+        ("#wait", "docs", "#wait"),
+        ("images/log.svg", "docs", "images/log.svg"),
+        ("../README.md#run-it", "docs", "readme.md#run-it"),
+        ("../examples/redis_py.py", "docs", "examples/redis_py.py"),
+        ("../LICENSE", "docs", "LICENSE"),
+        ("docs/choosing.md", "", "choosing.md"),
+        ("ARCHITECTURE.md", "", "architecture.md"),
+        ("https://example.com/docs/a.md", "", "https://example.com/docs/a.md"),
+    ],
+)
+def test_where_a_link_leads(target: str, directory: str, wanted: str) -> None:
+    assert site_hooks.rewritten(target, directory) == wanted
+
+
+def test_links_in_fenced_blocks_are_left_alone() -> None:
+    text = "[a](../README.md)\n```\n[a](../README.md)\n```\n[b](../LICENSE) [c](d.md)\n"
+    assert site_hooks.markdown_of(text, "docs") == (
+        "[a](readme.md)\n```\n[a](../README.md)\n```\n[b](LICENSE) [c](d.md)\n"
+    )
+
+
+def test_files_that_pages_link_to_are_brought_along() -> None:
+    found = site_hooks.linked()
+    assert {"examples/redis_py.py", "deploy/rlproxy.service"} <= found
+    assert not [name for name in found if name.endswith(".md")]
+    assert all((ROOT / name).is_file() for name in found)
+
+
+def test_a_page_that_nav_leaves_out_is_put_at_its_end() -> None:
+    config = site_hooks.on_config({"nav": [{"A": "index.md"}, {"B": [{"C": "readme.md"}]}]})
+    *given, more = config["nav"]
+    assert given == [{"A": "index.md"}, {"B": [{"C": "readme.md"}]}]
+    assert "choosing.md" in more["More"]
+    assert "architecture.md" in more["More"]
+    assert not {"index.md", "readme.md"} & set(more["More"])
