@@ -46,7 +46,7 @@ class Client:
 
     def runs(self) -> str:
         """The program's version."""
-        return f"{self.runtime} {_printed(self.path(), self.runtime_version)}"
+        return f"{self.runtime} {_printed(self.path(), self.runtime_version)}".strip()
 
 
 def _python(package: str) -> tuple[str, ...]:
@@ -72,9 +72,7 @@ _HEAD = "head -n 1 | grep -oE '[0-9]+(\\.[0-9]+)+' | head -n 1"
 CLIENTS = {
     client.name: client
     for client in (
-        Client(
-            "redis-cli", "sh", ("-c", f"redis-cli --version | {_HEAD}"), "sh", ("-c", "echo POSIX")
-        ),
+        Client("redis-cli", "sh", ("-c", f"redis-cli --version | {_HEAD}"), "POSIX sh", ()),
         Client("redis-py", "python", _python("redis"), "Python", _PYTHON),
         Client("starlette", "python", _python("starlette"), "Python", _PYTHON),
         Client("fastapi", "python", _python("fastapi"), "Python", _PYTHON),

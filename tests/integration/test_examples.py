@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -255,6 +256,18 @@ async def test_asgi_tells_the_limit_and_refuses(
             assert raw.ask("KEYS", "*") == [b"rate:203.0.113.9"]
 
 
+REPLIES = [[0, 5, 2, -1, 60], [1, 5, 0, 12, 59], [1, 5, 0, 600, 600]]
+
+
+async def test_asgi_tells_what_the_function_of_the_page_makes(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        limit = module.RateLimit(module.app, redis=module.client, max=5, window=60)
+        for reply in REPLIES:
+            assert limit.fields(reply) == told(reply)
+
+
 @pytest.mark.parametrize("fail_open", [True, False])
 async def test_asgi_without_an_answer(
     fail_open: bool, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -350,6 +363,25 @@ def test_express_with_nobody_there(express: Any) -> None:
     assert (status, limit_fields(headers), body) == (200, {}, {"hello": "world"})
 
 
+GIVEN = """
+const app = require("express")();
+const { rateLimit } = require("./rate_limit.js");
+app.use(rateLimit({ call: async (name, key) => JSON.parse(key), max: 5, window: 60,
+                    key: (request) => request.query.reply }));
+app.get("/", (request, response) => response.json({ hello: "world" }));
+const server = app.listen(0, "127.0.0.1", () => {
+  console.log(`listening on http://127.0.0.1:${server.address().port}`);
+});
+"""
+
+
+def test_express_tells_what_the_function_of_the_page_makes(express: Any) -> None:
+    address = express("", GIVEN)
+    for reply in REPLIES:
+        status, headers, _ = get(f"{address}/?reply={quote(json.dumps(reply))}")
+        assert (status, limit_fields(headers)) == (429 if reply[0] else 200, told(reply))
+
+
 FAILING = """
 const app = require("express")();
 const { rateLimit } = require("./rate_limit.js");
@@ -390,6 +422,14 @@ def test_the_table_has_every_example_in_the_versions_that_were_run() -> None:
     ]
     for row in rows:
         assert re.search(versions, row[1]), f"{row}: run it where it is installed"
+
+
+def test_how_many_they_are() -> None:
+    clients = {program.client.name for program in PROGRAMS}
+    languages = {program.client.runtime for program in PROGRAMS}
+    assert (len(clients), len(languages)) == (9, 8)
+    assert "nine clients in eight languages" in (ROOT / "docs" / "index.md").read_text()
+    assert "nine clients" in (ROOT / "docs" / "tutorial.md").read_text()
 
 
 def test_wrong_usage_of_the_table_is_told(
