@@ -32,6 +32,8 @@ from .upstream import Target, lacks, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+SWEPT: Final = 500  # clients that each sweep looks at; of more,
+ROUND: Final = 8  # one in so many
 _ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
 
@@ -72,6 +74,7 @@ class Shared:
         "loop",
         "max_unread",
         "on_leave",
+        "round",
         "settings",
         "target",
         "tasks",
@@ -97,6 +100,7 @@ class Shared:
         self.keepalive_s = config.tcp_keepalive_s
         self.addresses: dict[str, int] = {}  # how many of `clients` come from each
         self.clients: set[Downstream] = set()
+        self.round: list[Downstream] = []  # whom the next sweeps look at
         self.tasks: set[asyncio.Task[None]] = set()
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
@@ -135,10 +139,16 @@ class Shared:
             self.on_leave()
 
     def sweep(self) -> None:
-        """Close who is silent, or reads nothing, for too long. To be called about once a second."""
+        """Close who is silent, or reads nothing, for too long. To be called about once a second:
+        of many clients it looks at some each time.
+        """
         now = self.loop.time()
-        for client in list(self.clients):
+        if not self.round:
+            self.round = list(self.clients)
+        rest = max(0, len(self.round) - max(SWEPT, len(self.clients) // ROUND))
+        for client in self.round[rest:]:
             client.sweep(now)
+        del self.round[rest:]
         self.told.sweep()
 
     def notice_hangups(self) -> None:

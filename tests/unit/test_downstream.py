@@ -122,6 +122,16 @@ def test_nobody_is_idle_who_waits_for_an_answer() -> None:
     assert not client.transport.closed
 
 
+def test_many_clients_are_looked_at_in_turn() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    clients = [bench.client() for _ in range(5000)]
+    closed = []
+    for _ in range(9):
+        bench.after(11)
+        closed.append(sum(client.transport.closed for client in clients))
+    assert closed == [625, 1250, 1875, 2500, 3125, 3750, 4375, 5000, 5000]
+
+
 def test_without_an_idle_timeout() -> None:
     bench = Bench()
     client = bench.client()
