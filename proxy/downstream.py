@@ -24,6 +24,7 @@ from .upstream import Target, last_words, reason
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 KEEPALIVE_S: Final = 300  # Redis' own default: a client that vanished is noticed after that long
+MAX_TURN: Final = 250_000  # bytes of one client in one turn of the loop; then it is others' turn
 LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
 
 
@@ -90,6 +91,7 @@ class Downstream(asyncio.Protocol):
         self._upstream: asyncio.Transport | None = None
         self._opening = False
         self._reading = True
+        self._resting = False  # it has had its turn
         self._upstream_full = False
         self._upstream_reading = True
         self._eof_sent = False
@@ -116,6 +118,14 @@ class Downstream(asyncio.Protocol):
         session = self._session
         session.now = self._clock()
         session.receive(data)
+        if len(data) >= MAX_TURN:
+            # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+            self._resting = True
+            self._shared.loop.call_soon(self._rested)
+        self.pump()
+
+    def _rested(self) -> None:
+        self._resting = False
         self.pump()
 
     def eof_received(self) -> bool:
@@ -186,6 +196,7 @@ class Downstream(asyncio.Protocol):
             self._close()
             return
         want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
+        want = want and not self._resting
         if want != self._reading:
             self._reading = want
             if want:
