@@ -11,7 +11,7 @@ import pytest
 
 from tests import attackers
 from tests.attackers import ROWS, Row
-from tests.harness import Proxy
+from tests.harness import Proxy, wait_until
 
 SCALE = 0.05  # of the attack's connections
 SECONDS = 0.25
@@ -46,6 +46,6 @@ def test_thousands_of_connections_that_come_and_go_leave_nothing(attacked: Proxy
         if all_.done >= 2500:
             break
     others.serve(0.1)
-    attackers.harness.wait_until(lambda: attackers.clients_of(attacked) <= 4, "they are gone", 60)
+    wait_until(lambda: attackers.clients_of(attacked) <= 4, "they are gone", 60)
     others.close()
     assert attacked.memory() - before < 4 * attackers.MB
