@@ -32,6 +32,7 @@ from .upstream import Target, lacks, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+MAX_TURN: Final = 250_000  # bytes of one client in one turn of the loop; then it is others' turn
 SWEPT: Final = 500  # clients that each sweep looks at; of more,
 ROUND: Final = 8  # one in so many
 _ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
@@ -171,6 +172,7 @@ class Downstream(asyncio.Protocol):
         self._upstream: asyncio.Transport | None = None
         self._opening = False
         self._reading = True
+        self._resting = False  # it has had its turn
         self._upstream_full = False
         self._upstream_reading = True
         self._eof_sent = False
@@ -215,6 +217,14 @@ class Downstream(asyncio.Protocol):
         session = self._session
         self._heard = session.now = self._clock()
         session.receive(data)
+        if len(data) >= MAX_TURN:
+            # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+            self._resting = True
+            self._shared.loop.call_soon(self._rested)
+        self.pump()
+
+    def _rested(self) -> None:
+        self._resting = False
         self.pump()
 
     def eof_received(self) -> bool:
@@ -290,8 +300,8 @@ class Downstream(asyncio.Protocol):
             self._close()
             return
         want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
-        if session.client_slow and session.upstream != UPSTREAM_OPEN:
-            want = False  # what it asks is answered here, and it reads nothing of it
+        if self._resting or (session.client_slow and session.upstream != UPSTREAM_OPEN):
+            want = False  # (who is slow: what it asks is answered here, and it reads nothing of it)
         if want != self._reading:
             self._reading = want
             if want:

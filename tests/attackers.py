@@ -2,8 +2,9 @@
 
 Each attack runs in a process of its own against a proxy before a server that wants a password;
 meanwhile well-behaved clients hit and GET/SET, one request at a time. Printed are their p99
-latency beside that without the attack (a median of pairs, one right after the other), the most
-memory that the proxy took beyond what it had, for each of the attack's connections too, what it
+latency beside that without the attack (a median of pairs, one right after the other), how many
+times as long the same attack on the server makes its own clients wait (direct), the most memory
+that the proxy took beyond what it had, by each of the attack's connections, how much of it it
 kept, and how many lines it logged.
 
     python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [-- OPTIONS OF THE PROXY]
@@ -27,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from proxy import replies, scripts
+from proxy.grammar import Grammar
 from tests import harness
 from tests.harness import ROOT, Proxy, RedisServer, command
 
@@ -34,15 +37,24 @@ KB: Final = 1 << 10
 MB: Final = 1 << 20
 PASSWORD: Final = "s3"
 LOGIN: Final = command("AUTH", PASSWORD)
-HIT: Final = command("RL.HIT", "attacked", 1_000_000, 3600, "ALGO", "FIXED")
 DESCRIPTORS: Final = 20_000
 
 
-class Attacker:
-    """Sockets to the proxy, and what an attack has done so far."""
+def hit(key: str, direct: bool) -> bytes:
+    """A hit, as a client of the proxy or as one of the server says it."""
+    words = (b"1000000", b"3600", b"ALGO", b"FIXED")
+    if not direct:
+        return command("RL.HIT", key, *words)
+    rule = Grammar(scripts.load()).rule(b"", b"RL.HIT", [key.encode(), *words])
+    return rule.by_sha(False) + replies.bulk(key.encode()) + rule.tail
 
-    def __init__(self, port: int, scale: float) -> None:
+
+class Attacker:
+    """Sockets to the proxy (or the server: `direct`), and what an attack has done so far."""
+
+    def __init__(self, port: int, scale: float, direct: bool) -> None:
         self.port = port
+        self.hit = hit("attacked", direct)
         self.scale = scale
         self.socks: list[socket.socket] = []
         self.done = 0
@@ -123,7 +135,7 @@ def never_reading_hits(all_: Attacker) -> Iterator[None]:
     socks = all_.logged_in(20)
     while True:
         for sock in socks:
-            push(sock, HIT * 1000, 256 * KB, 0.05)
+            push(sock, all_.hit * 1000, 256 * KB, 0.05)
             yield
 
 
@@ -202,7 +214,7 @@ def a_million_hits(all_: Attacker) -> Iterator[None]:
     """One client's pipeline of a million hits, which it does read."""
     sock = all_.connect(LOGIN)
     sock.setblocking(False)
-    data = HIT * 2000
+    data = all_.hit * 2000
     at = 0
     while True:
         with contextlib.suppress(BlockingIOError):
@@ -215,7 +227,13 @@ def a_million_hits(all_: Attacker) -> Iterator[None]:
 def comes_and_goes(all_: Attacker) -> Iterator[None]:
     """Connections opened and dropped, by turns with FIN and RST, in the middle of things."""
     while True:
-        said = [b"", LOGIN[:9], LOGIN, LOGIN + HIT * 20, LOGIN + command("BLPOP", "none", 0) + HIT]
+        said = [
+            b"",
+            LOGIN[:9],
+            LOGIN,
+            LOGIN + all_.hit * 20,
+            LOGIN + command("BLPOP", "none", 0) + all_.hit,
+        ]
         for number, words in enumerate(said):
             sock = socket.create_connection(("127.0.0.1", all_.port), 10)
             if words:
@@ -267,7 +285,9 @@ def half_closed(all_: Attacker) -> Iterator[None]:
     while True:
         if made < all_.many(1000):
             sock = all_.connect(LOGIN)
-            words = (command("SUBSCRIBE", "x"), command("GET", "mb"), HIT * 50, HIT[:-4])[made % 4]
+            words = (command("SUBSCRIBE", "x"), command("GET", "mb"), all_.hit * 50, all_.hit[:-4])[
+                made % 4
+            ]
             sock.sendall(words)
             sock.shutdown(socket.SHUT_WR)
             made += 1
@@ -280,7 +300,7 @@ def half_closed(all_: Attacker) -> Iterator[None]:
 
 def behind_a_block(all_: Attacker) -> Iterator[None]:
     """20 clients that block in Redis, with hits behind that without end."""
-    hits = (HIT + command("RL.HIT", "wrong")) * 500
+    hits = (all_.hit + command("RL.HIT", "wrong")) * 500
     for sock in all_.logged_in(20):
         sock.sendall(command("BLPOP", "none", 0))
         push(sock, hits, 16 * MB, 0.5)
@@ -311,7 +331,7 @@ READ: Final = 256 * KB  # one read of uvloop's
 HELD: Final = 256 * KB + READ  # session.MAX_HELD, and the read that passed it
 WRITTEN: Final = 64 * KB + HELD + 256 * KB  # the high-water mark, what is in hand, MAX_EXPANDED
 UNREAD: Final = 64 * KB + READ  # the high-water mark, and the read that passed it
-SLOTS: Final = 65536 * 320  # answers.MAX_SLOTS, each with a reply of its own
+SLOTS: Final = 65536 * 224  # answers.MAX_SLOTS, each with a reply of its own
 WHOLE: Final = STATE + HELD + WRITTEN + UNREAD
 
 ROWS: Final = [
@@ -334,11 +354,11 @@ ROWS: Final = [
 # -- the attack itself ----------------------------------------------------------------------------
 
 
-def attack(name: str, port: int, scale: float) -> None:
+def attack(name: str, port: int, scale: float, direct: bool) -> None:
     """Run until stdin ends; says `ready` when it is under way, and at its end what it did."""
     limit_files()
     (row,) = (row for row in ROWS if row.name == name)
-    all_ = Attacker(port, scale)
+    all_ = Attacker(port, scale, direct)
     steps = row.attack(all_)
     watch = selectors.DefaultSelector()
     watch.register(sys.stdin, selectors.EVENT_READ)
@@ -362,10 +382,11 @@ def limit_files() -> None:
 
 
 @contextlib.contextmanager
-def attacking(name: str, port: int, scale: float) -> Iterator[list[str]]:
+def attacking(name: str, port: int, scale: float, direct: bool) -> Iterator[list[str]]:
     """While the attack is under way; what it told when it is over."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.attackers", "--attack", name, str(port), str(scale)],
+        [sys.executable, "-m", "tests.attackers", "--attack", name, str(port), str(scale)]
+        + [str(int(direct))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -393,10 +414,11 @@ def attacking(name: str, port: int, scale: float) -> Iterator[list[str]]:
 class Others:
     """Well-behaved clients: each waits for its reply; all are known to Redis."""
 
-    def __init__(self, proxy: Proxy, count: int = 4) -> None:
+    def __init__(self, to: Proxy | RedisServer, count: int = 4) -> None:
         self.socks = []
+        self._direct = isinstance(to, RedisServer)
         for number in range(count):
-            raw = proxy.raw()
+            raw = to.raw()
             assert raw.ask("AUTH", PASSWORD) == "OK"
             self.socks.append(raw)
             assert raw.ask("SET", f"own:{number}", "v") == "OK"
@@ -409,18 +431,19 @@ class Others:
     def serve(self, seconds: float) -> float:
         """Requests for so long; their p99 in milliseconds. Fails if one is not answered."""
         took = []
+        rows = []
+        for number, raw in enumerate(self.socks):
+            rows.append((raw, hit(f"good:{number}", self._direct)))
+            rows.append((raw, command("SET", f"own:{number}", "value")))
+            rows.append((raw, command("GET", f"own:{number}")))
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            for number, raw in enumerate(self.socks):
-                for words in (
-                    ("RL.HIT", f"good:{number}", 1_000_000, 60),
-                    ("SET", f"own:{number}", "value"),
-                    ("GET", f"own:{number}"),
-                ):
-                    began = time.monotonic()
-                    reply = raw.ask(*words)
-                    took.append(time.monotonic() - began)
-                    assert not isinstance(reply, Exception), (words, reply)
+            for raw, words in rows:
+                began = time.monotonic()
+                raw.send(words)
+                reply = raw.reply()
+                took.append(time.monotonic() - began)
+                assert not isinstance(reply, Exception), (words, reply)
             time.sleep(0.001)
         self.served += len(took)
         return 1000 * statistics.quantiles(took, n=100)[98]
@@ -435,6 +458,7 @@ class Found:
     ratios: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
     alone_ms: list[float] = field(default_factory=list)
+    direct: list[float] = field(default_factory=list)  # the ratios of the server by itself
     served: int = 0
     most: int = 0  # bytes of memory beyond what the proxy had
     kept: int = 0  # likewise, when the attack was over
@@ -473,20 +497,32 @@ def endure(proxy: Proxy, row: Row, rounds: int, seconds: float, scale: float) ->
     forget_peak(proxy)
     for _ in range(rounds):
         alone = others.serve(seconds)
-        with attacking(row.name, proxy.port, scale) as told:
+        with attacking(row.name, proxy.port, scale, False) as told:
             beside = others.serve(seconds)
         found.connections = int(told[1])
         found.alone_ms.append(alone)
         found.p99_ms.append(beside)
         found.ratios.append(beside / alone)
     found.most = max(0, peak(proxy) - before)
-    harness.wait_until(lambda: clients_of(proxy) <= len(others.socks) + 4, "they are all gone")
+    harness.wait_until(lambda: clients_of(proxy) <= len(others.socks) + 4, "they are all gone", 120)
     others.serve(min(seconds, 0.3))
     found.kept = max(0, proxy.memory() - before)
     found.served = others.served
     found.lines = proxy.read_log().splitlines()[logged:]
     others.close()
     return found
+
+
+def endure_directly(server: RedisServer, row: Row, rounds: int, seconds: float) -> list[float]:
+    """What the same attack does to the server's own clients: the ratios of their p99."""
+    others = Others(server)
+    ratios = []
+    for _ in range(rounds):
+        alone = others.serve(seconds)
+        with attacking(row.name, server.port, 1.0, True):
+            ratios.append(others.serve(seconds) / alone)
+    others.close()
+    return ratios
 
 
 def clients_of(proxy: Proxy) -> int:
@@ -497,8 +533,8 @@ def clients_of(proxy: Proxy) -> int:
 
 
 HEAD: Final = (
-    f"{'attack':20} {'conns':>6} {'p99 alone':>10} {'beside':>8} {'ratio':>6} {'MB most':>8} "
-    f"{'kB each':>8} {'bound':>8} {'MB kept':>8} {'log':>4}"
+    f"{'attack':20} {'conns':>6} {'p99 alone':>10} {'beside':>8} {'ratio':>6} {'direct':>6} "
+    f"{'MB most':>8} {'kB each':>8} {'bound':>8} {'MB kept':>8} {'log':>4}"
 )
 
 
@@ -508,6 +544,7 @@ def line(row: Row, found: Found) -> str:
     return (
         f"{found.name:20} {found.connections:6} {statistics.median(found.alone_ms):8.2f}ms "
         f"{statistics.median(found.p99_ms):6.2f}ms {statistics.median(found.ratios):6.2f} "
+        f"{statistics.median(found.direct or [0.0]):6.2f} "
         f"{found.most / MB:8.1f} {each / KB:8.1f} {row.bound / KB:8.0f} {found.kept / MB:8.1f} "
         f"{len(found.lines):4}"
     )
@@ -521,11 +558,14 @@ def main() -> None:
     asked.add_argument("--scale", type=float, default=1.0, help="of the number of connections")
     asked.add_argument("--only", action="append", choices=[row.name for row in ROWS])
     asked.add_argument("--engine", default=sorted(harness.engines())[-1])
-    asked.add_argument("--attack", nargs=3, metavar=("NAME", "PORT", "SCALE"), help="(by itself)")
+    asked.add_argument(
+        "--attack", nargs=4, metavar=("NAME", "PORT", "SCALE", "DIRECT"), help="(by itself)"
+    )
     asked.add_argument("proxy", nargs="*", help="options of the proxy")
     args = asked.parse_args()
     if args.attack:
-        attack(args.attack[0], int(args.attack[1]), float(args.attack[2]))
+        name, port, scale, direct = args.attack
+        attack(name, int(port), float(scale), direct == "1")
         return
     print(f"{args.engine}, {args.rounds} rounds of {args.seconds:g} s, {os.cpu_count()} CPUs")
     print(HEAD, flush=True)
@@ -533,6 +573,8 @@ def main() -> None:
         if not args.only or row.name in args.only:
             with parts(args.engine, *args.proxy) as (_, proxy):
                 found = endure(proxy, row, args.rounds, args.seconds, args.scale)
+            with parts(args.engine, *args.proxy) as (server, _):  # (which has loaded the scripts)
+                found.direct = endure_directly(server, row, args.rounds, args.seconds)
             print(line(row, found), flush=True)
             for each in found.lines[:3]:
                 print(f"    {each}")

@@ -1,11 +1,11 @@
-"""downstream: how long a client may be silent, or read nothing, with the clock handed in."""
+"""downstream: what is decided there without a socket, with the clock handed in."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -14,7 +14,7 @@ from proxy import downstream, scripts
 from proxy.calls import Settings
 from proxy.config import Address, Config, Upstream
 from proxy.doors import Doors
-from proxy.downstream import Downstream, Shared
+from proxy.downstream import MAX_TURN, Downstream, Shared
 from proxy.grammar import Grammar
 from proxy.peers import NOBODY, Peer
 from proxy.quiet import Repeats
@@ -31,8 +31,15 @@ class Clock(asyncio.BaseEventLoop):
 
     now = 1000.0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.soon: list[Callable[[], object]] = []
+
     def time(self) -> float:
         return self.now
+
+    def call_soon(self, callback: Any, *_: Any, **__: Any) -> Any:  # type: ignore[override]
+        self.soon.append(callback)
 
     def create_task(self, coro: Any, **_: Any) -> asyncio.Task[Any]:
         coro.close()
@@ -49,6 +56,7 @@ class Transport:
         self.written = b""
         self.waits = 0
         self.closed = self.aborted = False
+        self.reading = True
         self.high = 0
         self.sock = sock
 
@@ -66,6 +74,12 @@ class Transport:
 
     def is_closing(self) -> bool:
         return self.closed
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def close(self) -> None:
         self.closed = True
@@ -269,3 +283,18 @@ def kept(sock: socket.socket) -> tuple[int, int, int]:
         sock.getsockopt(tcp, socket.TCP_KEEPIDLE),
         sock.getsockopt(tcp, socket.TCP_KEEPINTVL),
     )
+
+
+def test_a_full_read_is_a_turn() -> None:
+    """uvloop would read the same client 32 times in a row before anybody else."""
+    bench = Bench()
+    client = bench.client()
+    client.protocol.data_received(b"\r\n" * (MAX_TURN // 2 - 1))
+    assert client.transport.reading
+    for _ in range(3):
+        client.protocol.data_received(b"\r\n" * (MAX_TURN // 2))
+        assert not client.transport.reading
+        (rested,) = bench.clock.soon
+        bench.clock.soon.clear()
+        rested()
+        assert client.transport.reading

@@ -1,0 +1,51 @@
+"""While attacked (see tests/attackers.py), the proxy serves the others, within bounds, quietly.
+
+Here the attacks are small and short, and no time is judged: `python -m tests.attackers` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import attackers
+from tests.attackers import ROWS, Row
+from tests.harness import Proxy, wait_until
+
+SCALE = 0.05  # of the attack's connections
+SECONDS = 0.25
+MOST_LINES = 3  # of the log, for each attack
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def attacked(one_engine: str) -> Iterator[Proxy]:
+    with attackers.parts(one_engine) as (_, proxy):
+        yield proxy
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_others_are_served_in_bounded_memory(attacked: Proxy, row: Row) -> None:
+    found = attackers.endure(attacked, row, 1, SECONDS, SCALE)
+    print(attackers.line(row, found))
+    assert found.served > 0
+    assert found.most < row.least + found.connections * row.bound
+    assert found.kept < row.least + found.connections * row.bound
+    assert len(found.lines) <= MOST_LINES, found.lines[:10]
+
+
+def test_thousands_of_connections_that_come_and_go_leave_nothing(attacked: Proxy) -> None:
+    """As the memory of each would show: 4 kB at least."""
+    before = attacked.memory()
+    steps = next(row for row in ROWS if row.name == "comes_and_goes")
+    all_ = attackers.Attacker(attacked.port, 1.0, False)
+    others = attackers.Others(attacked)
+    for _ in steps.attack(all_):
+        if all_.done >= 2500:
+            break
+    others.serve(0.1)
+    wait_until(lambda: attackers.clients_of(attacked) <= 4, "they are gone", 60)
+    others.close()
+    assert attacked.memory() - before < 4 * attackers.MB
