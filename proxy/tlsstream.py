@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from .tls import TlsFailure, why
 
-PIECE: Final = 65536  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
+PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
 MAX_LAST_WORDS: Final = 262144
 
 
