@@ -149,8 +149,10 @@ class Arrival(asyncio.Protocol):
         self._turn_away(f"no {what} within {self._arrivals.timeout_s:g} s")
 
     def _told(self, why: str) -> None:
-        what = "PROXY header of" if self._header else "TLS handshake with"
-        self._arrivals.repeats.tell(why, f"{what} {self._seen} failed: {why}")
+        text = f"TLS handshake with {self._seen} failed: {why}"
+        if self._header:
+            text = f"client {self._seen} was turned away: {why}"
+        self._arrivals.repeats.tell(why, text)
 
     def _turn_away(self, why: str) -> None:
         self._told(why)

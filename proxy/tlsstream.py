@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from .tls import TlsFailure, why
 
-PIECE: Final = 65536  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
+PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
 MAX_LAST_WORDS: Final = 262144
 
 
@@ -195,10 +195,13 @@ class TlsStream(asyncio.Protocol):
     def _fail(self, error: OSError) -> None:
         """It can't go on; the other side is told why, as TLS has it."""
         self._error = error
-        self._flush()
         self._closing = True
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()  # (who does not read is not waited for)
+        elif transport is not None:
+            self._flush()
+            transport.close()
         if self._app is None:
             self._settle(error)
 
@@ -216,7 +219,9 @@ class TlsStream(asyncio.Protocol):
         view = memoryview(data)
         try:
             while len(view) > 0:
-                view = view[self._tls.write(view[:PIECE]) :]
+                # (a call within the slice would be made twice where this is compiled)
+                written = self._tls.write(view[:PIECE])
+                view = view[written:]
                 self._flush()
         except ssl.SSLError as error:
             self._fail(TlsFailure(why(error)))

@@ -81,6 +81,8 @@ async def _secured(
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
+    # (who is cancelled does not look at how it failed)
+    done.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def settled(error: OSError | None) -> None:
         if done.done():

@@ -76,11 +76,11 @@ def test_who_comes_without_a_header_is_turned_away(behind: tuple[Proxy, int]) ->
 
     def lines() -> list[str]:
         return re.findall(
-            r"WARNING (PROXY header of 127\.0\.0\.1:\d+ failed: .*)\n", made.read_log()
+            r"WARNING (client 127\.0\.0\.1:\d+ was turned away: .*)\n", made.read_log()
         )
 
     wait_until(lambda: len(lines()) == 3, f"one line for each kind: {lines()}")
-    assert [line.partition("failed: ")[2] for line in lines()] == [
+    assert [line.partition("away: ")[2] for line in lines()] == [
         "no PROXY header (--proxy-protocol)",
         "a PROXY header that says something else than TCP4, TCP6 or UNKNOWN (--proxy-protocol)",
         "no PROXY header within 0.5 s",
