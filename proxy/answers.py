@@ -49,6 +49,7 @@ class Answers:
         "decided_line",
         "hushed",
         "identity_moved",
+        "late_since",
         "oldest",
         "raw",
     )
@@ -66,6 +67,7 @@ class Answers:
         self.raw = False  # everything is passed on as it comes
         self.hushed = False  # Redis will close without a word
         self.oldest: float = NOTHING  # see late()
+        self.late_since: float = 0.0
         # What the latest look has brought: for the caller to read, and to clear.
         self.identity_moved = False  # a reply that may have changed user or database
         self.decided = False  # the last slot of all was looked at: its kind, how its reply begins
@@ -303,8 +305,9 @@ class Answers:
         unanswered since `before` or longer: since it was sent, or since all before it had been
         answered. The replies to these are dropped when they come. Returns how many these were.
 
-        `oldest` is since when the first of the others is unanswered, NEVER if something comes
-        before it that takes as long as it takes, NOTHING if there is none.
+        `late_since` is since when the first of them was unanswered, `oldest` since when the first
+        of the others is: NEVER if something comes before it that takes as long as it takes,
+        NOTHING if there is none.
         """
         number = 0
         self.oldest = NOTHING
@@ -319,6 +322,8 @@ class Answers:
                     return number
                 self._out.append(instead(slot.limit))
                 self._drop(slot)
+                if number == 0:
+                    self.late_since = since
                 number += 1
             elif kind == s.S_LOCAL and ahead is not None:
                 self._out.append(slot.data)
