@@ -360,7 +360,7 @@ class Answers:
             elif kind == s.S_HIT and slot.limit != NOT_LATE:
                 self._out.append(instead(slot.limit))
             elif kind not in _NOT_THE_CLIENTS:
-                self._out += [error] * slot.count
+                self._out += [error] * (slot.count if kind == s.S_PASS else 1)
             slot = slot.next
         return True
 

@@ -874,7 +874,8 @@ class Session(Caller):
             if self.wait == WAIT_QUIET:
                 self._route()
             self.pump()
-            oldest = min(oldest, NEVER) if oldest != NOTHING else NEVER  # what follows was sent
+            if oldest == NOTHING:
+                oldest = NEVER  # what follows may have been sent
         self._watched = oldest != NOTHING
         return oldest
 
