@@ -15,7 +15,6 @@ from .peers import Peer, peer_of
 from .session import (
     MAX_HELD,
     UPSTREAM_NONE,
-    UPSTREAM_OPEN,
     UPSTREAM_OPENING,
     WAIT_ROOM,
     WAIT_TURN,
@@ -192,7 +191,7 @@ class Downstream(asyncio.Protocol):
             self._close()
             return
         want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
-        if session.client_slow and session.upstream != UPSTREAM_OPEN:
+        if session.client_slow and session.answers_alone():
             want = False  # what it asks is answered here, and it reads nothing of it
         if want != self._reading:
             self._reading = want

@@ -185,7 +185,11 @@ class Session(Caller):
         """Whether the client is still owed a reply."""
         if self._answers.owing():
             return True
-        return self._call_count > 0 or self.wait != WAIT_NOTHING
+        return self._call_count > 0 or (self.wait != WAIT_NOTHING and self.held() > 0)
+
+    def answers_alone(self) -> bool:
+        """Whether some of what the client asks is answered without Redis."""
+        return self.upstream != UPSTREAM_OPEN or self._settings.circuit.open
 
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
