@@ -104,7 +104,9 @@ def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
     calls = [bench.sent_call(caller) for _ in range(5)]
     bench.look(100.2)
     bench.answer(ADMITTED * 3)
+    bench.circuit.heard(100.21)  # on another connection, after these were written
     bench.look(101.2)
+    assert not bench.circuit.open
     assert caller.got == calls[:3]
     assert caller.late == calls[3:]
     new = bench.sent_call(caller)
