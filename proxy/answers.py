@@ -49,6 +49,7 @@ class Answers:
         "decided_line",
         "hushed",
         "identity_moved",
+        "late_since",
         "oldest",
         "raw",
         "read_only",
@@ -67,6 +68,7 @@ class Answers:
         self.raw = False  # everything is passed on as it comes
         self.hushed = False  # Redis will close without a word
         self.oldest: float = NOTHING  # see late()
+        self.late_since: float = 0.0
         # What the latest look has brought: for the caller to read, and to clear.
         self.identity_moved = False  # a reply that may have changed user or database
         self.read_only = False  # a hit was told that the server is a replica
@@ -305,8 +307,9 @@ class Answers:
         unanswered since `before` or longer: since it was sent, or since all before it had been
         answered. The replies to these are dropped when they come. Returns how many these were.
 
-        `oldest` is since when the first of the others is unanswered, NEVER if something comes
-        before it that takes as long as it takes, NOTHING if there is none.
+        `late_since` is since when the first of them was unanswered, `oldest` since when the first
+        of the others is: NEVER if something comes before it that takes as long as it takes,
+        NOTHING if there is none.
         """
         number = 0
         self.oldest = NOTHING
@@ -321,6 +324,8 @@ class Answers:
                     return number
                 self._out.append(instead(slot.limit))
                 self._drop(slot)
+                if number == 0:
+                    self.late_since = since
                 number += 1
             elif kind == s.S_LOCAL and ahead is not None:
                 self._out.append(slot.data)
@@ -357,7 +362,7 @@ class Answers:
             elif kind == s.S_HIT and slot.limit != NOT_LATE:
                 self._out.append(instead(slot.limit))
             elif kind not in _NOT_THE_CLIENTS:
-                self._out += [error] * slot.count
+                self._out += [error] * (slot.count if kind == s.S_PASS else 1)
             slot = slot.next
         return True
 

@@ -88,10 +88,12 @@ class Circuit:
         if not ours and now - self.heard_at > SETTLED_S:
             self._open(now, why)
 
-    def timed_out(self, number: int, now: float, limit_s: float) -> None:
-        """So many hits had no answer within `limit_s` seconds."""
+    def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:
+        """So many hits, the first of them unanswered since `since`, had no answer within `limit_s`
+        seconds.
+        """
         self.counts.timeouts += number
-        if self.heard_at <= now - limit_s:
+        if self.heard_at <= since:
             self._open(now, f"no answer within {limit_s * 1000:g} ms")
 
     def asked(self, now: float) -> None:

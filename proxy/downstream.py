@@ -21,7 +21,6 @@ from .quiet import Repeats
 from .session import (
     MAX_HELD,
     UPSTREAM_NONE,
-    UPSTREAM_OPEN,
     UPSTREAM_OPENING,
     WAIT_ROOM,
     WAIT_TURN,
@@ -180,7 +179,7 @@ class Downstream(asyncio.Protocol):
         self._written: int = 0  # bytes, ever
         self._taken: int = _ALL  # of these by the client, as of the latest sweep
         self._taken_at: float = 0.0  # when it took some
-        self._abandoned = False  # the private connection is not the session's any more
+        self._link: _Upstream | None = None  # of the private connection
 
     # -- the client's socket ----------------------------------------------------------------------
 
@@ -289,9 +288,9 @@ class Downstream(asyncio.Protocol):
                 transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
-        elif session.upstream == UPSTREAM_NONE and upstream is not None and not self._abandoned:
-            self._abandoned = True
-            upstream.abort()
+        elif session.upstream == UPSTREAM_NONE and self._link is not None:
+            self._leave_upstream()
+            upstream = None
         if session.wants_eof and not self._eof_sent and upstream is not None:
             self._eof_sent = True
             if upstream.can_write_eof():
@@ -300,7 +299,7 @@ class Downstream(asyncio.Protocol):
             self._close()
             return
         want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
-        if self._resting or (session.client_slow and session.upstream != UPSTREAM_OPEN):
+        if self._resting or (session.client_slow and session.answers_alone()):
             want = False  # (who is slow: what it asks is answered here, and it reads nothing of it)
         if want != self._reading:
             self._reading = want
@@ -372,16 +371,27 @@ class Downstream(asyncio.Protocol):
 
     def _open(self) -> None:
         self._opening = True
-        task = self._shared.loop.create_task(self._connect())
+        self._link = link = _Upstream(self)
+        task = self._shared.loop.create_task(self._connect(link))
         self._shared.tasks.add(task)
         task.add_done_callback(self._shared.tasks.discard)
 
-    async def _connect(self) -> None:
+    def _leave_upstream(self) -> None:
+        """The private connection is the session's no more: whatever becomes of it is nobody's."""
+        upstream = self._upstream
+        self._link = self._upstream = None
+        self._upstream_full = False
+        self._upstream_reading = True
+        if upstream is not None:
+            upstream.abort()
+
+    async def _connect(self, link: _Upstream) -> None:
         session = self._session
         try:
-            upstream = await self._shared.target.connect(lambda: _Upstream(self))
+            upstream = await self._shared.target.connect(lambda: link)
         except OSError as error:
             self._opening = False
+            self._link = None
             session.now = self._clock()
             why = reason(error)
             self._shared.settings.circuit.connect_failed(session.now, why, lacks(error))
@@ -389,8 +399,9 @@ class Downstream(asyncio.Protocol):
             self.pump()
             return
         self._opening = False
-        if self._transport is None or session.upstream != UPSTREAM_OPENING:
+        if self._transport is None or self._link is not link:
             upstream.abort()
+            self.pump()
             return
         self._upstream = upstream
         self._read_upstream()
@@ -413,17 +424,14 @@ class Downstream(asyncio.Protocol):
             self._session.go_on()
         self.pump()
 
-    def upstream_lost(self) -> None:
+    def upstream_lost(self, link: _Upstream) -> None:
         """The private connection ended."""
-        self._upstream = None
+        if self._link is not link:
+            return
+        self._link = self._upstream = None
         session = self._session
         session.now = self._clock()
-        if self._abandoned:
-            self._abandoned = False
-            self._upstream_full = False
-            self._upstream_reading = True
-        else:
-            session.upstream_lost()
+        session.upstream_lost()
         self.pump()
 
 
@@ -457,7 +465,7 @@ class _Upstream(asyncio.Protocol):
             if left:
                 self._client.upstream_received(left)
         self._transport = None
-        self._client.upstream_lost()
+        self._client.upstream_lost(self)
 
 
 def _taken(parts: list[bytes]) -> bytes:

@@ -259,12 +259,16 @@ class SharedLane(Lane):
             return NOTHING
         answered = self._sent - len(inflight)
         due = answered
+        since = now
         while marks and (marks[0][1] <= answered or marks[0][0] <= now - timeout_s):
+            if marks[0][1] > answered:
+                since = min(since, marks[0][0])
             due = max(due, marks.popleft()[1])
         first = max(answered, self._late)
         if due > first:
             self._late = due
             self._late_since = self._late_since or now
+            self._circuit.timed_out(due - first, since, now, timeout_s)
             self._tell_late(list(islice(inflight, first - answered, due - answered)), now)
         if self._late > answered and self._deaf(now):
             self._abort()
@@ -273,7 +277,6 @@ class SharedLane(Lane):
         return marks[0][0] if self._sent > self._late else NEVER
 
     def _tell_late(self, calls: list[Call], now: float) -> None:
-        self._circuit.timed_out(len(calls), now, self._patience.timeout_s)
         touched: list[Caller] = []
         for call in calls:
             call.late = True

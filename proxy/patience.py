@@ -93,6 +93,6 @@ class Patience:
             self._start()
         else:
             self._ticking = False
-        doubtful = now - oldest >= self.timeout_s / 2 and self.circuit.heard_at < oldest
+        doubtful = now - oldest >= self.timeout_s / 2 and self.circuit.heard_at <= oldest
         if doubtful and self.on_doubt is not None:
             self.on_doubt()

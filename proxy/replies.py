@@ -78,6 +78,5 @@ def late(limit_s: float) -> bytes:
     return error(f"UPSTREAMDOWN no answer from Redis within {limit_s * 1000:g} ms")
 
 
-MAX_CLIENTS: Final = b"-ERR max number of clients reached"  # how Redis turns a connection away
 LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")
 TOO_LONG: Final = error("ERR RL command longer than 65536 bytes")

@@ -72,6 +72,7 @@ _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
 _PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
+_NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # how Redis turns a connection away
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
 
 
@@ -208,7 +209,11 @@ class Session(Caller):
         """Whether the client is still owed a reply."""
         if self._answers.owing():
             return True
-        return self._call_count > 0 or self.wait != WAIT_NOTHING
+        return self._call_count > 0 or (self.wait != WAIT_NOTHING and self.held() > 0)
+
+    def answers_alone(self) -> bool:
+        """Whether some of what the client asks is answered without Redis."""
+        return self.upstream != UPSTREAM_OPEN or self._settings.circuit.open
 
     def idle(self) -> bool:
         """Whether nothing is owed, and nothing will come that the client has not asked for."""
@@ -922,25 +927,29 @@ class Session(Caller):
         before = now - timeout_s
         number = self._answers.late(before, self._last_private, self._late)
         oldest = self._answers.oldest
+        since = self._answers.late_since
         question = self._question
         if question is not None:
             oldest = max(self._question_at, self._last_private)
             if oldest <= before:
                 number += 1
+                since = oldest
                 oldest = NEVER
                 self._question = None
                 self._answers.forget_asked()
                 self.lane_late(question)
         if self.wait == WAIT_UPSTREAM or self.wait == WAIT_BASE:
             oldest = NEVER if oldest == NOTHING else oldest
-            if self._unsent_at <= before:
-                number += self._fail_hits(settings.too_late())
+            if number == 0 and self._unsent_at <= before:
+                since = self._unsent_at
+                number = self._fail_hits(settings.too_late())
         if number > 0:
-            settings.circuit.timed_out(number, now, timeout_s)
+            settings.circuit.timed_out(number, since, now, timeout_s)
             if self.wait == WAIT_QUIET:
                 self._route()
             self.pump()
-            oldest = min(oldest, NEVER) if oldest != NOTHING else NEVER  # what follows was sent
+            if oldest == NOTHING:
+                oldest = NEVER  # what follows may have been sent
         self._watched = oldest != NOTHING
         return oldest
 
@@ -1017,9 +1026,11 @@ class Session(Caller):
 
     def upstream_failed(self, why: str) -> None:
         """The private connection could not be opened: what waited for it gets an error."""
+        self._fail_all(r.unreachable(self._settings.where, why))
+
+    def _fail_all(self, error: bytes) -> None:
         self.upstream = UPSTREAM_NONE
         self.wait = WAIT_NOTHING
-        error = r.unreachable(self._settings.where, why)
         requests = self._requests
         multi = False  # what Redis would have queued is answered as MULTI was
         while not self._closing:
@@ -1060,7 +1071,7 @@ class Session(Caller):
         self._settings.circuit.heard(self.now)
         if not self._heard:
             self._heard = True
-            if data.startswith(r.MAX_CLIENTS) and self._turned_away(data):
+            if data.startswith(_NO_ROOM) and self._turned_away():
                 return
         answers = self._answers
         if answers.raw:
@@ -1090,14 +1101,13 @@ class Session(Caller):
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
 
-    def _turned_away(self, data: bytes) -> bool:
+    def _turned_away(self) -> bool:
         """Redis has no room for one more client: it has read nothing, and closes. So this is a
         connection that could not be opened; whether the client stays.
         """
         if self._call_count > 0:
             return False
-        error = data[: data.find(b"\n") + 1]
-        if not self._answers.turned_away(error, self._without_room):
+        if not self._answers.turned_away(_NO_ROOM, self._without_room):
             self._close()
             return True
         self.state = ConnectionState(self._settings.base_db)
@@ -1106,11 +1116,11 @@ class Session(Caller):
         self._lane = self._read_lane = self._write_lane = None
         self._deciding = False
         self.to_upstream.clear()
-        self.upstream_failed("max number of clients reached")
+        self._fail_all(_NO_ROOM)
         return True
 
     def _without_room(self, limit: int) -> bytes:
-        return self._settings.without(limit, r.MAX_CLIENTS + b"\r\n")
+        return self._settings.without(limit, _NO_ROOM)
 
     def upstream_lost(self) -> None:
         """The private connection ended: answer what certainly was ours, then close."""

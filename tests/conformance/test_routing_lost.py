@@ -407,8 +407,11 @@ def test_a_server_that_is_down_is_an_error_for_each_command_and_comes_back(engin
                 got = [str(client.reply()).split()[0] for _ in range(6)]
                 assert got == ["UPSTREAMDOWN"] * 3 + ["ERR"] + ["UPSTREAMDOWN"] * 2
             server.start()
+            # (until the proxy has noticed, it doesn't ask)
+            wait_until(
+                lambda: client.ask("RL.HIT", "k", MANY, 60) == admitted(1), "hits are counted"
+            )
             with server.raw() as look:
-                assert client.ask("RL.HIT", "k", MANY, 60) == admitted(1)
                 join_lane(client, look)
                 server.stop()
         with proxy.raw() as last:

@@ -1,0 +1,540 @@
+"""Redis fails: stopped, killed, never there, cut off, full. What hits get, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests import harness
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import by_lane, by_lane_of, lanes, private
+
+MODES = ("error", "allow", "deny")
+TIMEOUT_S = 0.2
+TIMEOUT = ("--hit-timeout", "200")
+BACK_S = 2.0  # within that long of Redis' return hits are counted (half a second, undisturbed)
+
+
+def is_error(reply: object, start: str) -> bool:
+    return isinstance(reply, ReplyError) and str(reply).startswith(start)
+
+
+def by_mode(mode: str, reply: object, limit: int) -> bool:
+    """Whether `reply` is what a hit gets without Redis."""
+    if mode == "error":
+        return is_error(reply, "UPSTREAMDOWN ")
+    return reply == ([0, limit, limit, -1, 0] if mode == "allow" else [1, limit, 0, 1, 1])
+
+
+def counted(reply: object, limit: int) -> bool:
+    """Whether `reply` is Redis' own admission of a hit that was not the first on its key, or was
+    within a window that will not be over soon.
+    """
+    return isinstance(reply, list) and reply[:2] == [0, limit] and reply[4] > 0
+
+
+@contextlib.contextmanager
+def stopped(server: RedisServer) -> Iterator[None]:
+    """The server hangs: its connections are there, and nothing is answered."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def failing(
+    server: RedisServer, mode: str = "error", *args: str
+) -> contextlib._GeneratorContextManager[Proxy]:
+    """A proxy that is impatient."""
+    return harness.proxy(server, "--on-upstream-failure", mode, *TIMEOUT, *args)
+
+
+def back(raw: Raw, begin: float) -> float:
+    """Seconds since `begin` until a hit of `raw` is counted by Redis."""
+    wait_until(
+        lambda: counted(raw.ask("RL.HIT", "back", 1_000_000, 3600), 1_000_000), "hits are counted"
+    )
+    return time.monotonic() - begin
+
+
+class Relay:
+    """A TCP relay to a port that can stop forwarding: some connections, or all."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._dead: set[socket.socket] = set()
+        self.forwards = True
+        self._ends = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def kill(self, name: str, server: RedisServer) -> None:
+        """Forward nothing any more of the connection that the server knows as `name`."""
+        (row,) = [row for row in lanes(server) if row["name"] == name]
+        port = int(row["addr"].rpartition(":")[2])
+        for pair in self.pairs:
+            if pair[1].getsockname()[1] == port:
+                self._dead.update(pair)
+
+    def _run(self) -> None:
+        peers: dict[socket.socket, socket.socket] = {}
+        while not self._ends:
+            alive = [sock for sock in peers if sock not in self._dead] if self.forwards else []
+            ready, _, _ = select.select([self._listening, *alive], [], [], 0.005)
+            for sock in ready:
+                if sock is self._listening:
+                    near, _ = sock.accept()
+                    far = socket.create_connection(("127.0.0.1", self._upstream))
+                    peers[near], peers[far] = far, near
+                    self.pairs.append((near, far))
+                    continue
+                if sock not in peers:
+                    continue
+                try:
+                    data = sock.recv(65536)
+                    peers[sock].sendall(data)
+                except OSError:
+                    data = b""
+                if not data:
+                    for each in (sock, peers[sock]):
+                        peers.pop(each, None)
+                        each.close()
+        for each in (*peers, self._listening):
+            each.close()
+
+    def close(self) -> None:
+        self._ends = True
+        self._thread.join()
+
+
+@pytest.fixture
+def relay(own_server: RedisServer) -> Iterator[Relay]:
+    """A relay to the test's server."""
+    made = Relay(own_server.port)
+    yield made
+    made.close()
+
+
+# -- never there, or gone -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_that_was_never_there(unstarted_server: RedisServer, mode: str) -> None:
+    with failing(unstarted_server, mode) as proxy, proxy.raw() as raw:
+        where = f"127.0.0.1:{unstarted_server.port}"
+        hits: list[tuple[tuple[str | int, ...], int]] = [
+            (("RL.HIT", "k", 5, 60), 5),
+            (("rl.hit", "k", 5, 60, "ALGO", "GCRA", "BURST", 9, "MS"), 9),
+            (("RL.HIT", "k", 5, 60, "COST", 0), 5),
+            (("RL.HIT", "k", 6, 60, "WAIT", 5), 6),
+            (("CL.THROTTLE", "k", 15, 30, 60), 16),
+            (("RL.THROTTLE", "k", 0, 30, 60), 1),
+        ]
+        for words, limit in hits * 2:
+            assert by_mode(mode, raw.ask(*words), limit), words
+        for words in (
+            ("RL.PEEK", "k", 5, 60),
+            ("RL.REFUND", "k", 5, 60, 1),
+            ("RL.RESET", "k"),
+            ("RL.HELP",),
+            ("GET", "k"),
+        ):
+            assert is_error(raw.ask(*words), f"UPSTREAMDOWN cannot reach Redis at {where}: "), words
+        assert is_error(raw.ask("RL.HIT", "k", 0, 60), "ERR value is not an integer")
+        raw.send(
+            command("RL.HIT", "k", 7, 60)
+            + command("MULTI")
+            + command("RL.HIT", "k", 5, 60)
+            + command("EXEC")
+            + command("RL.HIT", "k", 8, 60)
+        )
+        assert by_mode(mode, raw.reply(), 7)
+        assert [is_error(raw.reply(), "UPSTREAMDOWN") for _ in range(3)] == [True] * 3
+        assert by_mode(mode, raw.reply(), 8)
+        unstarted_server.start()
+        assert back(raw, time.monotonic()) < BACK_S
+        assert raw.ask("ECHO", "x") == b"x"
+        log = proxy.read_log()
+    assert log.count("does not answer") == 1
+    assert (
+        f"WARNING Redis at {where} does not answer (connection refused); "
+        f"hits are answered as --on-upstream-failure says ({mode})\n"
+    ) in log
+    assert f"WARNING Redis at {where} is back after " in log
+    assert " s, 14 hits were answered without it\n" not in log  # (PEEK and others count too)
+    assert " hits were answered without it\n" in log
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_that_is_killed_and_started_again(own_server: RedisServer, mode: str) -> None:
+    with failing(own_server, mode) as proxy:
+        with proxy.raw() as first:
+            by_lane(own_server, first)
+            own_server.stop()
+            assert first.closes()  # its own connection to Redis is gone
+        with proxy.raw() as raw:
+            assert all(by_mode(mode, raw.ask("RL.HIT", "k", 5, 60), 5) for _ in range(20))
+            own_server.start()
+            assert back(raw, time.monotonic()) < BACK_S
+
+
+# -- hung -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["lane", "private", "new"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_hit_is_answered_when_redis_hangs(own_server: RedisServer, mode: str, way: str) -> None:
+    with failing(own_server, mode) as proxy, proxy.raw() as raw, proxy.raw() as other:
+        if way == "lane":
+            by_lane(own_server, raw)
+            by_lane(own_server, other)
+        elif way == "private":
+            assert raw.ask("PING") == other.ask("PING") == "PONG"
+        with stopped(own_server):
+            begin = time.monotonic()
+            raw.send(command("RL.HIT", "k", 5, 60) * 3 + command("RL.PEEK", "k", 5, 60))
+            other.send(command("RL.HIT", "k", 6, 60))
+            replies = [raw.reply() for _ in range(4)] + [other.reply()]
+            took = time.monotonic() - begin
+            assert all(by_mode(mode, reply, 5) for reply in replies[:3])
+            assert str(replies[3]) == "UPSTREAMDOWN no answer from Redis within 200 ms"
+            assert by_mode(mode, replies[4], 6)
+            assert TIMEOUT_S - 0.01 <= took < TIMEOUT_S + 2
+            begin = time.monotonic()
+            for _ in range(100):
+                assert by_mode(mode, raw.ask("RL.HIT", "k", 5, 60), 5)
+            assert time.monotonic() - begin < 50 * TIMEOUT_S, "each waited"
+            raw.send(command("RL.HIT", "k", 5, 60) + command("ECHO", "raw"))
+            assert by_mode(mode, raw.reply(), 5)
+            other.send(command("ECHO", "other"))
+        begin = time.monotonic()
+        assert raw.reply() == b"raw"
+        assert other.reply() == b"other"
+        assert back(raw, begin) < BACK_S
+        assert back(other, begin) < BACK_S
+        assert raw.ask("ECHO", "x") == b"x"
+        if mode == "error":
+            log = proxy.read_log()
+            assert log.count("(no answer within 200 ms); hits are answered as") == 1, log
+            assert log.count(" is back after ") == 1, log
+
+
+def test_late_hits_count_and_their_replies_are_dropped(own_server: RedisServer) -> None:
+    with failing(own_server, "allow") as proxy, proxy.raw() as raw, own_server.raw() as admin:
+        by_lane(own_server, raw, admin)
+        with stopped(own_server):
+            raw.send(command("RL.HIT", "k", 100, 60) * 80)
+            assert [raw.reply() for _ in range(80)] == [[0, 100, 100, -1, 0]] * 80
+        assert back(raw, time.monotonic()) < BACK_S
+        assert admin.ask("LLEN", "k") == 64  # as many as may be on a lane; no more were sent
+        assert raw.ask("RL.HIT", "k", 100, 60) == [0, 100, 35, -1, 60]
+
+
+def test_what_is_behind_a_command_of_the_clients_own_is_not_late(own_server: RedisServer) -> None:
+    with failing(own_server, "allow") as proxy, proxy.raw() as raw:
+        assert raw.ask("PING") == "PONG"
+        raw.send(command("BLPOP", "nothing", "0.5") + command("RL.HIT", "k", 5, 60))
+        assert raw.reply() is None
+        assert raw.reply() == [0, 5, 4, -1, 60]
+        with stopped(own_server):
+            raw.send(command("ECHO", "a") + command("RL.HIT", "k", 5, 60) + command("ECHO", "b"))
+            assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""
+        assert [raw.reply() for _ in range(3)] == [b"a", [0, 5, 3, -1, 60], b"b"]
+        with stopped(own_server):
+            raw.send(command("RL.HIT", "k", 5, 60) + command("RL.HIT", "k", 0, 60))
+            raw.send(command("RL.HIT", "k", 5, 60) + command("ECHO", "c"))
+            assert raw.reply() == [0, 5, 5, -1, 0]
+            assert is_error(raw.reply(), "ERR value is not an integer")
+            assert raw.reply() == [0, 5, 5, -1, 0]
+        assert raw.reply() == b"c"
+        assert raw.ask("LLEN", "k") in (3, 4)
+
+
+def test_redis_alone_decides_about_a_transaction(own_server: RedisServer) -> None:
+    with failing(own_server, "allow") as proxy, proxy.raw() as raw, proxy.raw() as subscriber:
+        assert raw.ask("MULTI") == "OK"
+        assert subscriber.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
+        with stopped(own_server):
+            raw.send(command("RL.HIT", "k", 5, 60) + command("EXEC"))
+            subscriber.send(command("RL.HIT", "k", 5, 60))
+            assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""
+            assert subscriber.quiet(0.1) == b""
+        assert raw.reply() == "QUEUED"
+        assert raw.reply() == [[0, 5, 4, -1, 60]]
+        assert is_error(subscriber.reply(), "ERR Can't execute 'rl.hit'")
+
+
+@pytest.mark.parametrize("by", ["lane", "private"])
+def test_a_hit_with_wait(own_server: RedisServer, by: str) -> None:
+    """The time to wait is for being admitted, not for Redis."""
+    with failing(own_server, "deny") as proxy, proxy.raw() as raw, proxy.raw() as first:
+        if by == "lane":
+            by_lane(own_server, raw)
+        else:
+            assert raw.ask("PING") == "PONG"
+        with stopped(own_server):
+            raw.send(command("RL.HIT", "w", 5, 60, "WAIT", 30))
+            assert raw.reply() == [1, 5, 0, 1, 1]
+        assert back(raw, time.monotonic()) < BACK_S
+        assert first.ask("RL.HIT", "q", 1, 1) == [0, 1, 0, -1, 1]
+        raw.send(command("RL.HIT", "q", 1, 1, "WAIT", 30))
+        assert raw.quiet(0.1) == b""  # it sleeps for a second
+        with stopped(own_server):
+            assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""  # and its turn has not come
+        assert raw.reply() == [0, 1, 0, -1, 1]
+
+
+def test_without_a_timeout_redis_takes_as_long_as_it_takes(own_server: RedisServer) -> None:
+    args = ("--on-upstream-failure", "allow", "--hit-timeout", "0")
+    with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw, proxy.raw() as own:
+        by_lane(own_server, raw)
+        assert own.ask("PING") == "PONG"
+        with stopped(own_server):
+            for each in (raw, own):
+                each.send(command("RL.HIT", "k", 5, 60))
+            assert raw.quiet(0.1, 1.3) == b""
+        assert sorted(str(each.reply()) for each in (raw, own)) == [
+            "[0, 5, 3, -1, 60]",
+            "[0, 5, 4, -1, 60]",
+        ]
+
+
+def test_an_order_to_stop_does_not_wait_for_a_server_that_hangs(own_server: RedisServer) -> None:
+    with failing(own_server, "error", "--drain-timeout", "15") as proxy:
+        with proxy.raw() as by_lanes, proxy.raw() as own, stopped(own_server):
+            pass
+        with proxy.raw() as by_lanes, proxy.raw() as own:
+            by_lane(own_server, by_lanes)
+            assert own.ask("PING") == "PONG"
+            with stopped(own_server):
+                begin = time.monotonic()
+                for raw in (by_lanes, own):
+                    raw.send(command("RL.HIT", "k", 5, 60))
+                time.sleep(0.05)
+                proxy.terminate()
+                assert is_error(by_lanes.reply(), "UPSTREAMDOWN")
+                assert is_error(own.reply(), "UPSTREAMDOWN")
+                assert by_lanes.closes()
+                assert own.closes()
+                assert proxy.wait() == 0
+                assert time.monotonic() - begin < 3
+
+
+def test_who_leaves_meanwhile_disturbs_nobody(own_server: RedisServer) -> None:
+    with failing(own_server, "allow") as proxy, proxy.raw() as stays:
+        gone = [proxy.raw() for _ in range(4)]
+        for raw in (stays, *gone[:2]):
+            by_lane(own_server, raw)
+        with stopped(own_server):
+            for raw in (*gone, stays):
+                raw.send(command("RL.HIT", "k", 9, 60) * 3)
+            for raw in gone:
+                raw.close()
+            assert [stays.reply() for _ in range(3)] == [[0, 9, 9, -1, 0]] * 3
+        assert back(stays, time.monotonic()) < BACK_S
+        assert stays.ask("ECHO", "x") == b"x"
+
+
+def test_a_late_refusal_opens_nothing_wrongly(own_server: RedisServer) -> None:
+    """The second refusal of a hit makes the entry; its reply is late, and the key is freed."""
+    with failing(own_server, "deny") as proxy, proxy.raw() as raw, own_server.raw() as admin:
+        by_lane(own_server, raw, admin)
+        assert raw.ask("RL.HIT", "d", 1, 60)[0] == 0  # type: ignore[index]
+        assert raw.ask("RL.HIT", "d", 1, 60)[0] == 1  # type: ignore[index]
+        with stopped(own_server):
+            raw.send(command("RL.HIT", "d", 1, 60))
+            assert raw.reply() == [1, 1, 0, 1, 1]
+            admin.send(command("DEL", "d"))
+        assert admin.reply() == 1
+        assert back(raw, time.monotonic()) < BACK_S
+        assert raw.ask("RL.HIT", "d", 1, 60) in ([0, 1, 0, -1, 60], [1, 1, 0, 60, 60])
+        assert admin.ask("LLEN", "d") == 1
+
+
+# -- cut off --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_that_is_cut_off(own_server: RedisServer, relay: Relay, mode: str) -> None:
+    url = f"redis://127.0.0.1:{relay.port}/2"
+    args = ("--on-upstream-failure", mode, *TIMEOUT)
+    with harness.proxy(url, *args) as proxy, proxy.raw() as old, proxy.raw() as new:
+        by_lane(own_server, old)
+        relay.forwards = False
+        old.send(command("RL.HIT", "k", 5, 60))
+        assert by_mode(mode, old.reply(), 5)
+        assert by_mode(mode, new.ask("RL.HIT", "k", 5, 60), 5)
+        new.send(command("RL.HIT", "k", 5, 60) + command("ECHO", "new"))
+        assert by_mode(mode, new.reply(), 5)
+        new.send(command("RL.HIT", "k", 5, 60))
+        relay.forwards = True
+        begin = time.monotonic()
+        assert new.reply() == b"new"
+        assert counted(new.reply(), 5)
+        assert back(old, begin) < BACK_S
+        assert back(new, begin) < BACK_S
+
+
+def test_a_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: Relay) -> None:
+    url = f"redis://127.0.0.1:{relay.port}"
+    args = ("--on-upstream-failure", "deny", "--hit-timeout", "400")
+    with harness.proxy(url, *args) as proxy, proxy.raw() as raw, proxy.raw() as other:
+        by_lane(own_server, raw)
+        relay.kill("rlproxy-lane", own_server)
+        assert raw.ask("RL.HIT", "k", 5, 60) == [1, 5, 0, 1, 1]
+        assert other.ask("RL.HIT", "o", 5, 60) == [0, 5, 4, -1, 60]  # on its own connection
+        begin = time.monotonic()
+        while raw.ask("RL.HIT", "k", 1000, 60) == [1, 1000, 0, 1, 1]:
+            assert time.monotonic() - begin < 5
+        assert "does not answer" not in proxy.read_log()
+        assert back(raw, time.monotonic()) < BACK_S
+
+
+# -- full -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_that_has_no_room_for_one_more_client(own_server: RedisServer, mode: str) -> None:
+    with failing(own_server, mode) as proxy, proxy.raw() as old, own_server.raw() as admin:
+        by_lane(own_server, old, admin)
+        room = len(private(own_server, admin)) + len(lanes(own_server, admin)) + 2
+        assert admin.ask("CONFIG", "SET", "maxclients", room) == "OK"
+        with proxy.raw() as raw:
+            refusal = "ERR max number of clients reached"
+            reply = raw.ask("RL.HIT", "k", 5, 60)
+            if mode == "error":
+                assert is_error(reply, refusal)
+            else:
+                assert by_mode(mode, reply, 5)
+            assert is_error(raw.ask("GET", "k"), refusal)
+            raw.send(command("RL.HIT", "k", 6, 60) + command("GET", "k") + command("RL.HELP"))
+            assert isinstance(raw.reply(), ReplyError if mode == "error" else list)
+            assert is_error(raw.reply(), refusal)
+            assert is_error(raw.reply(), refusal)
+            assert counted(old.ask("RL.HIT", "x", 5, 60), 5)
+            assert admin.ask("CONFIG", "SET", "maxclients", 1000) == "OK"
+            assert back(raw, time.monotonic()) < BACK_S
+        assert "does not answer" not in proxy.read_log()
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_full_lane_sends_further_hits_over_their_clients_own(own_server: RedisServer) -> None:
+    args = ("--max-lane-hits", "4", "--max-client-hits", "3")
+    with harness.proxy(own_server, *args) as proxy, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(proxy.raw()) for _ in range(3)]
+        for number, raw in enumerate(raws):
+            by_lane_of(own_server, raw, f"warm:{number}")
+        with own_server.raw() as admin:
+            before = private(own_server, admin)
+            assert len(before) == 3
+            with stopped(own_server):
+                for raw in raws:
+                    raw.send(command("RL.HIT", "k", 100, 60) * 10)
+                time.sleep(0.1)
+            replies = [[raw.reply() for _ in range(10)] for raw in raws]
+            assert sorted(reply[2] for each in replies for reply in each) == [*range(70, 100)]  # type: ignore[index]
+            for each in replies:
+                left = [reply[2] for reply in each]  # type: ignore[index]
+                assert left == sorted(left, reverse=True)
+            (stats,) = [admin.ask("INFO", "commandstats")]
+            assert b"cmdstat_eval:" in stats  # type: ignore[operator]
+
+
+# -- at random ------------------------------------------------------------------------------------
+
+
+class Client:
+    """Hits and echoes; every hit has a key of its client's own, and a limit of its own."""
+
+    def __init__(self, port: int, number: int, mode: str) -> None:
+        self.raw = Raw(port)
+        self.number = number
+        self.mode = mode
+        self.sent = self.admitted = self.without = 0
+        self.places: set[int] = set()
+        self.problems: list[str] = []
+
+    def run(self, end: float) -> None:
+        chance = random.Random(self.number)
+        numbers = itertools.count()
+        while time.monotonic() < end and not self.problems:
+            kind = chance.randrange(4)
+            many: list[tuple[str | int, ...]] = []
+            for _ in range(chance.choice((1, 1, 2, 5, 70))):
+                if kind == 0 and chance.random() < 0.4:
+                    many.append(("ECHO", f"{self.number}-{next(numbers)}"))
+                else:
+                    self.sent += 1
+                    limit = 100_000 + self.sent % 9973
+                    many.append(("RL.HIT", f"key:{self.number}", limit, 3600))
+            self.raw.send(b"".join(command(*words) for words in many))
+            for words in many:
+                self.note(words, self.raw.reply())
+
+    def note(self, words: tuple[str | int, ...], reply: object) -> None:
+        if words[0] == "ECHO":
+            if reply != str(words[1]).encode():
+                self.problems.append(f"{words} got {reply!r}")
+            return
+        limit = int(words[2])
+        if by_mode(self.mode, reply, limit):
+            self.without += 1
+        elif counted(reply, limit):
+            assert isinstance(reply, list)
+            place = limit - reply[2]
+            if place in self.places:
+                self.problems.append(f"{words} got {reply!r}, as another did")
+            self.places.add(place)
+            self.admitted += 1
+        else:
+            self.problems.append(f"{words} got {reply!r}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_reply_is_its_requests_while_redis_hangs_at_random(
+    own_server: RedisServer, mode: str
+) -> None:
+    chance = random.Random(mode)
+    args = ("--on-upstream-failure", mode, "--hit-timeout", "60")
+    with harness.proxy(own_server, *args) as proxy:
+        clients = [Client(proxy.port, number, mode) for number in range(8)]
+        end = time.monotonic() + 2.5
+        threads = [threading.Thread(target=client.run, args=(end,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        while time.monotonic() < end - 0.3:
+            time.sleep(chance.uniform(0.02, 0.2))
+            with stopped(own_server):
+                time.sleep(chance.choice((0.01, 0.05, 0.09, 0.15, 0.3)))
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert [text for client in clients for text in client.problems] == []
+        begin = time.monotonic()
+        for client in clients:
+            assert back(client.raw, begin) < BACK_S
+            assert client.raw.ask("ECHO", "end") == b"end"
+            client.raw.close()
+        with own_server.raw() as admin:
+            for client in clients:
+                held = admin.ask("LLEN", f"key:{client.number}")
+                assert isinstance(held, int)
+                assert client.admitted <= held <= client.sent, client.number
+                assert client.admitted + client.without == client.sent
+        assert sum(client.without for client in clients) > 20
+        assert sum(client.admitted for client in clients) > 20

@@ -1,0 +1,220 @@
+"""lane: calls that are late, what becomes of their replies, and a lane that has no room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from proxy import replies as r
+from proxy.calls import Call
+from proxy.lane import DEAF_S, SharedLane
+from proxy.patience import NEVER, NOTHING
+from proxy.session import Session
+from tests.unit.test_lane import (
+    ADMITTED,
+    HIT,
+    NOSCRIPT,
+    OK,
+    REFUSED,
+    STAYS,
+    Bench,
+    Loop,
+    by_sha,
+    client,
+    opener,
+)
+
+LATE = r.late(1.0)
+
+
+class Faulty(Bench):
+    """A lane whose calls may be late, one second after they were written."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        self.pool.patience.timeout_s = 1.0
+        assert isinstance(self.lane, SharedLane)
+        self.shared = self.lane
+        self.circuit = self.pool.patience.circuit
+        self.looks: list[object] = []
+        loop.now = 100.0
+
+    def sent_call(self, caller: Session | None = None, key: bytes = b"k") -> Call:
+        """A call that is written now."""
+        call = self.hit(HIT, key, caller or Late())
+        self.sent()
+        return call
+
+    def look(self, now: float) -> float:
+        self.loop.now = now
+        return self.shared.overdue(now)
+
+
+class Late(Session):
+    """Somebody who makes calls, and is told which were late."""
+
+    def __init__(self) -> None:
+        super().__init__(client()._settings)
+        self.late: list[Call] = []
+        self.got: list[Call] = []
+
+    def lane_late(self, call: Call) -> None:
+        self.late.append(call)
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        call.reply = reply
+        self.got.append(call)
+
+
+@pytest.fixture
+def bench() -> Iterator[Faulty]:
+    loop = Loop()
+    try:
+        yield Faulty(loop)
+    finally:
+        loop.close()
+
+
+def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
+    first, second = Late(), Late()
+    calls = [bench.hit(HIT, b"k", first) for _ in range(3)]
+    bench.sent()
+    assert bench.look(100.25) == 100.0
+    bench.loop.now = 100.3
+    later = [bench.sent_call(second) for _ in range(2)]
+    assert bench.look(100.5) == 100.0
+    assert bench.look(101.0) == 100.5
+    assert (first.late, second.late) == (calls, [])
+    assert bench.circuit.open
+    assert bench.circuit.counts.timeouts == 3
+    assert bench.look(101.4) == 100.5
+    assert bench.look(101.5) == NEVER
+    assert second.late == later
+    bench.answer(ADMITTED * 2)
+    assert not bench.circuit.open
+    assert bench.look(101.6) == NEVER
+    bench.answer(ADMITTED * 3)
+    assert bench.look(101.7) == NOTHING
+    assert first.got == second.got == []
+
+
+def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
+    caller = Late()
+    calls = [bench.sent_call(caller) for _ in range(5)]
+    bench.look(100.2)
+    bench.answer(ADMITTED * 3)
+    bench.circuit.heard(100.21)  # on another connection, after these were written
+    bench.look(101.2)
+    assert not bench.circuit.open
+    assert caller.got == calls[:3]
+    assert caller.late == calls[3:]
+    new = bench.sent_call(caller)
+    bench.answer(ADMITTED * 3)
+    assert caller.got == [*calls[:3], new]
+
+
+def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Faulty) -> None:
+    caller = Late()
+    bench.sent_call(caller)
+    bench.look(100.0)
+    bench.look(101.0)
+    bench.answer(NOSCRIPT)
+    assert bench.sent() == b""
+    assert bench.reloads == 1
+    assert not caller.mending
+
+
+def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
+    bench.ask(REFUSED)
+    assert bench.denials is not None
+    assert len(bench.denials) == 1
+    caller = Late()
+    bench.hit(HIT, b"k", caller)
+    assert bench.sent() == opener(HIT)
+    bench.look(bench.loop.now)
+    bench.look(bench.loop.now + 1.0)
+    assert len(caller.late) == 1
+    bench.answer(OK + b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60000000\r\n")
+    assert len(bench.denials) == 0  # it was admitted
+    assert bench.ask(REFUSED) == REFUSED
+
+
+def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
+    bench.pool.patience.timeout_s = 0.2
+    bench.ask(REFUSED)
+    bench.hit(HIT, b"k", Late())
+    assert bench.sent() == opener(HIT)
+    bench.look(100.0)
+    bench.look(100.2)
+    bench.loop.now = 100.5
+    bench.answer(OK + STAYS)
+    assert bench.known()
+    bench.loop.now = 101.0  # a second since it was sent
+    assert not bench.known()
+
+
+def test_who_is_fenced_stays_so_behind_a_late_reply(bench: Faulty) -> None:
+    caller = Late()
+    bench.sent_call(caller)
+    bench.look(100.0)
+    bench.look(101.0)
+    caller.fenced = True
+    bench.answer(ADMITTED)
+    assert caller.fenced
+    bench.sent_call(caller)
+    bench.answer(ADMITTED)
+    assert not caller.fenced
+
+
+def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None:
+    caller = Late()
+    late = bench.sent_call(caller)
+    bench.look(100.0)
+    bench.look(101.0)
+    call = bench.sent_call(caller)
+    bench.wire.abort()
+    bench.loop.turns()
+    assert caller.late == [late]
+    assert caller.got == [call]
+    assert call.reply == r.LOST
+    assert bench.shared.room == bench.pool.max_lane_hits
+    assert bench.look(101.1) == NOTHING
+
+
+def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty) -> None:
+    bench.sent_call()
+    bench.look(100.0)
+    bench.look(101.0)
+    bench.circuit.heard(101.1)
+    bench.look(101.1 + max(DEAF_S, 1.0) - 0.1)
+    assert not bench.wire.aborted
+    bench.look(101.2 + max(DEAF_S, 1.0))
+    assert bench.wire.aborted
+
+
+def test_a_lane_is_kept_while_nobody_hears_redis(bench: Faulty) -> None:
+    bench.sent_call()
+    for now in (100.0, 101.0, 105.0, 300.0):
+        bench.look(now)
+    assert not bench.wire.aborted
+
+
+def test_room(bench: Faulty) -> None:
+    bench.pool.max_lane_hits = 5
+    bench.ask(ADMITTED, key=b"x")
+    assert bench.shared.room == 5
+    calls = [bench.sent_call() for _ in range(3)]
+    assert bench.shared.room == 2
+    assert by_sha(HIT)
+    bench.answer(ADMITTED * 2)
+    assert bench.shared.room == 4
+    assert len(calls) == 3
+
+
+def test_without_a_timeout_nothing_is_watched(bench: Faulty) -> None:
+    bench.pool.patience.timeout_s = 0.0
+    caller = Late()
+    bench.sent_call(caller)
+    assert bench.look(1000.0) == NOTHING
+    assert caller.late == []
