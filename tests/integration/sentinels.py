@@ -17,10 +17,11 @@ from tests.harness import Raw, RedisServer, free_port, wait_until
 
 NAME = "mymaster"
 DOWN_AFTER_MS = 500
-# Milliseconds. Four times as long as it publishes, a Sentinel bears that a server is not what it
-# should be: that must be longer than the second in which the leader notices the promotion.
+# Milliseconds. A Sentinel bears for four times the publish period that a server is not what it
+# should be: that must be longer than the second in which the leader notices the promotion. It
+# promotes nobody of whom it has not heard for three info periods, or five ping periods.
 _MEETING = ("info-period", 100, "ping-period", 100, "ask-period", 100, "publish-period", 100)
-_MET = ("publish-period", 600)
+_MET = ("info-period", 1000, "ping-period", 500, "publish-period", 600)
 
 
 class Sentinel:
@@ -159,9 +160,18 @@ class Group:
         return True
 
     def demote(self) -> None:
-        """SENTINEL FAILOVER, as soon as it is possible."""
+        """SENTINEL FAILOVER, until one is not given up."""
         first = self.sentinels[0]
-        wait_until(lambda: first.ask("SENTINEL", "FAILOVER", NAME) == "OK", "a failover begins")
+        old = first.master()
+
+        def done() -> bool:
+            if first.master() != old:
+                return True
+            if b"failover_in_progress" not in first.facts()[b"flags"]:
+                first.ask("SENTINEL", "FAILOVER", NAME)
+            return False
+
+        wait_until(done, "a replica is promoted")
 
     def url(self, *only: Sentinel, name: str = NAME, scheme: str = "redis+sentinel") -> str:
         """For --upstream; of all Sentinels, or `only` these."""
