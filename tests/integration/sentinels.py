@@ -17,6 +17,7 @@ from tests.harness import Raw, RedisServer, free_port, wait_until
 
 NAME = "mymaster"
 DOWN_AFTER_MS = 500
+NEVER_MS = 60_000  # so that a machine that is busy looks like no failure
 # Milliseconds. A Sentinel bears for four times the publish period that a server is not what it
 # should be: that must be longer than the second in which the leader notices the promotion. It
 # promotes nobody of whom it has not heard for three info periods, or five ping periods.
@@ -47,7 +48,7 @@ class Sentinel:
             f"dir {self._directory}",
             f"logfile {self._directory}/log",
             f"sentinel monitor {NAME} 127.0.0.1 {master} {quorum}",
-            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+            f"sentinel down-after-milliseconds {NAME} {NEVER_MS}",
             f"sentinel failover-timeout {NAME} 3000",
         ]
         if password:
@@ -158,6 +159,19 @@ class Group:
             if int(facts[b"num-other-sentinels"]) != len(self.sentinels) - 1:
                 return False
         return True
+
+    def kill(self, server: RedisServer) -> None:
+        """SIGKILL the master; the Sentinels soon take it for dead."""
+        server.stop()
+        self._down_after(DOWN_AFTER_MS)
+
+    def keep(self) -> None:
+        """No more failover but on demand."""
+        self._down_after(NEVER_MS)
+
+    def _down_after(self, ms: int) -> None:
+        for each in self.sentinels:
+            assert each.ask("SENTINEL", "SET", NAME, "down-after-milliseconds", ms) == "OK"
 
     def demote(self) -> None:
         """SENTINEL FAILOVER, until one is not given up."""
