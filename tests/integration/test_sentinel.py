@@ -502,6 +502,13 @@ async def first_look(url: str, tls: Tls) -> Address | None:
     return topology.master.address if topology.master is not None else None
 
 
+def connections(sentinel: Sentinel) -> int:
+    """How many it has, with the one that asks."""
+    text = sentinel.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes), text
+    return text.count(b"\n")
+
+
 async def test_it_stops_at_any_moment(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         for turn in range(60):
@@ -511,6 +518,9 @@ async def test_it_stops_at_any_moment(one_engine: str) -> None:
             await asyncio.sleep(turn * 0.0005)
             await asyncio.wait_for(topology.stop(), harness.DEADLINE_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with asyncio.timeout(harness.DEADLINE_S):
+            while connections(made.sentinels[0]) > 1:
+                await asyncio.sleep(0.01)
 
 
 # -- a target that moves --------------------------------------------------------------------------
