@@ -95,7 +95,6 @@ class Server:
         self._lanes: LanePool | None = None
         self._control: asyncio.Task[None] | None = None
         self._topology: Topology | None = None
-        self._following: asyncio.Task[None] | None = None
         self._probe: Probe | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
@@ -216,7 +215,7 @@ class Server:
         )
         if topology is not None:
             settings.read_only = topology.suspect
-            self._following = loop.create_task(topology.run())
+            topology.start()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_CONTACT_S):
                     await topology.settled.wait()
@@ -391,7 +390,9 @@ class Server:
             self._arrivals.close()
         if self._shared is not None:
             await self._drain(self._shared)
-        for task in (self._following, self._control, self._probing, self._sweep):
+        if self._topology is not None:
+            await self._topology.stop()
+        for task in (self._control, self._probing, self._sweep):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

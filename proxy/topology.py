@@ -16,7 +16,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from .circuit import Backoff
@@ -310,6 +310,16 @@ class _Sentinel:
         await close(link)
 
 
+async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel all of `tasks`, and wait until they have ended."""
+    # (redis-py's wait_for() on Python 3.11 loses a cancellation now and then: once is not enough)
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=0.1)
+
+
 async def _reply(link: Connection) -> object:
     """The next reply, an error reply as the exception that it makes."""
     from redis.exceptions import ResponseError
@@ -344,6 +354,7 @@ class Topology:
         self._why_unknown = Notice(time.monotonic)
         self._wake = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.settled = asyncio.Event()  # they were asked once
         self.master: Master | None = None
         target.on_failure = self.suspect
@@ -360,26 +371,28 @@ class Topology:
         self._waking = None
         self._wake.set()
 
-    async def run(self) -> None:
-        """Follow until cancelled."""
+    def start(self) -> None:
+        """Begin to follow."""
         loop = asyncio.get_running_loop()
-        listening = [loop.create_task(each.listen(self._wake.set)) for each in self._sentinels]
-        try:
-            while True:
-                self._wake.clear()
-                well = await self._look()
-                self.settled.set()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pace.pause_s(well)):
-                        await self._wake.wait()
-        finally:
-            for task in listening:
-                task.cancel()
-            await asyncio.gather(*listening, return_exceptions=True)
-            if self._waking is not None:
-                self._waking.cancel()
-            for each in self._sentinels:
-                await each.close()
+        self._tasks = [loop.create_task(each.listen(self._wake.set)) for each in self._sentinels]
+        self._tasks.append(loop.create_task(self._run()))
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        await _end(self._tasks)
+        if self._waking is not None:
+            self._waking.cancel()
+        for each in self._sentinels:
+            await each.close()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            well = await self._look()
+            self.settled.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.pause_s(well)):
+                    await self._wake.wait()
 
     async def _look(self) -> bool:
         """Find out who the master is, and switch; whether all is well. Never raises."""
@@ -416,10 +429,7 @@ class Topology:
                     answers[asked[task]] = task.result()
                 claim = choose(answers, self.master)
         finally:
-            for task in pending:
-                task.cancel()
-            if pending:
-                await asyncio.gather(*pending, return_exceptions=True)
+            await _end(pending)
         return answers, claim
 
     def _confirms(self, claim: Claim) -> bool:

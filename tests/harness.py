@@ -282,6 +282,8 @@ class Raw:
         dict, None ..."""
         line = self.line()
         kind, rest = line[:1], line[1:-2]
+        if not kind:
+            raise AssertionError("no reply")
         if kind == b"+":
             return rest.decode()
         if kind == b"-":

@@ -17,10 +17,12 @@ from tests.harness import Raw, RedisServer, free_port, wait_until
 
 NAME = "mymaster"
 DOWN_AFTER_MS = 500
-# Milliseconds. Four times as long as it publishes, a Sentinel bears that a server is not what it
-# should be: that must be longer than the second in which the leader notices the promotion.
+NEVER_MS = 60_000  # so that a machine that is busy looks like no failure
+# Milliseconds. A Sentinel bears for four times the publish period that a server is not what it
+# should be: that must be longer than the second in which the leader notices the promotion. It
+# promotes nobody of whom it has not heard for three info periods, or five ping periods.
 _MEETING = ("info-period", 100, "ping-period", 100, "ask-period", 100, "publish-period", 100)
-_MET = ("publish-period", 600)
+_MET = ("info-period", 1000, "ping-period", 500, "publish-period", 600)
 
 
 class Sentinel:
@@ -46,7 +48,7 @@ class Sentinel:
             f"dir {self._directory}",
             f"logfile {self._directory}/log",
             f"sentinel monitor {NAME} 127.0.0.1 {master} {quorum}",
-            f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+            f"sentinel down-after-milliseconds {NAME} {NEVER_MS}",
             f"sentinel failover-timeout {NAME} 3000",
         ]
         if password:
@@ -158,10 +160,32 @@ class Group:
                 return False
         return True
 
+    def kill(self, server: RedisServer) -> None:
+        """SIGKILL the master; the Sentinels soon take it for dead."""
+        server.stop()
+        self._down_after(DOWN_AFTER_MS)
+
+    def keep(self) -> None:
+        """No more failover but on demand."""
+        self._down_after(NEVER_MS)
+
+    def _down_after(self, ms: int) -> None:
+        for each in self.sentinels:
+            assert each.ask("SENTINEL", "SET", NAME, "down-after-milliseconds", ms) == "OK"
+
     def demote(self) -> None:
-        """SENTINEL FAILOVER, as soon as it is possible."""
+        """SENTINEL FAILOVER, until one is not given up."""
         first = self.sentinels[0]
-        wait_until(lambda: first.ask("SENTINEL", "FAILOVER", NAME) == "OK", "a failover begins")
+        old = first.master()
+
+        def done() -> bool:
+            if first.master() != old:
+                return True
+            if b"failover_in_progress" not in first.facts()[b"flags"]:
+                first.ask("SENTINEL", "FAILOVER", NAME)
+            return False
+
+        wait_until(done, "a replica is promoted")
 
     def url(self, *only: Sentinel, name: str = NAME, scheme: str = "redis+sentinel") -> str:
         """For --upstream; of all Sentinels, or `only` these."""

@@ -30,6 +30,7 @@ from tests.integration.sentinels import Group, Sentinel, Switch, group
 from tests.integration.started import Started, client_list, started
 
 LISTEN = ("--listen", "127.0.0.1:0", "--upstream")
+LEAVE_S = 1.5  # Sentinels make a server a replica, and cut its clients, 2.4 s after the promotion
 BACK_S = 3.0  # generous: it takes milliseconds on a quiet machine
 # What leaves a client waiting on its own connection.
 IDLE: Final = (("BLPOP", "nothing", 0), ("SUBSCRIBE", "c"), ("MONITOR",), ("MULTI",))
@@ -47,11 +48,13 @@ def watched(one_engine: str) -> Iterator[Group]:
 
 def role_of(server: RedisServer) -> str:
     """What it says it is; for a replica with how its link is."""
-    with server.raw() as raw:
+    # (a Sentinel that makes it a replica cuts whoever is connected)
+    with contextlib.suppress(AssertionError), server.raw() as raw:
         found = raw.ask("ROLE")
-    assert isinstance(found, list)
-    name = bytes(found[0]).decode()
-    return name if name == "master" else f"replica {bytes(found[3]).decode()}"
+        assert isinstance(found, list)
+        name = bytes(found[0]).decode()
+        return name if name == "master" else f"replica {bytes(found[3]).decode()}"
+    return "untold"
 
 
 def strangers(server: RedisServer) -> list[dict[str, str]]:
@@ -72,11 +75,10 @@ def port_behind(raw: Raw) -> int:
 
 def serves(proxy: Started, port: int) -> bool:
     """Whether a new client's hit is admitted by the server at `port`."""
-    with proxy.raw() as raw:
-        found = raw.ask("CONFIG", "GET", "port")
-        if not isinstance(found, list) or int(found[1]) != port:
-            return False
-        return isinstance(raw.ask("RL.HIT", "serves", 1_000_000, 60), list)
+    with contextlib.suppress(AssertionError), proxy.raw() as raw:
+        if port_behind(raw) == port:
+            return isinstance(raw.ask("RL.HIT", "serves", 1_000_000, 60), list)
+    return False
 
 
 # -- under load -----------------------------------------------------------------------------------
@@ -236,15 +238,16 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
                 assert raw.ask("PING") == "PONG"  # it has a connection of its own
                 raw.send(harness.command(*words))
             if how == "killed":
-                old.stop()
+                watched.kill(old)
             else:
                 watched.demote()
             port = switch.wait()
             wait_until(lambda: serves(proxy, port), "hits are admitted again")
             back_s = time.monotonic() - switch.at
+            watched.keep()
             print(f"\n{how}: admitted {back_s * 1000:.0f} ms after +switch-master")
             if how == "demoted":  # (Sentinels would cut them only seconds later)
-                wait_until(lambda: not strangers(old), "all have left the old master", 1.5)
+                wait_until(lambda: not strangers(old), "all have left the old master", LEAVE_S)
             assert all(raw.closes() for raw in idle)
             before = [worker.admitted for worker in workers]
             wait_until(
@@ -275,7 +278,7 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
                 assert held >= worker.durable, worker
                 assert worker.counted <= int(raw.ask("GET", worker.counter) or 0)  # type: ignore[call-overload]
         was = f"master mymaster is now 127.0.0.1:{port} (was 127.0.0.1:{old.port})"
-        assert proxy.log().count("is now") == 1 and was in proxy.log()
+        assert proxy.log().count("is now") == 1 and was in proxy.log(), proxy.log()
 
 
 # -- who is asked ---------------------------------------------------------------------------------
@@ -437,12 +440,15 @@ def test_a_redis_where_a_sentinel_should_be(own_server: RedisServer) -> None:
 
 def test_sentinels_that_come_later(one_engine: str) -> None:
     made = Group(one_engine, replicas=0, sentinels=1)
+    kept = socket.socket()  # nobody else gets its port
+    kept.bind(("127.0.0.1", made.sentinels[0].port))
     try:
         with started(*LISTEN, made.url()) as proxy, proxy.raw() as raw:
             why = rf"no master known as mymaster: 127.0.0.1:{made.sentinels[0].port} connection "
             proxy.logged(f"WARNING cannot reach Redis at sentinel .*{why}refused; trying on")
             told = raw.ask("RL.HIT", "k", 10, 60)
             assert isinstance(told, ReplyError) and why + "refused" in str(told)
+            kept.close()
             made.start()
             wait_until(
                 lambda: isinstance(raw.ask("RL.HIT", "k", 10, 60), list), "this client is served"
@@ -451,6 +457,7 @@ def test_sentinels_that_come_later(one_engine: str) -> None:
             proxy.logged(f"INFO master mymaster is now {now}\n")
             assert proxy.log().count("cannot reach") == 1
     finally:
+        kept.close()
         made.close()
 
 
@@ -490,11 +497,31 @@ async def test_tls(tmp_path: Path) -> None:
 async def first_look(url: str, tls: Tls) -> Address | None:
     """The master that a new Topology finds."""
     topology = Topology(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
-    running = asyncio.ensure_future(topology.run())
+    topology.start()
     await asyncio.wait_for(topology.settled.wait(), harness.DEADLINE_S)
-    running.cancel()
-    await asyncio.wait([running])
+    await topology.stop()
     return topology.master.address if topology.master is not None else None
+
+
+def connections(sentinel: Sentinel) -> int:
+    """How many it has, with the one that asks."""
+    text = sentinel.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes), text
+    return text.count(b"\n")
+
+
+async def test_it_stops_at_any_moment(one_engine: str) -> None:
+    with group(one_engine, replicas=0, sentinels=1) as made:
+        for turn in range(60):
+            target = MasterTarget("sentinel", 1.0)
+            topology = Topology(parse_upstream(made.url()), target, lambda: None, lambda: None)
+            topology.start()
+            await asyncio.sleep(turn * 0.0005)
+            await asyncio.wait_for(topology.stop(), harness.DEADLINE_S)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with asyncio.timeout(harness.DEADLINE_S):
+            while connections(made.sentinels[0]) > 1:
+                await asyncio.sleep(0.01)
 
 
 # -- a target that moves --------------------------------------------------------------------------
