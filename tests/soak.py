@@ -1,5 +1,5 @@
-"""Hours under real traffic: `python -m tests.soak --seconds 1800 [--seed S] [--engine NAME] [--share]
-[--proxy-args "..."]`.
+"""Hours under real traffic: `python -m tests.soak --seconds 1800 [--seed S] [--engine NAME]
+[--share] [--proxy-args "..."]`.
 
 Hits of every algorithm, hits that wait, GET and SET, MULTI, pub/sub, blocking commands, values of a
 megabyte, clients that come and go: every reply is judged, and the proxy's memory, files, tasks and
@@ -26,6 +26,7 @@ from tests.stress.load import (
     HitWork,
     WatchedProxy,
     World,
+    close,
     say,
     until_stopped,
     verdict,
@@ -145,8 +146,8 @@ class Subscribed:
                     world.fail("pub/sub", f"{text} published, {got} heard")
                 world.answered += 2
         finally:
-            await subscription.aclose()
-            await other.aclose()
+            await close(subscription)
+            await close(other)
 
 
 class Blocking:
@@ -173,17 +174,21 @@ class Blocking:
                 world.fail("another's reply", f"BLPOP {key}:empty got something")
             world.answered += 3
         finally:
-            await other.aclose()
+            await close(other)
 
 
 async def _samples(world: World, proxy: WatchedProxy, into: dict[str, list[float]]) -> None:
     started = told = time.monotonic()
+    shown = 0
     while True:
         await asyncio.sleep(SAMPLE_S)
         counts = await asyncio.to_thread(proxy.counts)
         for name, value in counts.items():
             into.setdefault(name, []).append(float(value))
         await world.judge_counts()
+        for line in world.violations.lines[shown:]:
+            say(f"VIOLATION {line}")
+            shown += 1
         now = time.monotonic()
         if now - told >= 10:
             told = now
@@ -253,8 +258,9 @@ async def _run(
     await world.judge_counts()
     last = await asyncio.to_thread(proxy.counts)
     return [
-        f"{world.answered} replies judged, {world.hits} hits, {world.judged} keys compared with the"
-        f" server; ioredis {'took part' if other else 'is not installed'}",
+        f"{world.answered} replies judged, {world.hits} hits",
+        f"{world.judged} keys compared with the server",
+        f"ioredis {'took part' if other else 'is not installed'}",
         f"at the end, without clients: {last}",
     ]
 

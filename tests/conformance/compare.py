@@ -216,6 +216,10 @@ class Bench:
         assert isinstance(answer, bytes)
         return answer
 
+    def settle(self, rounds: int) -> None:
+        """What was sent through the proxy before is read, answered and written."""
+        fence(self._behind, rounds)
+
     def close(self) -> None:
         self.look.close()
         self._behind.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -106,10 +105,7 @@ def _atheris(name: str, options: argparse.Namespace) -> tuple[Ran, list[str]]:
     if options.seconds:
         command.append(f"-max_total_time={max(1, round(options.seconds))}")
     started = time.monotonic()
-    environment = {**os.environ, "RLPROXY_INTERPRETED": "1"}
-    process = subprocess.Popen(
-        command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env=environment
-    )
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     executed = 0
     for line in process.stdout:
@@ -118,7 +114,7 @@ def _atheris(name: str, options: argparse.Namespace) -> tuple[Ran, list[str]]:
         elif found := re.match(r"#(\d+)\s+(pulse|INITED|DONE)", line):
             executed = max(executed, int(found[1]))
             print(f"{name}: {line.rstrip()}", flush=True)
-        elif not line.startswith(("INFO:", "#", "stat::")):
+        elif not line.startswith(("INFO:", "WARNING: Failed to find", "#", "stat::")):
             print(f"{name}: {line.rstrip()}", flush=True)
     process.wait()
     saved = sorted(str(path) for path in set(options.found.iterdir()) - before)

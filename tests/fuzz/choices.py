@@ -1,6 +1,8 @@
-"""Bytes read as decisions: what a fuzzer hands in is consumed from the front, and never runs dry."""
+"""Bytes read as decisions: what a fuzzer hands in is taken from the front, and never runs dry."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 
 class Choices:
@@ -44,4 +46,4 @@ class Choices:
 def pieces(data: bytes, places: list[int]) -> list[bytes]:
     """`data` cut at `places` (modulo its length + 1); no piece is empty."""
     marks = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[one:two] for one, two in zip(marks, marks[1:], strict=False)]
+    return [data[one:two] for one, two in pairwise(marks)]

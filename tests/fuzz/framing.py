@@ -8,7 +8,7 @@ from proxy import framing as f
 from proxy.framing import ReplyFramer, RequestFramer
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices, pieces
-from tests.fuzz.reference import Broken, Incomplete, ProtocolError
+from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError
 
 # What a whole frame looks like from outside: name, number of words, bytes, arguments if asked for.
 Found = tuple[bytes, int, bytes, tuple[bytes, ...] | None]
@@ -54,7 +54,7 @@ def _compare(data: bytes, whole: _Requests) -> None:
     while pos < len(data):
         try:
             one = reference.request(data, pos, 10**19)
-        except (Incomplete, ProtocolError) as error:
+        except (IncompleteError, ProtocolError) as error:
             why = error
             break
         if one.words:
@@ -137,9 +137,9 @@ def replies(data: bytes) -> None:
     while pos < len(data):
         try:
             end = reference.frame(data, pos)
-        except Incomplete:
+        except IncompleteError:
             break
-        except Broken:
+        except BrokenError:
             broken = True
             break
         except RecursionError:

@@ -129,11 +129,11 @@ def _reads(request: tuple[bytes, ...]) -> None:
     strict = r.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)
     made = [_read(form, settings) for form in (strict, lenient)]
-    if made[0] is None or made[1] is None:
-        assert made[0] is made[1]
+    one, two = made
+    if one is None or two is None:
+        assert one is two
         assert request[0].upper() == c.RL_HELP
         return
-    one, two = made
     assert (one.key, one.reply, one.rule.evalsha, one.rule.tail) == (
         *(two.key, two.reply, two.rule.evalsha, two.rule.tail),
     )

@@ -9,11 +9,14 @@ import sys
 
 def main() -> None:
     try:
-        import atheris
+        import atheris  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
         sys.exit("atheris is not installed: pip install 'rlproxy[fuzz]', or --engine mutate")
-    with atheris.instrument_imports(include=["proxy"], enable_loader_override=False):
+    with atheris.instrument_imports(include=["proxy"]):
+        from proxy import framing
         from tests.fuzz.targets import TARGETS
+    if framing.__file__.endswith(".so"):
+        sys.exit("atheris sees nothing of compiled modules: run it where they are not compiled")
     target = TARGETS[sys.argv[1]]
     atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
     atheris.Fuzz()

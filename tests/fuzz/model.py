@@ -14,7 +14,7 @@ from proxy import replies as r
 from proxy import scripts
 from proxy.grammar import Grammar
 from tests.fuzz import reference
-from tests.fuzz.reference import Incomplete, ProtocolError
+from tests.fuzz.reference import IncompleteError, ProtocolError
 
 GRAMMAR = Grammar(scripts.load())
 OK = b"+OK\r\n"
@@ -87,7 +87,7 @@ class Model:
         while not self.closed:
             try:
                 one = reference.request(self._data, pos)
-            except Incomplete:
+            except IncompleteError:
                 break
             except ProtocolError as error:
                 self._say(r.error(f"ERR Protocol error: {error}"))
@@ -108,7 +108,7 @@ class Model:
         self._dirty = True
         self._say(*may_be, hit=hit)
 
-    # -- one command --------------------------------------------------------------------------------
+    # -- one command -------------------------------------------------------------------------------
 
     def _process(self, words: tuple[bytes, ...]) -> None:
         name = words[0].upper()
@@ -141,9 +141,7 @@ class Model:
         if self.protocol == 2 and self._channels and name not in SUBSCRIBED:
             text = "ERR Can't execute '%s': only (P|S)SUBSCRIBE are allowed in this context"
             names = [name.decode("latin-1").lower()]
-            if ours:
-                names += AS_SENT
-            elif name in (b"EVAL", b"DEL", b"EVAL_RO"):
+            if ours or name in (b"EVAL", b"DEL", b"EVAL_RO"):
                 names += AS_SENT
             self._reject(*[r.error(text % each) for each in names], hit=hit)
             return
@@ -226,7 +224,7 @@ class Model:
             return r.bulk(text * 600)
         return r.bulk(text)
 
-    # -- hits ---------------------------------------------------------------------------------------
+    # -- hits --------------------------------------------------------------------------------------
 
     def _family(self, name: bytes, args: tuple[bytes, ...]) -> bytes:
         if name == c.RL_HELP:
@@ -260,7 +258,7 @@ class Model:
             self.log.append(("hit", key, argv[0], context))
         return r.five(0, limit, 1, -1, 1)
 
-    # -- state --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def _multi(self, _args: tuple[bytes, ...]) -> None:
         if self._queued is not None:

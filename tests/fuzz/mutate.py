@@ -11,9 +11,37 @@ from pathlib import Path
 CORPUS = Path(__file__).parent / "corpus"
 MAX_INPUT = 400
 TOKENS = (
-    *(b"\r\n", b"\n", b"\r", b"*1\r\n", b"*3\r\n", b"$4\r\n", b"$0\r\n", b"*0\r\n", b"*-1\r\n", b"$-1"),
-    *(b">2\r\n", b"%1\r\n", b"|1\r\n", b"~2\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n", b"=5\r\n", b"(1\r\n"),
-    *(b":1\r\n", b"+OK\r\n", b"-ERR x\r\n", b"$5\r\nhello\r\n", b"*2147483648\r\n", b"999999999999999999"),
+    *(
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"*1\r\n",
+        b"*3\r\n",
+        b"$4\r\n",
+        b"$0\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"$-1",
+    ),
+    *(
+        b">2\r\n",
+        b"%1\r\n",
+        b"|1\r\n",
+        b"~2\r\n",
+        b"_\r\n",
+        b"#t\r\n",
+        b",1.5\r\n",
+        b"=5\r\n",
+        b"(1\r\n",
+    ),
+    *(
+        b":1\r\n",
+        b"+OK\r\n",
+        b"-ERR x\r\n",
+        b"$5\r\nhello\r\n",
+        b"*2147483648\r\n",
+        b"999999999999999999",
+    ),
     *(b"RL.HIT", b"AUTH", b"SELECT", b"GET", b"MULTI", b'"', b"'", b"\\x41", b"\0", b"\xff", b" "),
 )
 

@@ -1,4 +1,4 @@
-"""RESP read the slow and obvious way, independently of proxy/framing: what fuzzing compares with."""
+"""RESP read the slow and obvious way, apart from proxy/framing: what fuzzing compares with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProtocolError(Exception):
     """A server closes its client over this; its text is the reply's."""
 
 
-class Incomplete(Exception):
+class IncompleteError(Exception):
     """More bytes are needed."""
 
 
@@ -28,7 +28,7 @@ class Request:
 
 
 def request(data: bytes, pos: int, max_bulk: int = MAX_BULK) -> Request:
-    """The request at `pos`, as Redis 7 reads it. Raises Incomplete and ProtocolError."""
+    """The request at `pos`, as Redis 7 reads it. Raises IncompleteError and ProtocolError."""
     if data[pos : pos + 1] == b"*":
         return _multibulk(data, pos, max_bulk)
     end = data.find(b"\n", pos)
@@ -36,7 +36,7 @@ def request(data: bytes, pos: int, max_bulk: int = MAX_BULK) -> Request:
     if end < 0 or 0 <= nul < end:  # (a C string ends at the NUL)
         if len(data) - pos > MAX_INLINE:
             raise ProtocolError("too big inline request")
-        raise Incomplete
+        raise IncompleteError
     if end - pos > MAX_INLINE:  # (Redis reads less than that at a time)
         raise ProtocolError("too big inline request")
     line = data[pos:end]
@@ -53,14 +53,14 @@ def _multibulk(data: bytes, pos: int, max_bulk: int) -> Request:
     words: list[bytes] = []
     while len(words) < count:
         if pos >= len(data):
-            raise Incomplete
+            raise IncompleteError
         if data[pos : pos + 1] != b"$":
             raise ProtocolError(f"expected '$', got '{chr(data[pos])}'")
         size, pos = _header(data, pos + 1, "invalid bulk length", 65536)
         if not 0 <= size <= max_bulk:
             raise ProtocolError("invalid bulk length")
         if pos + size + 2 > len(data):
-            raise Incomplete
+            raise IncompleteError
         words.append(data[pos : pos + size])
         pos += size + 2
     return Request(tuple(words), pos)
@@ -72,9 +72,9 @@ def _header(data: bytes, pos: int, error: str, longest: int) -> tuple[int, int]:
     if end < 0 or 0 <= nul < end:
         if len(data) - pos > longest:
             raise ProtocolError(error)
-        raise Incomplete
+        raise IncompleteError
     if end + 1 >= len(data):
-        raise Incomplete
+        raise IncompleteError
     value = integer(data[pos:end])
     if value is None:
         raise ProtocolError(error)
@@ -137,45 +137,45 @@ def _is_hex(text: bytes) -> bool:
     return all(byte in b"0123456789abcdefABCDEF" for byte in text)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """These bytes are no RESP."""
 
 
 def frame(data: bytes, pos: int) -> int:
     """Where the top-level frame at `pos` ends (an attribute belongs to what follows it). Raises
-    Incomplete and Broken.
+    IncompleteError and BrokenError.
     """
     return _value(data, pos, True)
 
 
 def _value(data: bytes, pos: int, top: bool) -> int:
     if pos >= len(data):
-        raise Incomplete
+        raise IncompleteError
     kind = data[pos : pos + 1]
     end = data.find(b"\r\n", pos)
     if kind in b"+-:_#,(":
         if end < 0:
-            raise Incomplete
+            raise IncompleteError
         return end + 2
     if kind not in b"$=!*~>%|":
-        raise Broken
+        raise BrokenError
     if end < 0:
         if len(data) - pos > 24:
-            raise Broken
-        raise Incomplete
+            raise BrokenError
+        raise IncompleteError
     text = data[pos + 1 : end]
     if text == b"-1":
         count = -1
     elif text.isdigit() and len(text) <= 18:
         count = int(text)
     else:
-        raise Broken
+        raise BrokenError
     pos = end + 2
     if kind in b"$=!":
         if count < 0:
             return pos
         if pos + count + 2 > len(data):
-            raise Incomplete
+            raise IncompleteError
         return pos + count + 2
     for _ in range(count * 2 if kind in b"%|" else count):
         pos = _value(data, pos, False)

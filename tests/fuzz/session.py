@@ -105,14 +105,27 @@ LINES: tuple[tuple[bytes, ...], ...] = (
 # Bytes that are no command of the usual form.
 RAW: tuple[bytes, ...] = (
     *(b"\r\n", b"\n", b"*0\r\n", b"*-1\r\n", b"PING\r\n", b"  ping \n", b"rl.hit telnet 10 60\r\n"),
-    *(b'echo "a b"\r\n', b"rl.hit 'x y' 3 60\r\n", b"*1\rX$4\rXPINGXX", b"*x\r\n", b"*1\r\nfoo\r\n"),
-    *(b"*1\r\n$-1\r\n", b'"a', b'get "a"b\r\n', b"*2\r\n$4\r\nECHO\r\n", b"$3\r\n", b"*3000000000\r\n"),
+    *(
+        b'echo "a b"\r\n',
+        b"rl.hit 'x y' 3 60\r\n",
+        b"*1\rX$4\rXPINGXX",
+        b"*x\r\n",
+        b"*1\r\nfoo\r\n",
+    ),
+    *(
+        b"*1\r\n$-1\r\n",
+        b'"a',
+        b'get "a"b\r\n',
+        b"*2\r\n$4\r\nECHO\r\n",
+        b"$3\r\n",
+        b"*3000000000\r\n",
+    ),
     *(b"G\0ET a\r\n", b"*4\rX$6\rXRL.HIT??$1\rXk??$2\rX10??$2\rX60??", b"rl.help\r\n"),
 )
 
 
 class FakeLane(Lane):
-    """Keeps what it is given. `written` calls may be lost without anybody knowing whether they ran."""
+    """Keeps what it is given. Of calls that are `written` nobody knows whether they ran."""
 
     def __init__(self, walk: Walk, identity: Identity, protocol: int, carries: int) -> None:
         super().__init__()
@@ -221,7 +234,7 @@ class Walk:
         self.told = False  # that the server has closed
         self._moving = False
 
-    # -- what the session sees ----------------------------------------------------------------------
+    # -- what the session sees ---------------------------------------------------------------------
 
     def lane_of(self, identity: Identity) -> Lane | None:
         return self._lane(identity, 3, c.PRIVATE)
@@ -252,7 +265,7 @@ class Walk:
         owed = self.redis.out.replace(PUSH, b"")
         assert not owed or PUSH.endswith(owed), ("owed on the private connection", owed)
 
-    # -- moving bytes, as Downstream does -----------------------------------------------------------
+    # -- moving bytes, as Downstream does ----------------------------------------------------------
 
     def move(self) -> None:
         session = self.session
@@ -361,7 +374,7 @@ class Walk:
             self.session.resume()
         self.move()
 
-    # -- what the client writes ---------------------------------------------------------------------
+    # -- what the client writes --------------------------------------------------------------------
 
     def write(self, kind: int) -> None:
         if kind < len(LINES):
@@ -372,7 +385,7 @@ class Walk:
         else:
             self.unsent += RAW[kind % len(RAW)]
 
-    # -- steps --------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def step(self) -> None:
         choices, session = self.choices, self.session
@@ -486,7 +499,7 @@ class Walk:
         while True:
             try:
                 one = reference.request(self.sent, pos)
-            except (reference.Incomplete, reference.ProtocolError):
+            except (reference.IncompleteError, reference.ProtocolError):
                 break
             commands += bool(one.words)
             pos = one.end
@@ -510,12 +523,12 @@ class Walk:
         self.session.upstream_opened()
         self.move()
 
-    # -- the end ------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def finish(self) -> None:
         session = self.session
         session.client_slow = self.full = False
-        for turn in range(2000):
+        for _ in range(2000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
             if session.upstream == sn.UPSTREAM_OPENING and not session.closed:
                 self.open()

@@ -39,7 +39,9 @@ def judge_own_key(violations: Violations, key: str, may_be: set[str | None], got
     (the server forgets when it ends).
     """
     if got not in may_be and got is not None:
-        violations.add("another's reply", f"GET {key} got {got!r}, wrote {sorted(map(str, may_be))}")
+        violations.add(
+            "another's reply", f"GET {key} got {got!r}, wrote {sorted(map(str, may_be))}"
+        )
 
 
 def judge_order(violations: Violations, sent: Sequence[str], got: Sequence[object]) -> None:
@@ -105,7 +107,9 @@ def judge_back_to_base(violations: Violations, what: str, base: int, now: int, s
 def judge_recovery(violations: Violations, what: str, seconds: float, most_s: float) -> None:
     """Service is back in time."""
     if seconds > most_s:
-        violations.add("late", f"service was back {seconds:.2f} s after {what}, not within {most_s:g}")
+        violations.add(
+            "late", f"service was back {seconds:.2f} s after {what}, not within {most_s:g}"
+        )
 
 
 def growth(samples: Sequence[float]) -> tuple[float, float]:
@@ -124,4 +128,6 @@ def judge_growth(
     """
     middle, last = growth(samples)
     if last > middle * (1 + share) + spare:
-        violations.add("growth", f"{what}: median {middle:.4g} in the middle third, {last:.4g} last")
+        violations.add(
+            "growth", f"{what}: median {middle:.4g} in the middle third, {last:.4g} last"
+        )

@@ -111,8 +111,10 @@ class World:
         if isinstance(error, LOST):
             return
         message = str(error)
-        if not any(message.startswith(one.removeprefix("ERR ")) or one in message
-                   for one in EXPECTED_ERRORS):
+        if not any(
+            message.startswith(one.removeprefix("ERR ")) or one in message
+            for one in EXPECTED_ERRORS
+        ):
             self.fail("an error nobody expects", text)
 
     def next_max(self) -> int:
@@ -123,18 +125,17 @@ class World:
             found = next(self._maxima)
         return found
 
-    def client(self, protocol: int = 2, **options: Any) -> client_library.Redis:
-        """A connection of its own that tries nothing twice."""
+    def client(self, protocol: int = 2, port: int = 0) -> client_library.Redis:
+        """A connection of its own that tries nothing twice; to `port`, or to the proxy."""
         return client_library.Redis(
             host="127.0.0.1",
-            port=self.port,
+            port=port or self.port,
             protocol=protocol,
             decode_responses=True,
             single_connection_client=True,
             socket_timeout=PATIENCE_S,
             socket_connect_timeout=PATIENCE_S,
             retry=Retry(NoBackoff(), 0),
-            **options,
         )
 
     def finished(self, key: str, tally: Tally, life: int) -> None:
@@ -180,8 +181,22 @@ class World:
             return False
 
 
-async def until_stopped(world: World, work: Callable[[client_library.Redis], Awaitable[None]],
-                        protocol: int, reconnects: bool = False) -> None:
+async def command(one: Any, *words: str | int) -> Any:
+    """The reply to a command that the library does not know."""
+    return await one.execute_command(*words)
+
+
+async def close(one: Any) -> None:
+    """End a client or a subscription."""
+    await one.aclose()
+
+
+async def until_stopped(
+    world: World,
+    work: Callable[[client_library.Redis], Awaitable[None]],
+    protocol: int,
+    reconnects: bool = False,
+) -> None:
     """Do `work` with one client, and again with a new one whenever it lost its connection."""
     while not world.stop.is_set():
         one = world.client(protocol)
@@ -278,7 +293,7 @@ class HitWork:
         tally.sent += many
         tally.unknown += many
         if many == 1:
-            got = [await _told(one.execute_command(*words))]
+            got = [await _told(command(one, *words))]
         else:
             pipe = one.pipeline(transaction=many == 3)
             for _ in range(many):

@@ -138,8 +138,10 @@ class _Link:
                 return
             if relay.delay_s:
                 await asyncio.sleep(relay.delay_s)
-            if relay.bytes_per_s:
-                await asyncio.sleep(len(data) / relay.bytes_per_s)
+            sent = 0.0
+            while relay.bytes_per_s and sent < len(data):  # (until it is healed)
+                await asyncio.sleep(0.01)
+                sent += relay.bytes_per_s * 0.01
             if back and self.cut_after >= 0:
                 data = data[: self.cut_after]
                 self.cut_after -= len(data)

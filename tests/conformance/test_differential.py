@@ -1,0 +1,40 @@
+"""Random streams, cut at random places: the same bytes from the server and through the proxy."""
+
+from __future__ import annotations
+
+import random
+
+from tests.conformance.compare import Bench, Swap, case
+from tests.fuzz import differential
+from tests.fuzz.differential import Differential, Stream, stream
+from tests.harness import command
+
+STREAMS = 40
+
+
+def test_random_streams(bench: Bench) -> None:
+    done = differential.run(bench, 20_260, STREAMS)
+    assert done.streams == STREAMS
+    assert done.differences == []
+    assert done.unsteady <= 2
+
+
+def test_a_difference_is_told(bench: Bench) -> None:
+    row = case("differs", command("PING"), Swap(command("ECHO", "a"), command("ECHO", "b")))
+    found = Differential(bench).compare(Stream(row, [9], 0.0, False))
+    assert "after 7 bytes" not in found[:14] or found
+    assert "server" in found
+    assert "proxy" in found
+
+
+def test_what_is_left_behind_is_compared_too(bench: Bench) -> None:
+    row = case("differs", Swap(command("SET", "s", "a"), command("SET", "s", "b")))
+    assert Differential(bench).compare(Stream(row, [], 0.0, True))
+
+
+def test_streams_follow_from_the_seed() -> None:
+    made = [stream(random.Random(f"1:{number}"), number) for number in range(50)]
+    again = [stream(random.Random(f"1:{number}"), number) for number in range(50)]
+    assert made == again
+    assert len({row.row.pieces for row in made}) > 40
+    assert any(row.cuts for row in made)

@@ -1,0 +1,223 @@
+"""The fuzz targets: their corpus and changed inputs hold, and each of them can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import __main__ as command
+from tests.fuzz import grammar, model, mutate, reference, session
+from tests.fuzz.choices import Choices, pieces
+from tests.fuzz.model import Context, Model
+from tests.fuzz.mutate import Target
+from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError
+from tests.fuzz.targets import TARGETS
+
+# Changed inputs of each target: some seconds in all.
+INPUTS = {"requests": 5000, "replies": 5000, "inline": 5000, "grammar": 2000, "session": 700}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_corpus_and_changed_inputs(name: str) -> None:
+    seeds = mutate.corpus(name)
+    assert seeds
+    ran = mutate.run(TARGETS[name], seeds, 1, max(INPUTS[name], len(seeds)), 0)
+    assert ran.inputs >= INPUTS[name]
+    assert [(crash.data.hex(), repr(crash.error)) for crash in ran.crashes] == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(TARGETS)), st.binary(max_size=150))
+def test_any_bytes(name: str, data: bytes) -> None:
+    TARGETS[name](data)
+
+
+def test_the_corpus_is_small() -> None:
+    files = [path for path in mutate.CORPUS.rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} == set(TARGETS)
+    assert len(files) <= 120
+    assert sum(path.stat().st_size for path in files) < 20_000
+
+
+# -- each of them can fail -------------------------------------------------------------------------
+
+
+def fails(target: Target, seeds: list[bytes], inputs: int = 3000) -> bool:
+    return bool(mutate.run(target, seeds, 1, inputs, 0, most_crashes=1).crashes)
+
+
+def test_requests_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = reference.integer
+    monkeypatch.setattr(reference, "integer", lambda text: 1 if text == b"2" else real(text))
+    with pytest.raises(AssertionError):
+        TARGETS["requests"](b"\0*2\r\n$4\r\nECHO\r\n$1\r\na\r\n")
+
+
+def test_replies_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = reference.frame
+    monkeypatch.setattr(reference, "frame", lambda data, pos: real(data, pos) - (pos > 0))
+    with pytest.raises(AssertionError):
+        TARGETS["replies"](b"\0+OK\r\n+OK\r\n")
+
+
+def test_inline_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "_BLANKS", b" ")
+    with pytest.raises(AssertionError):
+        TARGETS["inline"](b"a\tb\n")
+
+
+def test_grammar_notices_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MAX_US", 1)
+    assert fails(TARGETS["grammar"], mutate.corpus("grammar"))
+
+
+class _Wrong(Model):
+    """A server whose connection does something else than the reference's."""
+
+    how = ""
+
+    def ordinary(
+        self, name: bytes, args: tuple[bytes, ...], context: Context, protocol: int
+    ) -> bytes:
+        reply = super().ordinary(name, args, context, protocol)
+        if self.native:
+            return reply
+        if self.how == "reply":
+            return b"+other\r\n"
+        if self.how == "twice":
+            super().ordinary(name, args, context, protocol)
+            super().ordinary(b"GET", (b"another",), context, protocol)
+        if self.how == "context" and self.log:
+            self.log[-1] = (*self.log[-1][:-1], (None, None, 9))
+        return reply
+
+    def hit(self, key: bytes, argv: tuple[bytes, ...], context: Context, attempt: bool) -> bytes:
+        reply = super().hit(key, argv, context, attempt)
+        if not self.native and self.how == "hit":
+            super().hit(key, argv, context, attempt)
+            super().hit(key + b"x", argv, context, attempt)
+        return reply
+
+
+@pytest.mark.parametrize("how", ["reply", "twice", "context", "hit"])
+def test_session_notices(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "Model", _Wrong)
+    monkeypatch.setattr(_Wrong, "how", how)
+    assert fails(TARGETS["session"], mutate.corpus("session"), 400)
+
+
+def test_session_notices_swapped_lane_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def swapped(self: session.Walk, lane: session.FakeLane, calls: int) -> None:
+        self.run(lane, calls)
+        done, lane.written = lane.written[:calls], lane.written[calls:]
+        self.session.now = self.clock.now
+        answers = [reply for _, reply in done][::-1]
+        for (call, _), reply in zip(done, answers, strict=True):
+            self.session.lane_answered(call, reply)
+        self.session.resume()
+        self.move()
+
+    monkeypatch.setattr(session.Walk, "lane_answers", swapped)
+    assert fails(TARGETS["session"], mutate.corpus("session"))
+
+
+# -- what they are made of -------------------------------------------------------------------------
+
+
+def test_choices_never_run_dry() -> None:
+    choices = Choices(b"\x05\x01\x02ab")
+    assert choices.below(3) == 2
+    assert choices.below(65536) == 258
+    assert choices.take(9) == b"ab"
+    assert not choices.more()
+    assert choices.below(7) == 0
+    assert choices.rest() == b""
+
+
+def test_pieces_are_the_whole() -> None:
+    assert pieces(b"abcdef", [2, 2, 9, 0]) == [b"ab", b"cdef"]
+    assert pieces(b"", [3]) == []
+
+
+REQUESTS = [
+    (b"*1\r\n$4\r\nPING\r\n", (b"PING",)),
+    (b"*0\r\n", ()),
+    (b"*-7\r\n", ()),
+    (b"PING a\r\n", (b"PING", b"a")),
+    (b"a\x0bb \x0bc\n", (b"a\x0bb", b"c")),
+    (b"*1\rX$1\rXaXX", (b"a",)),
+]
+
+
+@pytest.mark.parametrize(("data", "words"), REQUESTS)
+def test_the_reference_reads_requests(data: bytes, words: tuple[bytes, ...]) -> None:
+    found = reference.request(data, 0)
+    assert (found.words, found.end) == (words, len(data))
+    with pytest.raises(IncompleteError):
+        reference.request(data[:-1], 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"*x\r\n", b"*1\r\n+1\r\n", b"*1\r\n$-1\r\n", b'"a\n', b"x" * 65537, b"*4294967296\r\n"],
+)
+def test_the_reference_refuses(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        reference.request(data, 0)
+
+
+def test_the_reference_reads_frames() -> None:
+    whole = b"*2\r\n|1\r\n+a\r\n:1\r\n%1\r\n$1\r\nk\r\n_\r\n>1\r\n+p\r\n*-1\r\n"
+    assert reference.frame(whole + b"+OK\r\n", 0) == len(whole)
+    with pytest.raises(IncompleteError):
+        reference.frame(whole[:-1], 0)
+    with pytest.raises(BrokenError):
+        reference.frame(b"HTTP/1.1 400\r\n", 0)
+
+
+def test_the_model_is_a_redis() -> None:
+    made = Model(True, 0, False, False)
+    made.feed(b"MULTI\nRL.HIT a 10 60\nEXEC\nRL.HIT a\nQUIT\nECHO x\n")
+    assert made.out.startswith(b"+OK\r\n+QUEUED\r\n*1\r\n*5\r\n")
+    assert made.out.endswith(b"-ERR wrong number of arguments for 'rl.hit' command\r\n+OK\r\n")
+    assert made.closed
+    assert made.log == [("hit", b"a", b"10", (None, None, 0))]
+
+
+def test_subsequence() -> None:
+    whole: list[model.Entry] = [(1,), (2,), (3,)]
+    assert model.is_subsequence([(1,), (3,)], whole)
+    assert not model.is_subsequence([(3,), (1,)], whole)
+    assert not model.is_subsequence([(1,), (1,)], whole)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_a_find_is_made_small_saved_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def target(data: bytes) -> None:
+        assert b"\r\n" not in data, "found"
+
+    monkeypatch.setitem(TARGETS, "inline", target)
+    arguments = ["--target", "inline", "--inputs", "5000", "--seed", "1", "--found", str(tmp_path)]
+    assert command.main(arguments) == 1
+    out = capsys.readouterr().out
+    saved = sorted(tmp_path.iterdir())
+    assert saved
+    assert {path.read_bytes() for path in saved} == {b"\r\n"}
+    assert f"replay inline {saved[0]}" in out
+    assert command.main(["replay", "inline", str(saved[0])]) == 1
+    monkeypatch.undo()
+    assert command.main(["replay", "inline", str(saved[0])]) == 0
+
+
+def test_the_summary_tells_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--target", "inline", "--inputs", "300", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "in all 300 inputs, 0 crashes" in out
+    assert "seed 1" in out
