@@ -338,15 +338,21 @@ def test_a_stale_sentinel_moves_nobody(watched: Group) -> None:
             assert serves(proxy, port)
         assert proxy.log().count("is now") == 1
         assert strangers(old) == []
-    # who has only the stale one to ask finds out that it is wrong
-    with started(*LISTEN, watched.url(stale)) as proxy:
-        why = (
-            f"no master known as mymaster: 127.0.0.1:{old.port}, which the Sentinels name, is a "
-            "replica"
-        )
-        with proxy.raw() as raw:
-            told = raw.ask("RL.HIT", "k", 10, 60)
-        assert told == ReplyError(f"{NEVER_SENT}{watched_as(watched.url(stale))}: {why}")
+
+
+def test_a_sentinel_that_names_a_replica(one_engine: str) -> None:
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(group(one_engine, replicas=1, sentinels=0))
+        replica = made.servers[1]
+        sentinel = Sentinel(replica.executable, replica.port, 2)
+        stack.callback(sentinel.close)
+        sentinel.start()
+        url = made.url(sentinel)
+        proxy = stack.enter_context(started(*LISTEN, url))
+        raw = stack.enter_context(proxy.raw())
+        why = f"127.0.0.1:{replica.port}, which the Sentinels name, is a replica"
+        told = f"{NEVER_SENT}{watched_as(url)}: no master known as mymaster: {why}"
+        assert raw.ask("RL.HIT", "k", 10, 60) == ReplyError(told)
 
 
 def watched_as(url: str) -> str:
