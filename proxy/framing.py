@@ -324,16 +324,16 @@ class RequestFramer:
                 if byte == 45 and negative and pos == first:
                     return self._negative(pos + 1)
                 return _BAD
-            if pos - first > 18:
-                return _BAD
+            if pos - first > 17:
+                return _BAD  # (no server takes so many)
             value = value * 10 + (byte - 48)
             pos += 1
         return _INCOMPLETE
 
     def _negative(self, pos: int) -> int:
         value = self._number(pos, False)
-        if value == 0 or value > 9223372036854775808:
-            return _BAD  # -0, or no integer of Redis'
+        if value == 0:
+            return _BAD  # -0
         return min(value, 0)
 
     def _bulk(self, pos: int) -> int:

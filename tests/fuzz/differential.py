@@ -1,6 +1,8 @@
 """Random streams of bytes, whole or cut at random places, to a server and through the proxy: what
-comes back must be the same, byte for byte. `python -m tests.fuzz differential --streams N
---seed S [--engine NAME] [--share]`; hits stand beside EVALs that count alike (see tests/conformance/compare).
+comes back must be the same, byte for byte.
+
+`python -m tests.fuzz differential --streams N --seed S [--engine NAME] [--share]`. Hits stand
+beside EVALs that count alike (see tests/conformance/compare).
 """
 
 from __future__ import annotations
