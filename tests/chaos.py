@@ -331,8 +331,8 @@ async def _run(
         f"took part: {', '.join(took_part)}",
         f"faults: {dict(sorted(chaos.faults.items()))}",
         f"service was back within {max(recovered, default=0):.2f} s at most: {', '.join(slowest)}",
-        f"(beyond what it took without the proxy, at most {chaos.slowest_direct:.2f} s; asked for:"
-        f" {chaos.back_s:g} s times {chaos.busiest:.1f}, the processes that wait for a core)",
+        f"(beyond the {chaos.slowest_direct:.2f} s at most that it took without the proxy)",
+        f"(asked for: {chaos.back_s:g} s times {chaos.busiest:.1f}, the processes for each core)",
         f"proxy before clients: {base}",
         f"proxy after clients: {now}",
         f"the relay made {relay.connections} connections and cut {relay.cuts}",
