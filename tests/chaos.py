@@ -367,7 +367,11 @@ def main(argv: list[str] | None = None) -> int:
     args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
     engine = options.engine or sorted(harness.engines())[0]
     made = run(options.seconds, options.seed, engine, args, options.clients, options.back)
-    return asyncio.run(made)
+    try:
+        return asyncio.run(made)
+    except KeyboardInterrupt:
+        print("stopped before its end: nothing is judged", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":
