@@ -383,18 +383,18 @@ class RequestFramer:
                     return self._negative(pos + 1)
                 self.bad = first
                 return _BAD
-            if pos - first > 18:
+            if pos - first > 17:
                 self.bad = first
-                return _BAD
+                return _BAD  # (no server takes so many)
             value = value * 10 + (byte - 48)
             pos += 1
         return _INCOMPLETE
 
     def _negative(self, pos: int) -> int:
         value = self._number(pos, False)
-        if value == 0 or value > 9223372036854775808:
+        if value == 0:
             self.bad = pos
-            return _BAD  # -0, or no integer of Redis'
+            return _BAD  # -0
         return min(value, 0)
 
     def _bulk(self, pos: int) -> int:

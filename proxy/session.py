@@ -1094,10 +1094,10 @@ class Session(Caller):
             answers.identity_moved = False
             self._lane = self._read_lane = self._write_lane = None
         if self.wait == WAIT_BASE:
-            if answers.decided:
+            if answers.raw:
+                self._close()  # what decides about it can't be told any more
+            elif answers.decided:
                 self._base_decided()
-            elif answers.raw:
-                self._close()  # whatever would decide it can't be told any more
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
 

@@ -277,7 +277,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
     engine = options.engine or sorted(harness.engines())[0]
-    return asyncio.run(run(options.seconds, options.seed, engine, args, options.clients))
+    try:
+        return asyncio.run(run(options.seconds, options.seed, engine, args, options.clients))
+    except KeyboardInterrupt:
+        print("stopped before its end: nothing is judged", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

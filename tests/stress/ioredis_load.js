@@ -5,6 +5,7 @@ const [port, connections] = process.argv.slice(2).map(Number);
 let stopped = false;
 let number = 0;
 let answered = 0;
+process.stdout.on("error", () => process.exit(0));
 process.stdin.on("end", () => { stopped = true; }).resume();
 
 const tell = (found) => process.stdout.write(JSON.stringify(found) + "\n");

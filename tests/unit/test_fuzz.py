@@ -64,9 +64,9 @@ def test_replies_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inline_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_BLANKS", b" ")
+    monkeypatch.setitem(reference._ESCAPES, b"n", b"N")
     with pytest.raises(AssertionError):
-        TARGETS["inline"](b"a\tb\n")
+        TARGETS["inline"](b'"\\n"\n')
 
 
 def test_grammar_notices_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -799,6 +799,29 @@ def answering(bench: Bench, sent: bytes, replies: dict[bytes, list[bytes]]) -> t
     return all_up, down
 
 
+def test_the_base_database_behind_a_hello_that_errs_and_has_logged_in() -> None:
+    bench = Bench(2)
+    hello = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"a b")
+    bench.send(hello + PING)
+    bench.session.upstream_opened()
+    assert bench.up() == BASE
+    assert bench.answer(NOAUTH) == b""
+    assert bench.up() == hello
+    spaces = b"-ERR Client names cannot contain spaces\r\n"
+    assert bench.answer(spaces) == spaces
+    assert bench.up() == BASE
+    assert bench.answer(b"+OK\r\n") == b""
+    assert bench.up() == PING
+    assert bench.answer(PONG) == PONG
+
+
+def test_what_decides_about_the_database_can_not_be_told_any_more() -> None:
+    bench = probed(2)
+    assert bench.send(bulks(b"RESET") + PING) == bulks(b"RESET")
+    assert bench.answer(b"%%1\r\nno RESP\r\n") == b"%%1\r\nno RESP\r\n"
+    assert bench.session.closed
+
+
 def test_reset_selects_the_base_database_again() -> None:
     bench = probed(2)
     reset = bulks(b"RESET")
