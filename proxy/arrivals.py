@@ -9,17 +9,14 @@ both within --handshake-timeout.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
 from .peers import Peer, peer_of
 from .proxyprotocol import HeaderError, parse
-from .repeats import Repeats
+from .quiet import Repeats
 from .tlsstream import TlsStream
-
-log = logging.getLogger("rlproxy")
 
 MAX_ARRIVING: Final = 10000  # at a time: more are closed at once
 
@@ -37,6 +34,7 @@ class Arrivals:
         header: bool,
         timeout_s: float,
         context: ssl.SSLContext | None,
+        told: Repeats,
     ) -> None:
         self.loop = loop
         self.serve = serve
@@ -44,7 +42,7 @@ class Arrivals:
         self.timeout_s = timeout_s
         self.context = context
         self.on_gone: Callable[[], None] | None = None  # one went without having been served
-        self.repeats = Repeats(log.warning, loop.call_later)
+        self.told = told
         self.arriving: set[Arrival] = set()
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
@@ -149,10 +147,11 @@ class Arrival(asyncio.Protocol):
         self._turn_away(f"no {what} within {self._arrivals.timeout_s:g} s")
 
     def _told(self, why: str) -> None:
-        text = f"TLS handshake with {self._seen} failed: {why}"
+        seen = str(self._seen)
+        kind, one = f"{{}} TLS handshakes failed: {why}", f"TLS handshake with {seen} failed: {why}"
         if self._header:
-            text = f"client {self._seen} was turned away: {why}"
-        self._arrivals.repeats.tell(why, text)
+            kind, one = f"turned away {{}} clients: {why}", f"client {seen} was turned away: {why}"
+        self._arrivals.told.happened(kind, seen, one)
 
     def _turn_away(self, why: str) -> None:
         self._told(why)

@@ -13,12 +13,13 @@ OTHERS: Final = "{} more of other kinds"
 
 
 class _Kind:
-    __slots__ = ("count", "latest", "said_at")
+    __slots__ = ("count", "latest", "one", "said_at")
 
     def __init__(self, said_at: float) -> None:
         self.said_at = said_at
         self.count = 0  # since then
         self.latest = ""
+        self.one = ""
 
 
 class Repeats:
@@ -35,18 +36,21 @@ class Repeats:
         self._every_s = every_s
         self._kinds: dict[str, _Kind] = {}
 
-    def happened(self, kind: str, latest: str = "") -> None:
-        """It happened once (more); `latest` tells to whom, and stands behind the line."""
+    def happened(self, kind: str, latest: str = "", one: str = "") -> None:
+        """It happened once (more); `latest` tells to whom, and stands behind the line. `one` is
+        the line instead where it is told of this event alone.
+        """
         found = self._kinds.get(kind)
         if found is None and len(self._kinds) >= MAX_KINDS:
             kind = OTHERS
             found = self._kinds.get(kind)
         if found is None:
             self._kinds[kind] = _Kind(self._clock())
-            self._say(_line(kind, 1, latest))
+            self._say(one or _line(kind, 1, latest))
             return
         found.count += 1
         found.latest = latest
+        found.one = one
 
     def sweep(self) -> None:
         """Say what is due. To be called now and then, also when nothing happens any more."""
@@ -57,7 +61,8 @@ class Repeats:
             if not found.count:
                 del self._kinds[kind]  # the next one is a first one
                 continue
-            self._say(_line(kind, found.count, found.latest))
+            alone = found.one if found.count == 1 else ""
+            self._say(alone or _line(kind, found.count, found.latest))
             found.said_at = now
             found.count = 0
 

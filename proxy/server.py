@@ -212,6 +212,7 @@ class Server:
             config.proxy_protocol,
             config.handshake_timeout_s,
             contexts.server,
+            told,
         )
         if topology is not None:
             settings.read_only = topology.suspect

@@ -7,12 +7,14 @@ import contextlib
 import re
 import ssl
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from proxy.arrivals import Arrivals
 from proxy.peers import Peer
+from proxy.quiet import Repeats
 from tests import harness
 from tests.harness import Proxy, Raw, command, wait_until
 from tests.tlsparts import Certificates, secure, tls_proxy
@@ -38,7 +40,7 @@ def behind(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy,
     """A proxy whose clients come through a load balancer, and its plain port."""
     with harness.server(one_engine) as server:
         url = f"redis://127.0.0.1:{server.port}"
-        words = ("--proxy-protocol", "--handshake-timeout", "0.5")
+        words = ("--proxy-protocol", "--handshake-timeout", "0.5", "--protected-mode", "no")
         with tls_proxy(certificates, url, *words) as (made, _):
             found = re.search(r"listening on +127\.0\.0\.1:(\d+)", made.read_log())
             assert found is not None
@@ -87,6 +89,16 @@ def test_who_comes_without_a_header_is_turned_away(behind: tuple[Proxy, int]) ->
     ]
 
 
+def test_an_address_in_the_header_is_one_of_another_machine(one_engine: str) -> None:
+    with harness.server(one_engine) as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        with harness.proxy(url, "--proxy-protocol") as made:
+            for header, reply in ((VERSION_1, "-DENIED rlproxy is running in"), (LOOPBACK, "+PONG")):
+                with Raw(made.port) as raw:
+                    raw.send(header + command("PING"))
+                    assert raw.line().decode().startswith(reply)
+
+
 def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy, int]) -> None:
     made, _ = behind
     with Raw(made.port) as raw:
@@ -94,6 +106,11 @@ def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy,
         assert raw.closes()
     line = "TLS handshake with 10.0.0.9:40000 failed: no TLS was spoken"
     wait_until(lambda: line in made.read_log(), line)
+
+
+def quiet() -> Repeats:
+    """Nothing is said."""
+    return Repeats(time.monotonic, lambda _: None)
 
 
 class Serves(asyncio.Protocol):
@@ -123,7 +140,7 @@ class Serves(asyncio.Protocol):
 )
 async def test_who_is_served(header: bytes, peer: str) -> None:
     loop = asyncio.get_running_loop()
-    arrivals = Arrivals(loop, Serves, True, 5.0, None)
+    arrivals = Arrivals(loop, Serves, True, 5.0, None, quiet())
     server = await loop.create_server(lambda: arrivals.protocol(False, True), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(header + b"PING")
@@ -150,7 +167,7 @@ async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
         peers.append(peer)
         return asyncio.Protocol()
 
-    arrivals = Arrivals(asyncio.get_running_loop(), serve, True, 5.0, None)
+    arrivals = Arrivals(asyncio.get_running_loop(), serve, True, 5.0, None, quiet())
     for header in (LOOPBACK, VERSION_1):
         arrival = arrivals.protocol(False, True)
         arrival.connection_made(FromAfar())
@@ -161,7 +178,7 @@ async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
 async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:
     loop = asyncio.get_running_loop()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    arrivals = Arrivals(loop, Serves, True, 5.0, context)
+    arrivals = Arrivals(loop, Serves, True, 5.0, context, quiet())
     assert isinstance(arrivals.protocol(False, False), Serves)
     gone: list[int] = []
     arrivals.on_gone = lambda: gone.append(1)

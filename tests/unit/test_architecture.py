@@ -46,7 +46,6 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "proxyprotocol": ({"peers"}, {"ipaddress", "dataclasses"}),
-    "repeats": (set(), set()),
     "build": ({"framing", "version"}, {"platform"}),
 }
 # Every other module: what it may import of the package.
@@ -63,7 +62,7 @@ IMPURE: dict[str, set[str]] = {
         *("calls", "config", "doors", "peers", "quiet", "session", "tlsstream", "upstream"),
     },
     "descriptors": set(),
-    "arrivals": {"peers", "proxyprotocol", "repeats", "tlsstream"},
+    "arrivals": {"peers", "proxyprotocol", "quiet", "tlsstream"},
     "embedded": {"config"},
     "listeners": {"config"},
     "balance": set(),

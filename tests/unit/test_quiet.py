@@ -59,3 +59,14 @@ def test_kinds_are_bounded() -> None:
     more = 9 * MAX_KINDS - 1
     assert bench.after(10) == [f"{more} more of other kinds"]
     assert bench.after(10) == []
+
+
+def test_one_alone_has_a_line_of_its_own() -> None:
+    bench = Bench()
+    bench.repeats.happened("{} failed", "a", "a failed")
+    assert bench.said == ["a failed"]
+    bench.repeats.happened("{} failed", "b", "b failed")
+    assert bench.after(10) == ["b failed"]
+    for name in "cd":
+        bench.repeats.happened("{} failed", name, f"{name} failed")
+    assert bench.after(10) == ["2 failed (the latest: d)"]
