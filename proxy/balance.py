@@ -24,8 +24,12 @@ from typing import Final
 
 log = logging.getLogger("rlproxy")
 
+CANNOT_ACCEPT: Final = (
+    "cannot accept: %s; new clients wait. Raise the limit of open files (ulimit -n), or lower "
+    "--max-clients"
+)
 AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
-ACCEPTS_PER_TURN: Final = 32
+ACCEPTS_PER_TURN: Final = 8  # of each socket: then those who are served have their turn
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
 FULL_S: Final = 1.0  # without a free descriptor: when to look again
@@ -165,7 +169,7 @@ class Intake:
         except OSError as error:
             if not self._full:
                 self._full = True
-                log.error("cannot accept: %s; new clients wait", error.strerror or error)
+                log.error(CANNOT_ACCEPT, error.strerror or error)
             self._unwatch()
             self._loop.call_later(FULL_S, self._watch)
         else:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import resource
 from typing import Final
 
@@ -27,12 +25,3 @@ def room(limit: int) -> int:
     if limit == resource.RLIM_INFINITY:
         return 1 << 31
     return max(1, (limit - RESERVED) // OF_A_CLIENT)
-
-
-def exhausted() -> bool:
-    """Whether not one more socket can be had."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    return False

@@ -7,12 +7,10 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from . import descriptors, scripts, tls
@@ -28,7 +26,7 @@ from .downstream import Downstream, Shared
 from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
-from .listeners import BACKLOG, ListenError, Listeners
+from .listeners import ListenError, Listeners
 from .patience import Patience
 from .peers import Peer
 from .quiet import Repeats
@@ -43,10 +41,6 @@ SWEEP_S: Final = 1.0
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for replies that are owed
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 NEARLY: Final = 0.9  # room for so much of --max-clients is no news
-NO_DESCRIPTORS: Final = (
-    "no file descriptor is free: new clients are closed without a word (noticed {} time(s)); raise "
-    "the limit of open files (ulimit -n), or lower --max-clients"
-)
 READY: Final = "ready"
 LEAVING: Final = "leaving"
 
@@ -84,7 +78,7 @@ class Server:
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners | None = None
-        self._servers: list[asyncio.Server] = []
+        self._balance: Balance | None = None  # of its own, where there are no other workers
         self._arrivals: Arrivals | None = None
         self._target: Target | None = None
         self._intake: Intake | None = None
@@ -230,10 +224,11 @@ class Server:
                 if self._probe is not None:
                     await self._probe.settled.wait()
         if post is None:
-            await self._accept(self._listeners, self._arrivals)
+            self._balance = Balance(1)
+            self._take_in(0, self._balance, self._listeners)
             print_banner(self._listeners.addresses(), self._behind(control))
         else:
-            self._take_part(post, self._listeners, self._arrivals, shared)
+            self._take_in(post.worker, post.balance, self._listeners)
             post.tell(READY, self._behind(control))
         self._sweep = loop.create_task(self._sweep_lanes())
 
@@ -253,20 +248,11 @@ class Server:
 
         return Topology(self._config.upstream, target, moved, lambda: target.tls)
 
-    async def _accept(self, listeners: Listeners, arrivals: Arrivals) -> None:
-        loop = asyncio.get_running_loop()
-        for listening, speaks_tls in listeners.of(0):
-            tcp = listening.family != socket.AF_UNIX
-            make = loop.create_server if tcp else loop.create_unix_server
-            client = partial(arrivals.protocol, speaks_tls, tcp)
-            self._servers.append(await make(client, sock=listening, backlog=BACKLOG))
-
-    def _take_part(
-        self, post: Post, listeners: Listeners, arrivals: Arrivals, shared: Shared
-    ) -> None:
-        listening = listeners.of(post.worker)
-        self._intake = Intake(post.worker, post.balance, listening, arrivals.protocol)
-        shared.on_leave = arrivals.on_gone = self._intake.left
+    def _take_in(self, worker: int, balance: Balance, listeners: Listeners) -> None:
+        assert self._arrivals is not None and self._shared is not None
+        arrivals = self._arrivals
+        self._intake = Intake(worker, balance, listeners.of(worker), arrivals.protocol)
+        self._shared.on_leave = arrivals.on_gone = self._intake.left
         self._intake.open()
 
     def _room(self) -> int:
@@ -369,8 +355,6 @@ class Server:
             if self._shared is not None:
                 self._shared.notice_hangups()
                 self._shared.sweep()
-                if self._post is None and descriptors.exhausted():
-                    self._shared.told.happened(NO_DESCRIPTORS)
             if self._embedded is not None and self._embedded.ended():
                 self._failed = EMBEDDED_ENDED
                 self._stop.set()
@@ -380,11 +364,10 @@ class Server:
     # -- shutdown ---------------------------------------------------------------------------------
 
     async def _shutdown(self) -> None:
-        if self._intake is not None and self._post is not None:
+        if self._intake is not None:
             self._intake.close()
+        if self._post is not None:
             self._post.tell(LEAVING, "")
-        for server in self._servers:
-            server.close()
         if self._listeners is not None:
             self._listeners.close()
         if self._arrivals is not None:
@@ -400,6 +383,8 @@ class Server:
                     await task
         if self._lanes is not None:
             self._lanes.close()
+        if self._balance is not None:
+            self._balance.close()
         if self._embedded is not None:
             self._embedded.stop()
 

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from . import scripts
-from .balance import ACCEPTS_PER_TURN, AWAY, FULL_S, Balance, accepted
+from .balance import ACCEPTS_PER_TURN, AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
 from .config import Address, Config
 from .embedded import EmbeddedServer, end_with_parent
 from .listeners import Listeners
@@ -372,7 +372,7 @@ class Supervisor:
         except OSError as error:
             if not self._full:
                 self._full = True
-                log.error("cannot accept: %s; new clients wait", error.strerror or error)
+                log.error(CANNOT_ACCEPT, error.strerror or error)
             self._full_until = time.monotonic() + FULL_S
         else:
             self._full = False
