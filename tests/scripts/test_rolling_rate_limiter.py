@@ -221,10 +221,14 @@ class Reference:
 )
 @given(
     limit=st.integers(1, 5),
-    interval=st.integers(1, 12),
-    difference=st.integers(0, 6),
+    # (of a shorter key a busy machine may see the end before its time to live is taken away)
+    interval=st.integers(1, 12).map(lambda tenths: tenths * 100),
+    difference=st.integers(0, 6).map(lambda tenths: tenths * 100),
     steps_us=st.lists(
-        st.one_of(st.integers(0, 12).map(lambda ms: ms * MILLISECOND), st.integers(0, 4000)),
+        st.one_of(
+            st.integers(0, 12).map(lambda tenths: tenths * 100 * MILLISECOND),
+            st.integers(0, 400 * MILLISECOND),
+        ),
         min_size=10,
         max_size=40,
     ),

@@ -10,7 +10,6 @@ from proxy import replies as r
 from proxy.calls import Call
 from proxy.lane import DEAF_S, SharedLane
 from proxy.patience import NEVER, NOTHING
-from proxy.session import Session
 from tests.unit.test_lane import (
     ADMITTED,
     HIT,
@@ -25,7 +24,23 @@ from tests.unit.test_lane import (
     opener,
 )
 
-LATE = r.late(1.0)
+LATE = r.late(0.0)  # (as its settings have it: the lane's are of no concern)
+
+
+class Late:
+    """Somebody who makes calls, and the calls that were late, or got what Redis answered."""
+
+    def __init__(self) -> None:
+        self.session = client()
+        self.calls: list[Call] = []
+
+    @property
+    def late(self) -> list[Call]:
+        return [call for call in self.calls if call.reply == LATE]
+
+    @property
+    def got(self) -> list[Call]:
+        return [call for call in self.calls if call.reply not in (b"", LATE)]
 
 
 class Faulty(Bench):
@@ -40,31 +55,21 @@ class Faulty(Bench):
         self.looks: list[object] = []
         loop.now = 100.0
 
-    def sent_call(self, caller: Session | None = None, key: bytes = b"k") -> Call:
+    def call_of(self, caller: Late) -> Call:
+        """A call that is to be written."""
+        call = self.hit(HIT, b"k", caller.session)
+        caller.calls.append(call)
+        return call
+
+    def sent_call(self, caller: Late | None = None) -> Call:
         """A call that is written now."""
-        call = self.hit(HIT, key, caller or Late())
+        call = self.call_of(caller or Late())
         self.sent()
         return call
 
     def look(self, now: float) -> float:
         self.loop.now = now
         return self.shared.overdue(now)
-
-
-class Late(Session):
-    """Somebody who makes calls, and is told which were late."""
-
-    def __init__(self) -> None:
-        super().__init__(client()._settings)
-        self.late: list[Call] = []
-        self.got: list[Call] = []
-
-    def lane_late(self, call: Call) -> None:
-        self.late.append(call)
-
-    def lane_answered(self, call: Call, reply: bytes) -> None:
-        call.reply = reply
-        self.got.append(call)
 
 
 @pytest.fixture
@@ -78,7 +83,7 @@ def bench() -> Iterator[Faulty]:
 
 def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
     first, second = Late(), Late()
-    calls = [bench.hit(HIT, b"k", first) for _ in range(3)]
+    calls = [bench.call_of(first) for _ in range(3)]
     bench.sent()
     assert bench.look(100.25) == 100.0
     bench.loop.now = 100.3
@@ -122,7 +127,7 @@ def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Fa
     bench.answer(NOSCRIPT)
     assert bench.sent() == b""
     assert bench.reloads == 1
-    assert not caller.mending
+    assert not caller.session.mending
 
 
 def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
@@ -130,7 +135,7 @@ def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
     assert bench.denials is not None
     assert len(bench.denials) == 1
     caller = Late()
-    bench.hit(HIT, b"k", caller)
+    bench.call_of(caller)
     assert bench.sent() == opener(HIT)
     bench.look(bench.loop.now)
     bench.look(bench.loop.now + 1.0)
@@ -143,7 +148,7 @@ def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
 def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
     bench.pool.patience.timeout_s = 0.2
     bench.ask(REFUSED)
-    bench.hit(HIT, b"k", Late())
+    bench.call_of(Late())
     assert bench.sent() == opener(HIT)
     bench.look(100.0)
     bench.look(100.2)
@@ -159,12 +164,12 @@ def test_who_is_fenced_stays_so_behind_a_late_reply(bench: Faulty) -> None:
     bench.sent_call(caller)
     bench.look(100.0)
     bench.look(101.0)
-    caller.fenced = True
+    caller.session.fenced = True
     bench.answer(ADMITTED)
-    assert caller.fenced
+    assert caller.session.fenced
     bench.sent_call(caller)
     bench.answer(ADMITTED)
-    assert not caller.fenced
+    assert not caller.session.fenced
 
 
 def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None:
