@@ -172,6 +172,7 @@ class Downstream(asyncio.Protocol):
         self._opening = False
         self._reading = True
         self._resting = False  # it has had its turn
+        self._goes_on = False  # with what is left of its requests, in the next one
         self._upstream_full = False
         self._upstream_reading = True
         self._eof_sent = False
@@ -220,6 +221,13 @@ class Downstream(asyncio.Protocol):
             # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
             self._resting = True
             self._shared.loop.call_soon(self._rested)
+        self.pump()
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if not self._upstream_full:
+            self._session.now = self._clock()
+            self._session.go_on()
         self.pump()
 
     def _rested(self) -> None:
@@ -275,12 +283,13 @@ class Downstream(asyncio.Protocol):
             return
         session = self._session
         upstream = self._upstream
-        while session.to_upstream:
+        if session.to_upstream:
             data = _taken(session.to_upstream)
             if upstream is not None:
                 upstream.write(data)
-            if session.wait == WAIT_ROOM and not self._upstream_full:
-                session.go_on()
+        if session.wait == WAIT_ROOM and not self._upstream_full and not self._goes_on:
+            self._goes_on = True
+            self._shared.loop.call_soon(self._go_on)
         if session.to_client:
             data = _taken(session.to_client)
             if not transport.is_closing():

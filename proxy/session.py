@@ -46,6 +46,8 @@ MAX_HELD: Final = 262144  # bytes of requests that wait here before the client i
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
+MAX_WORK: Final = 2048  # requests that are passed on in one turn; one of ours is
+WORK_OF_OURS: Final = 16  # times the work
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -58,7 +60,7 @@ WAIT_LANE: Final = 1  # for room among this client's calls on the lane
 WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
 WAIT_UPSTREAM: Final = 3  # for the private connection to open
 WAIT_BASE: Final = 4  # for what decides about the database of --upstream
-WAIT_ROOM: Final = 5  # for the caller: what is in to_upstream has become much more than it was
+WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or is in to_upstream
 WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit that may be held
 WAIT_TURN: Final = 7  # for a hit that is held
 
@@ -450,8 +452,10 @@ class Session(Caller):
         out = self.to_upstream
         run = -1  # where bytes begin that go as they are
         self._expanded = 0
+        work = 0
         while True:
-            if self._expanded > MAX_EXPANDED:
+            work += 1
+            if work > MAX_WORK or self._expanded > MAX_EXPANDED:
                 self.wait = WAIT_ROOM
                 break
             code = requests.next()
@@ -490,6 +494,7 @@ class Session(Caller):
                 command = requests.command
                 if command.ban is not None:
                     error = self._denied(code)
+                    work += WORK_OF_OURS
                     if error:
                         run = self._send_run(run)
                         self._deny(code, error)
@@ -498,6 +503,7 @@ class Session(Caller):
                     self.fenced = True
                 if command.ours and not self._settings.leaves(command.name):
                     run = self._send_run(run)
+                    work += WORK_OF_OURS
                     self._call_in_place(code)
                     if self.wait != WAIT_NOTHING:
                         break

@@ -19,6 +19,7 @@ from proxy.grammar import Grammar
 from proxy.peers import NOBODY, Peer
 from proxy.quiet import Repeats
 from proxy.replies import bulks
+from proxy.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS
 from proxy.upstream import Target
 
 GRAMMAR = Grammar(scripts.load())
@@ -285,16 +286,52 @@ def kept(sock: socket.socket) -> tuple[int, int, int]:
     )
 
 
+def writes_to(client: Client, pings: list[int]) -> None:
+    """Redis is there; how many PINGs are in each write is added to `pings`."""
+
+    class Redis(Transport):
+        def write(self, data: bytes) -> None:
+            pings.append(data.count(b"PING"))
+
+    client.protocol._session.upstream = UPSTREAM_OPEN
+    client.protocol._upstream = cast("asyncio.Transport", Redis())
+    client.protocol._link = cast("Any", object())
+
+
 def test_a_full_read_is_a_turn() -> None:
     """uvloop would read the same client 32 times in a row before anybody else."""
     bench = Bench()
     client = bench.client()
-    client.protocol.data_received(b"\r\n" * (MAX_TURN // 2 - 1))
+    writes_to(client, [])
+    client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n" + b"x" * (MAX_TURN - 100))
     assert client.transport.reading
     for _ in range(3):
-        client.protocol.data_received(b"\r\n" * (MAX_TURN // 2))
+        client.protocol.data_received(b"x" * MAX_TURN)
         assert not client.transport.reading
         (rested,) = bench.clock.soon
         bench.clock.soon.clear()
         rested()
         assert client.transport.reading
+
+
+def test_a_long_pipeline_is_cut_into_turns() -> None:
+    """Who sends thousands of requests at once does not keep the others waiting for all of them."""
+    bench = Bench()
+    client = bench.client()
+    sent: list[int] = []
+    writes_to(client, sent)
+    client.protocol.data_received(PING * (2 * MAX_WORK + 5))
+    assert sent == [MAX_WORK]
+    while bench.clock.soon:
+        (turn,) = bench.clock.soon
+        bench.clock.soon.clear()
+        turn()
+    assert sent == [MAX_WORK, MAX_WORK, 5]
+    client.protocol.data_received(bulks(b"RL.HIT", b"wrong") * 1000)
+    turns = 1
+    while bench.clock.soon:
+        (turn,) = bench.clock.soon
+        bench.clock.soon.clear()
+        turn()
+        turns += 1
+    assert turns == -(-1000 * (WORK_OF_OURS + 1) // MAX_WORK)

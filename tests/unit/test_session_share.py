@@ -18,7 +18,7 @@ from proxy import state as s
 from proxy.calls import Call, Lane, Settings
 from proxy.grammar import Grammar
 from proxy.replies import bulks
-from proxy.session import Session
+from proxy.session import WAIT_ROOM, Session
 from proxy.state import Identity
 
 GRAMMAR = Grammar(scripts.load())
@@ -101,6 +101,8 @@ class Bench:
         return self.down()
 
     def up(self) -> bytes:
+        while self.session.wait == WAIT_ROOM:  # (which its owner gives it in the next turn)
+            self.session.go_on()
         out = b"".join(self.session.to_upstream)
         self.session.to_upstream.clear()
         return out
