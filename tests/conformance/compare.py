@@ -292,13 +292,20 @@ class Bench:
             data += raw.quiet(STILL_S)
             return Outcome(normal(data, row), raw.closed, self.keys())
 
-    def compare(self, row: Case, warm: bool | None = None) -> None:
+    def compare(self, row: Case, warm: bool | None = None, tries: int = 1) -> None:
         """Whole and byte by byte; one of the two on a new connection, the other on one whose hits
-        go by lane (the row's name says which), unless `warm` says how."""
+        go by lane (the row's name says which), unless `warm` says how.
+
+        Of several `tries` one must be right: for rows of which a server may lose its own last
+        words, because it resets a connection that it has not read to the end.
+        """
         for slow in (False, True):
             is_warm = slow == bool(crc32(row.name.encode()) & 1) if warm is None else warm
-            expected = self.ask_server(row, slow, is_warm)
-            got = self.ask_proxy(row, slow, is_warm, expected)
+            for _ in range(tries):
+                expected = self.ask_server(row, slow, is_warm)
+                got = self.ask_proxy(row, slow, is_warm, expected)
+                if got == expected:
+                    break
             how = f"{'slow' if slow else 'whole'}, {'warm' if is_warm else 'cold'}"
             if got != expected:
                 raise AssertionError(f"{how}: {difference(expected, got)}")
