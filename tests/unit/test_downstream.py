@@ -295,7 +295,7 @@ def writes_to(client: Client, pings: list[int]) -> None:
 
     client.protocol._session.upstream = UPSTREAM_OPEN
     client.protocol._upstream = cast("asyncio.Transport", Redis())
-    client.protocol._link = cast("Any", object())
+    client.protocol._link = downstream._Upstream(client.protocol)
 
 
 def test_a_full_read_is_a_turn() -> None:
