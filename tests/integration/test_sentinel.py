@@ -498,6 +498,18 @@ async def test_tls(tmp_path: Path) -> None:
             assert found is None
         found = await first_look(url, lambda: ClientSide(context, "redis.example"))
         assert found == Address("127.0.0.1", port)
+        ca = ("--upstream-tls-ca", str(tmp_path / "ca"))
+        with started(*LISTEN, url, *ca, "--upstream-tls-name", "redis.example") as proxy:
+            with proxy.raw() as raw:
+                for remaining in (9, 8, 7):  # (the first by a connection of its own, then by lane)
+                    told = raw.ask("RL.HIT", "k", 10, 60)
+                    assert told == [0, 10, remaining, -1, 60]
+                big = "x" * 500_000
+                assert raw.ask("SET", "big", big) == "OK"
+                assert raw.ask("GET", "big") == big.encode()
+            assert f"(TLS) (now 127.0.0.1:{port})" in proxy.log()
+        with started(*LISTEN, url, *ca) as proxy, proxy.raw() as raw:
+            assert "certificate verify failed" in str(raw.ask("RL.HIT", "k", 10, 60))
 
 
 async def first_look(url: str, tls: Tls) -> Address | None:
