@@ -539,7 +539,8 @@ class Session(Caller):
                 out.append(requests.buf)
             else:
                 out.append(requests.buf[run : requests.pos])
-        requests.release()
+        if self.wait != WAIT_ROOM:  # (or each turn would copy all that is left for the others)
+            requests.release()
 
     def _spoke(self) -> None:
         """A command goes to the private connection: on Redis its offset is past the lanes' then,
