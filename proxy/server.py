@@ -38,6 +38,7 @@ log = logging.getLogger("rlproxy")
 
 FIRST_CONTACT_S: Final = 2.0  # how long the banner waits for the server to say who it is
 SWEEP_S: Final = 1.0
+HANGUPS_S: Final = 0.1  # while it drains: how often it looks who is gone
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for replies that are owed
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 NEARLY: Final = 0.9  # room for so much of --max-clients is no news
@@ -397,8 +398,13 @@ class Server:
         for client in list(shared.clients):
             client.pump()
         told = loop.time() + 0.5
+        look = loop.time()
         while shared.clients and loop.time() < deadline:
             await asyncio.sleep(0.01)
+            if loop.time() >= look:  # (nobody is read from any more, and makes no event by leaving)
+                look = loop.time() + HANGUPS_S
+                for client in list(shared.clients):
+                    client.notice_hangup()
             if told and loop.time() > told:
                 told = 0.0
                 log.info(

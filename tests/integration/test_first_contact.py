@@ -533,6 +533,18 @@ def test_a_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> N
         assert waiting.closes()
 
 
+def test_a_client_that_leaves_meanwhile_is_not_waited_for(own_server: RedisServer) -> None:
+    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
+    with started(*args) as made:
+        with made.raw() as waiting:
+            waiting.send(harness.command("BLPOP", "list", 0))
+            wait_until(lambda: blocked(own_server), "BLPOP waits")
+            draining(made)
+            assert made.running()
+        assert made.wait() == 0
+        assert "were cut" not in made.log()
+
+
 def test_ctrl_c_is_a_clean_stop(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         made.port()
