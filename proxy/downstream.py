@@ -105,12 +105,17 @@ class Shared:
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
         self.on_leave: Callable[[], None] | None = None  # a client is gone
+        self._configure_settings(config)
 
     def reconfigure(self, config: Config) -> None:
         """Judge by `config` from now on, of which only what may change at run time is looked at."""
         self.doors.configure(config)
+        self._configure_settings(config)
         for client in self.clients:
             client.restrict()
+
+    def _configure_settings(self, config: Config) -> None:
+        self.settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def enter(self, client: Downstream, peer: Peer) -> Refusal | None:
         """A new client. Why it is turned away; None if it comes in."""

@@ -147,7 +147,6 @@ class Server:
             self._target.tls = contexts.client
         if self._shared is not None:
             self._shared.reconfigure(config)
-            self._shared.settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -170,7 +169,7 @@ class Server:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
         circuit = Circuit()
-        patience = Patience(circuit, config.hit_timeout_ms / 1000, loop.time, loop.call_later)
+        patience = Patience(circuit, clock=loop.time, later=loop.call_later)
         control = Control(target, config.upstream, loaded, self._met, patience)
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
         topology = self._topology = self._followed(target, control)
@@ -194,7 +193,6 @@ class Server:
             patience,
             config.max_client_hits,
         )
-        settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
         patience.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
         circuit.on_close = lambda out_s, without: self._back(settings, out_s, without)

@@ -14,8 +14,9 @@ from proxy.calls import MAX_CLIENT_HITS, Call, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Grammar
 from proxy.replies import bulks
-from proxy.session import WAIT_ROOM, Session
+from proxy.session import Session
 from proxy.state import Identity
+from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
 
@@ -48,7 +49,7 @@ class FakeLane(Lane):
         self.woken += 1
 
 
-class Bench:
+class Bench(Sides):
     """A session, its lane, and what moved."""
 
     def __init__(self, base_db: int = 0, lane: FakeLane | None = None) -> None:
@@ -61,30 +62,6 @@ class Bench:
     def lane_of(self, identity: Identity) -> Lane | None:
         self.identities.append(identity)
         return self.lane if self.allowed else None
-
-    def send(self, *data: bytes) -> bytes:
-        """The client sends; what goes upstream."""
-        for each in data:
-            self.session.receive(each)
-        return self.up()
-
-    def answer(self, *data: bytes) -> bytes:
-        """Redis answers on the private connection; what goes to the client."""
-        for each in data:
-            self.session.upstream_received(each)
-        return self.down()
-
-    def up(self) -> bytes:
-        while self.session.wait == WAIT_ROOM:  # (which its owner gives it in the next turn)
-            self.session.go_on()
-        out = b"".join(self.session.to_upstream)
-        self.session.to_upstream.clear()
-        return out
-
-    def down(self) -> bytes:
-        out = b"".join(self.session.to_client)
-        self.session.to_client.clear()
-        return out
 
     def settle(self, reply: bytes = FIVE) -> bytes:
         """The lane answers all it was given; what goes to the client."""

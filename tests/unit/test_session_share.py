@@ -18,8 +18,9 @@ from proxy import state as s
 from proxy.calls import Call, Lane, Settings
 from proxy.grammar import Grammar
 from proxy.replies import bulks
-from proxy.session import WAIT_ROOM, Session
+from proxy.session import Session
 from proxy.state import Identity
+from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
 REFRESH_S = 30.0
@@ -60,7 +61,7 @@ class FakeLane(Lane):
         self.woken += 1
 
 
-class Bench:
+class Bench(Sides):
     """A session, its lanes, and what moved."""
 
     def __init__(self, base_db: int = 0, by_publish: bool = False) -> None:
@@ -87,30 +88,6 @@ class Bench:
         lane.ready = self.ready
         self.lanes.append(lane)
         return lane
-
-    def send(self, *data: bytes) -> bytes:
-        """The client sends; what goes upstream on its private connection."""
-        for each in data:
-            self.session.receive(each)
-        return self.up()
-
-    def answer(self, *data: bytes) -> bytes:
-        """Redis answers on the private connection; what goes to the client."""
-        for each in data:
-            self.session.upstream_received(each)
-        return self.down()
-
-    def up(self) -> bytes:
-        while self.session.wait == WAIT_ROOM:  # (which its owner gives it in the next turn)
-            self.session.go_on()
-        out = b"".join(self.session.to_upstream)
-        self.session.to_upstream.clear()
-        return out
-
-    def down(self) -> bytes:
-        out = b"".join(self.session.to_client)
-        self.session.to_client.clear()
-        return out
 
     def taken(self) -> bytes:
         """The one ordinary command that is on a lane now; nothing if there is none."""

@@ -1,0 +1,35 @@
+"""What a session's owner does in the tests: bytes in on either side, and what comes out of it."""
+
+from __future__ import annotations
+
+from proxy.session import WAIT_ROOM, Session
+
+
+class Sides:
+    """The client's side and Redis' side of `session`."""
+
+    session: Session
+
+    def send(self, *data: bytes) -> bytes:
+        """The client sends; what goes upstream on its private connection."""
+        for each in data:
+            self.session.receive(each)
+        return self.up()
+
+    def answer(self, *data: bytes) -> bytes:
+        """Redis answers on the private connection; what goes to the client."""
+        for each in data:
+            self.session.upstream_received(each)
+        return self.down()
+
+    def up(self) -> bytes:
+        while self.session.wait == WAIT_ROOM:  # (which its owner gives it in the next turn)
+            self.session.go_on()
+        out = b"".join(self.session.to_upstream)
+        self.session.to_upstream.clear()
+        return out
+
+    def down(self) -> bytes:
+        out = b"".join(self.session.to_client)
+        self.session.to_client.clear()
+        return out
