@@ -10,9 +10,9 @@ import sysconfig
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-HOT = ["commands", "framing", "replies", "limiters", "grammar", "scripts", "state", "answers"]
-HOT += ["introspection", "waiting", "denials", "circuit", "patience", "calls", "session", "lane"]
-HOT += ["downstream", "tlsstream"]
+HOT = ["commands", "framing", "replies", "limiters", "stats", "grammar", "scripts", "state"]
+HOT += ["answers", "introspection", "waiting", "denials", "circuit", "patience", "calls", "session"]
+HOT += ["lane", "downstream", "tlsstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

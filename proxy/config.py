@@ -131,6 +131,9 @@ class Config:
     idle_timeout_s: float = 0.0
     write_timeout_s: float = 60.0
     tcp_keepalive_s: int = 300
+    # seeing what it does
+    admin: Address | None = None
+    metrics_prefixes: int = 0
     upstream_given: bool = True
 
     def __post_init__(self) -> None:
@@ -150,7 +153,8 @@ FAULTS: Final = "when Redis fails"
 DOORS: Final = "who may come in"
 TLS: Final = "TLS"
 LIMITS: Final = "limits"
-GROUPS: Final = (SERVING, FAULTS, DOORS, TLS, LIMITS)
+SEEING: Final = "seeing what it does"
+GROUPS: Final = (SERVING, FAULTS, DOORS, TLS, LIMITS, SEEING)
 
 
 @dataclass(frozen=True)
@@ -494,6 +498,24 @@ OPTIONS: Final = (
         field="tcp_keepalive_s",
         most=32767,
     ),
+    Option(
+        SEEING,
+        "--admin",
+        OTHER,
+        "",
+        "where people and Prometheus find a live page (/), /metrics, /healthz and /readyz, over "
+        "plain HTTP; for 127.0.0.1 or a private network, since whoever reaches it sees keys",
+        metavar="HOST:PORT|unix:PATH",
+    ),
+    Option(
+        SEEING,
+        "--metrics-prefixes",
+        NUMBER,
+        "0",
+        "count hits also by the beginning of their key, up to the first colon, for so many "
+        "different beginnings; further ones are counted as other. 0: not at all",
+        most=10_000,
+    ),
 )
 _ZERO_IS_NONE: Final = ("--idle-timeout", "--write-timeout")
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -705,6 +727,8 @@ def _parsed(option: Option, text: str) -> Any:
         return parse_listen(text)
     if option.flag == "--upstream":
         return parse_upstream(text)
+    if option.flag == "--admin":
+        return _admin(text)
     if option.flag == "--unix-mode":
         return _mode(text)
     if option.flag == "--deny-command":
@@ -739,6 +763,8 @@ def _contradictions(made: Config) -> list[str]:
         ):
             if value:
                 found.append(f"{flag}: the URL of --upstream does not say TLS (rediss://...)")
+    if made.admin is not None and any(_same(made.admin, own) for own in made.listen):
+        found.append(f"--admin: clients connect at {made.admin} (--listen)")
     if made.proxy_protocol and all(address.path for address in made.listen):
         found.append("--proxy-protocol: no address of --listen is TCP")
     return found
@@ -769,6 +795,14 @@ def parse_listen(text: str) -> Address:
     elif ":" in host:
         raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
     return Address(host or "127.0.0.1", _port(port, least=0), tls=tls)
+
+
+def _admin(text: str) -> Address | None:
+    if not text:
+        return None
+    if text.startswith("tls:"):
+        raise ValueError("it speaks plain HTTP: expected HOST:PORT or unix:PATH")
+    return parse_listen(text)
 
 
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")

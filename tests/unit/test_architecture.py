@@ -43,6 +43,8 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "masters": ({"circuit", "config"}, {"dataclasses"}),
     "quiet": (set(), set()),
     "permissions": ({"commands", "replies"}, set()),
+    "stats": ({"limiters"}, set()),
+    "metrics": ({"stats"}, {"dataclasses"}),
     "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "proxyprotocol": ({"peers"}, {"ipaddress", "dataclasses"}),
@@ -50,6 +52,9 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
 }
 # Every other module: what it may import of the package.
 IMPURE: dict[str, set[str]] = {
+    "board": set(),
+    "exposition": {"metrics"},
+    "telemetry": {"board", "metrics"},
     "tls": {"config"},
     "tlsstream": {"tls"},
     "upstream": {"circuit", "patience", "replies", "config", "scripts", "tls", "tlsstream"},

@@ -71,6 +71,8 @@ OPTIONS: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--idle-timeout", "5", "idle_timeout_s", 5.0, ()),
     ("--write-timeout", "0", "write_timeout_s", 0.0, ()),
     ("--tcp-keepalive", "0", "tcp_keepalive_s", 0, ()),
+    ("--admin", "[::1]:9", "admin", Address("::1", 9), ()),
+    ("--metrics-prefixes", "9", "metrics_prefixes", 9, ()),
 ]
 
 

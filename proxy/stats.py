@@ -1,0 +1,201 @@
+"""What one process has counted since it began: plain numbers, added to where things happen. What
+they are called outside is for `metrics`. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from .limiters import ALGORITHMS
+
+# What became of a hit.
+ADMITTED: Final = 0
+REFUSED: Final = 1
+REFUSED_LOCALLY: Final = 2  # by the denial cache: Redis was not asked
+FAILED_OPEN: Final = 3  # Redis did not answer: admitted, see --on-upstream-failure
+FAILED_CLOSED: Final = 4  # likewise, refused
+FAILED: Final = 5  # its client got an error
+UNSEEN: Final = 6  # in a transaction, or where replies can't be told apart
+OUTCOMES: Final = (
+    "admitted",
+    "refused",
+    "refused_locally",
+    "failed_open",
+    "failed_closed",
+    "failed",
+    "unseen",
+)
+_WIDTH: Final = 7
+
+# Other commands of the family that were answered.
+PEEK: Final = 0
+REFUND: Final = 1
+RESET: Final = 2
+HELP: Final = 3
+STATS: Final = 4
+TOP: Final = 5
+CALLS: Final = ("peek", "refund", "reset", "help", "stats", "top")
+
+# What became of hits with WAIT that had to wait.
+WAIT_ADMITTED: Final = 0
+WAIT_REFUSED: Final = 1
+WAIT_LEFT: Final = 2  # its client went, or Redis did not answer
+WAITS: Final = ("admitted", "refused", "left")
+
+NO_ROW: Final = -1  # of a rule that is no hit
+KEYS_AT_ONCE: Final = 1024  # handed on together: counting many at once costs half
+MAX_POWER: Final = 17  # batches of 2**16 calls and more are one class
+
+# Histograms of times: the upper bound of each class, in seconds; one more class holds the rest.
+TIMES_S: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+)
+
+
+class Times:
+    """A histogram of times, by the bounds of TIMES_S."""
+
+    __slots__ = ("classes", "sum_s")
+
+    def __init__(self) -> None:
+        self.classes: list[int] = [0] * (len(TIMES_S) + 1)
+        self.sum_s: float = 0.0
+
+    def add(self, time_s: float) -> None:
+        """It took so long once."""
+        at = 0
+        for bound in TIMES_S:
+            if time_s <= bound:
+                break
+            at += 1
+        self.classes[at] += 1
+        self.sum_s += time_s
+
+
+_ROWS: Final = {name: number * _WIDTH for number, name in enumerate(ALGORITHMS)}
+
+
+def row_of(algorithm: bytes) -> int:
+    """Where the outcomes of hits by `algorithm` begin in Stats.hits."""
+    return _ROWS[algorithm]
+
+
+class Stats:
+    """The counters of one process. `on_keys` gets the keys of hits (as bulks, with their header),
+    and those of refused ones, some at a time.
+    """
+
+    __slots__ = (
+        "_keys",
+        "_refused_keys",
+        "accepted",
+        "batches",
+        "calls",
+        "client_in",
+        "client_out",
+        "commands",
+        "errors",
+        "hits",
+        "lag",
+        "near",
+        "noscript",
+        "on_keys",
+        "private",
+        "round_trips",
+        "upstream_in",
+        "upstream_out",
+        "waits",
+    )
+
+    def __init__(self) -> None:
+        self.hits: list[int] = [0] * (len(_ROWS) * _WIDTH)  # see row_of()
+        self.near: list[int] = [0] * len(_ROWS)  # admitted, and nearly the last: see `metrics`
+        self.calls: list[int] = [0] * len(CALLS)
+        self.waits: list[int] = [0] * len(WAITS)
+        self.commands: int = 0  # passed on to Redis as they came
+        self.client_in: int = 0  # bytes, of clients
+        self.client_out: int = 0
+        self.upstream_in: int = 0  # bytes, of Redis
+        self.upstream_out: int = 0
+        self.accepted: int = 0  # clients
+        self.private: int = 0  # private connections that are open
+        self.noscript: int = 0  # calls that were sent again with their script
+        self.errors: dict[str, int] = {}  # by kind
+        self.round_trips = Times()  # of lanes
+        self.lag = Times()  # of the event loop
+        self.batches: list[int] = [0] * (MAX_POWER + 1)  # calls in one write of a lane: 2**(n-1)..
+        self._keys: list[bytes] = []
+        self._refused_keys: list[bytes] = []
+        self.on_keys: Callable[[list[bytes], list[bytes]], None] | None = None
+
+    def error(self, kind: str) -> None:
+        """An error of this kind happened."""
+        self.errors[kind] = self.errors.get(kind, 0) + 1
+
+    def hit(self, row: int, reply: bytes, key: bytes, limit: int) -> None:
+        """A hit's client gets `reply`, which is Redis' word."""
+        if reply[0] != 42:
+            self.hits[row + FAILED] += 1
+            return
+        if reply[5] == 49:
+            self.hits[row + REFUSED] += 1
+            self.key(key, True)
+            return
+        self.hits[row + ADMITTED] += 1
+        if limit > 0 and 10 * _remaining(reply) <= limit:
+            self.near[row // _WIDTH] += 1
+        self.key(key, False)
+
+    def refused_locally(self, row: int, key: bytes) -> None:
+        """A hit was refused without asking Redis."""
+        self.hits[row + REFUSED_LOCALLY] += 1
+        self.key(key, True)
+
+    def outcome(self, row: int, outcome: int) -> None:
+        """What became of a hit of which nothing more is known."""
+        self.hits[row + outcome] += 1
+
+    def key(self, key: bytes, refused: bool) -> None:
+        """A hit on `key`."""
+        if self.on_keys is None:
+            return
+        self._keys.append(key)
+        if refused:
+            self._refused_keys.append(key)
+        if len(self._keys) >= KEYS_AT_ONCE:
+            self.flush_keys()
+
+    def flush_keys(self) -> None:
+        """Hand on the keys that are here."""
+        keys, self._keys = self._keys, []
+        refused, self._refused_keys = self._refused_keys, []
+        if self.on_keys is not None and keys:
+            self.on_keys(keys, refused)
+
+    def batch(self, calls: int) -> None:
+        """So many calls went out in one write."""
+        power = 0
+        while calls > 0 and power < MAX_POWER:
+            calls >>= 1
+            power += 1
+        self.batches[power] += 1
+
+
+def _remaining(reply: bytes) -> int:
+    """The third of five integers."""
+    start = reply.find(b":", 9)  # (behind the second's colon)
+    end = reply.find(b"\r", start)
+    return int(reply[start + 1 : end])
