@@ -123,6 +123,7 @@ class Shared:
         refusal = self.doors.refusal(peer, len(self.clients), count)
         if refusal is not None:
             self.told.happened(refusal.line, str(peer))
+            self.settings.stats.error("turned_away")
             return refusal
         self.clients.add(client)
         if peer.host:
@@ -171,6 +172,7 @@ class Downstream(asyncio.Protocol):
         self._shared = shared
         self.peer = peer
         self._session = Session(shared.settings)
+        self._stats = shared.settings.stats
         self._clock: Callable[[], float] = shared.loop.time
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
@@ -208,6 +210,7 @@ class Downstream(asyncio.Protocol):
         sock = client.get_extra_info("socket")
         if shared.keepalive_s and sock is not None and sock.family != socket.AF_UNIX:
             keep_alive(sock, shared.keepalive_s)
+        shared.settings.stats.accepted += 1
         self._session.pump = self.pump
         self.restrict()
         if shared.draining:
@@ -291,6 +294,7 @@ class Downstream(asyncio.Protocol):
         if session.to_upstream:
             data = _taken(session.to_upstream)
             if upstream is not None:
+                self._stats.upstream_out += len(data)
                 upstream.write(data)
         if session.wait == WAIT_ROOM and not self._upstream_full and not self._goes_on:
             self._goes_on = True
@@ -299,6 +303,7 @@ class Downstream(asyncio.Protocol):
             data = _taken(session.to_client)
             if not transport.is_closing():
                 self._written += len(data)
+                self._stats.client_out += len(data)
                 transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
@@ -344,10 +349,12 @@ class Downstream(asyncio.Protocol):
             elif 0 < doors.write_timeout_s <= now - self._taken_at:
                 line = f"cut {{}} client(s) that read nothing for {doors.write_timeout_s:g} s"
                 self._shared.told.happened(line, str(self.peer))
+                self._stats.error("cut")
                 self.cut()
             return
         self._taken = _ALL
         if 0 < doors.idle_timeout_s <= now - self._heard and self._session.idle():
+            self._stats.error("idle")
             self._session.abandon()
             self._close()
 
@@ -423,6 +430,10 @@ class Downstream(asyncio.Protocol):
         session.upstream_opened()
         self.pump()
 
+    def upstream_is_open(self, open_now: bool) -> None:
+        """A private connection is there, or is there no more."""
+        self._stats.private += 1 if open_now else -1
+
     def upstream_received(self, data: bytes) -> None:
         """Bytes of the private connection."""
         session = self._session
@@ -459,6 +470,7 @@ class _Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = transport
+        self._client.upstream_is_open(True)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -479,6 +491,7 @@ class _Upstream(asyncio.Protocol):
             if left:
                 self._client.upstream_received(left)
         self._transport = None
+        self._client.upstream_is_open(False)
         self._client.upstream_lost(self)
 
 

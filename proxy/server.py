@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from . import descriptors, scripts, tls
+from . import commands, descriptors, scripts, tls
 from .arrivals import Arrivals
 from .balance import Balance, Intake
+from .board import Board
 from .build import describe
 from .calls import Settings
 from .circuit import Circuit
@@ -30,6 +31,8 @@ from .listeners import ListenError, Listeners
 from .patience import Patience
 from .peers import Peer
 from .quiet import Repeats
+from .stats import Stats
+from .telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from .topology import MasterTarget, Topology
 from .upstream import Control, Facts, Probe, Target
 from .waiting import Cancel, Waiting
@@ -58,6 +61,8 @@ class Post:
     parent: int
     listeners: Listeners
     balance: Balance
+    board: Board
+    started: float  # when the proxy began, of time.time()
     upstream: Address | None  # None: where the Sentinels say
     scripts: dict[str, scripts.Script]
     tell: Callable[[str, str], None]  # READY and what the proxy stands in front of, or LEAVING
@@ -93,6 +98,8 @@ class Server:
         self._probe: Probe | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
+        self._telemetry: Telemetry
+        self._publishing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises StartError."""
@@ -168,6 +175,7 @@ class Server:
         else:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
+        stats = Stats()
         circuit = Circuit()
         patience = Patience(circuit, clock=loop.time, later=loop.call_later)
         control = Control(target, config.upstream, loaded, self._met, patience)
@@ -181,6 +189,7 @@ class Server:
             topology.suspect if topology is not None else None,
             patience,
             config.max_lane_hits,
+            stats,
         )
         settings = Settings(
             Grammar(loaded),
@@ -192,6 +201,7 @@ class Server:
             self._lanes.share_of if config.share else None,
             patience,
             config.max_client_hits,
+            stats,
         )
         patience.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
@@ -206,7 +216,9 @@ class Server:
             config.handshake_timeout_s,
             contexts.server,
             told,
+            stats,
         )
+        self._account(shared, self._lanes, control, denials)
         if topology is not None:
             settings.read_only = topology.suspect
             topology.start()
@@ -230,6 +242,61 @@ class Server:
             self._take_in(post.worker, post.balance, self._listeners)
             post.tell(READY, self._behind(control))
         self._sweep = loop.create_task(self._sweep_lanes())
+        self._publishing = loop.create_task(self._publish())
+
+    def _account(
+        self, shared: Shared, lanes: LanePool, control: Control, denials: Denials | None
+    ) -> None:
+        """Have an account kept of what happens, for operators and for RL.STATS and RL.TOP."""
+        assert self._listeners is not None
+        post, config = self._post, self._config
+        control.measures = config.admin is not None
+        settings, doors = shared.settings, self._doors
+        circuit = settings.circuit
+        loop = asyncio.get_running_loop()
+
+        def upstream() -> dict[str, Any]:
+            return {
+                "where": settings.where,
+                "server": self._who,
+                "up": not circuit.open,
+                "since": round(loop.time() - circuit.since, 1) if circuit.since else None,
+                "why": circuit.why,
+                "problem": control.problem,
+            }
+
+        sources = Sources(
+            settings=settings,
+            shared=shared,
+            lanes=lanes,
+            denials=lambda: len(denials) if denials is not None else 0,
+            clients_max=lambda: doors.max_clients,
+            upstream=upstream,
+            scripts_loaded=lambda: control.loaded,
+            script_times=lambda: control.script_times,
+            top=dict,
+            prefixes=dict,
+            listen=[str(address) for address in self._listeners.addresses()],
+        )
+        self._telemetry = Telemetry(
+            post.worker if post is not None else 0,
+            post.board if post is not None else Board(1),
+            sources,
+            post.started if post is not None else time.time(),
+        )
+        settings.tell = self._tell
+
+    def _tell(self, name: bytes, args: list[bytes]) -> bytes:
+        """The call that has Redis answer RL.STATS or RL.TOP."""
+        if name == commands.RL_STATS:
+            return said(stats_text(self._telemetry.all(), time.time()))
+        return said_top([])
+
+    async def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self._telemetry.publish(loop.time())
 
     def _followed(self, target: Target, control: Control) -> Topology | None:
         """Who finds the server behind `target`, if Sentinels name it."""
@@ -375,7 +442,7 @@ class Server:
             await self._drain(self._shared)
         if self._topology is not None:
             await self._topology.stop()
-        for task in (self._control, self._probing, self._sweep):
+        for task in (self._control, self._probing, self._sweep, self._publishing):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

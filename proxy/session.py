@@ -39,6 +39,7 @@ from .framing import (
 from .grammar import Rule
 from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Identity, Slot
+from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, other
 from .waiting import Waiter, Where
 
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
@@ -114,6 +115,7 @@ class Session(Caller):
         "_requests",
         "_settings",
         "_share_not",
+        "_stats",
         "_unsent_at",
         "_waiter",
         "_watched",
@@ -131,6 +133,7 @@ class Session(Caller):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self._settings = settings
+        self._stats = settings.stats
         # what the caller reads
         self.to_client: list[bytes] = []
         self.to_upstream: list[bytes] = []
@@ -150,7 +153,7 @@ class Session(Caller):
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
         # the private connection
-        self._answers = Answers(self.state, self.to_client)
+        self._answers = Answers(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
@@ -180,6 +183,7 @@ class Session(Caller):
 
     def receive(self, data: bytes) -> None:
         """Bytes of the client."""
+        self._stats.client_in += len(data)
         if self._closing:
             return
         if self._piped:
@@ -231,7 +235,8 @@ class Session(Caller):
         """Its client is gone for good: hold neither credentials nor what holds this session."""
         self.pump = _nothing
         self.state.identity = Identity(None, None, 0)
-        self._answers = Answers(self.state, self.to_client)  # (what is owed may be edited by us)
+        self._answers.forget()
+        self._answers = Answers(self.state, self.to_client, self._stats)  # (whose edits hold us)
         self._lane = self._read_lane = self._write_lane = None
         self._requests = RequestFramer()
 
@@ -354,6 +359,7 @@ class Session(Caller):
             requests.rewind(start)
             return False
         requests.release()
+        self._stats.commands += 1
         call = shared(self, how, written)
         self._call_head = self._call_tail = call
         self._call_count = 1
@@ -413,7 +419,10 @@ class Session(Caller):
             self._call_tail = call
             if not call.reply:
                 call.reply = lane.submit(call)
-                if not call.reply:
+                if call.reply:
+                    self._stats.refused_locally(call.row, call.key)
+                    call.row = NO_ROW
+                else:
                     self._lane_used = True
         self._emit_calls()
         return found
@@ -430,7 +439,7 @@ class Session(Caller):
         """A hit does not overtake those that wait on its key: it is only looked at."""
         if self._settings.waiting.blocks((self.state.identity.db, call.key)):
             call.behind = call.rule
-            call.rule = call.rule.look()
+            call.rule = call.rule.look()  # (which is counted as the hit)
 
     def _edited(self, call: Call, reply: bytes) -> bytes:
         """What the client gets of the reply to a call that concerns those who wait on its key."""
@@ -453,6 +462,7 @@ class Session(Caller):
         run = -1  # where bytes begin that go as they are
         self._expanded = 0
         work = 0
+        passed = 0
         while True:
             work += 1
             if work > MAX_WORK or self._expanded > MAX_EXPANDED:
@@ -480,6 +490,7 @@ class Session(Caller):
                 break
             if code == MALFORMED:
                 run = self._send_run(run)
+                self._stats.error("protocol")
                 self._judged = requests.strict  # what may be denied to a client must be framed
                 rest = requests.mistake() if self._judged else requests.rest()
                 if self._discarding:
@@ -530,10 +541,12 @@ class Session(Caller):
                         self._lane_used = False
                     self._follow(code)
                 self._spoke()
+                passed += 1
             if run < 0:
                 run = requests.start
             if self.wait == WAIT_BASE or self._closing:
                 break
+        self._stats.commands += passed
         if run >= 0:
             if run == 0 and requests.pos == len(requests.buf):
                 out.append(requests.buf)
@@ -622,17 +635,7 @@ class Session(Caller):
             return
         call = self._call()
         if call is None:
-            if state.multi:
-                self._reject(
-                    r.error("ERR RL.HELP is not allowed in transactions"),
-                    requests.buf[requests.start : requests.end],
-                )
-            else:
-                self.to_upstream.append(self._settings.grammar.help_call)
-                self._expanded += len(self._settings.grammar.help_call)
-                self._spoke()
-                self._answers.expect_one()
-                self._answers.remember_name(b"eval", requests.name)
+            self._tell()
             return
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
@@ -653,6 +656,30 @@ class Session(Caller):
             sent_as = b"eval_ro"
         self._answers.remember_name(sent_as, requests.name)
 
+    def _tell(self) -> None:
+        """A command by which the proxy tells of itself: Redis is given the answer to say, so that
+        who may not make hits is not told either.
+        """
+        requests = self._requests
+        name = requests.command.name
+        if self.state.multi:
+            self._reject(
+                r.error(f"ERR {name.decode()} is not allowed in transactions"),
+                requests.buf[requests.start : requests.end],
+            )
+            return
+        if name == c.RL_HELP:
+            said = self._settings.grammar.help_call
+        else:
+            said = self._settings.tell(name, requests.arguments())
+        of = HELP if name == c.RL_HELP else STATS if name == c.RL_STATS else TOP
+        self._stats.answered(other(of), b"", b"", 0)
+        self.to_upstream.append(said)
+        self._expanded += len(said)
+        self._spoke()
+        self._answers.expect_one()
+        self._answers.remember_name(b"eval", requests.name)
+
     def _send_in_place(self, call: Call) -> None:
         if call.behind is not None and not self._answers.can_count():
             call.rule = call.behind  # its reply can't be edited: then it goes as any hit
@@ -666,7 +693,12 @@ class Session(Caller):
         if counted:
             slot.limit = call.rule.limit if call.behind is None else call.behind.limit
             slot.sent_at = self.now
+            slot.row = call.row
+            slot.data = call.key
             self._watch()
+        else:
+            self._stats.unanswered(call.row, UNSEEN)
+        call.row = NO_ROW  # (the slot counts it)
         self._answers.expect(slot)
 
     def _put_in_place(self, call: Call) -> None:
@@ -684,6 +716,10 @@ class Session(Caller):
         """A wrong command of the family: answered here where its place is certain, else by Redis,
         which has never heard of it and aborts a transaction over it.
         """
+        self._stats.error("syntax")
+        self._answer_in_place(error, written)
+
+    def _answer_in_place(self, error: bytes, written: bytes) -> None:
         if self._answers.can_count() and not self.client_slow:
             self._answers.local(error)
         else:
@@ -706,13 +742,14 @@ class Session(Caller):
             self._discarding = True
         asking = self.state.asking  # it held for this command
         self.state.asking = False
+        self._stats.error("denied")
         instead = permissions.instead_of(self._requests.command)
         if asking:
             self.to_upstream.append(instead)
             self._spoke()
             self._answers.expect(Slot(s.S_WRONG, error))
         else:
-            self._reject(error, instead)
+            self._answer_in_place(error, instead)
 
     # -- hits that wait ---------------------------------------------------------------------------
 
@@ -827,7 +864,7 @@ class Session(Caller):
             if call.shared != c.PRIVATE:
                 self._end()  # as if it had gone there
             else:
-                self._answer_without(call, r.LOST)
+                self._answer_without(call, r.LOST, "lost")
             return
         if before is None:
             self._call_head = None
@@ -837,6 +874,7 @@ class Session(Caller):
         while at is not None:
             self._call_count -= 1
             if at.reply:
+                self._count(at)
                 self._answers.local(at.reply)
             elif at.shared != c.PRIVATE:
                 self._send_privately(at)
@@ -863,7 +901,7 @@ class Session(Caller):
             call.waiter = None
             waiter.unanswered(self._waited_in_vain)
         elif not call.reply and not self.closed:
-            self._answer_without(call, self._settings.too_late())
+            self._answer_without(call, self._settings.too_late(), "late")
 
     def lane_declined(self, call: Call) -> None:
         """The reply to the read `call` is large: it is asked again on the private connection, where
@@ -883,6 +921,11 @@ class Session(Caller):
         self._close()
 
     def _end_calls(self) -> None:
+        call = self._call_head
+        while call is not None:
+            self._stats.unanswered(call.row, UNSEEN)
+            call.row = NO_ROW
+            call = call.next
         self._call_head = self._call_tail = None
         self._call_count = 0
 
@@ -893,6 +936,7 @@ class Session(Caller):
         call = self._call_head
         while call is not None and call.reply:
             self.to_client.append(call.reply)
+            self._count(call)
             self._call_count -= 1
             call = call.next
         self._call_head = call
@@ -900,6 +944,17 @@ class Session(Caller):
             self._call_tail = None
             if self._closing:
                 self.closed = True
+
+    def _count(self, call: Call) -> None:
+        """The client gets the reply of `call`."""
+        row = call.row
+        if row != NO_ROW:
+            call.row = NO_ROW
+            rule = call.rule if call.behind is None else call.behind
+            limit = 0 if rule.limiter is None or rule.limiter.limits else rule.limit
+            self._stats.answered(row, call.reply, call.key, limit)
+        elif call.rule.error:
+            self._stats.error("syntax")
 
     def resume(self) -> None:
         """Take up what waited for the lane. To be called after a round of lane_answered()."""
@@ -949,7 +1004,7 @@ class Session(Caller):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and self._unsent_at <= before:
                 since = self._unsent_at
-                number = self._fail_hits(settings.too_late())
+                number = self._fail_hits(settings.too_late(), "late")
         if number > 0:
             settings.circuit.timed_out(number, since, now, timeout_s)
             if self.wait == WAIT_QUIET:
@@ -960,28 +1015,31 @@ class Session(Caller):
         self._watched = oldest != NOTHING
         return oldest
 
-    def _late(self, limit: int) -> bytes:
+    def _late(self, slot: Slot) -> bytes:
         """What the client gets of a hit on the private connection that is late."""
-        return self._settings.without(limit, self._settings.too_late())
+        return self._settings.without(slot.limit, slot.row, self._settings.too_late(), "late")
 
     def _waited_in_vain(self) -> bytes:
         """What it gets of a hit with WAIT, Redis having not answered what was asked for it."""
         call = self._call_head
-        limit = call.rule.limit if call is not None else 0
-        return self._settings.without(limit, self._settings.too_late())
+        if call is None:
+            return b""
+        row, call.row = call.row, NO_ROW
+        return self._settings.without(call.rule.limit, row, self._settings.too_late(), "late")
 
-    def _answer_without(self, call: Call, error: bytes) -> None:
+    def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
         rule = call.rule if call.behind is None else call.behind
-        call.reply = self._settings.without(rule.limit, error)
+        call.reply = self._settings.without(rule.limit, call.row, error, kind)
+        call.row = NO_ROW
         if call is self._call_head:
             self._emit_calls()
 
     def _go_without(self) -> None:
         """Redis is not asked: answer the hits that are unread, as far as they come first."""
         settings = self._settings
-        self._fail_hits(r.unreachable(settings.where, settings.circuit.why))
+        self._fail_hits(r.unreachable(settings.where, settings.circuit.why), "unreachable")
 
-    def _fail_hits(self, error: bytes) -> int:
+    def _fail_hits(self, error: bytes, kind: str) -> int:
         """Answer the hits that come first among what is unread without Redis, if that is their
         turn and nothing else could be meant; how many these were.
         """
@@ -1006,8 +1064,10 @@ class Session(Caller):
                 requests.rewind(requests.start)
                 break
             if not call.reply:
-                call.reply = self._settings.without(call.rule.limit, error)
+                call.reply = self._settings.without(call.rule.limit, call.row, error, kind)
                 number += 1
+            else:
+                self._count(call)
             self._hits = True
             self.to_client.append(call.reply)
         requests.release()
@@ -1060,8 +1120,10 @@ class Session(Caller):
                     call = read(self, requests, self._settings)
                     if call is not None and call.reply:
                         reply = call.reply
+                        self._count(call)
                     elif call is not None:
-                        reply = self._settings.without(0 if multi else call.rule.limit, error)
+                        limit = 0 if multi else call.rule.limit
+                        reply = self._settings.without(limit, call.row, error, "unreachable")
                 elif requests.command.kind == c.MULTI:
                     multi = True
                 elif requests.command.kind in (c.EXEC, c.DISCARD):
@@ -1074,6 +1136,7 @@ class Session(Caller):
 
     def upstream_received(self, data: bytes) -> None:
         """Bytes of the private connection."""
+        self._stats.upstream_in += len(data)
         self._last_private = self.now
         self._settings.circuit.heard(self.now)
         if not self._heard:
@@ -1118,7 +1181,7 @@ class Session(Caller):
             self._close()
             return True
         self.state = ConnectionState(self._settings.base_db)
-        self._answers = Answers(self.state, self.to_client)
+        self._answers = Answers(self.state, self.to_client, self._stats)
         self._discarding = self._discarding or self._requests.in_command()
         self._lane = self._read_lane = self._write_lane = None
         self._deciding = False
@@ -1126,8 +1189,8 @@ class Session(Caller):
         self._fail_all(_NO_ROOM)
         return True
 
-    def _without_room(self, limit: int) -> bytes:
-        return self._settings.without(limit, _NO_ROOM)
+    def _without_room(self, slot: Slot) -> bytes:
+        return self._settings.without(slot.limit, slot.row, _NO_ROOM, "unreachable")
 
     def upstream_lost(self) -> None:
         """The private connection ended: answer what certainly was ours, then close."""

@@ -27,6 +27,7 @@ from typing import Final, NoReturn
 
 from . import scripts
 from .balance import ACCEPTS_PER_TURN, AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
+from .board import Board
 from .config import Address, Config
 from .embedded import EmbeddedServer, end_with_parent
 from .listeners import Listeners
@@ -135,6 +136,7 @@ class Supervisor:
         self._read = read
         self._hung_up = False  # SIGHUP came
         self._pid = os.getpid()
+        self._started = time.time()
         self._workers = [_Worker(number) for number in range(config.workers)]
         self._told = 0  # how often it was told to stop
         self._failed = ""  # why it ends without having been told to
@@ -184,6 +186,7 @@ class Supervisor:
     def _open_ways(self) -> None:
         try:
             self._balance = Balance(len(self._workers))
+            self._board = Board(len(self._workers))
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
@@ -268,6 +271,8 @@ class Supervisor:
             self._pid,
             self._listeners,
             self._balance,
+            self._board,
+            self._started,
             self._upstream,
             self._scripts,
             tell,

@@ -916,7 +916,7 @@ LOSSES = [
     (PING + HIT + WRONG_HIT + HIT + PING, PONG, PONG + r.LOST + ARITY + r.LOST),
     (PING + HIT, b"-ERR Protocol error: x\r\n", b"-ERR Protocol error: x\r\n"),
     (PING + HIT, VALUE, VALUE + r.LOST),
-    (PING + HIT, PONG + FIVE[:5], PONG + FIVE[:5]),
+    (PING + HIT, PONG + FIVE[:5], PONG + r.LOST),
     (PING + HIT, PONG[:3], PONG[:3]),
     (bulks(b"MULTI") + HIT, b"+OK\r\n", b"+OK\r\n" + r.LOST),
     (bulks(b"QUIT"), b"+OK\r\n", b"+OK\r\n"),
@@ -1166,7 +1166,7 @@ def test_no_local_error_is_lost_among_too_many() -> None:
 def test_the_family_is_what_is_tested_here() -> None:
     assert set(c.FAMILY) == {
         *(b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.RESET", b"RL.HELP"),
-        *(b"CL.THROTTLE", b"RL.THROTTLE"),
+        *(b"CL.THROTTLE", b"RL.THROTTLE", b"RL.STATS", b"RL.TOP"),
     }
     assert set(grammar.OPTIONS) == {b"RL.HIT", b"RL.PEEK", b"RL.REFUND"}
     assert state.PLAIN > state.COUNTED > state.FRAMED > state.RAW
