@@ -187,6 +187,8 @@ class Stats:
         """What became of a call that Redis has not answered, or whose reply is not seen."""
         if row >= 0:
             self.hits[row + outcome] += 1
+        elif row <= _OTHERS and outcome == UNSEEN:
+            self.calls[_OTHERS - row] += 1
 
     def key(self, key: bytes, refused: bool) -> None:
         """A hit on `key`."""
