@@ -10,6 +10,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -174,7 +175,8 @@ def test_load_of_redis_py_agrees_exactly(front: Proxy) -> None:
     async def client(number: int) -> Counter[str]:
         told: Counter[str] = Counter()
         choice = random.Random(number)
-        async with redis.asyncio.Redis(port=front.port) as connection:
+        connection: Any = redis.asyncio.Redis(port=front.port)
+        async with connection:
             for _ in range(40):
                 words = ("RL.HIT", f"user:{choice.randrange(12)}", 40, 60)
                 if choice.random() < 0.3:
@@ -269,7 +271,8 @@ def test_the_text_is_like_info(front: Proxy) -> None:
         text = client.execute_command("RL.STATS").decode()
     sections = re.findall(r"^# (\w+)\r$", text, re.MULTILINE)
     assert sections == ["Server", "Hits", "Calls", "Traffic", "Upstream", "Errors"]
-    parsed = redis._parsers.helpers.parse_info(text)
+    parse: Any = redis._parsers.helpers.parse_info
+    parsed = parse(text)
     assert parsed["hits"] == 0
     assert parsed["hits_log"]["admitted"] == 0
 
