@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import harness
-from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
+from tests.harness import DEADLINE_S, START_S, Raw, RedisServer, wait_until
 
 
 class Started:
@@ -63,7 +63,7 @@ class Started:
 
     def port(self) -> int:
         """Of the first TCP listener; waits for the banner."""
-        self.logged(r"  try  .*\n")
+        self.logged(r"  try  .*\n", START_S)
         return int(self.logged(r"listening on .*?127\.0\.0\.1:(\d+)")[1])
 
     def raw(self) -> Raw:
