@@ -1,8 +1,8 @@
 """pytest, and once more, alone, what failed beside others.
 
 Tests with real servers judge what happens in real time. On a machine that stands still for a second
-one in ten thousand fails, and so would everything. What fails again, on servers of its own and with
-nothing beside it, is an error. Tests of pure code get no second try, and no run gets many.
+one in ten thousand may fail. What fails again, on servers of its own and with nothing beside it, is
+an error, and so is what has no such excuse: tests of pure code, and many at once.
 
     python scripts/again.py FILE [what pytest takes ...]
 
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 MOST = 5  # so many at once are no accident
-PURE = "tests/unit/"
+PURE, NOT_PURE = "tests/unit/", "tests/unit/test_bench"  # (these run the benchmark)
 
 
 def pytest(cache: str, *args: str) -> int:
@@ -36,7 +36,8 @@ def main() -> int:
         if code != 1 or not found.exists():  # (1: some tests failed; all else is worse)
             return code
         failed = sorted(json.loads(found.read_text()))
-        if len(failed) > MOST or any(name.startswith(PURE) for name in failed):
+        pure = [name for name in failed if name.startswith(PURE) and NOT_PURE not in name]
+        if pure or len(failed) > MOST:
             return code
         print(f"\n{len(failed)} failed: once more, alone", flush=True)
         code = pytest(cache, *args, "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
