@@ -26,7 +26,6 @@ HIGHEST_PORT: Final = 22_000  # (a cluster's bus is 10,000 above its node's port
 BLOCK: Final = 100  # ports of one process
 
 _PR_SET_PDEATHSIG: Final = 1
-_HELD: Final[list[socket.socket]] = []  # each the first port of a block
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -124,7 +123,7 @@ def _own_ports() -> Iterator[int]:
         except OSError:
             sock.close()
             continue
-        _HELD.append(sock)
+        sock.detach()  # (nobody closes it)
         yield from itertools.cycle(range(first + 1, first + BLOCK))
     raise BenchError("no port is free")
 
