@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 START_S: Final = 20.0
 STOP_S: Final = 5.0
 LOG_SHOWN: Final = 300  # characters of a log that a message carries
+LOWEST_PORT: Final = 12_000
+HIGHEST_PORT: Final = 22_000  # (a cluster's bus is 10,000 above its node's port)
+BLOCK: Final = 100  # ports of one process
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -92,10 +96,39 @@ def run(argv: Sequence[str], limit_s: float) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A TCP port of the loopback interface that nobody listens on, nor soon will.
+
+    What a kernel hands out by itself (bind to port 0, or the near end of any connection) may be in
+    use again before a server is started there, or while one is started anew: by another test, or by
+    its clients. So ports come from below that range, and each process has a block of its own.
+    Raises BenchError if there is none.
+    """
+    for port in itertools.islice(_PORTS, BLOCK):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise BenchError("no port is free")
+
+
+def _own_ports() -> Iterator[int]:
+    """The ports of a block again and again. It is this process' own as long as it holds the first
+    one: the kernel gives it back when the process ends, however it does.
+    """
+    starts = list(range(LOWEST_PORT, HIGHEST_PORT, BLOCK))
+    at = os.getpid() % len(starts)
+    for first in starts[at:] + starts[:at]:
+        sock = socket.socket()
+        try:
+            sock.bind(("127.0.0.1", first))
+        except OSError:
+            sock.close()
+            continue
+        sock.detach()  # (nobody closes it)
+        yield from itertools.cycle(range(first + 1, first + BLOCK))
+    raise BenchError("no port is free")
+
+
+_PORTS: Final = _own_ports()
 
 
 def resident_bytes(pid: int) -> int:

@@ -22,17 +22,10 @@ def error_of(raw: Raw, *words: str | int) -> str:
     return str(answer)
 
 
-def low_port() -> int:
-    """A free port: a node needs the one 10,000 above it as well."""
-    while (port := harness.free_port()) > 55_000:
-        pass
-    return port
-
-
 @contextlib.contextmanager
 def cluster_node(engine: str) -> Iterator[RedisServer]:
     options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-    made = RedisServer(engine, harness.engines()[engine], options, low_port())
+    made = RedisServer(engine, harness.engines()[engine], options)
     try:
         yield made.start()
     finally:

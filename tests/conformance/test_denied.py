@@ -101,7 +101,7 @@ def test_denied(bench: Bench, row: Case) -> None:
     "row", [*test_framing.BROKEN, *test_framing.LIMITS, *test_framing.LENIENT], ids=name_of
 )
 def test_what_is_broken_gets_the_servers_own_error_still(bench: Bench, row: Case) -> None:
-    bench.compare(row, tries=3)  # (as in test_framing)
+    bench.compare(row)
 
 
 @pytest.mark.parametrize("row", test_password.NEEDED[:20], ids=name_of)

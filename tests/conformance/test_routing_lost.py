@@ -78,7 +78,8 @@ class Bench:
         return push
 
     def close(self) -> None:
-        for pipe in (self.lane, self.private):
+        self.gate.holds_greetings = False  # (one that failed is no reason for the next to)
+        for pipe in self.gate.pipes:
             pipe.release()
         for raw in (self.look, self.client, self.tracker):
             if raw is not None:

@@ -115,9 +115,10 @@ class Pipe:
     def _to_server(self) -> None:
         try:
             while data := self._down.recv(1 << 16):
-                self.sent = (self.sent + data)[:65536]
-                if self._gate.holds_greetings and b"rlproxy-lane" in self.sent:
+                sent = (self.sent + data)[:65536]
+                if self._gate.holds_greetings and b"rlproxy-lane" in sent:
                     self.hold()
+                self.sent = sent  # (who sees by it that this is a lane finds it held)
                 self._up.sendall(data)
             self._up.shutdown(socket.SHUT_WR)
         except OSError:

@@ -169,6 +169,11 @@ class Group:
         """No more failover but on demand."""
         self._down_after(NEVER_MS)
 
+    def leave_replicas_alone(self, on: bool = True) -> None:
+        """A server that is not what it should be is borne for a minute, and its clients with it."""
+        for each in self.sentinels:
+            each.ask("SENTINEL", "DEBUG", "publish-period", 15_000 if on else 600)
+
     def _down_after(self, ms: int) -> None:
         for each in self.sentinels:
             assert each.ask("SENTINEL", "SET", NAME, "down-after-milliseconds", ms) == "OK"

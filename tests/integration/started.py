@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import harness
-from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
+from tests.harness import DEADLINE_S, START_S, Raw, RedisServer, wait_until
 
 
 class Started:
@@ -46,6 +46,10 @@ class Started:
         return _content(self._output.fileno())
 
     def log(self) -> str:
+        """What it has written to stderr, harness.FEW_FILES apart."""
+        return harness.FEW_FILES.sub("", self.whole_log())
+
+    def whole_log(self) -> str:
         """What it has written to stderr."""
         return _content(self._log.fileno())
 
@@ -63,7 +67,7 @@ class Started:
 
     def port(self) -> int:
         """Of the first TCP listener; waits for the banner."""
-        self.logged(r"  try  .*\n")
+        self.logged(r"  try  .*\n", START_S)
         return int(self.logged(r"listening on .*?127\.0\.0\.1:(\d+)")[1])
 
     def raw(self) -> Raw:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.descriptors import room
+from proxy.server import NEARLY
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started
@@ -262,7 +264,8 @@ def test_few_open_files_are_told_of_at_the_start(own_server: RedisServer) -> Non
     made = Started("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
     try:
         made.port()
-        assert "limit of open files" not in made.log() or hard < 18_000
+        few = room(hard) < NEARLY * 10_000
+        assert ("limit of open files" in made.whole_log()) == few
         assert resource.prlimit(made.pid, resource.RLIMIT_NOFILE)[0] == hard
     finally:
         made.close()
@@ -287,9 +290,15 @@ def test_an_idle_client_is_closed(own_server: RedisServer) -> None:
         assert waits.ask("RL.HIT", "w", 1, 60) == [0, 1, 0, -1, 60]
         waits.send(command("RL.HIT", "w", 1, 60, "WAIT", 60))
         gone = [False] * 3
-        end = time.monotonic() + 10
+        end = time.monotonic() + harness.DEADLINE_S
+        asked = time.monotonic()
         while not all(gone) and time.monotonic() < end:
-            assert busy.ask("PING") == "PONG"
+            before, asked = asked, time.monotonic()
+            try:
+                assert busy.ask("PING") == "PONG"
+            except AssertionError:  # only on a machine that stood still for so long
+                assert time.monotonic() - before > 0.4, "it was closed though it was not idle"
+                busy = stack.enter_context(proxy.raw())
             gone = [is_closed(raw) for raw in (silent, spoke, half)]
             time.sleep(0.05)
         assert all(gone)
@@ -337,7 +346,7 @@ def test_who_reads_nothing_is_cut_and_who_reads_slowly_is_not(own_server: RedisS
     with own_server.raw() as direct:
         direct.ask("SET", "mb", "x" * MB)
     with harness.proxy(own_server, "--write-timeout", "1.2") as proxy:
-        stuck, slow = full_of(proxy), full_of(proxy)
+        stuck, slow = full_of(proxy, 64), full_of(proxy)  # (more than any kernel holds)
         with stuck, slow, proxy.raw() as other:
             began = time.monotonic()
             read = 0

@@ -35,7 +35,7 @@ from tests import harness
 from tests.harness import Raw, RedisServer, wait_until
 from tests.integration.started import client_list, private
 
-SECONDS = 5.0
+SECONDS = 3.0  # at least
 BLPOP: Final = ("BLPOP", "nothing-here", "0.005")
 WRONG: Final = ("RL.HIT", "wrong", 0, 60, "MS")
 WRONG_REPLY: Final = "value is not an integer or out of range"
@@ -123,14 +123,14 @@ def packed(words: Words) -> bytes:
 # -- workers --------------------------------------------------------------------------------------
 
 
-async def by_streams(worker: Worker, port: int, end: float) -> None:
+async def by_streams(worker: Worker, port: int, over: threading.Event) -> None:
     """hiredis' parser over asyncio streams: sees every reply at its place."""
-    while time.monotonic() < end:
+    while not over.is_set():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         parser = hiredis.Reader()
         owed: list[Words] = []
         try:
-            while time.monotonic() < end:
+            while not over.is_set():
                 kind = random.randrange(4)
                 many = owed = worker.batch(kind)
                 if kind == 1:
@@ -184,13 +184,13 @@ def transaction(worker: Worker, many: list[Words], got: list[Any]) -> None:
         worker.note(words, reply)
 
 
-def by_raw(worker: Worker, port: int, end: float) -> None:
+def by_raw(worker: Worker, port: int, over: threading.Event) -> None:
     """Blocking sockets, without any library."""
-    while time.monotonic() < end:
+    while not over.is_set():
         owed: list[Words] = []
         with Raw(port) as raw:
             try:
-                while time.monotonic() < end:
+                while not over.is_set():
                     owed = worker.batch(random.choice((0, 1, 3)))
                     raw.send(b"".join(packed(words) for words in owed))
                     while owed:
@@ -203,10 +203,10 @@ def by_raw(worker: Worker, port: int, end: float) -> None:
                 worker.cut(owed)
 
 
-def by_library(worker: Worker, make: Callable[[], Any], module: Any, end: float) -> None:
+def by_library(worker: Worker, make: Callable[[], Any], module: Any, over: threading.Event) -> None:
     """A client library with redis-py's interface, which reconnects by itself."""
     client = make()
-    while time.monotonic() < end:
+    while not over.is_set():
         kind = random.randrange(3)
         many = worker.batch(3 if kind == 2 else kind)
         try:
@@ -229,12 +229,12 @@ def by_library(worker: Worker, make: Callable[[], Any], module: Any, end: float)
     client.close()
 
 
-async def by_asyncio(worker: Worker, port: int, end: float) -> None:
+async def by_asyncio(worker: Worker, port: int, over: threading.Event) -> None:
     """redis-py's asyncio interface."""
     client: Any = redis_asyncio.Redis(
         port=port, retry=AsyncRetry(NoBackoff(), 0), socket_timeout=20
     )
-    while time.monotonic() < end:
+    while not over.is_set():
         kind = random.randrange(3)
         many = worker.batch(3 if kind == 2 else kind)
         try:
@@ -264,8 +264,8 @@ class Disturber:
     """Flushes the scripts every 50 ms; kills connections of the named sorts every 100 ms."""
 
     def __init__(self, server: RedisServer, kill_private: bool) -> None:
-        self._server = server
-        self._kill_private = kill_private
+        self.server = server
+        self.kill_private = kill_private
         self._stop = threading.Event()
         self.killed = {"lane": 0, "control": 0, "private": 0}
         self._threads = [threading.Thread(target=f) for f in (self._flush, self._kill)]
@@ -273,17 +273,17 @@ class Disturber:
             thread.start()
 
     def _flush(self) -> None:
-        with self._server.raw() as raw:
+        with self.server.raw() as raw:
             assert raw.ask("CLIENT", "SETNAME", "rlproxy-not-the-flusher") == "OK"
             while not self._stop.wait(0.05):
                 assert raw.ask("SCRIPT", "FLUSH") == "OK"
 
     def _kill(self) -> None:
-        with self._server.raw() as raw:
+        with self.server.raw() as raw:
             turn = 0
             while not self._stop.wait(0.1):
                 turn += 1
-                rows = client_list(self._server, raw)
+                rows = client_list(self.server, raw)
                 by_sort: dict[str, list[str]] = {"lane": [], "control": [], "private": []}
                 for row in rows:
                     name = row["name"]
@@ -294,7 +294,7 @@ class Disturber:
                 victims = []
                 if turn % 2:  # every other time, or the lane would hardly ever be there
                     victims += [("lane", number) for number in by_sort["lane"]]
-                elif self._kill_private:
+                elif self.kill_private:
                     few = random.sample(by_sort["private"], min(5, len(by_sort["private"])))
                     victims += [("private", number) for number in few]
                 if turn % 8 == 0:
@@ -330,8 +330,8 @@ def test_every_hit_counts_once(own_server: RedisServer, kill_private: bool) -> N
 
     with harness.proxy(own_server) as proxy:
         port = proxy.port
-        end = time.monotonic() + SECONDS
-        threads = [threading.Thread(target=by_raw, args=(w, port, end)) for w in made(8)]
+        over = threading.Event()
+        threads = [threading.Thread(target=by_raw, args=(w, port, over)) for w in made(8)]
         for name in ("redis", "valkey"):
             if importlib.util.find_spec(name) is None:
                 continue
@@ -345,26 +345,29 @@ def test_every_hit_counts_once(own_server: RedisServer, kill_private: bool) -> N
                 return client(port=port, retry=retry, socket_timeout=20)
 
             for worker in made(8):
-                args = (worker, make, module, end)
+                args = (worker, make, module, over)
                 threads.append(threading.Thread(target=by_library, args=args))
 
         async def in_loop() -> None:
             await asyncio.gather(
-                *(by_streams(worker, port, end) for worker in made(24)),
-                *(by_asyncio(worker, port, end) for worker in made(8)),
+                *(by_streams(worker, port, over) for worker in made(24)),
+                *(by_asyncio(worker, port, over) for worker in made(8)),
             )
 
         for thread in threads:
             thread.start()
         disturber = Disturber(own_server, kill_private)
+        threads.append(threading.Thread(target=until_enough, args=(over, workers, disturber)))
+        threads[-1].start()
         try:
             asyncio.run(in_loop())
         finally:
+            over.set()
             for thread in threads:
                 thread.join(60)
             disturber.end()
         wait_until(lambda: quiet(own_server), "nothing runs any more")
-        check(own_server, workers, disturber, kill_private)
+        check(own_server, workers, disturber)
 
 
 def quiet(server: RedisServer) -> bool:
@@ -372,28 +375,46 @@ def quiet(server: RedisServer) -> bool:
     return not private(server)
 
 
-def check(
-    server: RedisServer, workers: list[Worker], disturber: Disturber, kill_private: bool
-) -> None:
+def missing(workers: list[Worker], disturber: Disturber) -> str:
+    """What has not happened often enough for anything to be proved."""
+    killed = disturber.killed
+    for worker in workers:
+        if worker.admitted < 20:
+            return f"{worker.key} did next to nothing"
+    if killed["lane"] < 10 or killed["control"] < 3:
+        return f"{killed}"
+    if disturber.kill_private:
+        if killed["private"] < 30:
+            return f"{killed}"
+        if sum(worker.cuts for worker in workers) < 20:
+            return "hardly a client was cut"
+    if errors_of(disturber.server, "NOSCRIPT") < 5:
+        return "no script was missed: nothing was mended"
+    return ""
+
+
+def until_enough(over: threading.Event, workers: list[Worker], disturber: Disturber) -> None:
+    """End it after SECONDS, or later where the machine is slow."""
+    end = time.monotonic() + 8 * SECONDS
+    over.wait(SECONDS)
+    while time.monotonic() < end and missing(workers, disturber):
+        over.wait(0.2)
+    over.set()
+
+
+def check(server: RedisServer, workers: list[Worker], disturber: Disturber) -> None:
     problems = [text for worker in workers for text in worker.problems]
     assert problems == []
+    assert missing(workers, disturber) == ""
     admitted = unknown = 0
     with server.raw() as raw:
         for worker in workers:
             held = raw.ask("LLEN", worker.key)
             assert isinstance(held, int)
             assert worker.admitted <= held <= worker.admitted + worker.unknown, worker.key
-            assert worker.admitted >= 20, f"{worker.key} did next to nothing"
             assert max(worker.places) <= held
             admitted += worker.admitted
             unknown += worker.unknown
-    cuts = sum(worker.cuts for worker in workers)
-    assert unknown < 0.2 * admitted, "so many answers were lost that nothing is proved"
-    assert disturber.killed["lane"] >= 10, disturber.killed
-    assert disturber.killed["control"] >= 3, disturber.killed
-    assert errors_of(server, "NOSCRIPT") >= 5, "no script was missed: nothing was mended"
-    if kill_private:
-        assert disturber.killed["private"] >= 30, disturber.killed
-        assert cuts >= 20
-    else:
-        assert cuts == 0, "a lost lane closed a client"
+    assert unknown < 0.5 * admitted, "so many answers were lost that nothing is proved"
+    if not disturber.kill_private:
+        assert not any(worker.cuts for worker in workers), "a lost lane closed a client"

@@ -274,7 +274,7 @@ def test_shaped_hits_leave_evenly_whichever_proxy_they_came_by(
             for later in range(number + 1, 20):
                 if clients[later].sock.fileno() in ready:
                     assert time.monotonic() >= came + later * 0.05 - 0.001
-        assert time.monotonic() < last + 1 + harness.DEADLINE_S / 4
+        assert time.monotonic() < last + 1 + harness.DEADLINE_S
 
 
 def test_a_shaped_hit_that_leaves_keeps_its_slot(server: RedisServer, front: Proxy) -> None:
@@ -462,9 +462,9 @@ def test_what_comes_before_is_answered_and_what_follows_waits(
     server: RedisServer, front: Proxy
 ) -> None:
     with connected(front, 1) as (client,), Monitor(server) as monitor:
-        hit = command("RL.HIT", "k", 1, "0.3", "WAIT", 5)
+        hit = command("RL.HIT", "k", 1, 1, "WAIT", 9)
         append = command("APPEND", "a", "x")
-        client.send(append + hit * 2 + append + command("RL.HIT", "k", 1, "0.3") + append)
+        client.send(append + hit * 2 + append + command("RL.HIT", "k", 1, 1) + append)
         assert client.reply() == 1
         assert numbers(client.reply())[0] == 0
         assert numbers(client.reply())[0] == 0
@@ -474,7 +474,7 @@ def test_what_comes_before_is_answered_and_what_follows_waits(
         seen = monitor.lines()
         first, second = stamps(seen, "k")
         appended = [at for at, _, words in seen if words[0] == b"APPEND"]
-        assert appended[0] <= first <= second - 300_000
+        assert appended[0] <= first <= second - 1_000_000
         assert second <= appended[1] <= appended[2]
 
 
@@ -591,20 +591,31 @@ def test_a_private_connection_that_is_killed(server: RedisServer, front: Proxy) 
 
 def test_a_key_that_becomes_another(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (one, other):
-        assert numbers(other.ask("RL.HIT", "k", 1, "0.2"))[0] == 0
-        in_line(server, [one], [command("RL.HIT", "k", 1, "0.2", "WAIT", 5)])
-        assert other.ask("SET", "k", "x") == "OK"
-        assert is_error(one.reply(), "WRONGTYPE ")
+        for window in ("0.2", "1", "5"):
+            other.ask("DEL", "k")
+            assert numbers(other.ask("RL.HIT", "k", 1, window))[0] == 0
+            in_line(server, [one], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
+            assert other.ask("SET", "k", "x") == "OK"
+            reply = one.reply()
+            if not isinstance(reply, list):  # or the window was over before: again, with a longer
+                break
+        assert is_error(reply, "WRONGTYPE ")
 
 
 def test_rights_that_are_taken(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (bob, other), server.raw() as admin:
         assert admin.ask("ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "+@all") == "OK"
         assert bob.ask("AUTH", "bob", "pw") == "OK"
-        assert numbers(other.ask("RL.HIT", "k", 1, "0.3"))[0] == 0
-        in_line(server, [bob], [command("RL.HIT", "k", 1, "0.3", "WAIT", 5)])
-        assert admin.ask("ACL", "SETUSER", "bob", "resetkeys", "~x") == "OK"
-        assert is_error(bob.reply(), "NOPERM ")
+        for window in ("0.3", "1", "5"):
+            assert admin.ask("ACL", "SETUSER", "bob", "~*") == "OK"
+            other.ask("DEL", "k")
+            assert numbers(other.ask("RL.HIT", "k", 1, window))[0] == 0
+            in_line(server, [bob], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
+            assert admin.ask("ACL", "SETUSER", "bob", "resetkeys", "~x") == "OK"
+            reply = bob.reply()
+            if not isinstance(reply, list):  # or the window was over before: again, with a longer
+                break
+        assert is_error(reply, "NOPERM ")
         assert is_error(bob.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5), "NOPERM ")
         assert admin.ask("ACL", "DELUSER", "bob") == 1
 
@@ -636,7 +647,7 @@ def test_a_stop_refuses_who_waits(server: RedisServer) -> None:
         for client in (first, held, *clients):
             assert client.ask("PING") == "PONG"
         assert numbers(first.ask("RL.HIT", "k", 1, 60))[0] == 0
-        shaped = command("RL.HIT", "l", 2, 1, "ALGO", "LEAKY", "WAIT", 9)
+        shaped = command("RL.HIT", "l", 2, 3, "ALGO", "LEAKY", "WAIT", 9)
         hit = command("RL.HIT", "k", 1, 60, "WAIT", 600)
         in_line(server, clients, [hit] * 19)
         began = time.monotonic()
@@ -650,8 +661,8 @@ def test_a_stop_refuses_who_waits(server: RedisServer) -> None:
             assert 50 < reply[3] <= 60
             assert client.closes()
         assert numbers(held.reply())[0] == 0  # it was admitted, and keeps its time
-        assert time.monotonic() - began >= 0.5
-        assert made.wait(5) == 0
+        assert time.monotonic() - began >= 1.5
+        assert made.wait() == 0
     with server.raw() as admin:
         assert admin.ask("LLEN", "k") == 1
 

@@ -310,7 +310,7 @@ def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm:
     limiter = Limiter(client, algorithm)
 
     @settings(
-        max_examples=100,
+        max_examples=60,
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -343,7 +343,7 @@ def test_a_quick_run_becomes_a_page(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     argv = [sys.executable, "-m", "bench", "--quick", "--only", "latency,growth"]
     done = subprocess.run(
-        [*argv, "--output", str(output)], capture_output=True, text=True, timeout=120, cwd=ROOT
+        [*argv, "--output", str(output)], capture_output=True, text=True, timeout=300, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     found = {row["name"]: row["medians"] for row in json.loads(output.read_text())["rows"]}
