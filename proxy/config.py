@@ -513,7 +513,7 @@ OPTIONS: Final = (
         NUMBER,
         "0",
         "count hits also by the beginning of their key, up to the first colon, for so many "
-        "different beginnings; further ones are counted as other. 0: not at all",
+        "different beginnings; further ones are counted as (other). 0: not at all",
         most=10_000,
     ),
 )

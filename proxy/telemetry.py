@@ -32,6 +32,7 @@ from .metrics import (
     kept,
     merged,
 )
+from .sketch import covered
 from .stats import CALLS, OUTCOMES, WAITS, Stats, Times, row_of
 from .version import VERSION
 
@@ -269,6 +270,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
                 ("near_limit", total("rlproxy_hits_near_limit_total")),
                 ("waiting", total("rlproxy_waiting")),
                 ("denials", total("rlproxy_denials")),
+                ("top_seconds", round(covered(each.top for each in several), 1)),
                 *((f"hits_{name}", outcomes(name)) for name in algorithms),
             ],
         ),
