@@ -525,6 +525,8 @@ example:
   rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
 
+`rlproxy top` shows a running proxy: see rlproxy top --help.
+
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
 --config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
 the environment over the file. On SIGHUP the file and all certificates are read again.
