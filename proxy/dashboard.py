@@ -27,6 +27,15 @@ YELLOW: Final = "33"
 Spans = list[tuple[str, str]]  # style and text, from left to right
 Rows = Sequence[tuple[bytes, int, int]]
 
+_CONNECTIONS: Final = {
+    "clients": "clients",
+    "private_connections": "private connections",
+    "lanes": "lanes",
+    "waiting": "hits that wait",
+}
+_CALLS: Final = {"denials": "remembered refusals", "timeouts": "late calls", "errors": "errors"}
+_BESIDE_BARS: Final = 41  # columns of their line: the rate before them, and the most behind
+
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"
 
@@ -158,32 +167,28 @@ def _state(history: History, sample: Sample) -> list[Spans]:
     calls = ""
     if half is not None and most is not None:
         calls = f": half in {_ms(half)}, 99 % in {_ms(most)}"
-    counts = (
-        ("clients", "clients"),
-        ("lanes", "lanes"),
-        ("private_connections", "private"),
-        ("waiting", "waiting"),
-        ("denials", "remembered"),
-        ("timeouts", "late"),
-        ("errors", "errors"),
-    )
-    told = "   ".join(f"{word} {sample.number(name):,.0f}" for name, word in counts)
     traffic = (
         f"other commands {_number(history.rate('commands'))}/s   "
         f"in {_bytes(history.rate('bytes_in'))}/s   out {_bytes(history.rate('bytes_out'))}/s"
     )
     return [
         [(PLAIN, f"Redis {server}: "), answers, (PLAIN, calls)],
-        [(PLAIN, told)],
+        _counts(sample, _CONNECTIONS),
+        _counts(sample, _CALLS),
         [(PLAIN, traffic)],
     ]
+
+
+def _counts(sample: Sample, names: dict[str, str]) -> Spans:
+    told = (f"{word} {sample.number(name):,.0f}" for name, word in names.items())
+    return [(PLAIN, "   ".join(told))]
 
 
 def _hits(history: History, look: Look) -> list[Spans]:
     hits = history.rate("hits")
     local = history.rate("refused_locally")
     failed = ("failed", "failed_open", "failed_closed")
-    drawn = list(history.bars)[-max(look.columns - 34, 1) :]
+    drawn = list(history.bars)[-max(look.columns - _BESIDE_BARS, 1) :]
     most = max(drawn, default=0.0)
     bars = "".join(_bar(value, most, look.unicode) for value in drawn)
     out: list[Spans] = [

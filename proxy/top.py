@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import queue
+import re
 import select
 import shutil
 import signal
@@ -30,6 +31,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     InvalidResponse,
+    NoPermissionError,
     RedisError,
     ResponseError,
 )
@@ -68,7 +70,7 @@ _FOOT: Final = "q quits   every {} s   keys: of the last minute, ~ off by more t
 
 
 class TopError(Exception):
-    """There is nothing to be shown; what people are told of it."""
+    """There is nothing to be shown; what people are told of it, behind the name of the place."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,11 +84,10 @@ def main(argv: Sequence[str]) -> int:
     if not args.once and not (sys.stdin.isatty() and sys.stdout.isatty() and _can_draw()):
         print("rlproxy top: this is no terminal; --once prints one frame", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _end)
     try:
         return _once(client, args.interval) if args.once else _live(client, args.interval)
     except TopError as error:
-        print(f"rlproxy top: {error}", file=sys.stderr)
+        print(f"rlproxy top: {client.where} {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
@@ -192,27 +193,27 @@ class Client:
                 asked.execute_command("RL.TOP", KEYS, "REFUSED")
                 stats, busiest, refused = asked.execute(raise_on_error=False)
         except AuthenticationError as error:
-            raise TopError(f"{self.where} wants another user or password: {_text(error)}") from None
+            raise TopError(f"wants another user or password: {_text(error)}") from None
         except InvalidResponse:
-            raise TopError(f"{self.where} is no rlproxy: it does not speak RESP") from None
+            raise TopError("is no rlproxy: it does not speak RESP") from None
         except (RedisError, OSError) as error:
-            raise TopError(f"{self.where} can't be reached: {_text(error)}") from None
+            raise TopError(f"can't be reached: {_text(error)}") from None
         for reply in (stats, busiest, refused):
             if isinstance(reply, Exception):
                 raise TopError(self._refused(reply))
         if not (isinstance(stats, bytes) and stats.startswith(b"# ")):
-            raise TopError(f"{self.where} is no rlproxy: it does not answer RL.STATS as one does")
+            raise TopError("is no rlproxy: it does not answer RL.STATS as one does")
         return Sample(time.monotonic(), parse(stats), _rows(busiest), _rows(refused))
 
     def _refused(self, error: Exception) -> str:
         text = _text(error)
         if "unknown command" in text.lower():
-            return f"{self.where} is a Redis, but no rlproxy: it does not know RL.STATS"
-        if isinstance(error, AuthenticationError | AuthorizationError) or "NOAUTH" in text:
-            return f"{self.where} wants another user or password: {text}"
+            return "is a Redis, but no rlproxy: it does not know RL.STATS"
+        if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+            return f"wants another user or password: {text}"
         if isinstance(error, ResponseError):
-            return f"{self.where} answers: {text}"
-        return f"{self.where} can't be reached: {text}"
+            return f"answers: {text}"
+        return f"can't be reached: {text}"
 
 
 def _rows(reply: Any) -> list[tuple[bytes, int, int]]:
@@ -220,7 +221,9 @@ def _rows(reply: Any) -> list[tuple[bytes, int, int]]:
 
 
 def _text(error: BaseException) -> str:
-    return shown(str(error).strip().encode(errors="replace")) or type(error).__name__
+    text = shown(str(error).strip().encode(errors="replace"))
+    connecting = re.fullmatch(r"Error -?\d+ connecting to .*?\. (.+?)\.?", text)
+    return (connecting[1] if connecting else text) or type(error).__name__
 
 
 # -- one frame -------------------------------------------------------------------------------------
@@ -254,6 +257,7 @@ def _live(client: Client, interval_s: float) -> int:
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
     poller = Poller(client, interval_s, writer)
+    signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGWINCH, lambda _number, _frame: None)  # (it comes through the pipe)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
@@ -327,13 +331,9 @@ class View:
                     self._trouble = ""
                     self._history.add(found)
                 else:
-                    since = "" if self._history.latest is None else self._age()
-                    self._trouble = f"{found}{since}"
-
-    def _age(self) -> str:
-        assert self._history.latest is not None
-        age_s = time.monotonic() - self._history.latest.at
-        return f" (what is shown is {age_s:.0f} s old; trying again)"
+                    assert self._history.latest is not None
+                    age_s = time.monotonic() - self._history.latest.at
+                    self._trouble = f"no news for {age_s:.0f} s: it {found}"
 
 
 def _ends(keys: bytes) -> bool:
