@@ -15,6 +15,7 @@ from .names import shown
 
 MAX_BARS: Final = 500  # of the hits per second, that are remembered
 TWO_TABLES: Final = 60  # columns that it takes to show both beside each other
+FOR_TWO: Final = 6  # lines that it takes to show both below each other
 MINUTE_S: Final = 55.0  # how long counts of keys go back, where RL.STATS does not tell
 
 PLAIN: Final = ""
@@ -212,12 +213,13 @@ def _keys(sample: Sample | None, room: int, look: Look) -> list[Spans]:
     """The tables, in `room` lines."""
     assert sample is not None
     back_s = max(1.0, sample.number("top_seconds") or MINUTE_S)
-    busiest = _table("busiest keys", "hits/s", sample.busiest, back_s)
-    refused = _table("most refused keys", "refused/s", sample.refused, back_s)
+    busiest = _table("busiest keys", "hits/s", sample.busiest, back_s, look)
+    refused = _table("most refused keys", "refused/s", sample.refused, back_s, look)
     if look.columns < TWO_TABLES:
-        half = max(room // 2, 1)
+        half = room // 2 if room >= FOR_TWO else room
         stacked = [*busiest[:half], *([("", "")] * (half - len(busiest[:half]))), *refused[:half]]
-        return [_row(*row, look.columns, number in (0, half)) for number, row in enumerate(stacked)]
+        titles = (0, half)
+        return [_row(*row, look.columns, at in titles) for at, row in enumerate(stacked[:room])]
     left = (look.columns - 2) // 2
     right = look.columns - 2 - left
     height = min(room, max(len(busiest), len(refused)))
@@ -230,11 +232,11 @@ def _keys(sample: Sample | None, room: int, look: Look) -> list[Spans]:
     return out
 
 
-def _table(title: str, unit: str, rows: Rows, back_s: float) -> list[tuple[str, str]]:
+def _table(title: str, unit: str, rows: Rows, back_s: float, look: Look) -> list[tuple[str, str]]:
     out = [(title, unit)]
     for key, count, error in rows:
         about = "~" if 10 * error > count else ""
-        out.append((shown(key) or '""', f"{about}{_number(count / back_s)}"))
+        out.append((_typed(shown(key), look) or '""', f"{about}{_number(count / back_s)}"))
     return out if rows else [*out, ("(none in the last minute)", "")]
 
 
@@ -289,6 +291,11 @@ def _bar(value: float, most: float, unicode: bool) -> str:
 # -- what fits -------------------------------------------------------------------------------------
 
 
+def _typed(text: str, look: Look) -> str:
+    """`text` in what the terminal can show."""
+    return text if look.unicode else text.encode("ascii", "backslashreplace").decode()
+
+
 def _cells(char: str) -> int:
     if combining(char) or category(char) in ("Mn", "Me"):
         return 0
@@ -325,11 +332,9 @@ def _painted(spans: Spans, look: Look) -> str:
     out = []
     room = look.columns
     for style, whole in spans:
-        text = _cut(whole, room)
+        text = _cut(_typed(whole, look), room)
         room -= _width(text)
-        if not look.unicode:
-            text = text.encode("ascii", "replace").decode()
         out.append(f"\x1b[{style}m{text}\x1b[0m" if style and look.colours and text else text)
-        if len(text) < len(whole):
+        if room <= 0:
             break
     return "".join(out).rstrip(" ") if not look.colours else "".join(out)

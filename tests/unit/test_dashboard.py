@@ -7,7 +7,7 @@ from dataclasses import replace
 from unicodedata import combining, east_asian_width
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.dashboard import History, Look, Sample, lines, parse
@@ -37,8 +37,8 @@ def two(hits: int, seconds: float = 2.0, **more: int) -> History:
     return history
 
 
-def text(history: History, trouble: str = "", foot: str = "", **look: int) -> list[str]:
-    return lines(history, "here", trouble, foot, Look(**look))
+def text(history: History, trouble: str = "", foot: str = "", columns: int = 80) -> list[str]:
+    return lines(history, "here", trouble, foot, Look(columns))
 
 
 def width(line: str) -> int:
@@ -135,6 +135,17 @@ def test_the_ends_of_a_long_key_stay() -> None:
     assert key.decode() in text(history, columns=260)[12]
 
 
+def test_in_a_narrow_terminal_one_table_stands_below_the_other() -> None:
+    history = two(10)
+    assert history.latest is not None
+    rows = [(b"%d" % number, 50, 0) for number in range(20)]
+    history.add(replace(history.latest, at=104.0, busiest=rows, refused=rows))
+    narrow = [line.split() for line in text(history, columns=40)[11:]]
+    assert [line[0] for line in narrow] == ["busiest", *"01234", "most", *"01234", "5"]
+    low = lines(history, "here", "", "", Look(40, 15))[11:]
+    assert [line.split()[0] for line in low] == ["busiest", "0", "1", "2"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"), [(5, "5 s"), (65, "1 min 5 s"), (7260, "2 h 1 min"), (90_000, "1 d 1 h")]
 )
@@ -153,8 +164,15 @@ def test_what_is_no_line_of_stats_is_left_out() -> None:
     assert Sample(0.0, {"a": "x"}).number("a") == Sample(0.0, {}).number("a") == 0
 
 
+NUMBERS = st.integers(0, 10**12)
+
+
+@settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.tuples(st.binary(max_size=140), st.integers(0, 10**12), st.integers(0, 10**12))),
+    st.lists(
+        st.tuples(st.binary(max_size=140), st.integers(0, 10**12), st.integers(0, 10**12)),
+        max_size=12,
+    ),
     st.integers(1, 200),
     st.integers(1, 60),
     st.text(max_size=100).map(lambda text: "".join(filter(str.isprintable, text))),
