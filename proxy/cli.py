@@ -22,6 +22,11 @@ log = logging.getLogger("rlproxy")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the proxy; the exit code (0 stopped cleanly, 1 failed, 2 wrong usage)."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["top"]:
+        from . import top  # (what it needs of terminals and redis-py no proxy does)
+
+        return top.main(argv[1:])
     try:
         args = config.parser().parse_args(argv)
         if args.version:

@@ -513,7 +513,7 @@ OPTIONS: Final = (
         NUMBER,
         "0",
         "count hits also by the beginning of their key, up to the first colon, for so many "
-        "different beginnings; further ones are counted as other. 0: not at all",
+        "different beginnings; further ones are counted as (other). 0: not at all",
         most=10_000,
     ),
 )
@@ -524,6 +524,8 @@ EPILOG: Final = """\
 example:
   rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
+
+`rlproxy top` shows a running proxy: see rlproxy top --help.
 
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
 --config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,

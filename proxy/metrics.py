@@ -75,8 +75,10 @@ TABLE: Final = (
     Row(
         "rlproxy_prefix_hits_total",
         COUNTER,
-        "Hits by the beginning of their key, up to the first colon, with --metrics-prefixes; of "
-        "prefixes beyond its number, under other",
+        "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
+        "refused (outcome refused), by the beginning of their key up to the first colon, at most "
+        "64 bytes of it: as many beginnings as --metrics-prefixes says, (other) for those that "
+        "came later, (none) for keys without a colon",
         ("prefix", "outcome"),
     ),
     Row(

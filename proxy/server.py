@@ -30,7 +30,9 @@ from .lane import IDLE_S, LanePool
 from .listeners import ListenError, Listeners
 from .patience import Patience
 from .peers import Peer
+from .prefixes import Prefixes
 from .quiet import Repeats
+from .sketch import Merged, Top
 from .stats import Stats
 from .telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from .topology import MasterTarget, Topology
@@ -99,6 +101,7 @@ class Server:
         self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
         self._telemetry: Telemetry
+        self._top: Merged
         self._publishing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -265,6 +268,15 @@ class Server:
                 "problem": control.problem,
             }
 
+        top, prefixes = Top(time.monotonic), Prefixes(config.metrics_prefixes)
+        settings.stats.on_keys = top.add
+        if config.metrics_prefixes:
+
+            def both(keys: list[bytes], refused: list[bytes]) -> None:
+                top.add(keys, refused)
+                prefixes.add(keys, refused)
+
+            settings.stats.on_keys = both
         sources = Sources(
             settings=settings,
             shared=shared,
@@ -274,8 +286,8 @@ class Server:
             upstream=upstream,
             scripts_loaded=lambda: control.loaded,
             script_times=lambda: control.script_times,
-            top=dict,
-            prefixes=dict,
+            top=top.published,
+            prefixes=prefixes.samples,
             listen=[str(address) for address in self._listeners.addresses()],
         )
         self._telemetry = Telemetry(
@@ -284,13 +296,18 @@ class Server:
             sources,
             post.started if post is not None else time.time(),
         )
+        telemetry = self._telemetry
+        self._top = Merged(
+            time.monotonic,
+            lambda: [each.top for each in telemetry.all()[1:]] + [top.told()],
+        )
         settings.tell = self._tell
 
     def _tell(self, name: bytes, args: list[bytes]) -> bytes:
         """The call that has Redis answer RL.STATS or RL.TOP."""
         if name == commands.RL_STATS:
             return said(stats_text(self._telemetry.all(), time.time()))
-        return said_top([])
+        return said_top(self._top.busiest(int(args[0]), len(args) > 1))
 
     async def _publish(self) -> None:
         loop = asyncio.get_running_loop()

@@ -32,7 +32,8 @@ from .metrics import (
     kept,
     merged,
 )
-from .stats import CALLS, OUTCOMES, WAITS, Stats, Times, row_of
+from .sketch import covered
+from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
 from .version import VERSION
 
 EVERY_S: Final = 0.1  # what others see is so old at most
@@ -269,6 +270,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
                 ("near_limit", total("rlproxy_hits_near_limit_total")),
                 ("waiting", total("rlproxy_waiting")),
                 ("denials", total("rlproxy_denials")),
+                ("top_seconds", round(covered(each.top for each in several), 1)),
                 *((f"hits_{name}", outcomes(name)) for name in algorithms),
             ],
         ),
@@ -294,6 +296,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
                 ("lanes", total("rlproxy_upstream_connections", "lane")),
                 ("shared_connections", total("rlproxy_upstream_connections", "share")),
                 ("private_connections", total("rlproxy_upstream_connections", "private")),
+                ("round_trips_us", _classes(samples["rlproxy_lane_round_trip_seconds"][()])),
                 ("timeouts", total("rlproxy_upstream_timeouts_total")),
                 ("connects_failed", total("rlproxy_upstream_connects_failed_total")),
                 ("noscript_repairs", total("rlproxy_noscript_repairs_total")),
@@ -312,6 +315,13 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
         for title, lines in sections
     ]
     return "\r\n".join(parts).encode("utf-8", "replace")
+
+
+def _classes(value: Value) -> str:
+    """A histogram: how many were above the bound before and up to each, in microseconds."""
+    assert isinstance(value, Distribution)
+    bounds = [*(f"{bound * 1_000_000:.0f}" for bound in TIMES_S), "inf"]
+    return ",".join(f"{bound}={n}" for bound, n in zip(bounds, value.classes, strict=True))
 
 
 def _number(value: Value) -> float:

@@ -45,6 +45,14 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "masters": ({"circuit", "config"}, {"dataclasses"}),
     "quiet": (set(), set()),
     "permissions": ({"commands", "replies"}, set()),
+    "names": (set(), set()),
+    "sketch": (
+        set(),
+        {*("array", "base64", "collections", "dataclasses", "hashlib", "heapq"), "itertools"}
+        | {"operator"},
+    ),
+    "prefixes": ({"names"}, {"collections"}),
+    "dashboard": ({"names"}, {"collections", "dataclasses", "math", "unicodedata"}),
     "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "proxyprotocol": ({"peers"}, {"ipaddress", "dataclasses"}),
@@ -66,7 +74,7 @@ IMPURE: dict[str, set[str]] = {
     },
     "telemetry": {
         *("board", "build", "calls", "downstream", "lane", "limiters", "metrics", "replies"),
-        *("stats", "version"),
+        *("sketch", "stats", "version"),
     },
     "downstream": {
         *("calls", "config", "doors", "peers", "quiet", "session", "tlsstream", "upstream"),
@@ -80,10 +88,11 @@ IMPURE: dict[str, set[str]] = {
         *("scripts", "balance", "build", "calls", "config", "denials", "downstream", "embedded"),
         *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
         *("circuit", "descriptors", "doors", "patience", "peers", "quiet"),
-        *("board", "commands", "stats", "telemetry"),
+        *("board", "commands", "prefixes", "sketch", "stats", "telemetry"),
     },
     "workers": {"scripts", "balance", "board", "config", "embedded", "listeners", "server"},
-    "cli": {"config", "build", "embedded", "scripts", "server", "tls", "workers"},
+    "top": {"config", "dashboard", "names"},
+    "cli": {"top", "config", "build", "embedded", "scripts", "server", "tls", "workers"},
     "health": {"config"},
     "document": {"config"},
     "__main__": {"cli"},
