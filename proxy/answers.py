@@ -53,6 +53,7 @@ class Answers:
         "identity_moved",
         "late_since",
         "oldest",
+        "ours",
         "raw",
         "read_only",
     )
@@ -67,6 +68,7 @@ class Answers:
         self._head: Slot | None = None
         self._tail: Slot | None = None
         self._slots: int = 0
+        self.ours: int = 0  # of these for hits that may be late, or for replies of our own
         self._counting = True  # requests still get slots
         self._names: dict[bytes, bytes] | None = None  # subscribed: see remember_name()
         self._last_reply: bytes = b""  # how the latest one begins, while more are owed
@@ -144,6 +146,8 @@ class Answers:
             self._tail.next = slot
         self._tail = slot
         self._slots += 1
+        if slot.kind == s.S_LOCAL or slot.limit != NOT_LATE:
+            self.ours += 1
 
     def local(self, reply: bytes) -> None:
         """A reply of our own, when its turn comes."""
@@ -324,6 +328,7 @@ class Answers:
                 slot = slot.next
         self.forget()
         self._head = self._tail = None
+        self.ours = 0
         self._replies = ReplyFramer()
         return mid
 
@@ -364,6 +369,7 @@ class Answers:
                 self._out.append(slot.data)
                 ahead.next = slot.next
                 self._slots -= 1
+                self.ours -= 1
                 if slot.next is None:
                     self._tail = ahead
                 slot = slot.next
@@ -385,6 +391,7 @@ class Answers:
         """
         slot = self._head
         self._head = self._tail = None
+        self.ours = 0
         while slot is not None:
             kind = slot.kind
             if kind in (s.S_RAW, s.S_FRAMED):
@@ -410,6 +417,8 @@ class Answers:
     def _drop(self, slot: Slot) -> None:
         slot.kind = s.S_DROP
         slot.row = NO_ROW
+        slot.limit = NOT_LATE
+        self.ours -= 1
         if isinstance(slot, Catch):
             slot.edit = _silent(slot.edit)
 
@@ -449,6 +458,8 @@ class Answers:
         assert slot is not None
         self._head = slot.next
         self._slots -= 1
+        if slot.kind == s.S_LOCAL or slot.limit != NOT_LATE:
+            self.ours -= 1
         if slot.next is None:
             self._tail = None
 
@@ -472,6 +483,7 @@ class Answers:
         self._counting = False
         self.forget()
         self._head = self._tail = None
+        self.ours = 0
         self._state.lower(s.RAW)
 
     def _framed(self, start: int) -> int:

@@ -22,6 +22,7 @@ from .waiting import Waiter, Waiting
 
 MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
+SLOW_HITS: Final = 8  # of all who leave their replies unread, in a millisecond
 
 _ERROR: Final = 0
 _ALLOW: Final = 1
@@ -152,6 +153,7 @@ class Settings:
         "_failing",
         "base_db",
         "circuit",
+        "deep",
         "grammar",
         "knows_ro",
         "lane_of",
@@ -162,11 +164,13 @@ class Settings:
         "read_only",
         "refresh_s",
         "share_of",
+        "slow_room",
         "stats",
         "tell",
         "wait_by_publish",
         "waiting",
         "where",
+        "work",
     )
 
     def __init__(
@@ -196,7 +200,10 @@ class Settings:
         self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
-        self.max_client_hits = max_client_hits  # calls of one client on a lane at once
+        self.max_client_hits = max_client_hits  # calls of one client on their way at once
+        self.deep: int = 0  # clients with more in hand than that: they share it
+        self.work: int = 0  # done since those who wait for their turn had one; see session.MAX_WORK
+        self.slow_room: int = SLOW_HITS  # see there
         self.patience = patience or Patience(Circuit())
         self.circuit = self.patience.circuit
         self.on_upstream_failure = "error"

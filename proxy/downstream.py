@@ -10,20 +10,24 @@ import select
 import socket
 import sys
 import termios
+from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from .calls import Settings
+from .calls import SLOW_HITS, Settings
 from .config import Config
 from .doors import Doors, Refusal
 from .peers import NOBODY, Peer, peer_of
 from .quiet import Repeats
 from .session import (
     MAX_HELD,
+    MAX_TURN_WORK,
     UPSTREAM_NONE,
     UPSTREAM_OPENING,
+    WAIT_PACE,
     WAIT_ROOM,
     WAIT_TURN,
+    WORK_OF_BYTES,
     Session,
 )
 from .tlsstream import last_words
@@ -31,7 +35,12 @@ from .upstream import Target, lacks, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-MAX_TURN: Final = 250_000  # bytes of one client in one turn of the loop; then it is others' turn
+MAX_TURN: Final = (
+    250_000  # bytes of one connection in one turn of the loop; then others have theirs
+)
+WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES
+LARGE: Final = 16384  # bytes of a connection that must have its turn to send more, where many do
+PACE_S: Final = 0.001  # how often SLOW_HITS go on
 SWEPT: Final = 500  # clients that each sweep looks at; of more,
 ROUND: Final = 8  # one in so many
 _ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
@@ -71,11 +80,15 @@ class Shared:
         "doors",
         "draining",
         "keepalive_s",
+        "line",
         "loop",
         "max_unread",
         "on_leave",
+        "pacing",
         "round",
+        "serving",
         "settings",
+        "slow",
         "target",
         "tasks",
         "told",
@@ -101,6 +114,10 @@ class Shared:
         self.addresses: dict[str, int] = {}  # how many of `clients` come from each
         self.clients: set[Downstream] = set()
         self.round: list[Downstream] = []  # whom the next sweeps look at
+        self.line: deque[Downstream] = deque()  # who has work left, each once: the next turn's
+        self.serving = False  # which is asked for
+        self.slow: deque[Downstream] = deque()  # whose hits go on slowly
+        self.pacing = False
         self.tasks: set[asyncio.Task[None]] = set()
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
@@ -144,6 +161,45 @@ class Shared:
         if self.on_leave is not None:
             self.on_leave()
 
+    def queue(self, client: Downstream) -> None:
+        """`client` has work left, for which others must not wait."""
+        self.line.append(client)
+        if not self.serving:
+            self.serving = True
+            self.loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """A turn for who has waited longest, one after the other, until enough is done."""
+        line = self.line
+        settings = self.settings
+        settings.work = 0
+        count = len(line)
+        while count > 0 and settings.work < MAX_TURN_WORK:
+            count -= 1
+            line.popleft().turn()
+        self.serving = bool(line)
+        if line:
+            self.loop.call_soon(self._serve)
+
+    def pace(self, client: Downstream) -> None:
+        """`client` leaves its replies unread: its hits go on slowly, as all such clients' do."""
+        self.slow.append(client)
+        if not self.pacing:
+            self.pacing = True
+            self.loop.call_later(PACE_S, self._pace)
+
+    def _pace(self) -> None:
+        slow = self.slow
+        settings = self.settings
+        settings.slow_room = SLOW_HITS
+        count = len(slow)
+        while count > 0 and settings.slow_room > 0:
+            count -= 1
+            slow.popleft().step()
+        self.pacing = bool(slow)
+        if slow:
+            self.loop.call_later(PACE_S, self._pace)
+
     def sweep(self) -> None:
         """Close who is silent, or reads nothing, for too long. To be called about once a second:
         of many clients it looks at some each time.
@@ -179,9 +235,11 @@ class Downstream(asyncio.Protocol):
         self._opening = False
         self._reading = True
         self._resting = False  # it has had its turn
-        self._goes_on = False  # with what is left of its requests, in the next one
+        self._in_line = False  # for the next one
+        self._paced = False
         self._upstream_full = False
         self._upstream_reading = True
+        self._upstream_resting = False  # Redis has had its turn
         self._eof_sent = False
         self._heard: float = 0.0  # when the client sent something
         self._written: int = 0  # bytes, ever
@@ -225,22 +283,45 @@ class Downstream(asyncio.Protocol):
         session = self._session
         self._heard = session.now = self._clock()
         session.receive(data)
-        if len(data) >= MAX_TURN:
-            # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+        if len(data) > LARGE and self._rests(len(data)):
             self._resting = True
-            self._shared.loop.call_soon(self._rested)
+            self._queue()
+        self.pump()
+
+    def _rests(self, size: int) -> bool:
+        """Whether a connection that has sent so many bytes has had its turn."""
+        settings = self._shared.settings
+        settings.work += size >> WORK_OF_BYTES
+        # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+        return size >= MAX_TURN or settings.work >= MAX_TURN_WORK
+
+    def _queue(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self._shared.queue(self)
+
+    def turn(self) -> None:
+        """It is this client's turn."""
+        self._in_line = False
+        if self._resting or self._upstream_resting:
+            self._shared.settings.work += WORK_OF_READ
+            self._resting = self._upstream_resting = False
+            self._read_upstream()
+        if self._session.wait == WAIT_ROOM:
+            self._go_on()
+        self.pump()
+
+    def step(self) -> None:
+        """Some of its hits may go on."""
+        self._paced = False
+        if self._session.wait == WAIT_PACE:
+            self._go_on()
         self.pump()
 
     def _go_on(self) -> None:
-        self._goes_on = False
         if not self._upstream_full:
             self._session.now = self._clock()
             self._session.go_on()
-        self.pump()
-
-    def _rested(self) -> None:
-        self._resting = False
-        self.pump()
 
     def eof_received(self) -> bool:
         """See asyncio.Protocol: what the client is owed still goes out."""
@@ -251,7 +332,7 @@ class Downstream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
-        self._session.client_slow = True
+        self._session.leaves_unread()
         self._read_upstream()
 
     def resume_writing(self) -> None:
@@ -265,6 +346,8 @@ class Downstream(asyncio.Protocol):
         to a question of our own.
         """
         want = not self._session.client_slow or self._session.wait == WAIT_TURN
+        if self._upstream_resting:
+            want = False
         upstream = self._upstream
         if upstream is not None and want != self._upstream_reading:
             self._upstream_reading = want
@@ -296,9 +379,6 @@ class Downstream(asyncio.Protocol):
             if upstream is not None:
                 self._stats.upstream_out += len(data)
                 upstream.write(data)
-        if session.wait == WAIT_ROOM and not self._upstream_full and not self._goes_on:
-            self._goes_on = True
-            self._shared.loop.call_soon(self._go_on)
         if session.to_client:
             data = _taken(session.to_client)
             if not transport.is_closing():
@@ -328,7 +408,13 @@ class Downstream(asyncio.Protocol):
                 transport.pause_reading()
         if session.client_slow:
             self._read_upstream()
-        if session.wait == WAIT_TURN and not self._reading:
+        wait = session.wait
+        if wait == WAIT_ROOM and not self._upstream_full:
+            self._queue()
+        elif wait == WAIT_PACE and not self._upstream_full and not self._paced:
+            self._paced = True
+            self._shared.pace(self)
+        if wait == WAIT_TURN and not self._reading:
             self._shared.unread.add(self)
         elif self._shared.unread:
             self._shared.unread.discard(self)
@@ -403,6 +489,7 @@ class Downstream(asyncio.Protocol):
         self._link = self._upstream = None
         self._upstream_full = False
         self._upstream_reading = True
+        self._upstream_resting = False
         if upstream is not None:
             upstream.abort()
 
@@ -439,14 +526,15 @@ class Downstream(asyncio.Protocol):
         session = self._session
         session.now = self._clock()
         session.upstream_received(data)
+        if len(data) > LARGE and self._rests(len(data)):
+            self._upstream_resting = True
+            self._read_upstream()
+            self._queue()
         self.pump()
 
     def upstream_full(self, full: bool) -> None:
         """Redis takes no more for now, or again."""
         self._upstream_full = full
-        if not full:
-            self._session.now = self._clock()
-            self._session.go_on()
         self.pump()
 
     def upstream_lost(self, link: _Upstream) -> None:

@@ -47,8 +47,13 @@ MAX_HELD: Final = 262144  # bytes of requests that wait here before the client i
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
-MAX_WORK: Final = 2048  # requests that are passed on in one turn; one of ours is
-WORK_OF_OURS: Final = 16  # times the work
+# What is done in one turn of the loop, in requests that are passed on.
+MAX_WORK: Final = 2048  # of one client; the rest is for its next turn
+MAX_TURN_WORK: Final = 4096  # of all; after that
+SMALL: Final = 1024  # who has more bytes in hand than this waits in line
+WORK_OF_OURS: Final = 16  # one of ours is so much more work
+WORK_OF_BYTES: Final = 8  # and so are 2 to the power of this many bytes
+LEAST_HITS: Final = 4  # of a client may be on their way, however many clients share Redis
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -64,6 +69,8 @@ WAIT_BASE: Final = 4  # for what decides about the database of --upstream
 WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or is in to_upstream
 WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit that may be held
 WAIT_TURN: Final = 7  # for a hit that is held
+WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
+WAIT_PACE: Final = 9  # for a moment: it leaves its replies unread, and its hits go on slowly
 
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
@@ -99,8 +106,12 @@ class Session(Caller):
         "_call_tail",
         "_closing",
         "_deciding",
+        "_deep",
         "_discarding",
         "_expanded",
+        "_failing",
+        "_failing_left",
+        "_failing_multi",
         "_heard",
         "_hits",
         "_eof",
@@ -152,6 +163,10 @@ class Session(Caller):
         self._discarding = False  # the open command is not forwarded
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
+        self._deep = False  # more of its hits are in hand than may be on their way
+        self._failing: bytes = b""  # what is unread gets this error,
+        self._failing_left: int = 0  # so many bytes of it still,
+        self._failing_multi = False  # the first of them perhaps inside MULTI
         # the private connection
         self._answers = Answers(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
@@ -194,9 +209,18 @@ class Session(Caller):
             return
         self._requests.feed(data)
         if self.wait == WAIT_NOTHING:
-            self._route()
-        elif self._settings.circuit.open:
+            if len(data) > SMALL and self._settings.work >= MAX_TURN_WORK:
+                self.wait = WAIT_ROOM
+            else:
+                self._route()
+        elif self.wait != WAIT_ROOM and self._settings.circuit.open:
             self._go_without()
+
+    def leaves_unread(self) -> None:
+        """The client reads nothing of what waits for it: see `client_slow`."""
+        self.client_slow = True
+        if self.wait == WAIT_ANSWERS:  # (these are not read meanwhile)
+            self.wait = WAIT_PACE
 
     def receive_eof(self) -> None:
         """The client sends no more."""
@@ -233,6 +257,7 @@ class Session(Caller):
 
     def let_go(self) -> None:
         """Its client is gone for good: hold neither credentials nor what holds this session."""
+        self._set_deep(False)
         self.pump = _nothing
         self.state.identity = Identity(None, None, 0)
         self._answers.forget()
@@ -264,6 +289,9 @@ class Session(Caller):
                 self.wait = WAIT_LANE_EMPTY  # these are late before long
                 return
             self._go_without()
+            if self.wait == WAIT_ROOM:
+                return
+        begun = self._settings.work
         if self._settings.share_of is not None and self._call_count == 0 and self._share():
             return
         while self._call_count > 0 or self._may_use_lane():
@@ -278,9 +306,15 @@ class Session(Caller):
                 return
             if lane is None or not lane.ready or self._room(lane) <= 0:
                 self.wait = WAIT_LANE
+                if self._requests.unread() > 0:
+                    self._set_deep(True)
+                return
+            if self._settings.work - begun >= MAX_WORK:
+                self.wait = WAIT_ROOM
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
             if found == _DONE:
+                self._set_deep(False)
                 self._requests.release()
                 self._finish_eof()
                 return
@@ -327,7 +361,22 @@ class Session(Caller):
 
     def _room(self, lane: Lane) -> int:
         """For so many calls more of this client."""
-        return min(self._settings.max_client_hits - self._call_count, lane.room)
+        return min(self._most() - self._call_count, lane.room)
+
+    def _most(self) -> int:
+        """How many calls of this client may be on their way: those who have more in hand than that
+        share what each might have alone.
+        """
+        settings = self._settings
+        most = settings.max_client_hits
+        if not self._deep or settings.deep < 2:
+            return most
+        return max(min(LEAST_HITS, most), most // settings.deep)
+
+    def _set_deep(self, deep: bool) -> None:
+        if deep != self._deep:
+            self._deep = deep
+            self._settings.deep += 1 if deep else -1
 
     def _share(self) -> bool:
         """Put what is unread on a shared connection, if it is one small ordinary command; whether
@@ -384,17 +433,22 @@ class Session(Caller):
     def _route_to_lane(self, lane: Lane) -> int:
         """Submit the hits that are unread, if they are all there is."""
         requests = self._requests
-        requests.release()  # so that next() joins nothing that would move `start`
+        requests.gather()  # so that next() joins nothing that would move `start`
         start = requests.pos
         calls: list[Call] = []
         room = self._room(lane)
         found = _DONE
+        empty = 0
         while True:
             code = requests.next()
             if code == NEED_MORE:
                 break
             if code == EMPTY:
-                continue
+                empty += 1
+                if empty < MAX_WORK:
+                    continue
+                found = _FULL
+                break
             ours = code == COMMAND and requests.command.ours and requests.command.ban is None
             short = requests.end - requests.start <= MAX_LANE_CALL
             call = self._call() if ours and short else None
@@ -409,6 +463,7 @@ class Session(Caller):
             if len(calls) >= room:
                 found = _FULL
                 break
+        self._settings.work += empty + len(calls) * (WORK_OF_OURS + 1)
         for call in calls:
             self._call_count += 1
             tail = self._call_tail
@@ -514,7 +569,10 @@ class Session(Caller):
                     self.fenced = True
                 if command.ours and not self._settings.leaves(command.name):
                     run = self._send_run(run)
-                    work += WORK_OF_OURS
+                    if not self._may_call():
+                        requests.rewind(requests.start)
+                        break
+                    work += WORK_OF_OURS + ((requests.end - requests.start) >> WORK_OF_BYTES)
                     self._call_in_place(code)
                     if self.wait != WAIT_NOTHING:
                         break
@@ -552,8 +610,29 @@ class Session(Caller):
                 out.append(requests.buf)
             else:
                 out.append(requests.buf[run : requests.pos])
-        if self.wait != WAIT_ROOM:  # (or each turn would copy all that is left for the others)
-            requests.release()
+        self._settings.work += work
+        if self.wait == WAIT_NOTHING:
+            self._set_deep(False)
+        wait = self.wait
+        if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
+            requests.release()  # (or each turn would copy all that is left for the others)
+
+    def _may_call(self) -> bool:
+        """Whether one more hit may go to the private connection; sets what to wait for if not."""
+        settings = self._settings
+        if self.client_slow:
+            # (not never: its client may read when all is written, and Redis would take it all)
+            if settings.slow_room <= 0:
+                self.wait = WAIT_PACE
+                return False
+            settings.slow_room -= 1
+            return True
+        answers = self._answers
+        if self.state.asking or answers.ours < self._most() or not answers.can_count():
+            return True
+        self._set_deep(True)
+        self.wait = WAIT_ANSWERS
+        return False
 
     def _spoke(self) -> None:
         """A command goes to the private connection: on Redis its offset is past the lanes' then,
@@ -963,12 +1042,22 @@ class Session(Caller):
         wait = self.wait
         if self._call_count == 0:
             quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
-            if quiet or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
-                self._route()
-        elif wait == WAIT_LANE and self._call_count <= self._settings.max_client_hits // 2:
-            self._route()
+            room = wait == WAIT_ANSWERS and (
+                self._answers.ours <= self._most() // 2 or not self._answers.can_count()
+            )
+            if quiet or room or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
+                self._route_in_turn()
+        elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
+            self._route_in_turn()
         if self._eof:
             self._finish_eof()
+
+    def _route_in_turn(self) -> None:
+        """Send what is unread, now or when it is its turn."""
+        if self._settings.work >= MAX_TURN_WORK and self._requests.unread() > SMALL:
+            self.wait = WAIT_ROOM
+        else:
+            self._route()
 
     # -- while Redis does not answer --------------------------------------------------------------
 
@@ -1007,7 +1096,7 @@ class Session(Caller):
                 number = self._fail_hits(settings.too_late(), "late")
         if number > 0:
             settings.circuit.timed_out(number, since, now, timeout_s)
-            if self.wait == WAIT_QUIET:
+            if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
                 self._route()
             self.pump()
             if oldest == NOTHING:
@@ -1037,11 +1126,15 @@ class Session(Caller):
     def _go_without(self) -> None:
         """Redis is not asked: answer the hits that are unread, as far as they come first."""
         settings = self._settings
-        self._fail_hits(r.unreachable(settings.where, settings.circuit.why), "unreachable")
+        most = MAX_WORK if self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM else 0
+        error = r.unreachable(settings.where, settings.circuit.why)
+        if self._fail_hits(error, "unreachable", most) < 0:
+            self.wait = WAIT_ROOM
 
-    def _fail_hits(self, error: bytes, kind: str) -> int:
+    def _fail_hits(self, error: bytes, kind: str, most: int = 0) -> int:
         """Answer the hits that come first among what is unread without Redis, if that is their
-        turn and nothing else could be meant; how many these were.
+        turn and nothing else could be meant; how many these were. -1 if `most` work was done, and
+        the rest is for the next turn (0: there is no end).
         """
         answers = self._answers
         requests = self._requests
@@ -1050,13 +1143,18 @@ class Session(Caller):
             return 0
         if state.asking or state.quitting or self._discarding or requests.in_command():
             return 0
-        number = 0
+        number = work = 0
         while True:
+            if work >= most > 0:
+                number = -1
+                break
+            work += 1
             code = requests.next()
             if code == NEED_MORE:
                 break
             if code == EMPTY:
                 continue
+            work += WORK_OF_OURS
             call = None
             if code == COMMAND and requests.command.ours:
                 call = read(self, requests, self._settings)
@@ -1070,14 +1168,20 @@ class Session(Caller):
                 self._count(call)
             self._hits = True
             self.to_client.append(call.reply)
-        requests.release()
+        self._settings.work += work
+        if number >= 0:
+            requests.release()
         return number
 
     # -- the private connection's side ------------------------------------------------------------
 
     def go_on(self) -> None:
-        """There is room again (WAIT_ROOM)."""
-        if self.wait == WAIT_ROOM and not self._closing:
+        """It is this client's turn (WAIT_ROOM, WAIT_PACE)."""
+        if self._closing or (self.wait != WAIT_ROOM and self.wait != WAIT_PACE):
+            return
+        if self._failing:
+            self._fail_on()
+        else:
             self._route()
 
     def upstream_opened(self) -> None:
@@ -1097,10 +1201,30 @@ class Session(Caller):
 
     def _fail_all(self, error: bytes) -> None:
         self.upstream = UPSTREAM_NONE
+        self._failing = error
+        self._failing_left = self._requests.unread()
+        self._failing_multi = False
+        self._fail_on()
+
+    def _fail_on(self) -> None:
+        """Some more of what _fail_all() found gets its error."""
+        error = self._failing
+        self._failing = b""
         self.wait = WAIT_NOTHING
         requests = self._requests
-        multi = False  # what Redis would have queued is answered as MULTI was
+        multi = self._failing_multi  # what Redis would have queued is answered as MULTI was
+        before = requests.unread()
+        work = 0
         while not self._closing:
+            if work >= MAX_WORK:
+                self._settings.work += work
+                self._failing_left -= before - requests.unread()
+                if self._failing_left > 0:  # (what has come since is for the next connection)
+                    self._failing = error
+                    self._failing_multi = multi
+                self.wait = WAIT_ROOM
+                return
+            work += 1
             code = requests.next()
             if code == NEED_MORE:
                 break
@@ -1108,6 +1232,7 @@ class Session(Caller):
                 self.to_client.append(error)
                 self._close()
             elif code in (COMMAND, OPEN):
+                work += WORK_OF_OURS
                 reply = self._denied(code) or error
                 if code == OPEN:
                     self._discarding = True
