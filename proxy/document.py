@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from .config import GROUPS, OPTIONS
+from .events import EVENTS
 
 
 def options() -> str:
@@ -36,7 +37,21 @@ def options() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": options}
+def events() -> str:
+    """The table of what is logged."""
+    rows = ["| event | level | message | fields | when |", "|---|---|---|---|---|"]
+    for event in EVENTS:
+        fields = [f"`{name}`" for name in event.fields if name]
+        if "{}" in event.text:
+            fields += ["`count`", "`client`"]
+        text = re.sub(r"%[\w.]+", lambda _: "…", event.text).replace("{}", "…")
+        rows.append(
+            f"| `{event.name}` | {event.level} | {text} | {', '.join(fields)} | {event.about} |"
+        )
+    return "\n".join(rows)
+
+
+TABLES = {"options": options, "events": events}
 
 
 def filled(text: str) -> str:

@@ -132,7 +132,7 @@ class Proxy:
             + list(args),
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
             cwd=ROOT,
         )
         self.port = 0
