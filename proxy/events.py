@@ -1,8 +1,8 @@
 """The table of events: under which names machines find the lines of the log, and what the values in
 them are called. It knows nothing of how a line is written.
 
-A text is what is given to `log`, with its %s and %d; of a repeated event (see quiet) it is the kind,
-with {} for the count. A test holds that every line has a row here, and every row a line.
+A text is what is given to `log`, with its %s and %d; of a repeated event (see quiet) it is the
+kind, with {} for the count. A test holds that every line has a row here, and every row a line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVENTS: Final = (
         "started",
         "info",
         "rlproxy %s listens on %s, in front of %s",
-        ("version", "listen", "upstream"),
+        ("version", "listen", "in_front_of"),
         "It serves. On a terminal this is the banner; `listen` is a list, with the ports that were "
         "found where 0 was asked for, and `workers` says how many",
     ),
@@ -276,6 +276,13 @@ EVENTS: Final = (
         (),
         "A mistake in the program: please report it, with `exception`. Also as `error`, with what "
         "asyncio says of it",
+    ),
+    Event(
+        "log_lines_lost",
+        "warning",
+        "%d line(s) of the log were lost: nobody read them",
+        ("count",),
+        "What standard error leads to was full; the proxy does not wait for it",
     ),
     Event(
         "log_line_lost",

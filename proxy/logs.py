@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import threading
 from datetime import UTC, datetime
@@ -22,8 +23,8 @@ if TYPE_CHECKING:  # (it takes 12 ms to import, and --version needs no log)
 AUTO: Final = "auto"
 JSON: Final = "json"
 PLAIN: Final = "plain"  # in `extra`: the lines that people get instead of the sentence
-MAX_TEXT: Final = 2_000  # characters of a value; of a traceback the end counts
-MAX_TRACE: Final = 8_000
+MAX_TEXT: Final = 1_000  # characters of a value
+MAX_TRACE: Final = 3_000  # of a traceback, whose end counts
 
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _NO_COLOUR: Final = "\x1b[0m"
@@ -94,7 +95,34 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes whole lines, and no traceback of its own when one of them fails."""
+    """Writes whole lines, and no traceback of its own when one of them fails. Where they would have
+    to wait for their reader they are lost, and counted: the proxy's clients must not wait for it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lost = 0
+        self._poll = select.poll()
+        try:
+            self._poll.register(stream, select.POLLOUT)
+            self._can_wait = True
+        except (AttributeError, TypeError, ValueError, OSError):  # nothing of the system's
+            self._can_wait = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        if self._full():
+            self._lost += 1
+            return
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            text = "%d line(s) of the log were lost: nobody read them"
+            super().emit(_made(logging.WARNING, text, lost))
+        super().emit(record)
+
+    def _full(self) -> bool:
+        # (a pipe that can be written to has room for 4 KB)
+        return self._can_wait and not self._poll.poll(0)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """See logging.Handler."""
@@ -104,7 +132,11 @@ class _Handler(logging.StreamHandler[TextIO]):
         text = "a line of the log could not be written: %s, %s line %d"
         args = (f"{type(error).__name__}: {error}", record.filename, record.lineno)
         if record.msg != text:
-            self.emit(logging.LogRecord(log.name, logging.ERROR, "", 0, text, args, None))
+            super().emit(_made(logging.ERROR, text, *args))
+
+
+def _made(level: int, text: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord(log.name, level, "", 0, text, args, None)
 
 
 def _named(_: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
