@@ -1,7 +1,7 @@
-"""The tables of README.md that follow from the code: prints them, or writes them into the file.
+"""The tables of README.md and docs/ that follow from the code: prints them, or writes them.
 
-`python -m proxy.document README.md` replaces what stands between `<!-- NAME: ... -->` and
-`<!-- /NAME -->`; a test holds that nothing would change.
+`python -m proxy.document README.md docs/logs.md` replaces what stands between `<!-- NAME: ... -->`
+and `<!-- /NAME -->`; a test holds that nothing would change.
 """
 
 from __future__ import annotations
@@ -39,15 +39,12 @@ def options() -> str:
 
 def events() -> str:
     """The table of what is logged."""
-    rows = ["| event | level | message | fields | when |", "|---|---|---|---|---|"]
+    rows = ["| event | level | message | when |", "|---|---|---|---|"]
     for event in EVENTS:
-        fields = [f"`{name}`" for name in event.fields if name]
-        if "{}" in event.text:
-            fields += ["`count`", "`client`"]
-        text = re.sub(r"%[\w.]+", lambda _: "…", event.text).replace("{}", "…")
-        rows.append(
-            f"| `{event.name}` | {event.level} | {text} | {', '.join(fields)} | {event.about} |"
-        )
+        text = event.text.replace("{}", "*count*")
+        for name in event.fields:
+            text = re.sub(r"%[.\d]*[a-z]", f"*{name}*" if name else "...", text, count=1)
+        rows.append(f"| `{event.name}` | {event.level} | {text} | {event.about} |")
     return "\n".join(rows)
 
 

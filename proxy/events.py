@@ -179,7 +179,7 @@ EVENTS: Final = (
         "Repeated events of so many kinds that these are not told apart",
     ),
     Event(
-        "protected",
+        "protected_mode_applies",
         "warning",
         "protected mode: Redis' default user needs no password, so clients of other machines are "
         "turned away. Set a password there, or --protected-mode no",
@@ -187,7 +187,7 @@ EVENTS: Final = (
         "Found at the start, or when a password was taken away",
     ),
     Event(
-        "opened",
+        "protected_mode_over",
         "info",
         "Redis' default user needs a password: clients of other machines may come in",
         (),
@@ -285,7 +285,7 @@ EVENTS: Final = (
         "What standard error leads to was full; the proxy does not wait for it",
     ),
     Event(
-        "log_line_lost",
+        "log_line_broken",
         "error",
         "a line of the log could not be written: %s, %s line %d",
         ("reason", "file", "line"),

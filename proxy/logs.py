@@ -87,6 +87,12 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
+def lower_level(level: str) -> None:
+    """Log from `level` on where it is lower than the present one."""
+    root = logging.getLogger()
+    root.setLevel(min(root.level, logging.getLevelNamesMapping()[level.upper()]))
+
+
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)

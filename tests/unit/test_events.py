@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ PLACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-z]")
 NAMED = {"CANNOT_ACCEPT": "balance"}
 
 
+@cache
 def constants(path: Path) -> dict[str, str]:
     """Names of the module, and of its functions, that stand for one text."""
     found: dict[str, str] = {}
@@ -57,6 +59,7 @@ def lines() -> list[tuple[str, str, str]]:
     return found
 
 
+@cache
 def texts(path: Path) -> set[str]:
     """Every text in a module but for docstrings and the table; what an f-string fills in is x."""
     if path.stem in ("events", "document"):

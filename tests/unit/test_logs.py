@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -18,8 +19,10 @@ from typing import Any
 import pytest
 import structlog
 
-from proxy import logs
+from proxy import doors, logs
 from proxy.logs import PLAIN, configure, printable
+from tests.documents import blocks
+from tests.harness import ROOT
 
 log = logging.getLogger("rlproxy")
 TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Z]+) (.*)\n")
@@ -45,6 +48,8 @@ class Terminal(io.StringIO):
 def made(form: str = "json", level: str = "info", worker: int = 0) -> io.StringIO:
     stream = io.StringIO()
     configure(level, form, worker, stream)
+    root = logging.getLogger()
+    root.handlers[:] = root.handlers[-1:]  # (without pytest's own)
     return stream
 
 
@@ -271,8 +276,6 @@ async def test_what_a_task_raised_that_nobody_asked() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_line_that_cannot_be_written(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     stream = made(form)
-    root = logging.getLogger()
-    root.handlers[:] = root.handlers[-1:]  # (without pytest's own, which raises)
     log.info("%d hits", "no number")
     log.info("and on")
     assert capsys.readouterr().err == ""
@@ -294,6 +297,33 @@ def test_a_sentence() -> None:
     assert found[3] == "worker 2: cannot reach Redis at h:1: connection refused; trying on"
     at = datetime.fromisoformat(found[1])
     assert abs(datetime.now() - at) < timedelta(minutes=1)  # (the clock on the wall)
+
+
+@pytest.fixture
+def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize(("form", "language"), [("text", "text"), ("json", "json")])
+@pytest.mark.usefixtures("_berlin")
+def test_the_page_shows_what_is_written(form: str, language: str) -> None:
+    """Both lines of docs/logs.md, in both forms."""
+    shown = [block for block in blocks(ROOT / "docs" / "logs.md") if block.language == language]
+    stream = made(form, worker=2)
+    at = datetime.fromisoformat("2026-03-01T12:00:00.250Z").timestamp()
+    lost = (CANNOT, ("10.0.0.5:6379", "connection refused"))
+    many = "turned away 1,234 client(s): max number of clients reached"
+    full = ("%s", (f"{many} (the latest: 10.0.0.9:40112)",))
+    fields = {"kind": doors.FULL.line, "count": 1234, "client": "10.0.0.9:40112"}
+    for (text, args), later, extra in ((lost, 0, {}), (full, 0.75, fields)):
+        record = log.makeRecord(log.name, logging.WARNING, "", 0, text, args, None, extra=extra)
+        record.created = at + later
+        log.handle(record)
+    assert [stream.getvalue()] == [block.text for block in shown]
 
 
 def test_what_people_get_instead() -> None:
