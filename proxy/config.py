@@ -134,6 +134,8 @@ class Config:
     # seeing what it does
     admin: Address | None = None
     metrics_prefixes: int = 0
+    log_level: str = "info"
+    log_format: str = "auto"
     upstream_given: bool = True
 
     def __post_init__(self) -> None:
@@ -515,6 +517,24 @@ OPTIONS: Final = (
         "count hits also by the beginning of their key, up to the first colon, for so many "
         "different beginnings; further ones are counted as (other). 0: not at all",
         most=10_000,
+    ),
+    Option(
+        SEEING,
+        "--log-level",
+        CHOICE,
+        "info",
+        "what is logged (on standard error): this, and what is more serious",
+        metavar="debug|info|warning|error",
+        reload=True,
+    ),
+    Option(
+        SEEING,
+        "--log-format",
+        CHOICE,
+        "auto",
+        "sentences for people (text), or one JSON object a line (json); by itself text on a "
+        "terminal, and JSON elsewhere",
+        metavar="auto|text|json",
     ),
 )
 _ZERO_IS_NONE: Final = ("--idle-timeout", "--write-timeout")

@@ -7,13 +7,12 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from . import commands, descriptors, scripts, tls
+from . import commands, descriptors, logs, scripts, tls
 from .arrivals import Arrivals
 from .balance import Balance, Intake
 from .board import Board
@@ -37,6 +36,7 @@ from .stats import Stats
 from .telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from .topology import MasterTarget, Topology
 from .upstream import Control, Facts, Probe, Target
+from .version import VERSION
 from .waiting import Cancel, Waiting
 
 log = logging.getLogger("rlproxy")
@@ -151,6 +151,7 @@ class Server:
     def _reconfigure(self, config: Config, contexts: tls.Contexts) -> None:
         """New settings, of which only those differ that SIGHUP may change."""
         self._config = config
+        logs.set_level(config.log_level)
         if self._arrivals is not None:
             self._arrivals.context = contexts.server
         if self._target is not None:
@@ -209,7 +210,7 @@ class Server:
         patience.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
         circuit.on_close = lambda out_s, without: self._back(settings, out_s, without)
-        told = Repeats(time.monotonic, log.warning)
+        told = Repeats(time.monotonic, lambda line, of: log.warning("%s", line, extra={**of}))
         self._doors = doors = Doors(config, target.where, self._room())
         self._shared = shared = Shared(loop, settings, target, doors, config, told)
         self._arrivals = Arrivals(
@@ -400,6 +401,7 @@ class Server:
                 if circuit.untold
                 else "",
                 settings.on_upstream_failure,
+                extra={"count": 1 + circuit.untold},
             )
             circuit.untold = 0
 
@@ -539,6 +541,9 @@ def read_again(
             log.error("SIGHUP: %s; all stays as it was", mistake)
         return None
     if told:
+        logs.lower_level(
+            made.log_level
+        )  # (so that this can be read, whichever level is the old one)
         changed, later = differences(config, new)
         names = ", ".join(option.flag for option in changed) or "nothing"
         log.info("SIGHUP: settings and certificates were read again; changed: %s", names)
@@ -560,15 +565,17 @@ def print_banner(addresses: Sequence[Address], behind: str, workers: int = 1) ->
     first = addresses[0]
     secured = " --tls" if first.tls else ""
     cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
-    served = f"  served by     {workers} workers\n" if workers > 1 else ""
-    print(
-        f"rlproxy {describe()}\n"
-        f"  listening on  {', '.join(map(str, addresses))}\n"
-        f"  in front of   {behind}\n"
-        f"{served}"
-        f"  try           {cli} RL.HIT user:42 5 60",
-        file=sys.stderr,
-        flush=True,
+    where = ", ".join(map(str, addresses))
+    banner = [f"rlproxy {describe()}", f"  listening on  {where}", f"  in front of   {behind}"]
+    if workers > 1:
+        banner.append(f"  served by     {workers} workers")
+    banner.append(f"  try           {cli} RL.HIT user:42 5 60")
+    log.info(
+        "rlproxy %s listens on %s, in front of %s",
+        VERSION,
+        where,
+        behind,
+        extra={"listen": [str(each) for each in addresses], "workers": workers, logs.PLAIN: banner},
     )
 
 

@@ -259,7 +259,7 @@ class Control(asyncio.Protocol):
                 await self._connect()
                 await self._in_time(self._prepare())
                 if self.problem:
-                    log.warning("%s: %s", self._target.where, self.problem)
+                    log.warning("Redis at %s: %s", self._target.where, self.problem)
                 elif warned and self._circuit.counts.opened == told:
                     log.warning("Redis at %s is back", self._target.where)
                 warned = ""

@@ -19,13 +19,12 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
 
-from . import scripts
+from . import logs, scripts
 from .balance import ACCEPTS_PER_TURN, AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
 from .board import Board
 from .config import Address, Config
@@ -208,6 +207,7 @@ class Supervisor:
         found = read_again(self._config, self._read) if self._read is not None else None
         if found is not None:
             self._config = found[0]
+            logs.set_level(self._config.log_level)
             self._tell(signal.SIGHUP)
 
     # -- starting ---------------------------------------------------------------------------------
@@ -252,9 +252,9 @@ class Supervisor:
                 self._serve(self._config, self._post(worker))
             code = 0
         except StartError as error:
-            log.error("%s", error)
+            log.error("failed: %s", error)
         except BaseException:
-            traceback.print_exc()
+            log.critical("unexpected error", exc_info=True)
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
@@ -308,11 +308,11 @@ class Supervisor:
             number, word, behind = line.split(" ", 2)
             worker = self._workers[int(number)]
             if word == LEAVING:
-                log.info("%s (process %d) ends", worker.name, worker.pid)
+                log.info("worker %d (process %d) ends", worker.number + 1, worker.pid)
             elif word == READY:
                 worker.ready = True
                 if self._up:
-                    log.info("%s (process %d) serves", worker.name, worker.pid)
+                    log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
                 elif all(other.ready for other in self._workers):
                     self._up = True
                     print_banner(self._listeners.addresses(), behind, len(self._workers))
@@ -340,9 +340,12 @@ class Supervisor:
         # (who is back in a moment gets its share meanwhile, or those who are left would keep it)
         self._balance.clients[worker.number] = AWAY if pause_s else 0
         worker.due = time.monotonic() + pause_s
-        who = f"{worker.name} (process {pid})" if pid else worker.name
-        when = f"in {pause_s:g} s" if pause_s else "at once"
-        log.warning("%s %s; it is started again %s", who, how, when)
+        number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
+        if pid:
+            text = "worker %d (process %d) %s; it is started again %s"
+            log.warning(text, number, pid, how, when)
+        else:
+            log.warning("worker %d %s; it is started again %s", number, how, when)
 
     # -- clients of workers that are away ---------------------------------------------------------
 

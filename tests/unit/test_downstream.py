@@ -100,7 +100,7 @@ class Bench:
         config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
         self.clock = Clock()
         self.said: list[str] = []
-        told = Repeats(self.clock.time, self.said.append)
+        told = Repeats(self.clock.time, lambda line, _: self.said.append(line))
         settings = Settings(GRAMMAR, lambda _: None, "redis:6379")
         doors = Doors(config, "redis:6379", 10_000)
         target = Target(Address("redis", 6379), 1.0)
