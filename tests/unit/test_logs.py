@@ -208,11 +208,9 @@ def test_other_packages_as_text() -> None:
 
 
 def test_python_warnings() -> None:
-    stream = made()
     with warnings.catch_warnings():
+        stream = made()
         warnings.simplefilter("always")
-        logging.captureWarnings(False)
-        logging.captureWarnings(True)
         warnings.warn("old ways", DeprecationWarning, stacklevel=1)
     found = one(stream)
     assert (found["event"], found["level"]) == ("python_warning", "warning")
