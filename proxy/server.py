@@ -541,9 +541,8 @@ def read_again(
             log.error("SIGHUP: %s; all stays as it was", mistake)
         return None
     if told:
-        logs.lower_level(
-            made.log_level
-        )  # (so that this can be read, whichever level is the old one)
+        # (so that this can be read, whichever level was the old one)
+        logs.lower_level(made.log_level)
         changed, later = differences(config, new)
         names = ", ".join(option.flag for option in changed) or "nothing"
         log.info("SIGHUP: settings and certificates were read again; changed: %s", names)
