@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,16 @@ from typing import Any
 from tests.harness import DEADLINE_S, ROOT, ReplyError
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+# With those of the project's own directory, and of what lies beside the code.
+EVERY_PAGE = [
+    *sorted(ROOT.glob("*.md")),
+    *PAGES,
+    *(
+        path
+        for name in ("deploy", "examples", "bench", "tests", "scripts")
+        for path in sorted((ROOT / name).rglob("*.md"))
+    ),
+]
 
 RUN = ("python", "js", "sh")  # the languages of programs
 
@@ -60,15 +71,26 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def below(block: Block, others: Iterable[Block]) -> Block | None:
+    """The `text` block among `others` that stands right below `block`: what it prints."""
+    end = block.line + block.text.count("\n") + 3
+    for other in others:
+        if (other.page, other.line, other.language) == (block.page, end, "text"):
+            return other
+    return None
+
+
 def programs(page: Path) -> list[tuple[Block, str]]:
-    """The programs of a page, each with what it prints."""
+    """The programs of a page, each with what it prints. One in Python or JavaScript that shows
+    nothing below prints nothing; one for the shell is then none of them: it is typed.
+    """
     found = blocks(page)
-    ends = {block.line + block.text.count("\n") + 3: block for block in found}
-    return [
-        (ends[block.line], block.text)
-        for block in found
-        if block.language == "text" and block.line in ends and ends[block.line].language in RUN
-    ]
+    made = []
+    for block in found:
+        prints = below(block, found)
+        if block.language in RUN and (prints or block.language != "sh"):
+            made.append((block, prints.text if prints else ""))
+    return made
 
 
 def missing(program: Block) -> list[str]:
