@@ -3,6 +3,9 @@
 A `python`, `js` or `sh` block with a `text` block right below it is a program and what it prints: a
 Redis listens on port 6379, the proxy in front of it on 6380.
 
+Without a `text` block, one in Python or JavaScript prints nothing. What is in no language, or in
+`sh` without a `text` block, is typed into a shell (tests/integration/typed.py).
+
 A `redis` block is a session with an empty server: `> ` before each command, its reply below, as
 `shown` writes it. `# 2 seconds later` is a pause; other lines that begin with # are remarks.
 """
@@ -15,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,18 +123,21 @@ def printed(program: Block, server: int, proxy: int) -> str:
     """What a program prints, on either stream, with these ports in place of 6379 and 6380."""
     text = re.sub(r"\b6379\b", str(server), program.text)
     text = re.sub(r"\b6380\b", str(proxy), text)
-    done = subprocess.run(
-        {
-            "python": [sys.executable, "-c", text],
-            "js": ["node", "-e", text],
-            "sh": ["bash", "-ec", f"{_IN_A_TERMINAL}\n{text}"],
-        }[program.language],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=DEADLINE_S,
-        cwd=ROOT,
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "program.py"  # (what starts processes needs one)
+        file.write_text(text)
+        done = subprocess.run(
+            {
+                "python": [sys.executable, str(file)],
+                "js": ["node", "-e", text],
+                "sh": ["bash", "-ec", f"{_IN_A_TERMINAL}\n{text}"],
+            }[program.language],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_S,
+            cwd=ROOT,
+        )
     return done.stdout
 
 

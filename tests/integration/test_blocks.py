@@ -236,6 +236,27 @@ def test_six_hits_as_readme_says(server: RedisServer, front: Proxy, tmp_path: Pa
     assert 50 < replies[5][3] <= 60
 
 
+def test_the_tutorial_from_top_to_bottom(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+    """As a user goes through it: on one server that nobody empties in between."""
+    page = ROOT / "docs" / "tutorial.md"
+    programs = {str(program): shown for program, shown in documents.programs(page)}
+    for _ in range(ATTEMPTS):
+        with server.raw() as raw:
+            raw.ask("FLUSHALL")
+        told, found = [], []
+        for block in documents.blocks(page):
+            if block.language == "redis":
+                told.append([step.shown for step in documents.steps(block)])
+                found.append([reply for _, reply in test_docs.session(block, front)[0]])
+            elif str(block) in programs:
+                told.append([programs[str(block)].splitlines()])
+                found.append([documents.printed(block, server.port, front.port).splitlines()])
+        if found == told:
+            break
+    assert len(told) == 6
+    assert found == told
+
+
 # -- programs that only stand there ----------------------------------------------------------------
 
 

@@ -111,7 +111,6 @@ class Desk:
             shutil.copytree(ROOT / name, self.directory / name)
         for name in ("Dockerfile", "pyproject.toml"):
             shutil.copy(ROOT / name, self.directory / name)
-        (self.directory / "scripts").mkdir()
 
     def _programs(self) -> None:
         path = examples.environment()["PATH"]
@@ -120,7 +119,8 @@ class Desk:
             if found is not None:
                 option = SHOWN_IN_A_TERMINAL.get(name, "")
                 self._put(name, f'#!/bin/sh\nPATH="{path}" exec {found} {option} "$@"\n')
-        self._put("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        for name in ("python", ".venv/bin/python"):
+            self._put(name, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         self._put("python3", _PYTHON3.format(place=self._place, python=sys.executable))
         for name in STAND_INS:
             self._put(name, _NOTE.format(place=self._place, name=name))
@@ -130,6 +130,7 @@ class Desk:
 
     def _put(self, name: str, text: str) -> None:
         path = (self.directory if "/" in name else self._bin) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
 
