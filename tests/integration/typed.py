@@ -24,12 +24,16 @@ from tests.integration import examples
 from tests.integration.started import alive
 
 # Programs that are run as they are.
-REAL = ("cat", "chmod", "cp", "echo", "grep", "install", "mkdir", "openssl", "redis-cli", "sh")
+REAL = ("cat", "chmod", "cp", "curl", "cut", "echo", "grep", "head", "install", "ls", "mkdir")
+REAL += ("openssl", "redis-cli", "sed", "sh", "sleep", "sort", "tail", "timeout", "wc")
 # Programs that are not, and why.
 STAND_INS = {
+    "dmesg": "is not for everybody",
     "docker": "needs Docker's daemon",
+    "journalctl": "needs systemd's journal",
     "kubectl": "needs a cluster",
     "pip": "takes long; tests/integration/test_wheel.py installs the project",
+    "ps": "shows no rlproxy: here it is called python",
     "scripts/test": "is what runs this",
     "systemctl": "needs systemd as the first process",
     "useradd": "changes the machine",
@@ -89,7 +93,7 @@ class Desk:
     ) -> None:
         """`more` goes into the environment."""
         self._place = place
-        self._ports = dict(ports)
+        self._ports = {"6380": ports.get("6380") or harness.free_port(), **ports}
         self._hosts = hosts
         self.directory = place / "project"
         self._bin = place / "bin"
@@ -97,6 +101,8 @@ class Desk:
         (place / "etc/systemd/system").mkdir(parents=True)
         self._environment = {
             **{name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")},
+            # (scripts/run would install anew without it)
+            "RLPROXY_COMPILE": os.environ.get("RLPROXY_COMPILE", ""),
             "PYTHONPATH": str(ROOT),
             "RLPROXY_LISTEN": f"127.0.0.1:{self._ports['6380']}",
             "REDIS_URL": f"redis://127.0.0.1:{self._ports['6380']}",
