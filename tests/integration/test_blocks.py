@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy import config
+from proxy import config, top
 from tests import documents, harness
 from tests.documents import EVERY_PAGE, Block
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
@@ -238,6 +238,12 @@ def serves(log: str, certificates: Certificates) -> None:
         assert raw.ask("RL.HIT", f"typed:{found[2]}", 5, 60) == [0, 5, 4, -1, 60], log
 
 
+def test_top_shows_one_frame(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", {"6379": server.port, "6380": front.port}, {})
+    assert "hits" in desk.type("rlproxy top --interval 0.2")
+    assert desk.started() == []
+
+
 def test_six_hits_as_readme_says(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
     """ "Five are admitted, with remaining 4, 3, 2, 1, 0; the sixth is refused"."""
     text = re.sub(r"\s+", " ", README.read_text())
@@ -289,6 +295,9 @@ class Strict(argparse.ArgumentParser):
 def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
     """The settings that a command line and an environment of the proxy make."""
     try:
+        if words[:1] == ["top"]:
+            top._parser().parse_args(words[1:])
+            words = []
         return config.load(config.parser().parse_args(words), variables)
     except SystemExit:
         raise AssertionError(f"rlproxy {shlex.join(words)}") from None
@@ -422,6 +431,7 @@ def test_every_stand_in_is_judged() -> None:
         "cat no-such-file",
         "install -m 644 no-such-file /etc/rlproxy/env",
         "rlproxy --no-such-option",
+        "rlproxy top --no-such-option",
         "rlproxy --check-config --workers none",
         "redis-cli -p 1 PING",
     ],

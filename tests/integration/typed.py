@@ -1,9 +1,9 @@
 """What the pages have people type into a shell, typed: bash runs a block in a directory that looks
 like the project's, with real programs where that is possible and stand-ins where it is not.
 
-`rlproxy` and `scripts/run` start a real proxy, in the background, and return when it serves. A
-stand-in (STAND_INS) notes its arguments, which the tests judge. Any other program that is not in
-REAL is not found: a block that needs one has to say so here.
+`rlproxy` and `scripts/run` start a real proxy, in the background, and return when it serves;
+`rlproxy top` prints one frame. A stand-in (STAND_INS) notes its arguments, which the tests judge.
+Any other program that is not in REAL is not found: a block that needs one has to say so here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.integration import examples
 from tests.integration.started import alive
 
 # Programs that are run as they are.
-REAL = ("cat", "chmod", "cp", "curl", "cut", "echo", "grep", "head", "install", "ls", "mkdir")
-REAL += ("openssl", "redis-cli", "sed", "sh", "sleep", "sort", "tail", "timeout", "wc")
+REAL: tuple[str, ...] = ("cat", "chmod", "cp", "curl", "cut", "echo", "grep", "head", "install")
+REAL += ("ls", "mkdir", "openssl", "redis-cli", "sed", "sh", "sleep", "sort", "tail", "timeout")
 # Programs that are not, and why.
 STAND_INS = {
     "dmesg": "is not for everybody",
@@ -42,6 +42,10 @@ SHOWN_IN_A_TERMINAL = {"redis-cli": "--no-raw"}  # what shows a reply as a perso
 
 _ONCE = ("--check-config", "--help", "--version")  # with these rlproxy ends by itself
 _START = """#!/bin/sh
+if [ "$1" = top ]; then
+    shift
+    exec {run} top --once --url "$REDIS_URL" "$@"
+fi
 for word; do
     case $word in {once}) exec {run} "$@" ;; esac
 done
@@ -69,7 +73,10 @@ fi
 
 def starts_a_proxy(text: str) -> bool:
     """Whether who types this has no proxy yet."""
-    return re.search(r"^(\$ )?(scripts/run|rlproxy)\b(?!.*--check-config)", text, re.M) is not None
+    return (
+        re.search(r"^(\$ )?(scripts/run|rlproxy)\b(?! top|.*--check-config)", text, re.M)
+        is not None
+    )
 
 
 def commands(text: str) -> tuple[str, str | None]:
