@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy import config, top
+from proxy import config, metrics, top
 from tests import documents, harness
 from tests.documents import EVERY_PAGE, Block
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
@@ -53,7 +53,12 @@ ELSEWHERE = {
     ("SECURITY.md", "ACL SETUSER rlproxy "): "test_the_proxys_own_user_needs_no_more (below)",
 }
 # Options that are another program's.
-OTHERS = {"--save": "redis-server", "--forwarded-allow-ips": "uvicorn"}
+OTHERS = {
+    "--forwarded-allow-ips": "uvicorn",
+    "--profile": "docker compose",
+    "--save": "redis-server",
+}
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,\d]* [A-Z]+ ")
 SHELLS = ("", "sh", "bash", "shell", "console")
 
 BLOCKS = [block for page in EVERY_PAGE for block in documents.blocks(page)]
@@ -79,7 +84,7 @@ def typed_blocks() -> Iterator[tuple[Block, str]]:
 
 
 TYPED = list(typed_blocks())
-SETTINGS = {"toml", "yaml", "yml", "json", "ini"}
+SETTINGS = {"toml", "yaml", "yml", "json", "ini", "promql"}
 
 
 def accounted(block: Block) -> str:
@@ -99,6 +104,8 @@ def accounted(block: Block) -> str:
     if block.language == "http" and block.text in [shown for _, shown in test_docs.answers()]:
         return "an answer, made by the function"
     if block.language == "text":
+        if all(LOG_LINE.match(line) for line in block.text.splitlines()):
+            return "lines of the log"
         above = [program for program, _ in (*test_docs.PROGRAMS, *TYPED)]
         if any(documents.below(program, [block]) for program in above):
             return "what the program above prints"
@@ -317,6 +324,7 @@ def docker(args: list[str], desk: Desk) -> None:
     run.add_argument("words", nargs=argparse.REMAINDER)
     compose = verbs.add_parser("compose")
     compose.add_argument("-f", required=True)
+    compose.add_argument("--profile")
     compose.add_argument("command", choices=["up", "down", "ps", "logs"])
     compose.add_argument("--build", action="store_true")
     compose.add_argument("--detach", action="store_true")
@@ -461,6 +469,10 @@ def test_settings_are_right(block: Block, certificates: Certificates, tmp_path: 
     elif block.language == "json":
         for text in block.text.splitlines() if "}\n{" in block.text else [block.text]:
             json.loads(text)
+    elif block.language == "promql":
+        names = {row.name for row in metrics.TABLE}
+        for name in re.findall(r"\brlproxy_\w+", block.text):
+            assert name in names or re.sub("_(bucket|count|sum)$", "", name) in names, name
     elif block.language == "ini":
         configparser.ConfigParser(strict=False).read_string(block.text)
     else:
