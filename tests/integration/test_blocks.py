@@ -446,7 +446,7 @@ def test_every_stand_in_is_judged() -> None:
 )
 def test_a_wrong_line_is_found(line: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path / "desk", {"6379": 1, "6380": 2}, {})
-    with pytest.raises((AssertionError, OSError, config.ConfigError)):
+    with contextlib.closing(desk), pytest.raises((AssertionError, OSError, config.ConfigError)):
         judged(line, desk)
 
 
