@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from proxy import config
+from tests import documents
 from tests.harness import DEADLINE_S, ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -73,13 +74,12 @@ def seconds(text: str) -> float:
 
 @pytest.mark.parametrize("path", [*FILES, ROOT / "docs" / "deploy.md"], ids=lambda path: path.name)
 def test_every_variable_and_option_exists(path: Path) -> None:
-    text = path.read_text()
-    for variable in re.findall(r"\bRLPROXY_[A-Z_]+", text):
+    for variable in re.findall(r"\bRLPROXY_[A-Z_]+", path.read_text()):
         assert variable in OPTIONS, variable
-    flags = {option.flag for option in config.OPTIONS} | {"--config"}
+    flags = {option.flag for option in config.OPTIONS} | {"--config", "--check-config"}
     flags |= {"--save"}  # Redis'
-    blocks = re.compile(r"^```\n.*?^```$", re.MULTILINE | re.DOTALL)  # of other programs
-    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", blocks.sub("", text)):
+    text = documents.outside(path)  # (blocks are of other programs, too)
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
         assert flag in flags or path.name == "docker-compose.yml", flag
 
 
@@ -90,7 +90,7 @@ def test_the_page_shows_every_file() -> None:
 
 def test_what_the_page_says_to_type_names_what_is_there() -> None:
     """Paths of the project exist, and those of the machine are the unit's."""
-    blocks = "".join(re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    blocks = "".join(block.text for block in documents.blocks(ROOT / "docs" / "deploy.md"))
     named = re.findall(r"(?<![\w/])deploy/[\w./-]+", blocks)
     assert len(named) >= 4
     for name in named:
