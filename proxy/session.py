@@ -52,7 +52,7 @@ MAX_TURN_WORK: Final = 4096  # of all; after that
 SMALL: Final = 1024  # who has more bytes in hand than this waits in line
 WORK_OF_OURS: Final = 16  # one of ours is so much more work
 WORK_OF_BYTES: Final = 8  # and so are 2 to the power of this many bytes
-LEAST_HITS: Final = 4  # of a client may be on their way, however many clients share Redis
+LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
