@@ -158,12 +158,13 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
 
 
 def _environ() -> dict[str, str]:
-    """Ours without the settings of another proxy."""
-    return {
+    """Ours without the settings of another proxy; its banner is to be read."""
+    kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("RLPROXY_") or name == "RLPROXY_INTERPRETED"
     }
+    return {**kept, "RLPROXY_LOG_FORMAT": "text"}
 
 
 def _announced(process: Process) -> int:

@@ -22,6 +22,7 @@ from . import state as s
 from .framing import ReplyFramer
 from .patience import NEVER, NOTHING
 from .state import NOT_LATE, Catch, ConnectionState, Slot, Unfold
+from .stats import NO_ROW, UNSEEN, Stats
 
 MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is known
@@ -43,6 +44,7 @@ class Answers:
         "_replies",
         "_slots",
         "_state",
+        "_stats",
         "_tail",
         "decided",
         "decided_kind",
@@ -51,17 +53,22 @@ class Answers:
         "identity_moved",
         "late_since",
         "oldest",
+        "ours",
         "raw",
         "read_only",
     )
 
-    def __init__(self, state: ConnectionState, out: list[bytes]) -> None:
+    def __init__(
+        self, state: ConnectionState, out: list[bytes], stats: Stats | None = None
+    ) -> None:
         self._state = state
+        self._stats = stats or Stats()
         self._out = out
         self._replies = ReplyFramer()
         self._head: Slot | None = None
         self._tail: Slot | None = None
         self._slots: int = 0
+        self.ours: int = 0  # of these for hits that may be late, or for replies of our own
         self._counting = True  # requests still get slots
         self._names: dict[bytes, bytes] | None = None  # subscribed: see remember_name()
         self._last_reply: bytes = b""  # how the latest one begins, while more are owed
@@ -139,6 +146,8 @@ class Answers:
             self._tail.next = slot
         self._tail = slot
         self._slots += 1
+        if slot.kind == s.S_LOCAL or slot.limit != NOT_LATE:
+            self.ours += 1
 
     def local(self, reply: bytes) -> None:
         """A reply of our own, when its turn comes."""
@@ -234,6 +243,8 @@ class Answers:
                 if before > start:
                     self._out.append(data[start:before])
                 edited = slot.edit(frame)
+                if slot.row != NO_ROW:
+                    self._stats.answered(slot.row, edited or frame, slot.data, slot.limit)
                 if edited:
                     self._out.append(edited)
                 start = replies.pos
@@ -250,6 +261,20 @@ class Answers:
                     slot.kind = s.S_PASS
                 continue
             instead = _instead(slot, line)
+            if slot.row != NO_ROW:
+                before = replies.pos
+                frame = replies.frame()
+                if not frame:
+                    if replies.broken:
+                        self._go_raw()
+                    break
+                self._stats.answered(slot.row, frame, slot.data, slot.limit)
+                slot.row = NO_ROW
+                if instead is None:
+                    self._look(slot, line)
+                    self._pop()
+                    continue
+                replies.pos = before
             if instead is None:
                 self._look(slot, line)
                 slot.kind = s.S_PASS
@@ -280,7 +305,8 @@ class Answers:
             if slot is None or slot.kind not in _NOT_THE_CLIENTS:
                 left = replies.rest()
                 edited = isinstance(slot, (Catch, Unfold))  # half of that helps nobody
-                if left and not (edited and slot is not None and slot.kind == s.S_HIT):
+                hit = slot is not None and slot.kind == s.S_HIT
+                if left and not (hit and slot is not None and (edited or slot.row != NO_ROW)):
                     broken_off = True
                     if not edited:
                         self._out.append(left)
@@ -292,18 +318,30 @@ class Answers:
                 broken_off = True  # Redis closed on purpose, and has said what it had to say
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
+                    self._stats.answered(slot.row, r.LOST, slot.data, 0)
+                    slot.row = NO_ROW
                     self._out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:
                     self._out.append(slot.data)
                 elif slot.kind not in _NOT_THE_CLIENTS:
                     break
                 slot = slot.next
+        self.forget()
         self._head = self._tail = None
+        self.ours = 0
         self._replies = ReplyFramer()
         return mid
 
-    def late(self, before: float, heard_at: float, instead: Callable[[int], bytes]) -> int:
-        """Give the client `instead`, called with what is told as the limit, of every hit that is
+    def forget(self) -> None:
+        """Nobody is told any more what is owed: what becomes of its hits is not seen."""
+        slot = self._head
+        while slot is not None:
+            self._stats.unanswered(slot.row, UNSEEN)
+            slot.row = NO_ROW
+            slot = slot.next
+
+    def late(self, before: float, heard_at: float, instead: Callable[[Slot], bytes]) -> int:
+        """Give the client `instead`, called with its slot, of every hit that is
         unanswered since `before` or longer: since it was sent, or since all before it had been
         answered. The replies to these are dropped when they come. Returns how many these were.
 
@@ -322,7 +360,7 @@ class Answers:
                 if since > before:
                     self.oldest = since
                     return number
-                self._out.append(instead(slot.limit))
+                self._out.append(instead(slot))
                 self._drop(slot)
                 if number == 0:
                     self.late_since = since
@@ -331,6 +369,7 @@ class Answers:
                 self._out.append(slot.data)
                 ahead.next = slot.next
                 self._slots -= 1
+                self.ours -= 1
                 if slot.next is None:
                     self._tail = ahead
                 slot = slot.next
@@ -346,12 +385,13 @@ class Answers:
             slot = slot.next
         return number
 
-    def turned_away(self, error: bytes, instead: Callable[[int], bytes]) -> bool:
+    def turned_away(self, error: bytes, instead: Callable[[Slot], bytes]) -> bool:
         """Redis has read none of the requests: give the client `error` for each, or `instead`
         for a hit. Whether there was a reply for each.
         """
         slot = self._head
         self._head = self._tail = None
+        self.ours = 0
         while slot is not None:
             kind = slot.kind
             if kind in (s.S_RAW, s.S_FRAMED):
@@ -360,7 +400,7 @@ class Answers:
             if kind == s.S_LOCAL:
                 self._out.append(slot.data)
             elif kind == s.S_HIT and slot.limit != NOT_LATE:
-                self._out.append(instead(slot.limit))
+                self._out.append(instead(slot))
             elif kind not in _NOT_THE_CLIENTS:
                 self._out += [error] * (slot.count if kind == s.S_PASS else 1)
             slot = slot.next
@@ -376,6 +416,9 @@ class Answers:
 
     def _drop(self, slot: Slot) -> None:
         slot.kind = s.S_DROP
+        slot.row = NO_ROW
+        slot.limit = NOT_LATE
+        self.ours -= 1
         if isinstance(slot, Catch):
             slot.edit = _silent(slot.edit)
 
@@ -415,6 +458,8 @@ class Answers:
         assert slot is not None
         self._head = slot.next
         self._slots -= 1
+        if slot.kind == s.S_LOCAL or slot.limit != NOT_LATE:
+            self.ours -= 1
         if slot.next is None:
             self._tail = None
 
@@ -436,7 +481,9 @@ class Answers:
         """From here on replies are passed on as they come."""
         self.raw = True
         self._counting = False
+        self.forget()
         self._head = self._tail = None
+        self.ours = 0
         self._state.lower(s.RAW)
 
     def _framed(self, start: int) -> int:

@@ -16,6 +16,7 @@ from typing import Final, cast
 from .peers import Peer, peer_of
 from .proxyprotocol import HeaderError, parse
 from .quiet import Repeats
+from .stats import Stats
 from .tlsstream import TlsStream
 
 MAX_ARRIVING: Final = 10000  # at a time: more are closed at once
@@ -35,8 +36,10 @@ class Arrivals:
         timeout_s: float,
         context: ssl.SSLContext | None,
         told: Repeats,
+        stats: Stats | None = None,
     ) -> None:
         self.loop = loop
+        self.stats = stats or Stats()
         self.serve = serve
         self.header = header
         self.timeout_s = timeout_s
@@ -152,6 +155,7 @@ class Arrival(asyncio.Protocol):
         if self._header:
             kind, one = f"turned away {{}} clients: {why}", f"client {seen} was turned away: {why}"
         self._arrivals.told.happened(kind, seen, one)
+        self._arrivals.stats.error("handshake")
 
     def _turn_away(self, why: str) -> None:
         self._told(why)

@@ -29,7 +29,7 @@ CANNOT_ACCEPT: Final = (
     "--max-clients"
 )
 AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
-ACCEPTS_PER_TURN: Final = 8  # of each socket: then those who are served have their turn
+ACCEPTS_PER_TURN: Final = 2  # of each socket: then those who are served have their turn
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
 FULL_S: Final = 1.0  # without a free descriptor: when to look again

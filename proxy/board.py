@@ -9,10 +9,14 @@ that finds it turned meanwhile reads again: what it has may be half of another t
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import tempfile
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .metrics import Samples, from_plain, to_plain
 
 HALF: Final = 1 << 20  # bytes; untouched ones take no memory
 _PLACE: Final = 8 + 2 * (8 + HALF)
@@ -59,6 +63,36 @@ class Board:
 
     def _half(self, worker: int, turn: int) -> int:
         return worker * _PLACE + 8 + (turn & 1) * (8 + HALF)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What one worker has told: at a time (of time.time()), its samples, its keys (see `sketch`),
+    and what people want to know besides (see `telemetry`).
+    """
+
+    at: float
+    samples: Samples
+    top: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """See from_json()."""
+        plain = {"at": self.at, "samples": to_plain(self.samples)}
+        plain |= {"top": self.top, "facts": self.facts}
+        return json.dumps(plain, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Published:
+        """What to_json() has written."""
+        found = json.loads(text)
+        return cls(found["at"], from_plain(found["samples"]), found["top"], found["facts"])
+
+
+def published(board: Board) -> list[Published]:
+    """What each worker has published last."""
+    texts = [board.latest(worker) for worker in range(board.workers)]
+    return [Published.from_json(text) for text in texts if text]
 
 
 def _file(size: int) -> int:

@@ -14,13 +14,15 @@ from . import replies as r
 from .circuit import Circuit
 from .denials import Denial
 from .framing import RequestFramer
-from .grammar import Grammar, Rule, wrong_arity
+from .grammar import Grammar, Rule, wrong_arity, wrong_told
 from .patience import Patience
 from .state import Identity
+from .stats import FAILED, FAILED_CLOSED, FAILED_OPEN, RESET, Stats, other
 from .waiting import Waiter, Waiting
 
 MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
+SLOW_HITS: Final = 8  # of all who leave their replies unread, in a millisecond
 
 _ERROR: Final = 0
 _ALLOW: Final = 1
@@ -30,6 +32,10 @@ FAILING: Final = {"error": _ERROR, "allow": _ALLOW, "deny": _DENY}  # --on-upstr
 
 def _nothing() -> None:
     return
+
+
+def _tells_nothing(_name: bytes, _args: list[bytes]) -> bytes:
+    return r.bulks(b"EVAL", b"return ''", b"0")
 
 
 def _no_clock() -> float:
@@ -54,6 +60,7 @@ class Call:
         "opens",
         "others",
         "reply",
+        "row",
         "rule",
         "shared",
         "waiter",
@@ -65,6 +72,7 @@ class Call:
         self.key = key  # as a bulk, header included
         self.others: list[bytes] | None = None  # further keys, of RL.RESET while somebody waits
         self.reply: bytes = rule.error
+        self.row: int = rule.row  # where its outcome is counted; Stats.NO_ROW: it was
         self.next: Call | None = None
         self.shared: int = c.PRIVATE  # an ordinary command, all of it in `key`
         self.waiter: Waiter | None = None  # whose question this is
@@ -145,6 +153,7 @@ class Settings:
         "_failing",
         "base_db",
         "circuit",
+        "deep",
         "grammar",
         "knows_ro",
         "lane_of",
@@ -155,9 +164,13 @@ class Settings:
         "read_only",
         "refresh_s",
         "share_of",
+        "slow_room",
+        "stats",
+        "tell",
         "wait_by_publish",
         "waiting",
         "where",
+        "work",
     )
 
     def __init__(
@@ -171,8 +184,12 @@ class Settings:
         share_of: Callable[[Identity, int, int], Lane | None] | None = None,
         patience: Patience | None = None,
         max_client_hits: int = MAX_CLIENT_HITS,
+        stats: Stats | None = None,
     ) -> None:
         self.grammar = grammar
+        self.stats = stats or Stats()
+        # the call that has Redis answer RL.STATS or RL.TOP, with these arguments
+        self.tell: Callable[[bytes, list[bytes]], bytes] = _tells_nothing
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
         self.share_of = share_of  # the lane of an identity and protocol for commands.SHARED_*
         self.where = where  # the server's name in errors
@@ -183,7 +200,10 @@ class Settings:
         self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
-        self.max_client_hits = max_client_hits  # calls of one client on a lane at once
+        self.max_client_hits = max_client_hits  # calls of one client on their way at once
+        self.deep: int = 0  # clients with more in hand than that: they share it
+        self.work: int = 0  # done since those who wait for their turn had one; see session.MAX_WORK
+        self.slow_room: int = SLOW_HITS  # see there
         self.patience = patience or Patience(Circuit())
         self.circuit = self.patience.circuit
         self.on_upstream_failure = "error"
@@ -195,16 +215,22 @@ class Settings:
         self._failing = FAILING[on_upstream_failure]
         self.patience.timeout_s = hit_timeout_ms / 1000
 
-    def without(self, limit: int, error: bytes) -> bytes:
-        """The answer to a call that Redis does not answer; `limit` 0: it is no hit."""
+    def without(self, limit: int, row: int, error: bytes, kind: str) -> bytes:
+        """The answer to a call that Redis does not answer; `limit` 0: it is no hit. `row` is where
+        that is counted, and `kind` what went wrong.
+        """
         counts = self.circuit.counts
+        self.stats.error(kind)
         if limit == 0 or self._failing == _ERROR:
             counts.failed += 1
+            self.stats.unanswered(row, FAILED)
             return error
         if self._failing == _ALLOW:
             counts.failed_open += 1
+            self.stats.unanswered(row, FAILED_OPEN)
             return r.five(0, limit, limit, -1, 0)
         counts.failed_closed += 1
+        self.stats.unanswered(row, FAILED_CLOSED)
         return r.five(1, limit, 0, 1, 1)
 
     def too_late(self) -> bytes:
@@ -236,10 +262,9 @@ def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | 
         return None
     if requests.oversize:
         return Call(caller, Rule(r.TOO_LONG), b"")
-    if name == c.RL_HELP:
-        if requests.argc == 1:
-            return None
-        return Call(caller, Rule(r.error(wrong_arity(name))), b"")
+    if name != c.RL_HIT and name in c.TOLD:
+        wrong = wrong_told(name, requests.arguments())
+        return Call(caller, Rule(wrong), b"") if wrong else None
     if requests.argc < 2:
         return Call(caller, Rule(r.error(wrong_arity(name))), b"")
     if requests.lenient:
@@ -256,6 +281,7 @@ def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | 
         rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
         rule.tail = tail
         rule.frees = True
+        rule.row = other(RESET)
         reset = Call(caller, rule, key)
         if settings.waiting.count > 0:
             reset.others = [r.bulk(word) for word in requests.arguments()[1:]]

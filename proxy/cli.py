@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import config, tls
+from . import config, logs, tls
 from .build import describe
 from .embedded import EmbeddedError, binary
 from .scripts import ScriptError
@@ -22,6 +22,11 @@ log = logging.getLogger("rlproxy")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the proxy; the exit code (0 stopped cleanly, 1 failed, 2 wrong usage)."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["top"]:
+        from . import top  # (what it needs of terminals and redis-py no proxy does)
+
+        return top.main(argv[1:])
     try:
         args = config.parser().parse_args(argv)
         if args.version:
@@ -35,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mistake in error.mistakes:
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
-    _log_as("")
+    logs.configure(settings.log_level, settings.log_format)
     for warning in _warnings(settings):
-        log.warning("%s", warning)
+        log.warning("check the settings: %s", warning)
     try:
         return _run(settings, lambda: config.load(args))
     except (StartError, ScriptError) as error:
-        print(f"rlproxy: {error}", file=sys.stderr)
+        log.critical("failed: %s", error, extra={logs.PLAIN: [f"rlproxy: {error}"]})
         return 1
     except KeyboardInterrupt:
         return 0
@@ -84,14 +89,9 @@ def _serve(
     settings: config.Config, read: Callable[[], config.Config], post: Post | None = None
 ) -> None:
     if post is not None:
-        _log_as(f"worker {post.worker + 1}: ")
+        logs.configure(settings.log_level, settings.log_format, post.worker + 1)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(Server(settings, post, read).run())
-
-
-def _log_as(name: str) -> None:
-    form = f"%(asctime)s %(levelname)s {name}%(message)s"
-    logging.basicConfig(format=form, level=logging.INFO, stream=sys.stderr, force=bool(name))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -185,9 +185,12 @@ RL_PEEK: Final = b"RL.PEEK"
 RL_REFUND: Final = b"RL.REFUND"
 RL_RESET: Final = b"RL.RESET"
 RL_HELP: Final = b"RL.HELP"
+RL_STATS: Final = b"RL.STATS"
+RL_TOP: Final = b"RL.TOP"
 RL_THROTTLE: Final = b"RL.THROTTLE"
 CL_THROTTLE: Final = b"CL.THROTTLE"  # redis-cell's; the upstream's own where it has it
-FAMILY: Final = (RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_HELP, RL_THROTTLE, CL_THROTTLE)
+TOLD: Final = (RL_HELP, RL_STATS, RL_TOP)  # what the proxy tells of itself
+FAMILY: Final = (RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, *TOLD, RL_THROTTLE, CL_THROTTLE)
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 

@@ -134,6 +134,8 @@ class Config:
     # seeing what it does
     admin: Address | None = None
     metrics_prefixes: int = 0
+    log_level: str = "info"
+    log_format: str = "auto"
     upstream_given: bool = True
 
     def __post_init__(self) -> None:
@@ -513,8 +515,26 @@ OPTIONS: Final = (
         NUMBER,
         "0",
         "count hits also by the beginning of their key, up to the first colon, for so many "
-        "different beginnings; further ones are counted as other. 0: not at all",
+        "different beginnings; further ones are counted as (other). 0: not at all",
         most=10_000,
+    ),
+    Option(
+        SEEING,
+        "--log-level",
+        CHOICE,
+        "info",
+        "what is logged (on standard error): this, and what is more serious",
+        metavar="debug|info|warning|error",
+        reload=True,
+    ),
+    Option(
+        SEEING,
+        "--log-format",
+        CHOICE,
+        "auto",
+        "sentences for people (text), or one JSON object a line (json); by itself text on a "
+        "terminal, and JSON elsewhere",
+        metavar="auto|text|json",
     ),
 )
 _ZERO_IS_NONE: Final = ("--idle-timeout", "--write-timeout")
@@ -524,6 +544,8 @@ EPILOG: Final = """\
 example:
   rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
+
+`rlproxy top` shows a running proxy: see rlproxy top --help.
 
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
 --config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,

@@ -1,7 +1,7 @@
-"""The tables of README.md that follow from the code: prints them, or writes them into the file.
+"""The tables of README.md and docs/ that follow from the code: prints them, or writes them.
 
-`python -m proxy.document README.md` replaces what stands between `<!-- NAME: ... -->` and
-`<!-- /NAME -->`; a test holds that nothing would change.
+`python -m proxy.document README.md docs/logs.md` replaces what stands between `<!-- NAME: ... -->`
+and `<!-- /NAME -->`; a test holds that nothing would change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from .config import GROUPS, OPTIONS
+from .events import EVENTS
 
 
 def options() -> str:
@@ -36,7 +37,18 @@ def options() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": options}
+def events() -> str:
+    """The table of what is logged."""
+    rows = ["| event | level | message | when |", "|---|---|---|---|"]
+    for event in EVENTS:
+        text = event.text.replace("{}", "*count*")
+        for name in event.fields:
+            text = re.sub(r"%[.\d]*[a-z]", f"*{name}*" if name else "...", text, count=1)
+        rows.append(f"| `{event.name}` | {event.level} | {text} | {event.about} |")
+    return "\n".join(rows)
+
+
+TABLES = {"options": options, "events": events}
 
 
 def filled(text: str) -> str:

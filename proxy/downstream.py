@@ -10,20 +10,24 @@ import select
 import socket
 import sys
 import termios
+from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from .calls import Settings
+from .calls import SLOW_HITS, Settings
 from .config import Config
 from .doors import Doors, Refusal
 from .peers import NOBODY, Peer, peer_of
 from .quiet import Repeats
 from .session import (
     MAX_HELD,
+    MAX_TURN_WORK,
     UPSTREAM_NONE,
     UPSTREAM_OPENING,
+    WAIT_PACE,
     WAIT_ROOM,
     WAIT_TURN,
+    WORK_OF_BYTES,
     Session,
 )
 from .tlsstream import last_words
@@ -31,7 +35,12 @@ from .upstream import Target, lacks, reason
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-MAX_TURN: Final = 250_000  # bytes of one client in one turn of the loop; then it is others' turn
+MAX_TURN: Final = (
+    250_000  # bytes of one connection in one turn of the loop; then others have theirs
+)
+WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES
+LARGE: Final = 16384  # bytes of a connection that must have its turn to send more, where many do
+PACE_S: Final = 0.001  # how often SLOW_HITS go on
 SWEPT: Final = 500  # clients that each sweep looks at; of more,
 ROUND: Final = 8  # one in so many
 _ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
@@ -71,11 +80,15 @@ class Shared:
         "doors",
         "draining",
         "keepalive_s",
+        "line",
         "loop",
         "max_unread",
         "on_leave",
+        "pacing",
         "round",
+        "serving",
         "settings",
+        "slow",
         "target",
         "tasks",
         "told",
@@ -101,6 +114,10 @@ class Shared:
         self.addresses: dict[str, int] = {}  # how many of `clients` come from each
         self.clients: set[Downstream] = set()
         self.round: list[Downstream] = []  # whom the next sweeps look at
+        self.line: deque[Downstream] = deque()  # who has work left, each once: the next turn's
+        self.serving = False  # which is asked for
+        self.slow: deque[Downstream] = deque()  # whose hits go on slowly
+        self.pacing = False
         self.tasks: set[asyncio.Task[None]] = set()
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
@@ -123,6 +140,7 @@ class Shared:
         refusal = self.doors.refusal(peer, len(self.clients), count)
         if refusal is not None:
             self.told.happened(refusal.line, str(peer))
+            self.settings.stats.error("turned_away")
             return refusal
         self.clients.add(client)
         if peer.host:
@@ -142,6 +160,45 @@ class Shared:
         self.unread.discard(client)
         if self.on_leave is not None:
             self.on_leave()
+
+    def queue(self, client: Downstream) -> None:
+        """`client` has work left, for which others must not wait."""
+        self.line.append(client)
+        if not self.serving:
+            self.serving = True
+            self.loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """A turn for who has waited longest, one after the other, until enough is done."""
+        line = self.line
+        settings = self.settings
+        settings.work = 0
+        count = len(line)
+        while count > 0 and settings.work < MAX_TURN_WORK:
+            count -= 1
+            line.popleft().turn()
+        self.serving = bool(line)
+        if line:
+            self.loop.call_soon(self._serve)
+
+    def pace(self, client: Downstream) -> None:
+        """`client` leaves its replies unread: its hits go on slowly, as all such clients' do."""
+        self.slow.append(client)
+        if not self.pacing:
+            self.pacing = True
+            self.loop.call_later(PACE_S, self._pace)
+
+    def _pace(self) -> None:
+        slow = self.slow
+        settings = self.settings
+        settings.slow_room = SLOW_HITS
+        count = len(slow)
+        while count > 0 and settings.slow_room > 0:
+            count -= 1
+            slow.popleft().step()
+        self.pacing = bool(slow)
+        if slow:
+            self.loop.call_later(PACE_S, self._pace)
 
     def sweep(self) -> None:
         """Close who is silent, or reads nothing, for too long. To be called about once a second:
@@ -171,15 +228,18 @@ class Downstream(asyncio.Protocol):
         self._shared = shared
         self.peer = peer
         self._session = Session(shared.settings)
+        self._stats = shared.settings.stats
         self._clock: Callable[[], float] = shared.loop.time
         self._transport: asyncio.Transport | None = None
         self._upstream: asyncio.Transport | None = None
         self._opening = False
         self._reading = True
         self._resting = False  # it has had its turn
-        self._goes_on = False  # with what is left of its requests, in the next one
+        self._in_line = False  # for the next one
+        self._paced = False
         self._upstream_full = False
         self._upstream_reading = True
+        self._upstream_resting = False  # Redis has had its turn
         self._eof_sent = False
         self._heard: float = 0.0  # when the client sent something
         self._written: int = 0  # bytes, ever
@@ -208,6 +268,7 @@ class Downstream(asyncio.Protocol):
         sock = client.get_extra_info("socket")
         if shared.keepalive_s and sock is not None and sock.family != socket.AF_UNIX:
             keep_alive(sock, shared.keepalive_s)
+        shared.settings.stats.accepted += 1
         self._session.pump = self.pump
         self.restrict()
         if shared.draining:
@@ -222,22 +283,45 @@ class Downstream(asyncio.Protocol):
         session = self._session
         self._heard = session.now = self._clock()
         session.receive(data)
-        if len(data) >= MAX_TURN:
-            # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+        if len(data) > LARGE and self._rests(len(data)):
             self._resting = True
-            self._shared.loop.call_soon(self._rested)
+            self._queue()
+        self.pump()
+
+    def _rests(self, size: int) -> bool:
+        """Whether a connection that has sent so many bytes has had its turn."""
+        settings = self._shared.settings
+        settings.work += size >> WORK_OF_BYTES
+        # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+        return size >= MAX_TURN or settings.work >= MAX_TURN_WORK
+
+    def _queue(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self._shared.queue(self)
+
+    def turn(self) -> None:
+        """It is this client's turn."""
+        self._in_line = False
+        if self._resting or self._upstream_resting:
+            self._shared.settings.work += WORK_OF_READ
+            self._resting = self._upstream_resting = False
+            self._read_upstream()
+        if self._session.wait == WAIT_ROOM:
+            self._go_on()
+        self.pump()
+
+    def step(self) -> None:
+        """Some of its hits may go on."""
+        self._paced = False
+        if self._session.wait == WAIT_PACE:
+            self._go_on()
         self.pump()
 
     def _go_on(self) -> None:
-        self._goes_on = False
         if not self._upstream_full:
             self._session.now = self._clock()
             self._session.go_on()
-        self.pump()
-
-    def _rested(self) -> None:
-        self._resting = False
-        self.pump()
 
     def eof_received(self) -> bool:
         """See asyncio.Protocol: what the client is owed still goes out."""
@@ -248,7 +332,7 @@ class Downstream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
-        self._session.client_slow = True
+        self._session.leaves_unread()
         self._read_upstream()
 
     def resume_writing(self) -> None:
@@ -262,6 +346,8 @@ class Downstream(asyncio.Protocol):
         to a question of our own.
         """
         want = not self._session.client_slow or self._session.wait == WAIT_TURN
+        if self._upstream_resting:
+            want = False
         upstream = self._upstream
         if upstream is not None and want != self._upstream_reading:
             self._upstream_reading = want
@@ -291,14 +377,13 @@ class Downstream(asyncio.Protocol):
         if session.to_upstream:
             data = _taken(session.to_upstream)
             if upstream is not None:
+                self._stats.upstream_out += len(data)
                 upstream.write(data)
-        if session.wait == WAIT_ROOM and not self._upstream_full and not self._goes_on:
-            self._goes_on = True
-            self._shared.loop.call_soon(self._go_on)
         if session.to_client:
             data = _taken(session.to_client)
             if not transport.is_closing():
                 self._written += len(data)
+                self._stats.client_out += len(data)
                 transport.write(data)
         if session.upstream == UPSTREAM_OPENING and not self._opening and upstream is None:
             self._open()
@@ -323,7 +408,13 @@ class Downstream(asyncio.Protocol):
                 transport.pause_reading()
         if session.client_slow:
             self._read_upstream()
-        if session.wait == WAIT_TURN and not self._reading:
+        wait = session.wait
+        if wait == WAIT_ROOM and not self._upstream_full:
+            self._queue()
+        elif wait == WAIT_PACE and not self._upstream_full and not self._paced:
+            self._paced = True
+            self._shared.pace(self)
+        if wait == WAIT_TURN and not self._reading:
             self._shared.unread.add(self)
         elif self._shared.unread:
             self._shared.unread.discard(self)
@@ -344,10 +435,12 @@ class Downstream(asyncio.Protocol):
             elif 0 < doors.write_timeout_s <= now - self._taken_at:
                 line = f"cut {{}} client(s) that read nothing for {doors.write_timeout_s:g} s"
                 self._shared.told.happened(line, str(self.peer))
+                self._stats.error("cut")
                 self.cut()
             return
         self._taken = _ALL
         if 0 < doors.idle_timeout_s <= now - self._heard and self._session.idle():
+            self._stats.error("idle")
             self._session.abandon()
             self._close()
 
@@ -396,6 +489,7 @@ class Downstream(asyncio.Protocol):
         self._link = self._upstream = None
         self._upstream_full = False
         self._upstream_reading = True
+        self._upstream_resting = False
         if upstream is not None:
             upstream.abort()
 
@@ -423,19 +517,24 @@ class Downstream(asyncio.Protocol):
         session.upstream_opened()
         self.pump()
 
+    def upstream_is_open(self, open_now: bool) -> None:
+        """A private connection is there, or is there no more."""
+        self._stats.private += 1 if open_now else -1
+
     def upstream_received(self, data: bytes) -> None:
         """Bytes of the private connection."""
         session = self._session
         session.now = self._clock()
         session.upstream_received(data)
+        if len(data) > LARGE and self._rests(len(data)):
+            self._upstream_resting = True
+            self._read_upstream()
+            self._queue()
         self.pump()
 
     def upstream_full(self, full: bool) -> None:
         """Redis takes no more for now, or again."""
         self._upstream_full = full
-        if not full:
-            self._session.now = self._clock()
-            self._session.go_on()
         self.pump()
 
     def upstream_lost(self, link: _Upstream) -> None:
@@ -459,6 +558,7 @@ class _Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = transport
+        self._client.upstream_is_open(True)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -479,6 +579,7 @@ class _Upstream(asyncio.Protocol):
             if left:
                 self._client.upstream_received(left)
         self._transport = None
+        self._client.upstream_is_open(False)
         self._client.upstream_lost(self)
 
 

@@ -176,6 +176,12 @@ class RequestFramer:
             self.buf = self.buf[self.pos :] if self.pos < len(self.buf) else b""
             self.pos = 0
 
+    def gather(self) -> None:
+        """Join what was fed: until the next feed() no offset moves."""
+        if self._parts and self._enough:
+            self._join()
+            self._enough = False
+
     def use(self, commands: dict[bytes, Command]) -> None:
         """Look names up in `commands`, from the next command on."""
         self.commands = commands

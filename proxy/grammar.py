@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from . import limiters, replies
+from . import limiters, replies, stats
 from .limiters import ALGORITHMS, DEFAULT_ALGORITHM, MAX_HITS, MICROSECONDS, MILLISECONDS, Limiter
 from .scripts import Script
 
@@ -18,6 +18,7 @@ MAX_WINDOW_S: Final = 315_360_000  # ten years
 MAX_WAIT_S: Final = 3600
 MAX_BURST_CELL: Final = 999_999_999  # CL.THROTTLE's, one less than the limit
 MAX_CELL: Final = 9_223_372_036_854_775_807  # what Redis takes for an integer
+MAX_TOP: Final = 1000  # keys that RL.TOP tells
 MAX_LIMITS: Final = 8  # how often AND may stand
 RULES_KEPT: Final = 4096
 RULE_BYTES: Final = 512  # longer ones are parsed each time
@@ -82,6 +83,10 @@ HELP: Final = (
     "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
     "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
     "    The same.",
+    "RL.STATS",
+    "    What the proxy has counted since it began, in the style of INFO.",
+    "RL.TOP <n> [REFUSED]",
+    "    The keys with most hits, or refusals, of the last minute; of each its error, too.",
     "RL.HELP",
     "    Print this help.",
 )
@@ -112,6 +117,7 @@ class Rule:
         "limit",
         "limiter",
         "reads",
+        "row",
         "script",
         "shapes",
         "tail",
@@ -130,6 +136,7 @@ class Rule:
         self.evalsha_ro = b""
         self.tail = b""
         self.reads = False
+        self.row: int = stats.NO_ROW  # where it is counted
         self.unit_us = 1  # of the times in the reply
         self.takes = False  # takes something if it is admitted
         self.limit = 0  # what is told as its limit where Redis is not asked; 0: it is no hit
@@ -331,6 +338,7 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.takes = limiter.takes()
     rule.limit = limiter.limit() if limiter.mode == limiters.HIT else 0
     rule.frees = limiter.mode == limiters.REFUND
+    rule.row = stats.row_of(limiter.algorithm.name) if rule.takes else _other(limiter)
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == limiters.SHAPING
@@ -342,6 +350,25 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
         rule._word_ro = _EVAL_RO
     rule.tail = b"".join([replies.bulk(word) for word in argv])
     return rule
+
+
+def _other(limiter: Limiter) -> int:
+    """Where a call is counted that is no hit."""
+    return stats.other(stats.REFUND if limiter.mode == limiters.REFUND else stats.PEEK)
+
+
+def wrong_told(name: bytes, args: list[bytes]) -> bytes:
+    """What is wrong with a command by which the proxy tells of itself; empty: nothing."""
+    if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:
+        return replies.error(wrong_arity(name))
+    try:
+        if args:
+            integer(args[0], 1, MAX_TOP)
+    except GrammarError as wrong:
+        return replies.error(str(wrong))
+    if len(args) == 2 and args[1].upper() != b"REFUSED":
+        return replies.error(SYNTAX_ERROR)
+    return b""
 
 
 def wrong_arity(name: bytes) -> str:

@@ -205,6 +205,27 @@ ENTRIES: Final = (
         b"Returns helpful text about the commands of the family.",
         b"O(1)",
     ),
+    Entry(
+        b"rl.stats",
+        1,
+        b"noscript fast",
+        b"@fast @scripting",
+        b"nondeterministic_output",
+        b"",
+        b"Returns what the proxy has counted since it began.",
+        b"O(1)",
+    ),
+    Entry(
+        b"rl.top",
+        -2,
+        b"noscript",
+        b"@slow @scripting",
+        b"nondeterministic_output",
+        b"",
+        b"Returns the keys with most hits, or refusals, of the last minute.",
+        b"O(N) in the number of keys that are asked for",
+        (Argument(b"keys", _INTEGER), _word(b"REFUSED")),
+    ),
     *[
         Entry(
             name,

@@ -31,6 +31,7 @@ from .denials import Denial, Denials
 from .framing import ReplyFramer
 from .patience import NEVER, NOTHING, Patience
 from .state import Identity
+from .stats import Stats
 from .tlsstream import last_words
 from .upstream import Target, hello, lacks, reason
 
@@ -102,6 +103,9 @@ class SharedLane(Lane):
         self._marks: deque[tuple[float, int]] = deque()  # at a time: how many were written by then
         self._late_since: float = 0.0
         self._flush_soon: Callable[[], None] = self._flush
+        self._stats = pool.stats
+        self._timed: int = 0  # the call whose round trip is timed, by its number, and when it was
+        self._timed_at: float = 0.0  # written; 0: none is
         self._denials = pool.denials if carries == HITS else None
         self._scope = b""  # of its entries there
         self._tracks = False  # Redis tells when a key is touched: refusals may be remembered
@@ -149,16 +153,24 @@ class SharedLane(Lane):
         transport = self._transport
         if transport is None or not self._out:
             return
-        transport.write(b"".join(self._out))
+        data = b"".join(self._out)
+        transport.write(data)
         self._out.clear()
         self._inflight.extend(self._unsent)
-        self._sent += len(self._unsent)
+        calls = len(self._unsent)
+        self._sent += calls
         self._unsent.clear()
+        self._stats.upstream_out += len(data)
+        self._stats.batch(calls)
+        if self._timed_at == 0.0:
+            self._timed = self._sent
+            self._timed_at = self._loop.time()
         if not self._watched:
             self._watch()
 
     def received(self, data: bytes) -> None:
         """Bytes of Redis."""
+        self._stats.upstream_in += len(data)
         framer = self._replies
         framer.feed(data)
         inflight = self._inflight
@@ -231,6 +243,9 @@ class SharedLane(Lane):
         now = self._loop.time()
         self._late_since = 0.0
         self._circuit.heard(now)
+        if self._timed_at > 0.0 and self._sent - len(inflight) >= self._timed:
+            self._stats.round_trips.add(now - self._timed_at)
+            self._timed_at = 0.0
         self.room = self._pool.max_lane_hits - len(inflight) - len(self._unsent)
         if touched:
             self.used_at = now
@@ -398,6 +413,7 @@ class SharedLane(Lane):
             for other in list(self._inflight) + self._unsent:
                 other.caller.mending = True
         self._send_source(call)
+        self._stats.noscript += 1
         self._mended = True
         self._pool.script_missing()
 
@@ -491,6 +507,7 @@ class SharedLane(Lane):
         self._unsent.clear()
         self._marks.clear()
         self._sent = self._late = 0
+        self._timed_at = 0.0
         self._late_since = 0.0
         self.room = self._pool.max_lane_hits
         inflight = [call for call in inflight if not call.late]
@@ -502,6 +519,14 @@ class SharedLane(Lane):
         for call in unsent:
             call.caller.lane_returned(call)
         self._settle(touched, self._loop.time())
+
+    def carries(self) -> str:
+        """What it carries, for people."""
+        return "hits" if self._carries == HITS else "reads" if self._carries == READS else "writes"
+
+    def unanswered(self) -> int:
+        """How many calls are on their way."""
+        return len(self._inflight) + len(self._unsent)
 
     def idle(self, since: float) -> bool:
         """Whether nothing was called after `since`, and nothing is owed."""
@@ -550,8 +575,10 @@ class LanePool:
         read_only: Callable[[], None] | None = None,
         patience: Patience | None = None,
         max_lane_hits: int = MAX_LANE_HITS,
+        stats: Stats | None = None,
     ) -> None:
         self.loop = loop
+        self.stats = stats or Stats()
         self.patience = patience or Patience(Circuit())
         self.max_lane_hits = max_lane_hits  # unanswered ones on one lane
         self.denials = denials  # None: no refusal is remembered
@@ -580,6 +607,10 @@ class LanePool:
                 return None
             lane = self._lanes[key] = SharedLane(self, identity, carries, protocol)
         return lane
+
+    def lanes(self) -> list[SharedLane]:
+        """Those that there are, opened or not."""
+        return list(self._lanes.values())
 
     def open(self, lane: SharedLane) -> None:
         """Begin connecting `lane`."""

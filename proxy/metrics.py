@@ -52,7 +52,8 @@ class Row:
     bounds: Sequence[float] = ()
 
 
-_SCRIPT_S: Final = tuple(2**power / 1_000_000 for power in range(1, 21))  # as Redis has them
+# (the upper bounds of Redis' own classes, or a little more)
+SCRIPT_TIMES_S: Final = tuple(round(2**power * 1.034) / 1_000_000 for power in range(21))
 
 TABLE: Final = (
     # hits
@@ -74,8 +75,10 @@ TABLE: Final = (
     Row(
         "rlproxy_prefix_hits_total",
         COUNTER,
-        "Hits by the beginning of their key, up to the first colon, with --metrics-prefixes; of "
-        "prefixes beyond its number, under other",
+        "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
+        "refused (outcome refused), by the beginning of their key up to the first colon, at most "
+        "64 bytes of it: as many beginnings as --metrics-prefixes says, (other) for those that "
+        "came later, (none) for keys without a colon",
         ("prefix", "outcome"),
     ),
     Row(
@@ -112,7 +115,7 @@ TABLE: Final = (
         "What Redis itself took for its scripts, of all its clients (its LATENCY HISTOGRAM; from "
         "Redis 7.0 on, where the URL's user may ask)",
         across=MOST,
-        bounds=_SCRIPT_S,
+        bounds=SCRIPT_TIMES_S,
     ),
     Row(
         "rlproxy_event_loop_lag_seconds",

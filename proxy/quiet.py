@@ -4,12 +4,14 @@ then a count at most every few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 EVERY_S: Final = 10.0
 MAX_KINDS: Final = 64  # told apart at a time; further ones are counted together
 OTHERS: Final = "{} more of other kinds"
+
+Say = Callable[[str, Mapping[str, object]], None]  # a line, and what a machine reads instead of it
 
 
 class _Kind:
@@ -25,12 +27,11 @@ class _Kind:
 class Repeats:
     """Says what happened, through `say`, at most once in `every_s` seconds for each kind.
 
-    A kind is the line itself with {} for the count: "turned away {} client(s): no room".
+    A kind is the line itself with {} for the count: "turned away {} client(s): no room". With the
+    line `say` gets the fields `kind`, `count` and, where somebody is told of, `client`.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], say: Callable[[str], None], every_s: float = EVERY_S
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], say: Say, every_s: float = EVERY_S) -> None:
         self._clock = clock
         self._say = say
         self._every_s = every_s
@@ -46,7 +47,7 @@ class Repeats:
             found = self._kinds.get(kind)
         if found is None:
             self._kinds[kind] = _Kind(self._clock())
-            self._say(one or _line(kind, 1, latest))
+            self._tell(kind, 1, latest, one)
             return
         found.count += 1
         found.latest = latest
@@ -61,12 +62,17 @@ class Repeats:
             if not found.count:
                 del self._kinds[kind]  # the next one is a first one
                 continue
-            alone = found.one if found.count == 1 else ""
-            self._say(alone or _line(kind, found.count, found.latest))
+            self._tell(kind, found.count, found.latest, found.one)
             found.said_at = now
             found.count = 0
 
-
-def _line(kind: str, count: int, latest: str) -> str:
-    line = kind.replace("{}", f"{count:,}")
-    return f"{line} (the latest: {latest})" if latest else line
+    def _tell(self, kind: str, count: int, latest: str, one: str) -> None:
+        line = kind.replace("{}", f"{count:,}")
+        if latest:
+            line += f" (the latest: {latest})"
+        if one and count == 1:
+            line = one
+        fields: dict[str, object] = {"kind": kind, "count": count}
+        if latest:
+            fields["client"] = latest
+        self._say(line, fields)

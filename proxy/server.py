@@ -7,15 +7,15 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from . import descriptors, scripts, tls
+from . import commands, descriptors, logs, scripts, tls
 from .arrivals import Arrivals
 from .balance import Balance, Intake
+from .board import Board
 from .build import describe
 from .calls import Settings
 from .circuit import Circuit
@@ -29,9 +29,14 @@ from .lane import IDLE_S, LanePool
 from .listeners import ListenError, Listeners
 from .patience import Patience
 from .peers import Peer
+from .prefixes import Prefixes
 from .quiet import Repeats
+from .sketch import Merged, Top
+from .stats import Stats
+from .telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from .topology import MasterTarget, Topology
 from .upstream import Control, Facts, Probe, Target
+from .version import VERSION
 from .waiting import Cancel, Waiting
 
 log = logging.getLogger("rlproxy")
@@ -58,6 +63,8 @@ class Post:
     parent: int
     listeners: Listeners
     balance: Balance
+    board: Board
+    started: float  # when the proxy began, of time.time()
     upstream: Address | None  # None: where the Sentinels say
     scripts: dict[str, scripts.Script]
     tell: Callable[[str, str], None]  # READY and what the proxy stands in front of, or LEAVING
@@ -93,6 +100,9 @@ class Server:
         self._probe: Probe | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
+        self._telemetry: Telemetry
+        self._top: Merged
+        self._publishing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises StartError."""
@@ -141,6 +151,7 @@ class Server:
     def _reconfigure(self, config: Config, contexts: tls.Contexts) -> None:
         """New settings, of which only those differ that SIGHUP may change."""
         self._config = config
+        logs.set_level(config.log_level)
         if self._arrivals is not None:
             self._arrivals.context = contexts.server
         if self._target is not None:
@@ -168,6 +179,7 @@ class Server:
         else:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
+        stats = Stats()
         circuit = Circuit()
         patience = Patience(circuit, clock=loop.time, later=loop.call_later)
         control = Control(target, config.upstream, loaded, self._met, patience)
@@ -181,6 +193,7 @@ class Server:
             topology.suspect if topology is not None else None,
             patience,
             config.max_lane_hits,
+            stats,
         )
         settings = Settings(
             Grammar(loaded),
@@ -192,11 +205,12 @@ class Server:
             self._lanes.share_of if config.share else None,
             patience,
             config.max_client_hits,
+            stats,
         )
         patience.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
         circuit.on_close = lambda out_s, without: self._back(settings, out_s, without)
-        told = Repeats(time.monotonic, log.warning)
+        told = Repeats(time.monotonic, lambda line, of: log.warning("%s", line, extra={**of}))
         self._doors = doors = Doors(config, target.where, self._room())
         self._shared = shared = Shared(loop, settings, target, doors, config, told)
         self._arrivals = Arrivals(
@@ -206,7 +220,9 @@ class Server:
             config.handshake_timeout_s,
             contexts.server,
             told,
+            stats,
         )
+        self._account(shared, self._lanes, control, denials)
         if topology is not None:
             settings.read_only = topology.suspect
             topology.start()
@@ -230,6 +246,75 @@ class Server:
             self._take_in(post.worker, post.balance, self._listeners)
             post.tell(READY, self._behind(control))
         self._sweep = loop.create_task(self._sweep_lanes())
+        self._publishing = loop.create_task(self._publish())
+
+    def _account(
+        self, shared: Shared, lanes: LanePool, control: Control, denials: Denials | None
+    ) -> None:
+        """Have an account kept of what happens, for operators and for RL.STATS and RL.TOP."""
+        assert self._listeners is not None
+        post, config = self._post, self._config
+        control.measures = config.admin is not None
+        settings, doors = shared.settings, self._doors
+        circuit = settings.circuit
+        loop = asyncio.get_running_loop()
+
+        def upstream() -> dict[str, Any]:
+            return {
+                "where": settings.where,
+                "server": self._who,
+                "up": not circuit.open,
+                "since": round(loop.time() - circuit.since, 1) if circuit.since else None,
+                "why": circuit.why,
+                "problem": control.problem,
+            }
+
+        top, prefixes = Top(time.monotonic), Prefixes(config.metrics_prefixes)
+        settings.stats.on_keys = top.add
+        if config.metrics_prefixes:
+
+            def both(keys: list[bytes], refused: list[bytes]) -> None:
+                top.add(keys, refused)
+                prefixes.add(keys, refused)
+
+            settings.stats.on_keys = both
+        sources = Sources(
+            settings=settings,
+            shared=shared,
+            lanes=lanes,
+            denials=lambda: len(denials) if denials is not None else 0,
+            clients_max=lambda: doors.max_clients,
+            upstream=upstream,
+            scripts_loaded=lambda: control.loaded,
+            script_times=lambda: control.script_times,
+            top=top.published,
+            prefixes=prefixes.samples,
+            listen=[str(address) for address in self._listeners.addresses()],
+        )
+        self._telemetry = Telemetry(
+            post.worker if post is not None else 0,
+            post.board if post is not None else Board(1),
+            sources,
+            post.started if post is not None else time.time(),
+        )
+        telemetry = self._telemetry
+        self._top = Merged(
+            time.monotonic,
+            lambda: [each.top for each in telemetry.all()[1:]] + [top.told()],
+        )
+        settings.tell = self._tell
+
+    def _tell(self, name: bytes, args: list[bytes]) -> bytes:
+        """The call that has Redis answer RL.STATS or RL.TOP."""
+        if name == commands.RL_STATS:
+            return said(stats_text(self._telemetry.all(), time.time()))
+        return said_top(self._top.busiest(int(args[0]), len(args) > 1))
+
+    async def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self._telemetry.publish(loop.time())
 
     def _followed(self, target: Target, control: Control) -> Topology | None:
         """Who finds the server behind `target`, if Sentinels name it."""
@@ -316,6 +401,7 @@ class Server:
                 if circuit.untold
                 else "",
                 settings.on_upstream_failure,
+                extra={"count": 1 + circuit.untold},
             )
             circuit.untold = 0
 
@@ -375,7 +461,7 @@ class Server:
             await self._drain(self._shared)
         if self._topology is not None:
             await self._topology.stop()
-        for task in (self._control, self._probing, self._sweep):
+        for task in (self._control, self._probing, self._sweep, self._publishing):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -455,6 +541,9 @@ def read_again(
             log.error("SIGHUP: %s; all stays as it was", mistake)
         return None
     if told:
+        logs.lower_level(
+            made.log_level
+        )  # (so that this can be read, whichever level is the old one)
         changed, later = differences(config, new)
         names = ", ".join(option.flag for option in changed) or "nothing"
         log.info("SIGHUP: settings and certificates were read again; changed: %s", names)
@@ -476,15 +565,17 @@ def print_banner(addresses: Sequence[Address], behind: str, workers: int = 1) ->
     first = addresses[0]
     secured = " --tls" if first.tls else ""
     cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
-    served = f"  served by     {workers} workers\n" if workers > 1 else ""
-    print(
-        f"rlproxy {describe()}\n"
-        f"  listening on  {', '.join(map(str, addresses))}\n"
-        f"  in front of   {behind}\n"
-        f"{served}"
-        f"  try           {cli} RL.HIT user:42 5 60",
-        file=sys.stderr,
-        flush=True,
+    where = ", ".join(map(str, addresses))
+    banner = [f"rlproxy {describe()}", f"  listening on  {where}", f"  in front of   {behind}"]
+    if workers > 1:
+        banner.append(f"  served by     {workers} workers")
+    banner.append(f"  try           {cli} RL.HIT user:42 5 60")
+    log.info(
+        "rlproxy %s listens on %s, in front of %s",
+        VERSION,
+        where,
+        behind,
+        extra={"listen": [str(each) for each in addresses], "workers": workers, logs.PLAIN: banner},
     )
 
 

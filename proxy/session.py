@@ -39,6 +39,7 @@ from .framing import (
 from .grammar import Rule
 from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Identity, Slot
+from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, other
 from .waiting import Waiter, Where
 
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
@@ -46,8 +47,13 @@ MAX_HELD: Final = 262144  # bytes of requests that wait here before the client i
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
-MAX_WORK: Final = 2048  # requests that are passed on in one turn; one of ours is
-WORK_OF_OURS: Final = 16  # times the work
+# What is done in one turn of the loop, in requests that are passed on.
+MAX_WORK: Final = 2048  # of one client; the rest is for its next turn
+MAX_TURN_WORK: Final = 4096  # of all; after that
+SMALL: Final = 1024  # who has more bytes in hand than this waits in line
+WORK_OF_OURS: Final = 16  # one of ours is so much more work
+WORK_OF_BYTES: Final = 8  # and so are 2 to the power of this many bytes
+LEAST_HITS: Final = 4  # of a client may be on their way, however many clients share Redis
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -63,6 +69,8 @@ WAIT_BASE: Final = 4  # for what decides about the database of --upstream
 WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or is in to_upstream
 WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit that may be held
 WAIT_TURN: Final = 7  # for a hit that is held
+WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
+WAIT_PACE: Final = 9  # for a moment: it leaves its replies unread, and its hits go on slowly
 
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
@@ -98,8 +106,12 @@ class Session(Caller):
         "_call_tail",
         "_closing",
         "_deciding",
+        "_deep",
         "_discarding",
         "_expanded",
+        "_failing",
+        "_failing_left",
+        "_failing_multi",
         "_heard",
         "_hits",
         "_eof",
@@ -114,6 +126,7 @@ class Session(Caller):
         "_requests",
         "_settings",
         "_share_not",
+        "_stats",
         "_unsent_at",
         "_waiter",
         "_watched",
@@ -131,6 +144,7 @@ class Session(Caller):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self._settings = settings
+        self._stats = settings.stats
         # what the caller reads
         self.to_client: list[bytes] = []
         self.to_upstream: list[bytes] = []
@@ -149,8 +163,12 @@ class Session(Caller):
         self._discarding = False  # the open command is not forwarded
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
+        self._deep = False  # more of its hits are in hand than may be on their way
+        self._failing: bytes = b""  # what is unread gets this error,
+        self._failing_left: int = 0  # so many bytes of it still,
+        self._failing_multi = False  # the first of them perhaps inside MULTI
         # the private connection
-        self._answers = Answers(self.state, self.to_client)
+        self._answers = Answers(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
         # replies of the lane
@@ -180,6 +198,7 @@ class Session(Caller):
 
     def receive(self, data: bytes) -> None:
         """Bytes of the client."""
+        self._stats.client_in += len(data)
         if self._closing:
             return
         if self._piped:
@@ -190,9 +209,18 @@ class Session(Caller):
             return
         self._requests.feed(data)
         if self.wait == WAIT_NOTHING:
-            self._route()
-        elif self._settings.circuit.open:
+            if len(data) > SMALL and self._settings.work >= MAX_TURN_WORK:
+                self.wait = WAIT_ROOM
+            else:
+                self._route()
+        elif self.wait != WAIT_ROOM and self._settings.circuit.open:
             self._go_without()
+
+    def leaves_unread(self) -> None:
+        """The client reads nothing of what waits for it: see `client_slow`."""
+        self.client_slow = True
+        if self.wait == WAIT_ANSWERS:  # (these are not read meanwhile)
+            self.wait = WAIT_PACE
 
     def receive_eof(self) -> None:
         """The client sends no more."""
@@ -229,9 +257,11 @@ class Session(Caller):
 
     def let_go(self) -> None:
         """Its client is gone for good: hold neither credentials nor what holds this session."""
+        self._set_deep(False)
         self.pump = _nothing
         self.state.identity = Identity(None, None, 0)
-        self._answers = Answers(self.state, self.to_client)  # (what is owed may be edited by us)
+        self._answers.forget()
+        self._answers = Answers(self.state, self.to_client, self._stats)  # (whose edits hold us)
         self._lane = self._read_lane = self._write_lane = None
         self._requests = RequestFramer()
 
@@ -259,6 +289,9 @@ class Session(Caller):
                 self.wait = WAIT_LANE_EMPTY  # these are late before long
                 return
             self._go_without()
+            if self.wait == WAIT_ROOM:
+                return
+        begun = self._settings.work
         if self._settings.share_of is not None and self._call_count == 0 and self._share():
             return
         while self._call_count > 0 or self._may_use_lane():
@@ -273,9 +306,15 @@ class Session(Caller):
                 return
             if lane is None or not lane.ready or self._room(lane) <= 0:
                 self.wait = WAIT_LANE
+                if self._requests.unread() > 0:
+                    self._set_deep(True)
+                return
+            if self._settings.work - begun >= MAX_WORK:
+                self.wait = WAIT_ROOM
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
             if found == _DONE:
+                self._set_deep(False)
                 self._requests.release()
                 self._finish_eof()
                 return
@@ -322,7 +361,22 @@ class Session(Caller):
 
     def _room(self, lane: Lane) -> int:
         """For so many calls more of this client."""
-        return min(self._settings.max_client_hits - self._call_count, lane.room)
+        return min(self._most() - self._call_count, lane.room)
+
+    def _most(self) -> int:
+        """How many calls of this client may be on their way: those who have more in hand than that
+        share what each might have alone.
+        """
+        settings = self._settings
+        most = settings.max_client_hits
+        if not self._deep or settings.deep < 2:
+            return most
+        return max(min(LEAST_HITS, most), most // settings.deep)
+
+    def _set_deep(self, deep: bool) -> None:
+        if deep != self._deep:
+            self._deep = deep
+            self._settings.deep += 1 if deep else -1
 
     def _share(self) -> bool:
         """Put what is unread on a shared connection, if it is one small ordinary command; whether
@@ -354,6 +408,7 @@ class Session(Caller):
             requests.rewind(start)
             return False
         requests.release()
+        self._stats.commands += 1
         call = shared(self, how, written)
         self._call_head = self._call_tail = call
         self._call_count = 1
@@ -378,17 +433,22 @@ class Session(Caller):
     def _route_to_lane(self, lane: Lane) -> int:
         """Submit the hits that are unread, if they are all there is."""
         requests = self._requests
-        requests.release()  # so that next() joins nothing that would move `start`
+        requests.gather()  # so that next() joins nothing that would move `start`
         start = requests.pos
         calls: list[Call] = []
         room = self._room(lane)
         found = _DONE
+        empty = 0
         while True:
             code = requests.next()
             if code == NEED_MORE:
                 break
             if code == EMPTY:
-                continue
+                empty += 1
+                if empty < MAX_WORK:
+                    continue
+                found = _FULL
+                break
             ours = code == COMMAND and requests.command.ours and requests.command.ban is None
             short = requests.end - requests.start <= MAX_LANE_CALL
             call = self._call() if ours and short else None
@@ -403,6 +463,7 @@ class Session(Caller):
             if len(calls) >= room:
                 found = _FULL
                 break
+        self._settings.work += empty + len(calls) * (WORK_OF_OURS + 1)
         for call in calls:
             self._call_count += 1
             tail = self._call_tail
@@ -413,7 +474,10 @@ class Session(Caller):
             self._call_tail = call
             if not call.reply:
                 call.reply = lane.submit(call)
-                if not call.reply:
+                if call.reply:
+                    self._stats.refused_locally(call.row, call.key)
+                    call.row = NO_ROW
+                else:
                     self._lane_used = True
         self._emit_calls()
         return found
@@ -430,7 +494,7 @@ class Session(Caller):
         """A hit does not overtake those that wait on its key: it is only looked at."""
         if self._settings.waiting.blocks((self.state.identity.db, call.key)):
             call.behind = call.rule
-            call.rule = call.rule.look()
+            call.rule = call.rule.look()  # (which is counted as the hit)
 
     def _edited(self, call: Call, reply: bytes) -> bytes:
         """What the client gets of the reply to a call that concerns those who wait on its key."""
@@ -453,6 +517,7 @@ class Session(Caller):
         run = -1  # where bytes begin that go as they are
         self._expanded = 0
         work = 0
+        passed = 0
         while True:
             work += 1
             if work > MAX_WORK or self._expanded > MAX_EXPANDED:
@@ -480,6 +545,7 @@ class Session(Caller):
                 break
             if code == MALFORMED:
                 run = self._send_run(run)
+                self._stats.error("protocol")
                 self._judged = requests.strict  # what may be denied to a client must be framed
                 rest = requests.mistake() if self._judged else requests.rest()
                 if self._discarding:
@@ -503,7 +569,10 @@ class Session(Caller):
                     self.fenced = True
                 if command.ours and not self._settings.leaves(command.name):
                     run = self._send_run(run)
-                    work += WORK_OF_OURS
+                    if not self._may_call():
+                        requests.rewind(requests.start)
+                        break
+                    work += WORK_OF_OURS + ((requests.end - requests.start) >> WORK_OF_BYTES)
                     self._call_in_place(code)
                     if self.wait != WAIT_NOTHING:
                         break
@@ -530,17 +599,40 @@ class Session(Caller):
                         self._lane_used = False
                     self._follow(code)
                 self._spoke()
+                passed += 1
             if run < 0:
                 run = requests.start
             if self.wait == WAIT_BASE or self._closing:
                 break
+        self._stats.commands += passed
         if run >= 0:
             if run == 0 and requests.pos == len(requests.buf):
                 out.append(requests.buf)
             else:
                 out.append(requests.buf[run : requests.pos])
-        if self.wait != WAIT_ROOM:  # (or each turn would copy all that is left for the others)
-            requests.release()
+        self._settings.work += work
+        if self.wait == WAIT_NOTHING:
+            self._set_deep(False)
+        wait = self.wait
+        if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
+            requests.release()  # (or each turn would copy all that is left for the others)
+
+    def _may_call(self) -> bool:
+        """Whether one more hit may go to the private connection; sets what to wait for if not."""
+        settings = self._settings
+        if self.client_slow:
+            # (not never: its client may read when all is written, and Redis would take it all)
+            if settings.slow_room <= 0:
+                self.wait = WAIT_PACE
+                return False
+            settings.slow_room -= 1
+            return True
+        answers = self._answers
+        if self.state.asking or answers.ours < self._most() or not answers.can_count():
+            return True
+        self._set_deep(True)
+        self.wait = WAIT_ANSWERS
+        return False
 
     def _spoke(self) -> None:
         """A command goes to the private connection: on Redis its offset is past the lanes' then,
@@ -622,17 +714,7 @@ class Session(Caller):
             return
         call = self._call()
         if call is None:
-            if state.multi:
-                self._reject(
-                    r.error("ERR RL.HELP is not allowed in transactions"),
-                    requests.buf[requests.start : requests.end],
-                )
-            else:
-                self.to_upstream.append(self._settings.grammar.help_call)
-                self._expanded += len(self._settings.grammar.help_call)
-                self._spoke()
-                self._answers.expect_one()
-                self._answers.remember_name(b"eval", requests.name)
+            self._tell()
             return
         if call.reply:
             self._reject(call.reply, requests.buf[requests.start : requests.end])
@@ -653,6 +735,30 @@ class Session(Caller):
             sent_as = b"eval_ro"
         self._answers.remember_name(sent_as, requests.name)
 
+    def _tell(self) -> None:
+        """A command by which the proxy tells of itself: Redis is given the answer to say, so that
+        who may not make hits is not told either.
+        """
+        requests = self._requests
+        name = requests.command.name
+        if self.state.multi:
+            self._reject(
+                r.error(f"ERR {name.decode()} is not allowed in transactions"),
+                requests.buf[requests.start : requests.end],
+            )
+            return
+        if name == c.RL_HELP:
+            said = self._settings.grammar.help_call
+        else:
+            said = self._settings.tell(name, requests.arguments())
+        of = HELP if name == c.RL_HELP else STATS if name == c.RL_STATS else TOP
+        self._stats.answered(other(of), b"", b"", 0)
+        self.to_upstream.append(said)
+        self._expanded += len(said)
+        self._spoke()
+        self._answers.expect_one()
+        self._answers.remember_name(b"eval", requests.name)
+
     def _send_in_place(self, call: Call) -> None:
         if call.behind is not None and not self._answers.can_count():
             call.rule = call.behind  # its reply can't be edited: then it goes as any hit
@@ -666,7 +772,12 @@ class Session(Caller):
         if counted:
             slot.limit = call.rule.limit if call.behind is None else call.behind.limit
             slot.sent_at = self.now
+            slot.row = call.row
+            slot.data = call.key
             self._watch()
+        else:
+            self._stats.unanswered(call.row, UNSEEN)
+        call.row = NO_ROW  # (the slot counts it)
         self._answers.expect(slot)
 
     def _put_in_place(self, call: Call) -> None:
@@ -684,6 +795,10 @@ class Session(Caller):
         """A wrong command of the family: answered here where its place is certain, else by Redis,
         which has never heard of it and aborts a transaction over it.
         """
+        self._stats.error("syntax")
+        self._answer_in_place(error, written)
+
+    def _answer_in_place(self, error: bytes, written: bytes) -> None:
         if self._answers.can_count() and not self.client_slow:
             self._answers.local(error)
         else:
@@ -706,13 +821,14 @@ class Session(Caller):
             self._discarding = True
         asking = self.state.asking  # it held for this command
         self.state.asking = False
+        self._stats.error("denied")
         instead = permissions.instead_of(self._requests.command)
         if asking:
             self.to_upstream.append(instead)
             self._spoke()
             self._answers.expect(Slot(s.S_WRONG, error))
         else:
-            self._reject(error, instead)
+            self._answer_in_place(error, instead)
 
     # -- hits that wait ---------------------------------------------------------------------------
 
@@ -827,7 +943,7 @@ class Session(Caller):
             if call.shared != c.PRIVATE:
                 self._end()  # as if it had gone there
             else:
-                self._answer_without(call, r.LOST)
+                self._answer_without(call, r.LOST, "lost")
             return
         if before is None:
             self._call_head = None
@@ -837,6 +953,7 @@ class Session(Caller):
         while at is not None:
             self._call_count -= 1
             if at.reply:
+                self._count(at)
                 self._answers.local(at.reply)
             elif at.shared != c.PRIVATE:
                 self._send_privately(at)
@@ -863,7 +980,7 @@ class Session(Caller):
             call.waiter = None
             waiter.unanswered(self._waited_in_vain)
         elif not call.reply and not self.closed:
-            self._answer_without(call, self._settings.too_late())
+            self._answer_without(call, self._settings.too_late(), "late")
 
     def lane_declined(self, call: Call) -> None:
         """The reply to the read `call` is large: it is asked again on the private connection, where
@@ -883,6 +1000,11 @@ class Session(Caller):
         self._close()
 
     def _end_calls(self) -> None:
+        call = self._call_head
+        while call is not None:
+            self._stats.unanswered(call.row, UNSEEN)
+            call.row = NO_ROW
+            call = call.next
         self._call_head = self._call_tail = None
         self._call_count = 0
 
@@ -893,6 +1015,7 @@ class Session(Caller):
         call = self._call_head
         while call is not None and call.reply:
             self.to_client.append(call.reply)
+            self._count(call)
             self._call_count -= 1
             call = call.next
         self._call_head = call
@@ -901,6 +1024,17 @@ class Session(Caller):
             if self._closing:
                 self.closed = True
 
+    def _count(self, call: Call) -> None:
+        """The client gets the reply of `call`."""
+        row = call.row
+        if row != NO_ROW:
+            call.row = NO_ROW
+            rule = call.rule if call.behind is None else call.behind
+            limit = 0 if rule.limiter is None or rule.limiter.limits else rule.limit
+            self._stats.answered(row, call.reply, call.key, limit)
+        elif call.rule.error:
+            self._stats.error("syntax")
+
     def resume(self) -> None:
         """Take up what waited for the lane. To be called after a round of lane_answered()."""
         if self._closing:
@@ -908,12 +1042,22 @@ class Session(Caller):
         wait = self.wait
         if self._call_count == 0:
             quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
-            if quiet or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
-                self._route()
-        elif wait == WAIT_LANE and self._call_count <= self._settings.max_client_hits // 2:
-            self._route()
+            room = wait == WAIT_ANSWERS and (
+                self._answers.ours <= self._most() // 2 or not self._answers.can_count()
+            )
+            if quiet or room or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
+                self._route_in_turn()
+        elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
+            self._route_in_turn()
         if self._eof:
             self._finish_eof()
+
+    def _route_in_turn(self) -> None:
+        """Send what is unread, now or when it is its turn."""
+        if self._settings.work >= MAX_TURN_WORK and self._requests.unread() > SMALL:
+            self.wait = WAIT_ROOM
+        else:
+            self._route()
 
     # -- while Redis does not answer --------------------------------------------------------------
 
@@ -949,10 +1093,10 @@ class Session(Caller):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and self._unsent_at <= before:
                 since = self._unsent_at
-                number = self._fail_hits(settings.too_late())
+                number = self._fail_hits(settings.too_late(), "late")
         if number > 0:
             settings.circuit.timed_out(number, since, now, timeout_s)
-            if self.wait == WAIT_QUIET:
+            if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
                 self._route()
             self.pump()
             if oldest == NOTHING:
@@ -960,30 +1104,37 @@ class Session(Caller):
         self._watched = oldest != NOTHING
         return oldest
 
-    def _late(self, limit: int) -> bytes:
+    def _late(self, slot: Slot) -> bytes:
         """What the client gets of a hit on the private connection that is late."""
-        return self._settings.without(limit, self._settings.too_late())
+        return self._settings.without(slot.limit, slot.row, self._settings.too_late(), "late")
 
     def _waited_in_vain(self) -> bytes:
         """What it gets of a hit with WAIT, Redis having not answered what was asked for it."""
         call = self._call_head
-        limit = call.rule.limit if call is not None else 0
-        return self._settings.without(limit, self._settings.too_late())
+        if call is None:
+            return b""
+        row, call.row = call.row, NO_ROW
+        return self._settings.without(call.rule.limit, row, self._settings.too_late(), "late")
 
-    def _answer_without(self, call: Call, error: bytes) -> None:
+    def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
         rule = call.rule if call.behind is None else call.behind
-        call.reply = self._settings.without(rule.limit, error)
+        call.reply = self._settings.without(rule.limit, call.row, error, kind)
+        call.row = NO_ROW
         if call is self._call_head:
             self._emit_calls()
 
     def _go_without(self) -> None:
         """Redis is not asked: answer the hits that are unread, as far as they come first."""
         settings = self._settings
-        self._fail_hits(r.unreachable(settings.where, settings.circuit.why))
+        most = MAX_WORK if self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM else 0
+        error = r.unreachable(settings.where, settings.circuit.why)
+        if self._fail_hits(error, "unreachable", most) < 0:
+            self.wait = WAIT_ROOM
 
-    def _fail_hits(self, error: bytes) -> int:
+    def _fail_hits(self, error: bytes, kind: str, most: int = 0) -> int:
         """Answer the hits that come first among what is unread without Redis, if that is their
-        turn and nothing else could be meant; how many these were.
+        turn and nothing else could be meant; how many these were. -1 if `most` work was done, and
+        the rest is for the next turn (0: there is no end).
         """
         answers = self._answers
         requests = self._requests
@@ -992,13 +1143,18 @@ class Session(Caller):
             return 0
         if state.asking or state.quitting or self._discarding or requests.in_command():
             return 0
-        number = 0
+        number = work = 0
         while True:
+            if work >= most > 0:
+                number = -1
+                break
+            work += 1
             code = requests.next()
             if code == NEED_MORE:
                 break
             if code == EMPTY:
                 continue
+            work += WORK_OF_OURS
             call = None
             if code == COMMAND and requests.command.ours:
                 call = read(self, requests, self._settings)
@@ -1006,18 +1162,26 @@ class Session(Caller):
                 requests.rewind(requests.start)
                 break
             if not call.reply:
-                call.reply = self._settings.without(call.rule.limit, error)
+                call.reply = self._settings.without(call.rule.limit, call.row, error, kind)
                 number += 1
+            else:
+                self._count(call)
             self._hits = True
             self.to_client.append(call.reply)
-        requests.release()
+        self._settings.work += work
+        if number >= 0:
+            requests.release()
         return number
 
     # -- the private connection's side ------------------------------------------------------------
 
     def go_on(self) -> None:
-        """There is room again (WAIT_ROOM)."""
-        if self.wait == WAIT_ROOM and not self._closing:
+        """It is this client's turn (WAIT_ROOM, WAIT_PACE)."""
+        if self._closing or (self.wait != WAIT_ROOM and self.wait != WAIT_PACE):
+            return
+        if self._failing:
+            self._fail_on()
+        else:
             self._route()
 
     def upstream_opened(self) -> None:
@@ -1037,10 +1201,30 @@ class Session(Caller):
 
     def _fail_all(self, error: bytes) -> None:
         self.upstream = UPSTREAM_NONE
+        self._failing = error
+        self._failing_left = self._requests.unread()
+        self._failing_multi = False
+        self._fail_on()
+
+    def _fail_on(self) -> None:
+        """Some more of what _fail_all() found gets its error."""
+        error = self._failing
+        self._failing = b""
         self.wait = WAIT_NOTHING
         requests = self._requests
-        multi = False  # what Redis would have queued is answered as MULTI was
+        multi = self._failing_multi  # what Redis would have queued is answered as MULTI was
+        before = requests.unread()
+        work = 0
         while not self._closing:
+            if work >= MAX_WORK:
+                self._settings.work += work
+                self._failing_left -= before - requests.unread()
+                if self._failing_left > 0:  # (what has come since is for the next connection)
+                    self._failing = error
+                    self._failing_multi = multi
+                self.wait = WAIT_ROOM
+                return
+            work += 1
             code = requests.next()
             if code == NEED_MORE:
                 break
@@ -1048,6 +1232,7 @@ class Session(Caller):
                 self.to_client.append(error)
                 self._close()
             elif code in (COMMAND, OPEN):
+                work += WORK_OF_OURS
                 reply = self._denied(code) or error
                 if code == OPEN:
                     self._discarding = True
@@ -1060,8 +1245,10 @@ class Session(Caller):
                     call = read(self, requests, self._settings)
                     if call is not None and call.reply:
                         reply = call.reply
+                        self._count(call)
                     elif call is not None:
-                        reply = self._settings.without(0 if multi else call.rule.limit, error)
+                        limit = 0 if multi else call.rule.limit
+                        reply = self._settings.without(limit, call.row, error, "unreachable")
                 elif requests.command.kind == c.MULTI:
                     multi = True
                 elif requests.command.kind in (c.EXEC, c.DISCARD):
@@ -1074,6 +1261,7 @@ class Session(Caller):
 
     def upstream_received(self, data: bytes) -> None:
         """Bytes of the private connection."""
+        self._stats.upstream_in += len(data)
         self._last_private = self.now
         self._settings.circuit.heard(self.now)
         if not self._heard:
@@ -1118,7 +1306,7 @@ class Session(Caller):
             self._close()
             return True
         self.state = ConnectionState(self._settings.base_db)
-        self._answers = Answers(self.state, self.to_client)
+        self._answers = Answers(self.state, self.to_client, self._stats)
         self._discarding = self._discarding or self._requests.in_command()
         self._lane = self._read_lane = self._write_lane = None
         self._deciding = False
@@ -1126,8 +1314,8 @@ class Session(Caller):
         self._fail_all(_NO_ROOM)
         return True
 
-    def _without_room(self, limit: int) -> bytes:
-        return self._settings.without(limit, _NO_ROOM)
+    def _without_room(self, slot: Slot) -> bytes:
+        return self._settings.without(slot.limit, slot.row, _NO_ROOM, "unreachable")
 
     def upstream_lost(self) -> None:
         """The private connection ended: answer what certainly was ours, then close."""

@@ -23,6 +23,7 @@ from typing import Final
 
 from . import commands as c
 from .commands import Command
+from .stats import NO_ROW
 
 RAW: Final = 0
 FRAMED: Final = 1
@@ -90,6 +91,7 @@ class Slot:
         "limit",
         "next",
         "protocol",
+        "row",
         "sent_at",
         "watch_gen",
     )
@@ -103,6 +105,7 @@ class Slot:
         self.protocol = 0  # that a HELLO asks for
         self.identity: Identity | None = None
         self.limit: int = NOT_LATE  # of a hit: what is told as its limit if Redis is late
+        self.row: int = NO_ROW  # where it is counted; its key is `data`
         self.sent_at: float = 0.0  # and when it was sent, in seconds
         self.next: Slot | None = None
 

@@ -43,7 +43,25 @@ WAIT_REFUSED: Final = 1
 WAIT_LEFT: Final = 2  # its client went, or Redis did not answer
 WAITS: Final = ("admitted", "refused", "left")
 
-NO_ROW: Final = -1  # of a rule that is no hit
+# Where a call is counted: in the row of its algorithm if it is a hit (see row_of), or as another
+# call of the family.
+NO_ROW: Final = -1
+_OTHERS: Final = -2  # and below: this minus the number in CALLS
+
+
+def other(call: int) -> int:
+    """The row of one of CALLS."""
+    return _OTHERS - call
+
+
+_ROWS: Final = {name: number * _WIDTH for number, name in enumerate(ALGORITHMS)}
+
+
+def row_of(algorithm: bytes) -> int:
+    """Where the outcomes of hits by `algorithm` begin in Stats.hits."""
+    return _ROWS[algorithm]
+
+
 KEYS_AT_ONCE: Final = 1024  # handed on together: counting many at once costs half
 MAX_POWER: Final = 17  # batches of 2**16 calls and more are one class
 
@@ -85,14 +103,6 @@ class Times:
         self.sum_s += time_s
 
 
-_ROWS: Final = {name: number * _WIDTH for number, name in enumerate(ALGORITHMS)}
-
-
-def row_of(algorithm: bytes) -> int:
-    """Where the outcomes of hits by `algorithm` begin in Stats.hits."""
-    return _ROWS[algorithm]
-
-
 class Stats:
     """The counters of one process. `on_keys` gets the keys of hits (as bulks, with their header),
     and those of refused ones, some at a time.
@@ -102,6 +112,7 @@ class Stats:
         "_keys",
         "_refused_keys",
         "accepted",
+        "batched",
         "batches",
         "calls",
         "client_in",
@@ -117,14 +128,12 @@ class Stats:
         "round_trips",
         "upstream_in",
         "upstream_out",
-        "waits",
     )
 
     def __init__(self) -> None:
         self.hits: list[int] = [0] * (len(_ROWS) * _WIDTH)  # see row_of()
         self.near: list[int] = [0] * len(_ROWS)  # admitted, and nearly the last: see `metrics`
         self.calls: list[int] = [0] * len(CALLS)
-        self.waits: list[int] = [0] * len(WAITS)
         self.commands: int = 0  # passed on to Redis as they came
         self.client_in: int = 0  # bytes, of clients
         self.client_out: int = 0
@@ -136,6 +145,7 @@ class Stats:
         self.errors: dict[str, int] = {}  # by kind
         self.round_trips = Times()  # of lanes
         self.lag = Times()  # of the event loop
+        self.batched: int = 0  # calls, in all batches
         self.batches: list[int] = [0] * (MAX_POWER + 1)  # calls in one write of a lane: 2**(n-1)..
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
@@ -145,10 +155,18 @@ class Stats:
         """An error of this kind happened."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
-    def hit(self, row: int, reply: bytes, key: bytes, limit: int) -> None:
-        """A hit's client gets `reply`, which is Redis' word."""
+    def answered(self, row: int, reply: bytes, key: bytes, limit: int) -> None:
+        """The client of a call gets `reply`: Redis' word, or that it is not known."""
+        if row < 0:
+            if row <= _OTHERS:
+                self.calls[_OTHERS - row] += 1
+            return
         if reply[0] != 42:
+            if reply[0] == 43:  # +QUEUED
+                self.hits[row + UNSEEN] += 1
+                return
             self.hits[row + FAILED] += 1
+            self.error("lost" if reply.startswith(b"-UPSTREAMDOWN") else "redis")
             return
         if reply[5] == 49:
             self.hits[row + REFUSED] += 1
@@ -161,12 +179,16 @@ class Stats:
 
     def refused_locally(self, row: int, key: bytes) -> None:
         """A hit was refused without asking Redis."""
-        self.hits[row + REFUSED_LOCALLY] += 1
-        self.key(key, True)
+        if row >= 0:
+            self.hits[row + REFUSED_LOCALLY] += 1
+            self.key(key, True)
 
-    def outcome(self, row: int, outcome: int) -> None:
-        """What became of a hit of which nothing more is known."""
-        self.hits[row + outcome] += 1
+    def unanswered(self, row: int, outcome: int) -> None:
+        """What became of a call that Redis has not answered, or whose reply is not seen."""
+        if row >= 0:
+            self.hits[row + outcome] += 1
+        elif row <= _OTHERS and outcome == UNSEEN:
+            self.calls[_OTHERS - row] += 1
 
     def key(self, key: bytes, refused: bool) -> None:
         """A hit on `key`."""
@@ -187,6 +209,7 @@ class Stats:
 
     def batch(self, calls: int) -> None:
         """So many calls went out in one write."""
+        self.batched += calls
         power = 0
         while calls > 0 and power < MAX_POWER:
             calls >>= 1

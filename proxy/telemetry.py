@@ -8,42 +8,339 @@ RL.STATS, what the live page shows. Publishes it on the board ten times a second
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from .board import Board
-from .metrics import Samples, from_plain, to_plain
+from . import replies
+from .board import Board, Published
+from .build import compiled
+from .calls import Settings
+from .downstream import Shared
+from .lane import LanePool
+from .limiters import ALGORITHMS
+from .metrics import (
+    ERRORS,
+    Distribution,
+    Labels,
+    Samples,
+    Value,
+    kept,
+    merged,
+)
+from .sketch import covered
+from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
+from .version import VERSION
 
 EVERY_S: Final = 0.1  # what others see is so old at most
+MAX_ADDRESSES: Final = 10  # of clients, that people are told of
+FILES_EVERY_S: Final = 10.0
 HEARD_S: Final = 2.0  # a worker that has published nothing for so long does not serve
 
 
-@dataclass(frozen=True)
-class Published:
-    """What one worker has told: at a time (of time.time()), its samples, its keys (see `sketch`),
-    and what people want to know besides (see Telemetry.facts).
+@dataclass
+class Sources:
+    """Where a process' account comes from. `script_times` gives Redis' own classes of how long its
+    scripts took, and their sum in seconds, or nothing; `upstream` is told to people as it is.
     """
 
-    at: float
-    samples: Samples
-    top: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        """See from_json()."""
-        plain = {"at": self.at, "samples": to_plain(self.samples)}
-        plain |= {"top": self.top, "facts": self.facts}
-        return json.dumps(plain, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Published:
-        """What to_json() has written."""
-        found = json.loads(text)
-        return cls(found["at"], from_plain(found["samples"]), found["top"], found["facts"])
+    settings: Settings
+    shared: Shared
+    lanes: LanePool
+    denials: Callable[[], int]
+    clients_max: Callable[[], int]
+    upstream: Callable[[], dict[str, Any]]
+    scripts_loaded: Callable[[], bool]
+    script_times: Callable[[], Distribution | None]
+    top: Callable[[], dict[str, Any]]
+    prefixes: Callable[[], dict[Labels, float]]
+    listen: Sequence[str]
 
 
-def published(board: Board) -> list[Published]:
-    """What each worker has published last."""
-    texts = [board.latest(worker) for worker in range(board.workers)]
-    return [Published.from_json(text) for text in texts if text]
+class Telemetry:
+    """The account of one process, worker number `worker` of those on `board`."""
+
+    def __init__(self, worker: int, board: Board, sources: Sources, started: float) -> None:
+        self._worker = worker
+        self._board = board
+        self._sources = sources
+        self._stats: Stats = sources.settings.stats
+        self._started = started  # of time.time(): the proxy, not this process
+        before = board.latest(worker)  # of the one that it succeeds
+        self._before: Samples = kept(Published.from_json(before).samples) if before else {}
+        self._due = 0.0
+        self._files = 0
+        self._files_due = 0.0
+
+    def publish(self, now: float) -> None:
+        """To be called every EVERY_S seconds, with the loop's time: how late that is is counted."""
+        if self._due:
+            self._stats.lag.add(max(0.0, now - self._due))
+        self._due = now + EVERY_S
+        self._board.publish(self._worker, self.own().to_json())
+
+    def own(self) -> Published:
+        """What this worker tells now."""
+        self._stats.flush_keys()
+        samples = merged([self._before, self._samples()])
+        return Published(time.time(), samples, self._sources.top(), self._facts())
+
+    def all(self) -> list[Published]:
+        """What every worker tells: this one now, the others as they did last."""
+        workers = range(self._board.workers)
+        texts = [self._board.latest(worker) for worker in workers if worker != self._worker]
+        return [self.own(), *(Published.from_json(text) for text in texts if text)]
+
+    def _facts(self) -> dict[str, Any]:
+        shared, settings = self._sources.shared, self._sources.settings
+        busiest = sorted(shared.addresses.items(), key=lambda item: -item[1])[:MAX_ADDRESSES]
+        return {
+            "worker": self._worker,
+            "workers": self._board.workers,
+            "pid": os.getpid(),
+            "version": VERSION,
+            "compiled": compiled(),
+            "python": platform.python_version(),
+            "started": self._started,
+            "listen": list(self._sources.listen),
+            "draining": shared.draining,
+            "scripts": self._sources.scripts_loaded(),
+            "mode": "share" if settings.share_of is not None else "private",
+            "on_upstream_failure": settings.on_upstream_failure,
+            "upstream": self._sources.upstream(),
+            "lanes": [
+                {
+                    "user": (lane.identity.user or b"default").decode("utf-8", "replace"),
+                    "db": lane.identity.db,
+                    "carries": lane.carries(),
+                    "ready": lane.ready,
+                    "unanswered": lane.unanswered(),
+                }
+                for lane in self._sources.lanes.lanes()
+            ],
+            "addresses": [list(item) for item in busiest],
+        }
+
+    def _samples(self) -> Samples:
+        sources, stats = self._sources, self._stats
+        settings, shared = sources.settings, sources.shared
+        waiting, circuit = settings.waiting, settings.circuit
+        hits: dict[Labels, Value] = {}
+        near: dict[Labels, Value] = {}
+        for number, name in enumerate(ALGORITHMS):
+            row = row_of(name)
+            algorithm = name.decode().lower()
+            near[(algorithm,)] = stats.near[number]
+            for outcome, of in enumerate(OUTCOMES):
+                hits[(algorithm, of)] = stats.hits[row + outcome]
+        lanes = sources.lanes.lanes()
+        ready = [lane.carries() == "hits" for lane in lanes if lane.ready]
+        if self._due >= self._files_due:  # (with many clients that takes milliseconds)
+            self._files_due = self._due + FILES_EVERY_S
+            self._files = _open_files()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        worker = str(self._worker)
+        found: Samples = {
+            "rlproxy_hits_total": hits,
+            "rlproxy_hits_near_limit_total": near,
+            "rlproxy_calls_total": _labelled(CALLS, stats.calls),
+            "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
+            "rlproxy_waiting": _one(waiting.count),
+            "rlproxy_denials": _one(sources.denials()),
+            "rlproxy_lane_round_trip_seconds": {(): _times(stats.round_trips)},
+            "rlproxy_lane_batch_calls": {(): Distribution(tuple(stats.batches[1:]), stats.batched)},
+            "rlproxy_event_loop_lag_seconds": {(): _times(stats.lag)},
+            "rlproxy_commands_total": _one(stats.commands),
+            "rlproxy_bytes_total": {
+                ("client", "in"): stats.client_in,
+                ("client", "out"): stats.client_out,
+                ("upstream", "in"): stats.upstream_in,
+                ("upstream", "out"): stats.upstream_out,
+            },
+            "rlproxy_clients": _one(len(shared.clients)),
+            "rlproxy_clients_max": _one(sources.clients_max()),
+            "rlproxy_clients_accepted_total": _one(stats.accepted),
+            "rlproxy_errors_total": {(kind,): stats.errors.get(kind, 0) for kind in ERRORS},
+            "rlproxy_upstream_up": _one(not circuit.open),
+            "rlproxy_upstream_connections": {
+                ("private",): stats.private,
+                ("lane",): sum(ready),
+                ("share",): len(ready) - sum(ready),
+            },
+            "rlproxy_upstream_opened_total": _one(circuit.counts.opened),
+            "rlproxy_upstream_timeouts_total": _one(circuit.counts.timeouts),
+            "rlproxy_upstream_connects_failed_total": _one(circuit.counts.connects_failed),
+            "rlproxy_scripts_loaded": _one(sources.scripts_loaded()),
+            "rlproxy_noscript_repairs_total": _one(stats.noscript),
+            "rlproxy_draining": _one(shared.draining),
+            "rlproxy_workers": _one(1),
+            "rlproxy_start_time_seconds": _one(self._started),
+            "rlproxy_build_info": {
+                (VERSION, "yes" if compiled() else "no", platform.python_version()): 1
+            },
+            "rlproxy_process_cpu_seconds_total": {(worker,): used.ru_utime + used.ru_stime},
+            "rlproxy_process_resident_bytes": {(worker,): _resident()},
+            "rlproxy_process_open_fds": {(worker,): self._files},
+        }
+        prefixes = sources.prefixes()
+        if prefixes:
+            found["rlproxy_prefix_hits_total"] = dict(prefixes)
+        scripts = sources.script_times()
+        if scripts is not None:
+            found["rlproxy_script_seconds"] = {(): scripts}
+        return found
+
+
+def _one(value: float) -> dict[Labels, Value]:
+    return {(): float(value)}
+
+
+def _labelled(names: Sequence[str], values: Sequence[int]) -> dict[Labels, Value]:
+    return {(name,): value for name, value in zip(names, values, strict=True)}
+
+
+def _times(times: Times) -> Distribution:
+    return Distribution(tuple(times.classes), times.sum_s)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # (without the one that reads it)
+    except OSError:
+        return 0
+
+
+# -- what clients are told -------------------------------------------------------------------------
+
+
+def stats_text(several: Sequence[Published], now: float) -> bytes:
+    """The text of RL.STATS: of all workers, in the style of INFO. `now` of time.time()."""
+    samples = merged(each.samples for each in several)
+    facts = several[0].facts
+    upstream = facts["upstream"]
+
+    def total(name: str, *labels: str) -> int:
+        values = samples.get(name, {})
+        return int(
+            sum(
+                value
+                for found, value in values.items()
+                if not isinstance(value, Distribution)
+                and found[len(found) - len(labels) :] == labels
+            )
+        )
+
+    def outcomes(algorithm: str) -> str:
+        values = samples["rlproxy_hits_total"]
+        return ",".join(f"{each}={int(_number(values[algorithm, each]))}" for each in OUTCOMES)
+
+    hits = {outcome: total("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
+    algorithms = [name.decode().lower() for name in ALGORITHMS]
+    sections: list[tuple[str, list[tuple[str, object]]]] = [
+        (
+            "Server",
+            [
+                ("version", facts["version"]),
+                ("compiled", int(facts["compiled"])),
+                ("uptime_in_seconds", max(0, int(now - facts["started"]))),
+                ("workers", facts["workers"]),
+                ("process_id", facts["pid"]),
+                ("mode", facts["mode"]),
+                ("on_upstream_failure", facts["on_upstream_failure"]),
+            ],
+        ),
+        (
+            "Hits",
+            [
+                ("hits", sum(hits.values())),
+                *hits.items(),
+                ("near_limit", total("rlproxy_hits_near_limit_total")),
+                ("waiting", total("rlproxy_waiting")),
+                ("denials", total("rlproxy_denials")),
+                ("top_seconds", round(covered(each.top for each in several), 1)),
+                *((f"hits_{name}", outcomes(name)) for name in algorithms),
+            ],
+        ),
+        ("Calls", [(name, total("rlproxy_calls_total", name)) for name in CALLS]),
+        (
+            "Traffic",
+            [
+                ("commands", total("rlproxy_commands_total")),
+                ("bytes_in", total("rlproxy_bytes_total", "client", "in")),
+                ("bytes_out", total("rlproxy_bytes_total", "client", "out")),
+                ("clients", total("rlproxy_clients")),
+                ("clients_accepted", total("rlproxy_clients_accepted_total")),
+            ],
+        ),
+        (
+            "Upstream",
+            [
+                ("upstream", upstream["where"]),
+                ("upstream_server", upstream["server"]),
+                ("upstream_up", total("rlproxy_upstream_up")),
+                ("upstream_why", upstream["why"]),
+                ("scripts_loaded", total("rlproxy_scripts_loaded")),
+                ("lanes", total("rlproxy_upstream_connections", "lane")),
+                ("shared_connections", total("rlproxy_upstream_connections", "share")),
+                ("private_connections", total("rlproxy_upstream_connections", "private")),
+                ("round_trips_us", _classes(samples["rlproxy_lane_round_trip_seconds"][()])),
+                ("timeouts", total("rlproxy_upstream_timeouts_total")),
+                ("connects_failed", total("rlproxy_upstream_connects_failed_total")),
+                ("noscript_repairs", total("rlproxy_noscript_repairs_total")),
+            ],
+        ),
+        (
+            "Errors",
+            [
+                ("errors", total("rlproxy_errors_total")),
+                *((f"errors_{kind}", total("rlproxy_errors_total", kind)) for kind in ERRORS),
+            ],
+        ),
+    ]
+    parts = [
+        f"# {title}\r\n" + "".join(f"{name}:{value}\r\n" for name, value in lines)
+        for title, lines in sections
+    ]
+    return "\r\n".join(parts).encode("utf-8", "replace")
+
+
+def _classes(value: Value) -> str:
+    """A histogram: how many were above the bound before and up to each, in microseconds."""
+    assert isinstance(value, Distribution)
+    bounds = [*(f"{bound * 1_000_000:.0f}" for bound in TIMES_S), "inf"]
+    return ",".join(f"{bound}={n}" for bound, n in zip(bounds, value.classes, strict=True))
+
+
+def _number(value: Value) -> float:
+    assert not isinstance(value, Distribution)
+    return value
+
+
+def said(text: bytes) -> bytes:
+    """The call that has Redis answer `text`."""
+    return replies.bulks(b"EVAL", b"return ARGV[1]", b"0", text)
+
+
+_TOP: Final = (
+    b"local r={} for i=1,#ARGV,3 do "
+    b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2])} end return r"
+)
+
+
+def said_top(rows: Sequence[tuple[bytes, int, int]]) -> bytes:
+    """The call that has Redis answer keys, each with its count and its error."""
+    words = [word for key, count, error in rows for word in (key, b"%d" % count, b"%d" % error)]
+    return replies.bulks(b"EVAL", _TOP, b"0", *words)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Coroutine
 from math import inf
 from random import random
@@ -19,6 +20,7 @@ import hiredis
 from . import replies
 from .circuit import Backoff
 from .config import Address, Upstream
+from .metrics import SCRIPT_TIMES_S, Distribution
 from .patience import Patience
 from .scripts import Script
 from .tls import ClientSide, TlsFailure
@@ -195,6 +197,9 @@ class Control(asyncio.Protocol):
         self._ping_s = _PING_S
         self.reached = False  # a server was there at the latest attempt
         self.problem = ""  # why the server can't be used fully; empty if it can
+        self.loaded = False  # the scripts are there
+        self.measures = False  # whether to ask how long Redis takes for scripts, too
+        self.script_times: Distribution | None = None  # what it says of that
 
     # -- protocol ---------------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class Control(asyncio.Protocol):
                 await self._connect()
                 await self._in_time(self._prepare())
                 if self.problem:
-                    log.warning("%s: %s", self._target.where, self.problem)
+                    log.warning("Redis at %s: %s", self._target.where, self.problem)
                 elif warned and self._circuit.counts.opened == told:
                     log.warning("Redis at %s is back", self._target.where)
                 warned = ""
@@ -276,7 +281,7 @@ class Control(asyncio.Protocol):
                 told = told if warned else before
                 warned = why
             self.problem = why
-            self.reached = False
+            self.reached = self.loaded = False
             self.settled.set()
             await _first_of(self._backoff.pause_s(), self._moved)
 
@@ -363,11 +368,13 @@ class Control(asyncio.Protocol):
 
     async def _load(self) -> None:
         self._reload.clear()
+        self.loaded = False
         for script in self._scripts.values():
             answer = await self._ask(b"SCRIPT", b"LOAD", script.source)
             if isinstance(answer, hiredis.ReplyError):
                 self.problem = f"SCRIPT LOAD: {answer}; scripts go with the first hits instead"
                 return
+        self.loaded = True
 
     async def _watch(self) -> None:
         """Until the connection is lost: load the scripts when asked, and see that it lives."""
@@ -386,6 +393,28 @@ class Control(asyncio.Protocol):
 
     async def _ping(self) -> None:
         await self._ask(b"PING")
+        if self.measures:
+            found = await self._ask(b"LATENCY", b"HISTOGRAM", *_SCRIPT_CALLS)
+            took = await self._ask(b"INFO", b"commandstats")
+            self.script_times = _script_times(found, took)
+
+
+_SCRIPT_CALLS: Final = (b"evalsha", b"eval", b"evalsha_ro", b"eval_ro")
+_USEC: Final = re.compile(rb"cmdstat_(?:evalsha|eval|evalsha_ro|eval_ro):calls=\d+,usec=(\d+)")
+
+
+def _script_times(found: Any, took: Any) -> Distribution | None:
+    """What LATENCY HISTOGRAM and INFO commandstats say of scripts; None if they don't."""
+    if not isinstance(found, dict) or not isinstance(took, bytes):
+        return None
+    classes = [0] * (len(SCRIPT_TIMES_S) + 1)
+    for name in found.values():
+        before = 0
+        for upper_us, total in sorted(name.get(b"histogram_usec", {}).items()):
+            at = bisect_left(SCRIPT_TIMES_S, upper_us / 1_000_000)
+            classes[at] += total - before
+            before = total
+    return Distribution(tuple(classes), sum(map(int, _USEC.findall(took))) / 1_000_000)
 
 
 async def _first_of(most_s: float, *events: asyncio.Event) -> None:

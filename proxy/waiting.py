@@ -24,6 +24,7 @@ from typing import Final
 from . import replies
 from .grammar import Rule
 from .limiters import MICROSECONDS, Limiter
+from .stats import WAIT_ADMITTED, WAIT_LEFT, WAIT_REFUSED, WAITS
 
 WAKE_S: Final = 0.1  # how often others' luck may have the head ask again
 MAX_WAITING: Final = 10_000  # of one process; beyond, WAIT acts as if absent
@@ -264,6 +265,12 @@ class Waiter:
         self._does = _GONE
         self._stop_timer()
         self._waiting.left(self)
+        if self.waits:
+            answered = reply.startswith(b"*") and len(reply) > 5
+            how = WAIT_LEFT
+            if answered:
+                how = WAIT_REFUSED if reply[5] == 49 else WAIT_ADMITTED
+            self._waiting.ended[how] += 1
         if reply:
             self._finish(reply)
         self._waiting.promote(self.where)
@@ -293,7 +300,7 @@ class Waiting:
     `keep_s` seconds.
     """
 
-    __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "keep_s")
+    __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "ended", "keep_s")
 
     def __init__(
         self,
@@ -305,6 +312,7 @@ class Waiting:
         self.call_at = call_at
         self.keep_s = keep_s
         self.count: int = 0
+        self.ended: list[int] = [0] * len(WAITS)  # who had to wait, by how that ended
         self._queues: dict[Where, _Queue] = {}
         self._draining = False
 

@@ -19,14 +19,14 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
 
-from . import scripts
+from . import logs, scripts
 from .balance import ACCEPTS_PER_TURN, AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
+from .board import Board
 from .config import Address, Config
 from .embedded import EmbeddedServer, end_with_parent
 from .listeners import Listeners
@@ -135,6 +135,7 @@ class Supervisor:
         self._read = read
         self._hung_up = False  # SIGHUP came
         self._pid = os.getpid()
+        self._started = time.time()
         self._workers = [_Worker(number) for number in range(config.workers)]
         self._told = 0  # how often it was told to stop
         self._failed = ""  # why it ends without having been told to
@@ -184,6 +185,7 @@ class Supervisor:
     def _open_ways(self) -> None:
         try:
             self._balance = Balance(len(self._workers))
+            self._board = Board(len(self._workers))
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
@@ -205,6 +207,7 @@ class Supervisor:
         found = read_again(self._config, self._read) if self._read is not None else None
         if found is not None:
             self._config = found[0]
+            logs.set_level(self._config.log_level)
             self._tell(signal.SIGHUP)
 
     # -- starting ---------------------------------------------------------------------------------
@@ -249,9 +252,9 @@ class Supervisor:
                 self._serve(self._config, self._post(worker))
             code = 0
         except StartError as error:
-            log.error("%s", error)
+            log.error("failed: %s", error)
         except BaseException:
-            traceback.print_exc()
+            log.critical("unexpected error", exc_info=True)
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
@@ -268,6 +271,8 @@ class Supervisor:
             self._pid,
             self._listeners,
             self._balance,
+            self._board,
+            self._started,
             self._upstream,
             self._scripts,
             tell,
@@ -303,11 +308,11 @@ class Supervisor:
             number, word, behind = line.split(" ", 2)
             worker = self._workers[int(number)]
             if word == LEAVING:
-                log.info("%s (process %d) ends", worker.name, worker.pid)
+                log.info("worker %d (process %d) ends", worker.number + 1, worker.pid)
             elif word == READY:
                 worker.ready = True
                 if self._up:
-                    log.info("%s (process %d) serves", worker.name, worker.pid)
+                    log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
                 elif all(other.ready for other in self._workers):
                     self._up = True
                     print_banner(self._listeners.addresses(), behind, len(self._workers))
@@ -335,9 +340,12 @@ class Supervisor:
         # (who is back in a moment gets its share meanwhile, or those who are left would keep it)
         self._balance.clients[worker.number] = AWAY if pause_s else 0
         worker.due = time.monotonic() + pause_s
-        who = f"{worker.name} (process {pid})" if pid else worker.name
-        when = f"in {pause_s:g} s" if pause_s else "at once"
-        log.warning("%s %s; it is started again %s", who, how, when)
+        number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
+        if pid:
+            text = "worker %d (process %d) %s; it is started again %s"
+            log.warning(text, number, pid, how, when)
+        else:
+            log.warning("worker %d %s; it is started again %s", number, how, when)
 
     # -- clients of workers that are away ---------------------------------------------------------
 

@@ -131,7 +131,7 @@ class Proxy:
             [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
             + list(args),
             stderr=self._log,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
             cwd=ROOT,
         )
         self.port = 0

@@ -13,7 +13,7 @@ from proxy import commands as c
 from proxy import limiters
 from proxy import replies as r
 from proxy import session as sn
-from proxy.calls import Call, Lane, Settings
+from proxy.calls import SLOW_HITS, Call, Lane, Settings
 from proxy.replies import bulks
 from proxy.session import Session
 from proxy.state import Identity
@@ -287,15 +287,20 @@ class Walk:
         if self._moving:
             return
         self._moving = True
-        while session.to_upstream:
+        while True:
             data = b"".join(session.to_upstream)
-            alone = self.on_lanes() == 0 or _says_nothing(data)
+            alone = not data or self.on_lanes() == 0 or _says_nothing(data)
             assert alone, "bytes for Redis while a lane owes replies"
             session.to_upstream.clear()
-            if session.upstream == sn.UPSTREAM_OPEN:
+            if data and session.upstream == sn.UPSTREAM_OPEN:
                 self.redis.feed(data)
-            if session.wait == sn.WAIT_ROOM and not self.full:
+            turns = session.wait in (sn.WAIT_ROOM, sn.WAIT_PACE) and not self.full
+            if turns:
+                session._settings.slow_room = SLOW_HITS
+                session._settings.work = 0
                 session.go_on()
+            elif not session.to_upstream:
+                break
         if session.to_client:
             self.down += b"".join(session.to_client)
             session.to_client.clear()
@@ -436,12 +441,14 @@ class Walk:
             self.clock.advance((0.01, 0.06, 1.0, 6.0, REFRESH_S)[choices.below(5)])
             self.move()
         elif kind == 55:
-            session.client_slow = bool(choices.below(2))
+            if choices.below(2):
+                session.leaves_unread()
+            else:
+                session.client_slow = False
+            self.move()
         elif kind == 56:
             self.full = bool(choices.below(2))
-            if not self.full:
-                session.go_on()
-                self.move()
+            self.move()
         elif kind == 57:
             self.known = bool(choices.below(2))
         elif kind == 58:

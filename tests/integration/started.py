@@ -32,7 +32,7 @@ class Started:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._log,
-            env={**kept, **(env or {})},
+            env={**kept, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
             cwd=harness.ROOT,
         )
 

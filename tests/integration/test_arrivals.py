@@ -110,7 +110,7 @@ def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy,
 
 def quiet() -> Repeats:
     """Nothing is said."""
-    return Repeats(time.monotonic, lambda _: None)
+    return Repeats(time.monotonic, lambda *_: None)
 
 
 class Serves(asyncio.Protocol):

@@ -226,7 +226,8 @@ def test_what_breaks_tells_nothing(server: RedisServer, what: str, tmp_path: Pat
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", CRASH, what]
-            + ["--listen", f"127.0.0.1:{port}", "--upstream", url, "--drain-timeout", "0.1"],
+            + ["--listen", f"127.0.0.1:{port}", "--upstream", url, "--drain-timeout", "0.1"]
+            + ["--log-format", "text"],
             env={**os.environ, **DEBUG, "RLPROXY_INTERPRETED": "1"},
             cwd=ROOT,
             stdout=file,
@@ -300,7 +301,8 @@ def test_clients_that_are_gone_leave_nothing(server: RedisServer, tmp_path: Path
     url = f"redis://127.0.0.1:{server.port}"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", KEPT, "--listen", f"127.0.0.1:{port}", "--upstream", url],
+            [sys.executable, "-c", KEPT, "--listen", f"127.0.0.1:{port}", "--upstream", url]
+            + ["--log-format", "text"],
             cwd=ROOT,
             stderr=file,
         )

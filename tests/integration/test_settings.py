@@ -97,7 +97,7 @@ def test_a_start_with_wrong_files_and_unknown_variables(
     assert code == 2
     assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
     with started(*words, *mine.server_args(), env={"RLPROXY_SHARES": "yes"}) as made:
-        made.logged("WARNING RLPROXY_SHARES is the variable of no option\n")
+        made.logged("WARNING check the settings: RLPROXY_SHARES is the variable of no option\n")
         made.logged("listening on")
 
 

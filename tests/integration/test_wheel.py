@@ -69,7 +69,7 @@ def test_the_installed_command_admits_and_refuses(installed: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=installed.parent,
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": str(installed), "RLPROXY_LOG_FORMAT": "text"},
     )
     try:
         assert process.stderr is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.session import WAIT_ROOM, Session
+from proxy.calls import SLOW_HITS
+from proxy.session import WAIT_PACE, WAIT_ROOM, Session
 
 
 class Sides:
@@ -23,7 +24,8 @@ class Sides:
         return self.down()
 
     def up(self) -> bytes:
-        while self.session.wait == WAIT_ROOM:  # (which its owner gives it in the next turn)
+        while self.session.wait in (WAIT_ROOM, WAIT_PACE):  # (its owner gives it turns)
+            self.session._settings.slow_room = SLOW_HITS
             self.session.go_on()
         out = b"".join(self.session.to_upstream)
         self.session.to_upstream.clear()

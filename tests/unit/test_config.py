@@ -73,6 +73,8 @@ OPTIONS: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--tcp-keepalive", "0", "tcp_keepalive_s", 0, ()),
     ("--admin", "[::1]:9", "admin", Address("::1", 9), ()),
     ("--metrics-prefixes", "9", "metrics_prefixes", 9, ()),
+    ("--log-level", "error", "log_level", "error", ()),
+    ("--log-format", "json", "log_format", "json", ()),
 ]
 
 

@@ -111,7 +111,7 @@ def test_the_settings_of_the_unit_are_accepted() -> None:
     made = accepted(dict(line.split("=", 1) for line in lines))
     assert made.upstream.password == "PASSWORD"
     assert made.listen == DEFAULT.listen
-    assert len(lines) == 4
+    assert len(lines) == 5
 
 
 def test_the_unit_waits_longer_than_the_proxy_drains() -> None:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 
-from proxy import commands, config, document, grammar
+from proxy import commands, config, document, events, grammar
 from proxy.scripts import load
 from tests.harness import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
+LOGS = (ROOT / "docs" / "logs.md").read_text()
+
+
 def test_generated_tables_are_up_to_date() -> None:
-    assert document.filled(README) == README, "run: python -m proxy.document README.md"
+    again = "run: python -m proxy.document README.md docs/logs.md"
+    assert document.filled(README) == README, again
+    assert document.filled(LOGS) == LOGS, again
+
+
+def test_every_event_is_in_the_table() -> None:
+    for event in events.EVENTS:
+        assert f"\n| `{event.name}` | {event.level} | " in LOGS
+    for name in (events.OTHER, events.PYTHON_WARNING):
+        assert f"`{name}`" in LOGS
 
 
 def test_every_option_is_in_the_table() -> None:

@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 
 from proxy import downstream, scripts
-from proxy.calls import Settings
+from proxy.calls import SLOW_HITS, Settings
 from proxy.config import Address, Config, Upstream
 from proxy.doors import Doors
-from proxy.downstream import MAX_TURN, Downstream, Shared
+from proxy.downstream import MAX_TURN, WORK_OF_READ, Downstream, Shared
 from proxy.grammar import Grammar
 from proxy.peers import NOBODY, Peer
 from proxy.quiet import Repeats
 from proxy.replies import bulks
-from proxy.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS
+from proxy.session import MAX_TURN_WORK, MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS
 from proxy.upstream import Target
 
 GRAMMAR = Grammar(scripts.load())
@@ -35,12 +35,18 @@ class Clock(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.soon: list[Callable[[], object]] = []
+        self.later: list[Callable[[], object]] = []
 
     def time(self) -> float:
         return self.now
 
     def call_soon(self, callback: Any, *_: Any, **__: Any) -> Any:  # type: ignore[override]
         self.soon.append(callback)
+
+    def call_later(  # type: ignore[override]
+        self, _: float, callback: Any, *__: Any, **___: Any
+    ) -> Any:
+        self.later.append(callback)
 
     def create_task(self, coro: Any, **_: Any) -> asyncio.Task[Any]:
         coro.close()
@@ -94,7 +100,7 @@ class Bench:
         config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
         self.clock = Clock()
         self.said: list[str] = []
-        told = Repeats(self.clock.time, self.said.append)
+        told = Repeats(self.clock.time, lambda line, _: self.said.append(line))
         settings = Settings(GRAMMAR, lambda _: None, "redis:6379")
         doors = Doors(config, "redis:6379", 10_000)
         target = Target(Address("redis", 6379), 1.0)
@@ -102,6 +108,12 @@ class Bench:
 
     def client(self, sock: socket.socket | None = None, peer: Peer | None = None) -> Client:
         return Client(self, sock, peer)
+
+    def turn(self) -> None:
+        """One of the loop's: what was asked for before it."""
+        (turn,) = self.clock.soon
+        self.clock.soon.clear()
+        turn()
 
     def after(self, seconds: float) -> None:
         """A sweep, so many seconds later."""
@@ -286,12 +298,12 @@ def kept(sock: socket.socket) -> tuple[int, int, int]:
     )
 
 
-def writes_to(client: Client, pings: list[int]) -> None:
-    """Redis is there; how many PINGs are in each write is added to `pings`."""
+def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
+    """Redis is there; how often `word` is in each write is added to `found`."""
 
     class Redis(Transport):
         def write(self, data: bytes) -> None:
-            pings.append(data.count(b"PING"))
+            found.append(data.count(word))
 
     client.protocol._session.upstream = UPSTREAM_OPEN
     client.protocol._upstream = cast("asyncio.Transport", Redis())
@@ -308,9 +320,7 @@ def test_a_full_read_is_a_turn() -> None:
     for _ in range(3):
         client.protocol.data_received(b"x" * MAX_TURN)
         assert not client.transport.reading
-        (rested,) = bench.clock.soon
-        bench.clock.soon.clear()
-        rested()
+        bench.turn()
         assert client.transport.reading
 
 
@@ -323,15 +333,119 @@ def test_a_long_pipeline_is_cut_into_turns() -> None:
     client.protocol.data_received(PING * (2 * MAX_WORK + 5))
     assert sent == [MAX_WORK]
     while bench.clock.soon:
-        (turn,) = bench.clock.soon
-        bench.clock.soon.clear()
-        turn()
+        bench.turn()
     assert sent == [MAX_WORK, MAX_WORK, 5]
+    client.protocol._session.upstream_received(b"+PONG\r\n" * (2 * MAX_WORK + 5))
     client.protocol.data_received(bulks(b"RL.HIT", b"wrong") * 1000)
     turns = 1
     while bench.clock.soon:
-        (turn,) = bench.clock.soon
-        bench.clock.soon.clear()
-        turn()
+        bench.turn()
         turns += 1
     assert turns == -(-1000 * (WORK_OF_OURS + 1) // MAX_WORK)
+
+
+def wrong(number: int) -> bytes:
+    """Hits that are answered here, so that nobody waits for Redis."""
+    return bulks(b"RL.HIT", b"wrong") * number
+
+
+def test_many_long_pipelines_share_a_turn() -> None:
+    """However many clients send thousands of requests: in one turn of the loop no more is done than
+    two or three of them would have done, each has its turn, and who sends little waits for nobody.
+    """
+    bench = Bench()
+    clients = [bench.client() for _ in range(20)]
+    for client in [*clients, good := bench.client()]:
+        writes_to(client, [])
+
+    def done() -> list[int]:
+        return [client.transport.written.count(b"\n") for client in clients]
+
+    for client in clients:
+        client.protocol.data_received(wrong(1000))
+    most = (MAX_TURN_WORK + MAX_WORK) // WORK_OF_OURS
+    before = sum(done())
+    assert before <= most
+    turns = 0
+    while bench.clock.soon:
+        bench.turn()
+        good.protocol.data_received(wrong(1))
+        turns += 1
+        assert good.transport.written.count(b"\n") == turns
+        assert 0 < sum(done()) - before <= most
+        before = sum(done())
+        if before < 15_000:
+            assert max(done()) - min(done()) <= 2 * MAX_WORK // WORK_OF_OURS
+    assert done() == [1000] * 20
+
+
+def test_who_has_gone_leaves_the_line() -> None:
+    bench = Bench()
+    clients = [bench.client() for _ in range(4)]
+    for client in clients:
+        writes_to(client, [])
+        client.protocol.data_received(wrong(1000))
+    clients[0].protocol.connection_lost(None)
+    while bench.clock.soon:
+        bench.turn()
+    assert not bench.shared.line
+    assert not bench.shared.serving
+    assert clients[3].transport.written.count(b"\n") == 1000
+
+
+def test_those_who_leave_replies_unread_go_on_slowly_together() -> None:
+    bench = Bench()
+    sent: list[list[int]] = []
+    clients = [bench.client() for _ in range(4)]
+    for client in clients:
+        sent.append([])
+        writes_to(client, sent[-1], b"EVAL")
+        client.protocol.pause_writing()
+        client.protocol.data_received(bulks(b"RL.HIT", b"k", b"1", b"1") * 10)
+    assert sum(map(sum, sent)) == SLOW_HITS  # one moment's, of all of them
+    moments = 0
+    while bench.clock.later:
+        (moment,) = bench.clock.later
+        bench.clock.later.clear()
+        moment()
+        moments += 1
+        assert sum(map(sum, sent)) <= SLOW_HITS * (moments + 1)
+    assert [sum(each) for each in sent] == [10] * 4
+    assert moments == 40 // SLOW_HITS - 1
+    assert not bench.shared.pacing
+
+
+def test_a_full_read_of_redis_is_a_turn_too() -> None:
+    bench = Bench()
+    client = bench.client()
+    writes_to(client, [])
+    redis = cast("Transport", client.protocol._upstream)
+    client.protocol.data_received(bulks(b"GET", b"large"))
+    client.protocol.upstream_received(b"$10000000\r\n" + b"x" * MAX_TURN)
+    assert not redis.reading
+    bench.turn()
+    assert redis.reading
+    client.protocol.upstream_received(b"x" * (MAX_TURN - 1))
+    assert redis.reading
+
+
+def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:
+    bench = Bench()
+    clients = [bench.client() for _ in range(40)]
+    for client in clients:
+        writes_to(client, [])
+        client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n")
+        client.protocol.data_received(b"x" * (MAX_TURN // 2))
+
+    def reading() -> int:
+        return sum(client.transport.reading for client in clients)
+
+    allowed = -(-MAX_TURN_WORK // WORK_OF_READ)
+    assert reading() < 10
+    for _ in range(3):
+        before = reading()
+        bench.turn()
+        assert 0 < reading() - before <= allowed
+    while bench.clock.soon:
+        bench.turn()
+    assert reading() == 40

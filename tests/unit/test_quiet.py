@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from proxy.quiet import MAX_KINDS, Repeats
 
 FULL = "turned away {} client(s): full"
@@ -11,7 +13,12 @@ class Bench:
     def __init__(self) -> None:
         self.now = 100.0
         self.said: list[str] = []
-        self.repeats = Repeats(lambda: self.now, self.said.append, 10.0)
+        self.fields: list[dict[str, object]] = []
+        self.repeats = Repeats(lambda: self.now, self.say, 10.0)
+
+    def say(self, line: str, fields: Mapping[str, object]) -> None:
+        self.said.append(line)
+        self.fields.append(dict(fields))
 
     def after(self, seconds: float) -> list[str]:
         """What is said by a sweep, so many seconds later."""
@@ -70,3 +77,16 @@ def test_one_alone_has_a_line_of_its_own() -> None:
     for name in "cd":
         bench.repeats.happened("{} failed", name, f"{name} failed")
     assert bench.after(10) == ["2 failed (the latest: d)"]
+
+
+def test_a_machine_gets_count_and_client() -> None:
+    bench = Bench()
+    for at in range(3):
+        bench.repeats.happened("{} failed", f"10.0.0.1:{at}", f"{at} failed")
+    bench.after(10)
+    bench.repeats.happened("full")
+    assert bench.fields == [
+        {"kind": "{} failed", "count": 1, "client": "10.0.0.1:0"},
+        {"kind": "{} failed", "count": 2, "client": "10.0.0.1:2"},
+        {"kind": "full", "count": 1},
+    ]

@@ -916,7 +916,7 @@ LOSSES = [
     (PING + HIT + WRONG_HIT + HIT + PING, PONG, PONG + r.LOST + ARITY + r.LOST),
     (PING + HIT, b"-ERR Protocol error: x\r\n", b"-ERR Protocol error: x\r\n"),
     (PING + HIT, VALUE, VALUE + r.LOST),
-    (PING + HIT, PONG + FIVE[:5], PONG + FIVE[:5]),
+    (PING + HIT, PONG + FIVE[:5], PONG + r.LOST),
     (PING + HIT, PONG[:3], PONG[:3]),
     (bulks(b"MULTI") + HIT, b"+OK\r\n", b"+OK\r\n" + r.LOST),
     (bulks(b"QUIT"), b"+OK\r\n", b"+OK\r\n"),
@@ -1149,15 +1149,186 @@ def test_too_many_replies_to_follow() -> None:
 
 def test_no_local_error_is_lost_among_too_many() -> None:
     bench = opened()
-    many = answers.MAX_SLOTS // 2 + 10
-    sent = bench.send(bulks(b"BLPOP", b"k", b"0"), (WRONG_HIT + PING) * many)
-    left = sent[len(bulks(b"BLPOP", b"k", b"0")) :]
-    forwarded = left.count(WRONG_HIT)
-    assert left.count(PING) == many
-    replies = b"*-1\r\n" + (b"+PONG\r\n" * (many - forwarded)) + (UNKNOWN + PONG) * forwarded
+    before, many = answers.MAX_SLOTS - 12, 20
+    select = bulks(b"SELECT", b"0")
+    sent = bench.send(bulks(b"BLPOP", b"k", b"0") + select * before, (WRONG_HIT + PING) * many)
+    forwarded = sent.count(WRONG_HIT)
+    assert 0 < forwarded < many
+    assert sent.count(PING) == many
+    replies = b"*-1\r\n" + b"+OK\r\n" * before
+    replies += b"+PONG\r\n" * (many - forwarded) + (UNKNOWN + PONG) * forwarded
     out = bench.answer(replies)
     assert out.count(b"-ERR") == many
     assert out.count(PONG) == many
+
+
+# -- others have their turn ------------------------------------------------------------------------
+
+BLPOP = bulks(b"BLPOP", b"k", b"0")
+NIL = b"*-1\r\n"
+
+
+def test_so_many_hits_are_on_their_way_at_once_on_the_private_connection() -> None:
+    """What waits behind them goes when half of them are answered."""
+    bench = opened()
+    sent = bench.send(BLPOP + HIT * 200 + PING)
+    assert sent == BLPOP + in_place() * MAX_CLIENT_HITS
+    assert bench.session.wait == sn.WAIT_ANSWERS
+    assert bench.answer(NIL + FIVE * 31) == NIL + FIVE * 31
+    assert bench.up() == b""
+    assert bench.answer(FIVE) == FIVE
+    assert bench.up() == in_place() * 32
+    assert bench.send(HIT) == b""  # none overtakes
+
+
+def test_so_many_wrong_ones_wait_for_their_place() -> None:
+    bench = opened()
+    assert bench.send(BLPOP + (WRONG_HIT + PING) * 200) == BLPOP + PING * MAX_CLIENT_HITS
+    out = bench.answer(NIL + PONG * MAX_CLIENT_HITS)
+    assert out == NIL + (ARITY + PONG) * MAX_CLIENT_HITS + ARITY  # (the next one's place is here)
+    assert bench.up() == PING * (MAX_CLIENT_HITS + 1)
+
+
+def test_what_waits_for_answers_goes_on_when_these_are_late() -> None:
+    bench = opened()
+    bench.session._settings.patience.timeout_s = 1.0
+    bench.send(HIT * (MAX_CLIENT_HITS + 1))
+    bench.session.overdue(bench.session.now + 1.5)
+    assert bench.down().count(b"-UPSTREAMDOWN") == MAX_CLIENT_HITS
+    assert bench.up() == in_place()
+
+
+def test_a_transaction_is_not_cut() -> None:
+    bench = opened()
+    sent = bench.send(bulks(b"MULTI") + HIT * 200)
+    assert sent == bulks(b"MULTI") + in_place() * 200
+
+
+def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
+    lane = FakeLane()
+    benches = [probed() for _ in range(3)]
+    shared = benches[0].session._settings
+    shared.lane_of = lambda _: lane
+    for bench in benches:
+        bench.session._settings = shared
+    first, second, third = benches
+    first.send(HIT * 200)
+    second.send(HIT * 200)
+    assert shared.deep == 2
+    assert len(lane.calls) == 2 * MAX_CLIENT_HITS
+    third.send(HIT)  # who has less is not concerned
+    assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
+    calls, lane.calls = lane.calls, []
+    for call in calls:
+        call.caller.lane_answered(call, FIVE)
+    for bench in benches:
+        bench.session.resume()
+    assert len(lane.calls) == MAX_CLIENT_HITS
+    first.session.let_go()
+    assert shared.deep == 1
+    while lane.calls:
+        calls, lane.calls = lane.calls, []
+        for call in calls:
+            call.caller.lane_answered(call, FIVE)
+        shared.work = 0
+        second.session.resume()
+    assert second.down() == FIVE * 200
+    assert shared.deep == 0
+
+
+def test_who_leaves_replies_unread_goes_on_slowly() -> None:
+    """Not never: a client may read when all is written, and Redis would take all of it."""
+    bench = opened()
+    shared = bench.session._settings
+    bench.send(HIT * 100)
+    assert bench.session.wait == sn.WAIT_ANSWERS
+    bench.session.leaves_unread()  # whose answers are not read from now on
+    assert bench.session.wait == sn.WAIT_PACE
+    for _ in range(3):
+        shared.slow_room = 8
+        bench.session.go_on()
+        out = b"".join(bench.session.to_upstream)
+        bench.session.to_upstream.clear()
+        assert out == in_place() * 8
+    bench.session.go_on()
+    assert not bench.session.to_upstream
+    assert bench.up() == in_place() * (100 - MAX_CLIENT_HITS - 24)
+    assert bench.send(PING * 100) == PING * 100  # what is Redis' own is its own matter
+
+
+def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
+    bench = opened()
+    shared = bench.session._settings
+    shared.work = sn.MAX_TURN_WORK
+    much = PING * (sn.SMALL // len(PING) + 1)
+    assert bench.send(PING) == PING
+    bench.session.receive(much)
+    assert bench.session.wait == sn.WAIT_ROOM
+    assert not bench.session.to_upstream
+    shared.work = 0
+    bench.session.receive(PING)  # behind what waits
+    bench.session.go_on()
+    assert bench.up() == much + PING
+    shared.work = 0
+    bench.session.receive(much)
+    assert bench.up() == much
+    assert shared.work > sn.SMALL // len(PING)
+
+
+def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
+    """Wrong hits of one who uses a lane, blank lines, and hits that are answered without Redis."""
+    wrong = 3 * sn.MAX_WORK // sn.WORK_OF_OURS
+    bench = probed()
+    bench.session.receive(WRONG_HIT * wrong)
+    assert sn.MAX_WORK // 20 < len(bench.session.to_client) < wrong // 2
+    bench.up()
+    assert bench.down() == ARITY * wrong
+
+    bench = probed()
+    bench.session.receive(b"\r\n" * (2 * sn.MAX_WORK))
+    assert bench.session.wait == sn.WAIT_ROOM
+    bench.up()
+    assert not bench.session.outstanding()
+
+    bench = Bench()
+    circuit = bench.session._settings.circuit
+    circuit.open = True
+    assert circuit.tries(0.0)  # (one hit asks all the same)
+    bench.session.receive(HIT * wrong)
+    assert len(bench.session.to_client) < wrong // 2
+    bench.up()
+    assert bench.down().count(b"-") == wrong
+
+
+def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
+    bench = Bench()
+    bench.session._settings.reconfigure("allow", 0)
+    bench.send(bulks(b"MULTI") + HIT * 300 + bulks(b"EXEC") + HIT)
+    bench.session.upstream_failed("refused")
+    first = len(bench.session.to_client)
+    assert first < 150
+    bench.session.receive(PING)  # for the next connection
+    assert len(bench.session.to_client) == first
+    bench.session.go_on()
+    bench.session.go_on()
+    down = bench.down()
+    assert down.count(b"-UPSTREAMDOWN") >= 302
+    assert down.count(b"*5\r\n") == 1  # the hit behind the transaction
+    bench.session.go_on()
+    assert bench.session.wait == sn.WAIT_NOTHING
+
+
+def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
+    bench = Bench()
+    many = 5 * sn.MAX_WORK // sn.WORK_OF_OURS
+    bench.send(PING * many)
+    bench.session.upstream_failed("refused")
+    while bench.session._failing:
+        bench.session.receive(PING * 200)
+        bench.session.go_on()
+    assert many <= len(bench.session.to_client) < many + 200
+    bench.session.go_on()
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
 
 
 # -- names the tests above rely on -----------------------------------------------------------------
@@ -1166,7 +1337,7 @@ def test_no_local_error_is_lost_among_too_many() -> None:
 def test_the_family_is_what_is_tested_here() -> None:
     assert set(c.FAMILY) == {
         *(b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.RESET", b"RL.HELP"),
-        *(b"CL.THROTTLE", b"RL.THROTTLE"),
+        *(b"CL.THROTTLE", b"RL.THROTTLE", b"RL.STATS", b"RL.TOP"),
     }
     assert set(grammar.OPTIONS) == {b"RL.HIT", b"RL.PEEK", b"RL.REFUND"}
     assert state.PLAIN > state.COUNTED > state.FRAMED > state.RAW

@@ -1,0 +1,274 @@
+"""What a process writes on standard error: JSON where that is no terminal, text where asked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
+from tests.integration.started import Started, started
+
+JSON = {"RLPROXY_LOG_FORMAT": "auto"}  # (standard error is a file here)
+
+
+def objects(made: Started) -> list[dict[str, Any]]:
+    """Every whole line so far. One that is no object, or lacks what all have, fails."""
+    found = []
+    for line in made.log().split("\n")[:-1]:
+        each = json.loads(line)
+        assert {"timestamp", "level", "event", "message"} <= set(each), line
+        assert each["event"] != "other", line
+        found.append(each)
+    return found
+
+
+def told(made: Started, **wanted: object) -> dict[str, Any]:
+    """Wait for an event whose fields are so."""
+    found: list[dict[str, Any]] = []
+
+    def seen() -> bool:
+        found[:] = [each for each in objects(made) if wanted.items() <= each.items()]
+        return bool(found)
+
+    wait_until(seen, f"{wanted} is logged")
+    return found[0]
+
+
+def words(server: RedisServer) -> tuple[str, ...]:
+    url = f"redis://:s3cret@127.0.0.1:{server.port}"
+    return ("--listen", "127.0.0.1:0", "--upstream", url)
+
+
+def port(made: Started) -> int:
+    return int(told(made, event="started")["listen"][0].rpartition(":")[2])
+
+
+def test_a_life_in_json(own_server: RedisServer, tmp_path: Path) -> None:
+    """Start, clients turned away, Redis lost and back, settings read again, the end."""
+    file = tmp_path / "rlproxy.toml"
+    file.write_text("max-clients = 1\n")
+    env = {**JSON, "RLPROXY_SHARES": "yes"}
+    with started(*words(own_server), "--config", str(file), env=env) as made:
+        at = port(made)
+        begun = told(made, event="started")
+        assert begun["workers"] == 1
+        assert begun["message"].startswith("rlproxy 0.")
+        assert told(made, event="settings_doubtful")["reason"].startswith("RLPROXY_SHARES is")
+        with Raw(at) as raw:
+            assert raw.ask("PING") == "PONG"
+            for _ in range(5):  # (the rest are counted, and told of some seconds later)
+                with Raw(at) as other:
+                    assert "max number of clients reached" in str(other.reply())
+            own_server.stop()
+            lost = told(made, event="redis_unreachable", level="warning")
+            assert lost["address"] == f"127.0.0.1:{own_server.port}"
+            assert lost["reason"]
+            own_server.start()
+            told(made, event="redis_back")
+        first = told(made, event="clients_turned_away")
+        assert first["count"] == 1
+        assert first["reason"] == "max number of clients reached"
+        assert first["client"].startswith("127.0.0.1:")
+        file.write_text("max-clients = 2\nworkers = 3\n")
+        made.signal(signal.SIGHUP)
+        assert told(made, event="settings_reloaded")["changed"] == "--max-clients"
+        assert told(made, event="restart_needed")["option"] == "--workers"
+        file.write_text('max-clients = "\\u001b[2J\\n{}"\n')
+        made.signal(signal.SIGHUP)
+        assert "\n{}" in told(made, event="settings_rejected", level="error")["reason"]
+        assert "s3cret" not in made.log()
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        objects(made)
+
+
+def test_workers_name_themselves(own_server: RedisServer) -> None:
+    with started(*words(own_server), "--workers", "2", env=JSON) as made:
+        assert told(made, event="started")["workers"] == 2
+        own_server.stop()
+        for worker in (1, 2):
+            told(made, event="redis_unreachable", worker=worker)
+        pids = Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()
+        os.kill(int(pids[0]), signal.SIGKILL)
+        died = told(made, event="worker_died", process=int(pids[0]))
+        assert died["worker"] in (1, 2)
+        assert died["reason"] == "was killed by SIGKILL"
+        told(made, event="worker_serves", worker=died["worker"])
+
+
+def test_sighup_changes_the_level(own_server: RedisServer, tmp_path: Path) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text("")
+    with started(*words(own_server), "--config", str(file), env=JSON) as made:
+        told(made, event="started")
+        own_server.stop()
+        told(made, event="redis_unreachable")
+        file.write_text('log-level = "error"\n')
+        made.signal(signal.SIGHUP)
+        assert told(made, event="settings_reloaded")["changed"] == "--log-level"
+        # (a mistake is an error: when that is said, all before it was done)
+        file.write_text('log-level = "loud"\n')
+        made.signal(signal.SIGHUP)
+        reason = "log-level (in the file) loud: expected debug, info, warning or error"
+        told(made, event="settings_rejected", reason=reason)
+        before = len(objects(made))
+        own_server.start()
+        with Raw(port(made)) as raw:
+            wait_until(lambda: raw.ask("PING") == "PONG", "Redis is back")
+            wait_until(lambda: isinstance(raw.ask("RL.HIT", "k", 9, 60), list), "hits count")
+        file.write_text('log-level = "debug"\nhit-timeout = 999\n')
+        made.signal(signal.SIGHUP)
+        after = told(made, event="settings_reloaded", changed="--hit-timeout, --log-level")
+        assert objects(made)[before:] == [after]
+
+
+def test_sighup_changes_the_level_of_all_workers(own_server: RedisServer, tmp_path: Path) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('log-level = "error"\n')
+    at = free_port()
+    more = ("--listen", f"127.0.0.1:{at}", "--config", str(file), "--workers", "2")
+    with started(*words(own_server), *more, env=JSON) as made:
+        wait_until(lambda: answers(at), "it serves")
+        own_server.stop()
+        wait_until(lambda: not answers(at), "Redis is gone")
+        assert made.log() == ""
+        file.write_text('log-level = "info"\n')
+        made.signal(signal.SIGHUP)
+        told(made, event="settings_reloaded", changed="--log-level")
+        speaks: set[object] = set()
+
+        def all_speak() -> bool:
+            own_server.start()
+            own_server.stop()
+            speaks.update(each.get("worker") for each in objects(made))
+            return {1, 2} <= speaks
+
+        wait_until(all_speak, "both workers tell of Redis")
+
+
+def test_only_errors(own_server: RedisServer) -> None:
+    at = free_port()
+    more = ("--listen", f"127.0.0.1:{at}", "--log-level", "error")
+    with started(*words(own_server), *more, env=JSON) as made:
+        wait_until(lambda: answers(at), "it serves")
+        made.signal(signal.SIGTERM)
+        assert made.wait() == 0
+        assert made.log() == ""
+
+
+def answers(at: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), Raw(at) as raw:
+        return raw.ask("PING") == "PONG"
+    return False
+
+
+@pytest.mark.parametrize("option", ["--log-level", "--log-format"])
+def test_a_wrong_value(option: str) -> None:
+    with started(option, "loud") as made:
+        assert made.wait() == 2
+        wanted = {
+            "--log-level": "debug, info, warning or error",
+            "--log-format": "auto, text or json",
+        }
+        assert made.log() == f"rlproxy: {option} loud: expected {wanted[option]}\n"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_it_cannot_start(form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        args = ("--listen", where, "--upstream", "redis://127.0.0.1:1", "--log-format", form)
+        with started(*args) as made:
+            assert made.wait() == 1
+            why = f"cannot listen on {where}: Address already in use (see --listen)"
+            if form == "text":
+                assert made.log() == f"rlproxy: {why}\n"
+            else:
+                assert told(made, event="failed", level="critical")["reason"] == why
+
+
+BROKEN = """
+import sys
+from proxy import upstream
+from proxy.cli import main
+def broken(self):
+    raise RuntimeError("broken on purpose")
+upstream.Control._watch = broken
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_mistake_in_the_program_is_one_object(own_server: RedisServer, workers: str) -> None:
+    """(A task that nobody waits for, and asyncio's words about it.)"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BROKEN, *words(own_server), "--workers", workers],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "RLPROXY_INTERPRETED": "1"},
+    )
+    assert process.stderr is not None
+    lines = []
+    try:
+        for line in process.stderr:
+            lines.append(json.loads(line))
+            if lines[-1]["event"] == "started":
+                process.send_signal(signal.SIGTERM)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    said = [each for each in lines if each["event"] == "unexpected_error"]
+    assert said, lines
+    assert all("RuntimeError: broken on purpose" in each["exception"] for each in said)
+    assert workers == "1" or all(each["worker"] in (1, 2) for each in said)
+
+
+def test_nobody_reads_the_log(own_server: RedisServer, tmp_path: Path) -> None:
+    """Clients are served all the same, and what is missing is told."""
+    file = tmp_path / "rlproxy.toml"
+    file.write_text("")
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    at = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proxy", "--listen", f"127.0.0.1:{at}", "--config", str(file)]
+        + ["--upstream", f"redis://127.0.0.1:{own_server.port}"],
+        stderr=writing,
+        cwd=ROOT,
+    )
+    os.close(writing)
+    with open(reading, "rb", buffering=0) as log:
+        try:
+            assert b"started" in log.read(4096)
+            file.write_text("nothing = 1\n")
+            with Raw(at) as raw:
+                for _ in range(60):
+                    process.send_signal(signal.SIGHUP)
+                    assert raw.ask("PING") == "PONG"
+                text = log.read(4096)
+                assert b"settings_rejected" in text
+                lines: list[dict[str, Any]] = []
+
+                def lost() -> bool:
+                    process.send_signal(signal.SIGHUP)
+                    lines[:] = [json.loads(line) for line in log.read(4096).splitlines()]
+                    return any(each["event"] == "log_lines_lost" for each in lines)
+
+                wait_until(lost, "it tells of lost lines")
+            process.terminate()
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+            process.wait()

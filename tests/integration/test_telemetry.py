@@ -1,0 +1,301 @@
+"""What RL.STATS tells is what clients were told, hit for hit, whichever way a hit went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import by_lane, children, started
+
+OUTCOMES = (
+    *("admitted", "refused", "refused_locally"),
+    *("failed_open", "failed_closed", "failed", "unseen"),
+)
+
+
+@pytest.fixture(scope="module")
+def server(one_engine: str) -> Iterator[RedisServer]:
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture
+def front(server: RedisServer) -> Iterator[Proxy]:
+    with server.raw() as raw:
+        raw.ask("FLUSHALL")
+    with harness.proxy(server) as made:
+        yield made
+
+
+def stats(raw: Raw) -> dict[str, str]:
+    """What RL.STATS says, by name."""
+    text = raw.ask("RL.STATS")
+    assert isinstance(text, bytes), text
+    lines = [line for line in text.decode().split("\r\n") if line and not line.startswith("#")]
+    return dict(line.split(":", 1) for line in lines)
+
+
+def hits(raw: Raw) -> dict[str, int]:
+    """What became of hits, where anything did."""
+    found = stats(raw)
+    counts = {name: int(found[name]) for name in OUTCOMES}
+    assert int(found["hits"]) == sum(counts.values())
+    return {name: count for name, count in counts.items() if count}
+
+
+def by_redis_or_not(raw: Raw) -> tuple[int, int]:
+    """Hits admitted and refused, wherever that was decided; nothing else became of any."""
+    found = hits(raw)
+    assert set(found) <= {"admitted", "refused", "refused_locally"}
+    return found.get("admitted", 0), found.get("refused", 0) + found.get("refused_locally", 0)
+
+
+def judged(reply: object) -> str:
+    if isinstance(reply, list):
+        return "admitted" if reply[0] == 0 else "refused"
+    return "failed"
+
+
+def test_every_way_a_hit_can_go(server: RedisServer, front: Proxy) -> None:
+    with front.raw() as admin, front.raw() as raw:
+        assert hits(admin) == {}
+        told: Counter[str] = Counter()
+
+        def ask(*words: str | int) -> None:
+            told[judged(raw.ask(*words))] += 1
+
+        ask("RL.HIT", "first", 10, 60)  # on its private connection
+        by_lane(server, raw)
+        told["admitted"] += hits(admin)["admitted"] - told["admitted"]  # (what that took)
+        for _ in range(8):
+            ask("RL.HIT", "k", 3, 60)
+        told["refused_locally"] = hits(admin)["refused_locally"]
+        assert told["refused_locally"] == 3  # (the first marks, the second opens)
+        told["refused"] -= told["refused_locally"]
+        ask("RL.HIT", "t", 3, 60, "ALGO", "TOKEN", "COST", 2)
+        ask("CL.THROTTLE", "g", 3, 60, 60)
+        raw.ask("SET", "string", "x")
+        ask("RL.HIT", "string", 1, 60)  # WRONGTYPE
+        raw.send(command("MULTI") + command("RL.HIT", "m", 1, 60) + command("EXEC"))
+        assert [raw.reply() for _ in range(3)][2] == [[0, 1, 0, -1, 60]]
+        told["unseen"] += 1
+        raw.ask("WATCH", "x")  # from here on privately
+        for _ in range(5):
+            ask("RL.HIT", "p", 4, 60)
+        raw.ask("CLIENT", "TRACKING", "ON")  # and from here on replies can't be told apart
+        assert judged(raw.ask("RL.HIT", "q", 4, 60)) == "admitted"
+        told["unseen"] += 1
+        assert hits(admin) == dict(told)
+        found = stats(admin)
+        assert found["hits_token"].startswith("admitted=1,refused=0,")
+        assert found["hits_gcra"].startswith("admitted=1,refused=0,")
+        assert found["errors_redis"] == "1"
+        # what is none
+        for words in (
+            ("RL.PEEK", "k", 3, 60),
+            ("RL.HIT", "k", 3, 60, "COST", 0),
+            ("RL.REFUND", "k", 3, 60, 1),
+            ("RL.RESET", "k"),
+            ("RL.HELP",),
+            ("RL.HIT", "k", 0, 60),
+            ("RL.HIT", "k"),
+        ):
+            raw.ask(*words)
+        assert hits(admin) == dict(told)
+        found = stats(admin)
+        calls = ("peek", "refund", "reset", "help", "top", "errors_syntax")
+        assert [int(found[name]) for name in calls] == [2, 1, 1, 1, 0, 2]
+
+
+def test_waits(front: Proxy) -> None:
+    with front.raw() as admin, front.raw() as raw, front.raw() as other:
+        assert raw.ask("RL.HIT", "k", 1, "0.3") == [0, 1, 0, -1, 1]
+        assert judged(raw.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5)) == "admitted"
+        assert judged(raw.ask("RL.HIT", "n", 1, 60)) == "admitted"
+        assert judged(raw.ask("RL.HIT", "n", 1, 60, "WAIT", 1)) == "refused"
+        other.send(command("RL.HIT", "n", 1, 2, "WAIT", 60))
+        wait_until(lambda: stats(admin)["waiting"] == "1", "it waits")
+        other.close()
+        wait_until(lambda: stats(admin)["waiting"] == "0", "it has gone")
+        assert hits(admin) == {"admitted": 3, "refused": 1}
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome"), [("error", "failed"), ("allow", "failed_open"), ("deny", "failed_closed")]
+)
+def test_without_redis(own_server: RedisServer, mode: str, outcome: str) -> None:
+    arguments = ("--on-upstream-failure", mode, "--hit-timeout", "200")
+    with harness.proxy(own_server, *arguments) as front, front.raw() as raw, front.raw() as private:
+        assert judged(raw.ask("RL.HIT", "k", 1000, 60)) == "admitted"
+        by_lane(own_server, raw)
+        private.ask("WATCH", "x")
+        with front.raw() as admin:
+            before = hits(admin)
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            sent = 0
+            for client in (raw, private):
+                client.send(command("RL.HIT", "k", 1000, 60) * 3)
+                sent += 3
+                for _ in range(3):
+                    client.reply()
+            for _ in range(4):
+                raw.ask("RL.HIT", "k", 1000, 60)
+                sent += 1
+            with front.raw() as new:
+                new.ask("RL.HIT", "k", 1000, 60)
+                sent += 1
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        with front.raw() as admin:
+            wait_until(lambda: isinstance(admin.ask("RL.STATS"), bytes), "Redis answers")
+            after = hits(admin)
+            assert after.get(outcome) == sent
+            assert after["admitted"] == before["admitted"]
+            found = stats(admin)
+            assert int(found["errors_late"]) + int(found["errors_unreachable"]) == sent
+
+
+def test_load_of_redis_py_agrees_exactly(front: Proxy) -> None:
+    """Many clients, admitted and refused mixed, pipelined and not."""
+
+    async def client(number: int) -> Counter[str]:
+        told: Counter[str] = Counter()
+        choice = random.Random(number)
+        connection: Any = redis.asyncio.Redis(port=front.port)
+        async with connection:
+            for _ in range(40):
+                words = ("RL.HIT", f"user:{choice.randrange(12)}", 40, 60)
+                if choice.random() < 0.3:
+                    pipe = connection.pipeline(transaction=False)
+                    for _ in range(choice.randrange(1, 9)):
+                        pipe.execute_command(*words)
+                    replies = await pipe.execute()
+                else:
+                    replies = [await connection.execute_command(*words)]
+                told.update(judged(reply) for reply in replies)
+        return told
+
+    async def load() -> Counter[str]:
+        return sum(await asyncio.gather(*(client(number) for number in range(24))), Counter())
+
+    told = asyncio.run(load())
+    with front.raw() as admin:
+        assert by_redis_or_not(admin) == (told["admitted"], told["refused"])
+        assert told["admitted"] == 12 * 40
+
+
+def test_workers_are_counted_together_and_the_dead_stay_counted(server: RedisServer) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
+    with started(*arguments, "--upstream", f"redis://127.0.0.1:{server.port}") as front:
+        port = front.port()
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(Raw(port)) for _ in range(6)]
+            for number, client in enumerate(clients):
+                for _ in range(number + 1):
+                    client.ask("RL.HIT", f"workers:{number}", 2, 60)
+            wait_until(lambda: by_redis_or_not(clients[0]) == (11, 10), "both are told")
+        victim = children(front.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        front.logged(r"worker \d \(process \d+\) serves")
+        with Raw(port) as again:
+            assert judged(again.ask("RL.HIT", "again", 2, 60)) == "admitted"
+            wait_until(lambda: by_redis_or_not(again) == (12, 10), "nothing is lost")
+            assert stats(again)["workers"] == "2"
+
+
+# -- as a command ----------------------------------------------------------------------------------
+
+NOT_IN_MULTI = "ERR {} is not allowed in transactions"
+
+
+@pytest.mark.parametrize("name", ["RL.STATS", "RL.TOP"])
+def test_rights_and_transactions(own_server: RedisServer, name: str) -> None:
+    words = (name,) if name == "RL.STATS" else (name, 3)
+    with harness.proxy(own_server) as front, own_server.raw() as admin, front.raw() as raw:
+        assert not isinstance(raw.ask(*words), ReplyError)
+        assert raw.ask("MULTI") == "OK"
+        assert raw.ask(*words) == ReplyError(NOT_IN_MULTI.format(name))
+        assert str(raw.ask("EXEC")).startswith("EXECABORT")
+        assert admin.ask("ACL", "SETUSER", "poor", "on", ">pw", "+ping", "~*") == "OK"
+        assert raw.ask("AUTH", "poor", "pw") == "OK"
+        assert str(raw.ask(*words)).startswith("NOPERM")
+        assert admin.ask("ACL", "SETUSER", "default", "resetpass", ">x") == "OK"
+        with front.raw() as stranger:
+            assert str(stranger.ask(*words)).startswith("NOAUTH")
+
+
+def test_in_resp3_and_pipelined_in_order(front: Proxy) -> None:
+    with front.raw() as raw:
+        raw.ask("HELLO", 3)
+        raw.send(command("GET", "x") + command("RL.STATS") + command("RL.TOP", 1) + command("PING"))
+        replies = [raw.reply() for _ in range(4)]
+        assert replies[0] is None
+        assert isinstance(replies[1], bytes) and replies[1].startswith(b"# Server\r\nversion:")
+        assert replies[3] == "PONG"
+
+
+WRONG = [
+    (("RL.STATS", "all"), "ERR wrong number of arguments for 'rl.stats' command"),
+    (("RL.TOP",), "ERR wrong number of arguments for 'rl.top' command"),
+    (("RL.TOP", 1, "REFUSED", 2), "ERR wrong number of arguments for 'rl.top' command"),
+    (("RL.TOP", 0), "ERR value is not an integer or out of range"),
+    (("RL.TOP", 1001), "ERR value is not an integer or out of range"),
+    (("RL.TOP", "many"), "ERR value is not an integer or out of range"),
+    (("RL.TOP", 1, "ADMITTED"), "ERR syntax error"),
+]
+
+
+@pytest.mark.parametrize(("words", "error"), WRONG)
+def test_wrong(front: Proxy, words: tuple[str | int, ...], error: str) -> None:
+    with front.raw() as raw:
+        assert raw.ask(*words) == ReplyError(error)
+
+
+def test_the_text_is_like_info(front: Proxy) -> None:
+    """redis-py's own parser of INFO reads it."""
+    with redis.Redis(port=front.port) as client:
+        text = client.execute_command("RL.STATS").decode()
+    sections = re.findall(r"^# (\w+)\r$", text, re.MULTILINE)
+    assert sections == ["Server", "Hits", "Calls", "Traffic", "Upstream", "Errors"]
+    parse: Any = redis._parsers.helpers.parse_info
+    parsed = parse(text)
+    assert parsed["hits"] == 0
+    assert parsed["hits_log"]["admitted"] == 0
+
+
+def test_traffic(front: Proxy) -> None:
+    """Bytes and commands, counted on both sides."""
+
+    def count(found: dict[str, str], name: str) -> int:
+        return int(found[name])
+
+    with front.raw() as raw:
+        before = stats(raw)
+        value = "x" * 5000
+        for number in range(10):
+            raw.ask("SET", f"t:{number}", value)
+            raw.ask("GET", f"t:{number}")
+        after = stats(raw)
+        assert count(after, "commands") - count(before, "commands") == 20
+        asked = sum(
+            len(command("SET", f"t:{number}", value)) + len(command("GET", f"t:{number}"))
+            for number in range(10)
+        )
+        assert count(after, "bytes_in") - count(before, "bytes_in") == asked + len(
+            command("RL.STATS")
+        )
+        assert after["clients"] == "1"

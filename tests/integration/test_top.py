@@ -1,0 +1,345 @@
+"""RL.TOP of one process and of several; `rlproxy top` once, in a terminal, and without a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from unicodedata import east_asian_width
+
+import pytest
+
+from proxy.top import main
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, wait_until
+from tests.integration.started import started
+
+EVIL = b"\x1b[31mred\xff"
+
+
+@pytest.fixture(scope="module")
+def server(one_engine: str) -> Iterator[RedisServer]:
+    """One server for the module."""
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def busy(server: RedisServer) -> Iterator[Proxy]:
+    """A proxy that has seen some hits."""
+    with harness.proxy(server) as made:
+        with made.raw() as raw:
+            for key, hits in ((b"login:anna", 30), ("größe".encode(), 20), (EVIL, 10)):
+                for _ in range(hits):
+                    raw.ask("RL.HIT", key, 5, 600)
+        yield made
+
+
+# -- RL.TOP ----------------------------------------------------------------------------------------
+
+
+def test_the_busiest_and_the_most_refused(busy: Proxy) -> None:
+    with busy.raw() as raw:
+        rows = [[b"login:anna", 30, 0], ["größe".encode(), 20, 0], [EVIL, 10, 0]]
+        assert raw.ask("RL.TOP", 1000) == rows
+        assert raw.ask("rl.top", 1) == rows[:1]
+        refused = [[key, int(str(hits)) - 5, 0] for key, hits, _ in rows]
+        assert raw.ask("RL.TOP", 10, "REFUSED") == raw.ask("RL.TOP", 10, "refused") == refused
+
+
+def test_what_was_said_a_moment_ago_is_told(server: RedisServer) -> None:
+    with harness.proxy(server) as proxy, proxy.raw() as raw:
+        assert raw.ask("RL.TOP", 3) == []
+        for number in range(3):
+            raw.ask("RL.HIT", f"now:{number}", 5, 60)
+        wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP tells", 1.0)  # type: ignore[arg-type]
+
+
+def test_workers_tell_of_each_other(server: RedisServer) -> None:
+    with harness.proxy(server, "--workers", "2") as proxy:
+        clients = [proxy.raw() for _ in range(6)]
+        for number, raw in enumerate(clients):
+            for _ in range(10):
+                raw.ask("RL.HIT", "of:all", 100, 600)
+            raw.ask("RL.HIT", f"of:{number}", 1, 600)
+        for raw in clients:
+            wait_until(
+                lambda raw=raw: raw.ask("RL.TOP", 1) == [[b"of:all", 60, 0]],  # type: ignore[misc]
+                "every worker tells of all",
+            )
+            raw.close()
+
+
+# -- once ------------------------------------------------------------------------------------------
+
+
+def top(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`rlproxy top ARGS`, without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", "top", *args],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=harness.DEADLINE_S,
+        env={**os.environ, "COLUMNS": "80", "LINES": "24", **(env or {})},
+        cwd=harness.ROOT,
+    )
+
+
+def test_one_frame(busy: Proxy) -> None:
+    found = top("--url", f"redis://127.0.0.1:{busy.port}", "--once", "--interval", "0.2")
+    assert (found.returncode, found.stderr) == (0, "")
+    made = found.stdout.splitlines()
+    assert re.match(rf"rlproxy \S+ at 127.0.0.1:{busy.port}, 1 worker, up \d+ s$", made[0])
+    assert re.match(r"Redis 127.0.0.1:\d+, \S+ \S+: answers", made[1])
+    assert made[6].startswith("hits/s             0")
+    keys = [line.split()[0] for line in made[12:]]
+    assert keys == ["login:anna", "größe", r"\x1b[31mred\xff"]
+    assert all(line.isprintable() and len(line) <= 80 for line in made)
+
+
+def test_what_happens_meanwhile_is_counted(busy: Proxy) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        with busy.raw() as raw:
+            while not stop.is_set():
+                raw.ask("RL.HIT", "login:anna", 5, 600)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        found = top("--url", f"redis://127.0.0.1:{busy.port}", "--once", "--interval", "0.3")
+    finally:
+        stop.set()
+        thread.join()
+    rate = re.search(r"^hits/s +([\d,]+)  █", found.stdout, re.MULTILINE)
+    refused = re.search(r"^refused +([\d,]+) +100.0 %", found.stdout, re.MULTILINE)
+    assert rate and refused and rate[1] == refused[1] != "0"
+
+
+def fails(url: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line that it says before it ends with 1."""
+    assert main(["--url", url, "--once", "--interval", "0.1"]) == 1
+    out, line = capsys.readouterr()
+    assert not out and line.count("\n") == 1
+    assert line.startswith("rlproxy top: 127.0.0.1:")
+    return line.rstrip("\n").partition(" 127.0.0.1:")[2].partition(" ")[2]
+
+
+def test_no_proxy_there(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    found = fails(f"redis://127.0.0.1:{server.port}", capsys)
+    assert found == "is a Redis, but no rlproxy: it does not know RL.STATS"
+    found = fails(f"redis://:pass%20word@127.0.0.1:{harness.free_port()}", capsys)
+    assert found == "can't be reached: Connection refused"
+
+
+def test_something_else_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            sock, _ = listening.accept()
+            with sock:
+                sock.recv(64)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                sock.recv(64)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = fails(f"redis://127.0.0.1:{listening.getsockname()[1]}", capsys)
+        thread.join()
+    assert found == "is no rlproxy: it does not speak RESP"
+
+
+def test_as_which_user(
+    one_engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        harness.server(one_engine, "--requirepass", "right") as own,
+        harness.proxy(f"redis://:right@127.0.0.1:{own.port}") as proxy,
+        Raw(own.port) as admin,
+    ):
+        admin.ask("AUTH", "right")
+        admin.ask("ACL", "SETUSER", "bob", "on", ">bobs", "+ping")
+        at = f"127.0.0.1:{proxy.port}"
+        once = ["--once", "--interval", "0.1"]
+        assert main(["--url", f"redis://:right@{at}", *once]) == 0
+        monkeypatch.setenv("REDISCLI_AUTH", "right")
+        assert main(["--url", f"redis://{at}", *once]) == 0
+        monkeypatch.setenv("REDISCLI_AUTH", "wrong")
+        capsys.readouterr()
+        for user in ("", ":wrong@", "bob:bobs@"):
+            found = fails(f"redis://{user}{at}", capsys)
+            assert found.startswith("wants another user or password: ")
+            assert "wrong" not in found
+        monkeypatch.delenv("REDISCLI_AUTH")
+        assert "wants another user or password: " in fails(f"redis://{at}", capsys)
+
+
+# -- in a terminal ---------------------------------------------------------------------------------
+
+
+class Terminal:
+    """`rlproxy top` in a terminal of 80 by 24."""
+
+    def __init__(self, *args: str) -> None:
+        self.master, slave = pty.openpty()
+        self.before = termios.tcgetattr(slave)
+        self.slave = slave
+        self.output = b""
+        self.resize(80, 24)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "proxy", "top", "--interval", "0.1", *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONUTF8": "1"},
+            cwd=harness.ROOT,
+        )
+
+    def resize(self, columns: int, rows: int) -> None:
+        """As if somebody did it with the mouse."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        """Somebody types."""
+        os.write(self.master, keys)
+
+    def read(self) -> str:
+        """All that it has written."""
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            self.output += data
+        return self.output.decode(errors="replace")
+
+    def frame(self) -> list[str]:
+        """The lines of the last whole frame, without colours."""
+        text, _, _ = self.read().rpartition("\x1b[J")
+        _, _, text = text.rpartition("\x1b[H")
+        return [re.sub(r"\x1b\[[0-9]*[mK]|\r", "", line) for line in text.split("\n")]
+
+    def shows(self, pattern: str) -> None:
+        """Wait for a frame that has it."""
+        wait_until(
+            lambda: re.search(pattern, "\n".join(self.frame()), re.MULTILINE),
+            f"{pattern!r} in {self.read()[-3000:]!r}",
+        )
+
+    def ends(self, entered: int = 1) -> int:
+        """The exit code; fails if the terminal is not as it was before."""
+
+        def gone() -> bool:
+            self.read()
+            return self.process.poll() is not None
+
+        wait_until(gone, "it ends")
+        text = self.read()
+        assert text.endswith("\x1b[?25h\x1b[?1049l") and text[-999:]
+        assert text.count("\x1b[?1049h") == text.count("\x1b[?1049l") == entered
+        assert "Traceback" not in text
+        assert termios.tcgetattr(self.slave) == self.before
+        return int(self.process.returncode)
+
+
+@contextlib.contextmanager
+def terminal(port: int, *args: str) -> Iterator[Terminal]:
+    """One in front of a proxy."""
+    made = Terminal("--url", f"redis://127.0.0.1:{port}", *args)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+            made.process.wait()
+        os.close(made.master)
+        os.close(made.slave)
+
+
+def test_a_live_view(busy: Proxy) -> None:
+    with terminal(busy.port) as shown:
+        shown.shows(r"^login:anna ")
+        shown.shows(r"^hits/s +0  ▁▁▁")  # (it goes on)
+        made = shown.frame()
+        assert len(made) == 24 and made[-1].startswith("q quits   every 0.1 s")
+        for columns, rows in ((40, 10), (132, 50), (1, 1)):
+            shown.resize(columns, rows)
+            wait_until(lambda rows=rows: len(shown.frame()) == rows, "it is drawn anew")  # type: ignore[misc]
+            cells = [sum(2 if east_asian_width(c) in "WF" else 1 for c in x) for x in shown.frame()]
+            assert max(cells) <= columns
+        shown.type(b"\x1b[A?x")  # (an arrow, and keys that mean nothing)
+        shown.type(b"q")
+        assert shown.ends() == 0
+
+
+@pytest.mark.parametrize("how", ["\x03", "\x04", "SIGTERM", "SIGINT"])
+def test_however_it_is_ended(busy: Proxy, how: str) -> None:
+    with terminal(busy.port) as shown:
+        shown.shows(r"^login:anna ")
+        if how.startswith("SIG"):
+            shown.process.send_signal(signal.Signals[how])
+        else:
+            shown.type(how.encode())
+        assert shown.ends() == 0
+
+
+def test_a_proxy_that_goes_and_comes_back(server: RedisServer) -> None:
+    port = harness.free_port()
+    args = ("--listen", f"127.0.0.1:{port}", "--upstream", f"redis://127.0.0.1:{server.port}")
+    with contextlib.ExitStack() as first:
+        first.enter_context(started(*args)).port()
+        with terminal(port) as shown:
+            shown.shows(r"^busiest keys")
+            first.close()
+            shown.shows(r"^no news for \d+ s: it can't be reached: Connection refused")
+            assert shown.frame()[-1].startswith("q quits")
+            with started(*args) as again:
+                again.port()
+                with again.raw() as raw:
+                    raw.ask("RL.HIT", "back", 5, 60)
+                shown.shows(r"^back ")
+                assert "can't be reached" not in "\n".join(shown.frame())
+            shown.shows(r"can't be reached")
+            shown.type(b"q")
+            assert shown.ends() == 0
+
+
+def test_redis_that_is_down(one_engine: str) -> None:
+    with harness.server(one_engine) as own, harness.proxy(own) as proxy:
+        with proxy.raw() as raw:
+            assert isinstance(raw.ask("RL.HIT", "k", 5, 60), list)
+        with terminal(proxy.port) as shown:
+            shown.shows(r"^k ")
+            own.stop()
+            shown.shows(r"^no news for \d+ s: it (answers: UPSTREAMDOWN|can't be reached)")
+            own.start()
+            shown.shows(r"^Redis .*: answers")
+            wait_until(lambda: "k" in "\n".join(shown.frame()), "it goes on")
+            shown.type(b"\x1a")  # Ctrl-Z
+            # (to nobody who could bring it back: so the kernel does not stop it)
+            wait_until(lambda: shown.read().count("\x1b[?1049h") == 2, "it is back")
+            shown.type(b"q")
+            assert shown.ends(entered=2) == 0
+
+
+def test_an_error_is_an_error(busy: Proxy) -> None:
+    with busy.raw() as raw:
+        for words in (("RL.TOP",), ("RL.TOP", 0), ("RL.TOP", 1001), ("RL.TOP", 1, "X")):
+            assert isinstance(raw.ask(*words), ReplyError)

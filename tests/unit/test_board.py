@@ -1,0 +1,70 @@
+"""board: what is read is what was published last, whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from proxy.board import HALF, Board, Published, published
+from proxy.metrics import Distribution
+
+
+def test_latest() -> None:
+    board = Board(2)
+    assert board.latest(0) == b""
+    assert board.publish(0, b"one")
+    assert board.publish(1, b"other")
+    assert board.publish(0, b"two, and longer")
+    assert board.publish(0, b"3")
+    assert (board.latest(0), board.latest(1)) == (b"3", b"other")
+
+
+def test_too_long_a_text_leaves_the_one_before() -> None:
+    board = Board(1)
+    assert board.publish(0, b"x" * HALF)
+    assert not board.publish(0, b"y" * (HALF + 1))
+    assert board.latest(0) == b"x" * HALF
+
+
+def test_another_process_reads_it_by_its_descriptor() -> None:
+    board = Board(1)
+    board.publish(0, b"here")
+    child = os.fork()
+    if child == 0:
+        again = Board(1, os.dup(board.descriptor))
+        again.publish(0, again.latest(0) + b" and there")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert board.latest(0) == b"here and there"
+
+
+def test_a_text_is_never_mixed_with_another() -> None:
+    board = Board(1)
+    letters = [bytes([letter]) * (1 << 16) for letter in b"abcdefgh"]
+    board.publish(0, letters[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(3000):
+            board.publish(0, letters[number % len(letters)])
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    read = 0
+    while not done.is_set() or not read:
+        text = board.latest(0)
+        assert text in letters
+        read += 1
+    writer.join()
+
+
+def test_published() -> None:
+    board = Board(3)
+    one = Published(1.5, {"rlproxy_clients": {(): 2.0}}, {"keys": ["é"]}, {"pid": 1})
+    two = Published(
+        2.5, {"rlproxy_event_loop_lag_seconds": {(): Distribution((0,) * 13 + (1,), 2.0)}}
+    )
+    board.publish(0, one.to_json())
+    board.publish(2, two.to_json())
+    assert published(board) == [one, two]

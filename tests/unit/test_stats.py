@@ -1,0 +1,123 @@
+"""stats: what is added to which number."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy import replies as r
+from proxy import stats as st
+from proxy.limiters import ALGORITHMS
+from proxy.stats import Stats, Times
+
+LOG = st.row_of(b"LOG")
+GCRA = st.row_of(b"GCRA")
+KEY = r.bulk(b"k")
+
+
+def outcomes(stats: Stats, row: int) -> dict[str, int]:
+    """Those that are not 0."""
+    found = stats.hits[row : row + len(st.OUTCOMES)]
+    return {name: count for name, count in zip(st.OUTCOMES, found, strict=True) if count}
+
+
+def test_rows_do_not_overlap() -> None:
+    rows = sorted(st.row_of(name) for name in ALGORITHMS)
+    assert rows == list(range(0, len(Stats().hits), len(st.OUTCOMES)))
+
+
+REPLIES = [
+    (r.five(0, 10, 5, -1, 60), "admitted"),
+    (r.five(1, 10, 0, 60, 60), "refused"),
+    (b"-NOPERM no\r\n", "failed"),
+    (r.LOST, "failed"),
+    (b"+QUEUED\r\n", "unseen"),
+]
+
+
+@pytest.mark.parametrize(("reply", "outcome"), REPLIES)
+@pytest.mark.parametrize("row", [LOG, GCRA])
+def test_what_a_reply_says_of_a_hit(reply: bytes, outcome: str, row: int) -> None:
+    stats = Stats()
+    stats.answered(row, reply, KEY, 10)
+    assert outcomes(stats, row) == {outcome: 1}
+    assert sum(stats.hits) == 1
+
+
+def test_errors_of_hits_by_kind() -> None:
+    stats = Stats()
+    stats.answered(LOG, b"-OOM x\r\n", KEY, 10)
+    stats.answered(LOG, r.LOST, KEY, 10)
+    stats.answered(LOG, r.LOST, KEY, 10)
+    assert stats.errors == {"redis": 1, "lost": 2}
+
+
+@pytest.mark.parametrize("call", range(len(st.CALLS)))
+def test_other_calls(call: int) -> None:
+    stats = Stats()
+    stats.answered(st.other(call), r.five(0, 10, 0, -1, 60), KEY, 10)
+    assert stats.calls == [number == call for number in range(len(st.CALLS))]
+    assert not any(stats.hits) and not any(stats.near)
+
+
+def test_no_row_is_not_counted() -> None:
+    stats = Stats()
+    stats.answered(st.NO_ROW, r.five(0, 1, 0, -1, 60), KEY, 1)
+    stats.unanswered(st.NO_ROW, st.FAILED)
+    stats.unanswered(st.other(st.PEEK), st.FAILED)
+    stats.refused_locally(st.other(st.PEEK), KEY)
+    assert not any(stats.hits) and not any(stats.calls)
+
+
+@pytest.mark.parametrize(
+    ("limit", "remaining", "near"),
+    [(10, 1, 1), (10, 2, 0), (10, 0, 1), (1, 0, 1), (9, 1, 0), (1000, 100, 1), (1000, 101, 0)],
+)
+def test_near_the_limit(limit: int, remaining: int, near: int) -> None:
+    stats = Stats()
+    stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY, limit)
+    assert sum(stats.near) == near
+    assert stats.near[GCRA // len(st.OUTCOMES)] == near
+
+
+def test_a_refused_hit_is_not_near_and_one_of_several_limits_is_not_judged() -> None:
+    stats = Stats()
+    stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY, 10)
+    stats.answered(LOG, r.five(0, 10, 0, -1, 1), KEY, 0)
+    assert not any(stats.near)
+
+
+def test_keys_are_handed_on_together() -> None:
+    stats = Stats()
+    told: list[tuple[list[bytes], list[bytes]]] = []
+    stats.key(b"before", False)  # (nobody wants them yet)
+    stats.on_keys = lambda keys, refused: told.append((keys, refused))
+    for number in range(st.KEYS_AT_ONCE):
+        stats.key(b"%d" % number, number % 4 == 0)
+    assert [(len(keys), len(refused)) for keys, refused in told] == [
+        (st.KEYS_AT_ONCE, st.KEYS_AT_ONCE // 4)
+    ]
+    stats.flush_keys()
+    assert len(told) == 1
+    stats.key(b"one", True)
+    stats.flush_keys()
+    assert told[1] == ([b"one"], [b"one"])
+
+
+@pytest.mark.parametrize(
+    ("calls", "power"), [(1, 1), (2, 2), (3, 2), (4, 3), (65535, 16), (65536, 17), (1 << 20, 17)]
+)
+def test_batches_by_powers_of_two(calls: int, power: int) -> None:
+    stats = Stats()
+    stats.batch(calls)
+    assert stats.batches == [number == power for number in range(st.MAX_POWER + 1)]
+    assert stats.batched == calls
+
+
+def test_times_by_upper_bound() -> None:
+    times = Times()
+    for time_s in (0.0, 0.0001, 0.000101, 1.0, 1.1):
+        times.add(time_s)
+    assert times.classes[0] == 2
+    assert times.classes[1] == 1
+    assert times.classes[-2:] == [1, 1]
+    assert times.sum_s == pytest.approx(2.100201)
