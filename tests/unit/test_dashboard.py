@@ -141,7 +141,7 @@ def test_in_a_narrow_terminal_one_table_stands_below_the_other() -> None:
     rows = [(b"%d" % number, 50, 0) for number in range(20)]
     history.add(replace(history.latest, at=104.0, busiest=rows, refused=rows))
     narrow = [line.split() for line in text(history, columns=40)[11:]]
-    assert [line[0] for line in narrow] == ["busiest", *"01234", "most", *"01234", "5"]
+    assert [line[0] for line in narrow] == ["busiest", *"01234", "most", *"01234"]
     low = lines(history, "here", "", "", Look(40, 15))[11:]
     assert [line.split()[0] for line in low] == ["busiest", "0", "1", "2"]
 
