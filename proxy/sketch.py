@@ -10,8 +10,8 @@ it. There is one summary for each ten seconds; they add up to a minute, and to s
 
 What is told of a key is a count and an error: it was hit at least `count` times, and at most
 `count + error`, since the begin of the slot that is 50 to 60 s old. A key that is not told of was
-hit at most as often as the error of one that is new: the summary's `absent`. While a slot sees
-fewer keys than it has room for, every error is 0.
+hit at most as often as the error of one that is new: the summary's `absent`. While no slot sees
+more keys than are kept of a closed one, every error is 0.
 """
 
 from __future__ import annotations
