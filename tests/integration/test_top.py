@@ -63,7 +63,7 @@ def test_what_was_said_a_moment_ago_is_told(server: RedisServer) -> None:
         assert raw.ask("RL.TOP", 3) == []
         for number in range(3):
             raw.ask("RL.HIT", f"now:{number}", 5, 60)
-        wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP tells", 1.0)  # type: ignore[arg-type]
+        wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP tells", 5.0)  # type: ignore[arg-type]
 
 
 def test_workers_tell_of_each_other(server: RedisServer) -> None:

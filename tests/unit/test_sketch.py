@@ -153,15 +153,26 @@ def test_who_asks_often_is_told_what_was_read_lately() -> None:
         reads.append(bench.now)
         return [bench.top.told(), {}]
 
-    merged = Merged(lambda: bench.now, read)
+    rendered = []
+
+    def render(rows: list[tuple[bytes, int, int]]) -> bytes:
+        rendered.append(rows)
+        return repr(rows).encode()
+
+    merged = Merged(lambda: bench.now, read, render)
     bench.add([b"a", b"b", b"a"], [b"b"])
-    assert merged.busiest(1, False) == [(b"a", 2, 0)]
+    assert merged.told(1, False) == b"[(b'a', 2, 0)]"
     bench.add([b"b", b"b"], [])
-    assert merged.busiest(9, True) == [(b"b", 1, 0)]
-    assert merged.busiest(1, False) == [(b"a", 2, 0)]
+    assert merged.told(9, True) == b"[(b'b', 1, 0)]"
+    for _ in range(9):
+        assert merged.told(1, False) == b"[(b'a', 2, 0)]"
+    assert len(rendered) == 2
     bench.now += 0.25
-    assert merged.busiest(1, False) == [(b"b", 3, 0)]
+    assert merged.told(1, False) == b"[(b'b', 3, 0)]"
     assert len(reads) == 2
+    for n in range(1, 100):
+        assert merged.told(n, False).count(b"(") == min(n, 2)
+        assert len(merged._rendered) <= 16
 
 
 def test_what_is_published_has_room_on_the_board() -> None:
