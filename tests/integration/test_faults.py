@@ -426,7 +426,7 @@ def test_a_server_that_has_no_room_for_one_more_client(own_server: RedisServer, 
             assert is_error(raw.reply(), refusal)
             assert is_error(raw.reply(), refusal)
             assert counted(old.ask("RL.HIT", "x", 5, 60), 5)
-            assert admin.ask("CONFIG", "SET", "maxclients", 1000) == "OK"
+            assert admin.ask("CONFIG", "SET", "maxclients", 500) == "OK"
             assert back(raw, time.monotonic()) < BACK_S
         assert "does not answer" not in proxy.read_log()
 

@@ -235,10 +235,16 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
         assert made.log().count("WARNING") == 3  # two when it was away, one when it came
 
 
+def controlled(server: RedisServer) -> bool:
+    return "rlproxy-control" in [row["name"] for row in client_list(server)]
+
+
 def test_a_server_killed_and_started_again(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         port = made.port()
         for turn in range(2):
+            # (else it is one and the same outage for the proxy)
+            wait_until(lambda: controlled(own_server), "the control connection is there")
             with Raw(port) as busy, Raw(port) as idle:
                 assert idle.ask("PING") == "PONG"
                 for left in (4, 3, 2):

@@ -126,7 +126,7 @@ def test_waits(front: Proxy) -> None:
         assert judged(raw.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5)) == "admitted"
         assert judged(raw.ask("RL.HIT", "n", 1, 60)) == "admitted"
         assert judged(raw.ask("RL.HIT", "n", 1, 60, "WAIT", 1)) == "refused"
-        other.send(command("RL.HIT", "n", 1, 2, "WAIT", 60))
+        other.send(command("RL.HIT", "n", 1, 50, "WAIT", 60))
         wait_until(lambda: stats(admin)["waiting"] == "1", "it waits")
         other.close()
         wait_until(lambda: stats(admin)["waiting"] == "0", "it has gone")
@@ -137,7 +137,7 @@ def test_waits(front: Proxy) -> None:
     ("mode", "outcome"), [("error", "failed"), ("allow", "failed_open"), ("deny", "failed_closed")]
 )
 def test_without_redis(own_server: RedisServer, mode: str, outcome: str) -> None:
-    arguments = ("--on-upstream-failure", mode, "--hit-timeout", "200")
+    arguments = ("--on-upstream-failure", mode, "--hit-timeout", "500")
     with harness.proxy(own_server, *arguments) as front, front.raw() as raw, front.raw() as private:
         assert judged(raw.ask("RL.HIT", "k", 1000, 60)) == "admitted"
         by_lane(own_server, raw)
