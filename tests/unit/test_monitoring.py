@@ -141,7 +141,10 @@ def test_mistakes_are_found(expr: str, mistake: str | type[Exception]) -> None:
 
 def promtool(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [monitoring.program("promtool"), *words], capture_output=True, text=True, timeout=6 * DEADLINE_S
+        [monitoring.program("promtool"), *words],
+        capture_output=True,
+        text=True,
+        timeout=6 * DEADLINE_S,
     )
 
 
