@@ -397,7 +397,8 @@ class Downstream(asyncio.Protocol):
         if session.closed or (self._shared.draining and not session.outstanding()):
             self._close()
             return
-        want = session.held() <= MAX_HELD and not self._upstream_full and not self._shared.draining
+        most = LARGE if session.wait == WAIT_ROOM else MAX_HELD  # (who waits in line has enough)
+        want = session.held() <= most and not self._upstream_full and not self._shared.draining
         if self._resting or (session.client_slow and session.answers_alone()):
             want = False  # (who is slow: what it asks is answered here, and it reads nothing of it)
         if want != self._reading:

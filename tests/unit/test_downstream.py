@@ -337,10 +337,12 @@ def test_a_long_pipeline_is_cut_into_turns() -> None:
     assert sent == [MAX_WORK, MAX_WORK, 5]
     client.protocol._session.upstream_received(b"+PONG\r\n" * (2 * MAX_WORK + 5))
     client.protocol.data_received(bulks(b"RL.HIT", b"wrong") * 1000)
+    assert not client.transport.reading  # it has enough in hand
     turns = 1
     while bench.clock.soon:
         bench.turn()
         turns += 1
+    assert client.transport.reading
     assert turns == -(-1000 * (WORK_OF_OURS + 1) // MAX_WORK)
 
 
