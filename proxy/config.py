@@ -437,8 +437,8 @@ OPTIONS: Final = (
         "--max-client-hits",
         NUMBER,
         "64",
-        "hits of one client on a shared connection at a time; its further ones wait, so that a "
-        "long pipeline delays nobody else",
+        "hits of one client on their way at once; its further ones wait, so that a long pipeline "
+        "delays nobody else. Clients with more in hand share this number, 8 each at least",
         least=1,
         most=1_000_000,
     ),

@@ -274,8 +274,8 @@ EVENTS: Final = (
         "critical",
         "unexpected error",
         (),
-        "A mistake in the program: please report it, with `exception`. Also as `error`, with what "
-        "asyncio says of it",
+        "A mistake in the program: please report it, with `exception`. Also as `error`, with "
+        "what asyncio or a package says of it",
     ),
     Event(
         "log_lines_lost",

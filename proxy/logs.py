@@ -149,7 +149,7 @@ def _named(_: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
     """Of a line that was logged by `logging`: the event, and its values under their names."""
     record: logging.LogRecord = found["_record"]
     args = found.pop("positional_args", ())
-    found["message"] = found["event"]
+    found["message"] = found["event"].rstrip("\r\n")
     kind = found.pop("kind", None)
     event: events.Event | None = None
     values: tuple[object, ...] = ()
@@ -166,7 +166,8 @@ def _named(_: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
     elif record.name == "py.warnings":
         found["event"] = events.PYTHON_WARNING
     else:
-        serious = record.name == "asyncio" and record.levelno >= logging.ERROR
+        raised = record.name == "asyncio" or "exc_info" in found
+        serious = raised and record.levelno >= logging.ERROR
         found["event"] = events.UNEXPECTED if serious else events.OTHER
     return found
 
@@ -227,7 +228,7 @@ class _Sentences:
 
 def _said(found: EventDict) -> str:
     if "message" in found:
-        return str(found["message"]).rstrip()
+        return str(found["message"])
     rest = [name for name in found if name not in (*_LEADING, "exception")]
     return " ".join([str(found["event"]), *(f"{name}={found[name]}" for name in rest)])
 

@@ -162,6 +162,7 @@ TABLE: Final = (
     # the processes
     Row("rlproxy_draining", GAUGE, "1 while the proxy ends", (), MOST),
     Row("rlproxy_workers", GAUGE, "Processes that serve, and have been heard of lately"),
+    Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", (), MOST),
     Row(
         "rlproxy_start_time_seconds",
         GAUGE,
@@ -176,9 +177,21 @@ TABLE: Final = (
         ("version", "compiled", "python"),
         MOST,
     ),
-    Row("rlproxy_process_cpu_seconds_total", COUNTER, "CPU time of each worker", ("worker",)),
+    Row(
+        "rlproxy_process_cpu_seconds_total",
+        COUNTER,
+        "CPU time of each worker",
+        ("worker",),
+    ),
     Row("rlproxy_process_resident_bytes", GAUGE, "Memory of each worker", ("worker",)),
     Row("rlproxy_process_open_fds", GAUGE, "Open files of each worker", ("worker",)),
+    Row("rlproxy_process_max_fds", GAUGE, "Open files that each worker may have", ("worker",)),
+    Row(
+        "rlproxy_process_start_time_seconds",
+        GAUGE,
+        "When each worker began, in seconds since 1970: it changes when one is replaced",
+        ("worker",),
+    ),
 )
 BY_NAME: Final = {row.name: row for row in TABLE}
 

@@ -301,6 +301,7 @@ class Server:
         self._top = Merged(
             time.monotonic,
             lambda: [each.top for each in telemetry.all()[1:]] + [top.told()],
+            said_top,
         )
         settings.tell = self._tell
 
@@ -308,7 +309,7 @@ class Server:
         """The call that has Redis answer RL.STATS or RL.TOP."""
         if name == commands.RL_STATS:
             return said(stats_text(self._telemetry.all(), time.time()))
-        return said_top(self._top.busiest(int(args[0]), len(args) > 1))
+        return self._top.told(int(args[0]), len(args) > 1)
 
     async def _publish(self) -> None:
         loop = asyncio.get_running_loop()
@@ -541,9 +542,8 @@ def read_again(
             log.error("SIGHUP: %s; all stays as it was", mistake)
         return None
     if told:
-        logs.lower_level(
-            made.log_level
-        )  # (so that this can be read, whichever level is the old one)
+        # (so that this can be read, whichever level was the old one)
+        logs.lower_level(made.log_level)
         changed, later = differences(config, new)
         names = ", ".join(option.flag for option in changed) or "nothing"
         log.info("SIGHUP: settings and certificates were read again; changed: %s", names)

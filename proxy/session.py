@@ -52,8 +52,9 @@ MAX_WORK: Final = 2048  # of one client; the rest is for its next turn
 MAX_TURN_WORK: Final = 4096  # of all; after that
 SMALL: Final = 1024  # who has more bytes in hand than this waits in line
 WORK_OF_OURS: Final = 16  # one of ours is so much more work
-WORK_OF_BYTES: Final = 8  # and so are 2 to the power of this many bytes
-LEAST_HITS: Final = 4  # of a client may be on their way, however many clients share Redis
+WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
+WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
+LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -597,6 +598,7 @@ class Session(Caller):
                             out.append(_PUBLISH_NOTHING)
                             self._answers.expect(Slot(s.S_DROP))
                         self._lane_used = False
+                    work += WORK_TO_FOLLOW + ((requests.end - requests.start) >> WORK_OF_BYTES)
                     self._follow(code)
                 self._spoke()
                 passed += 1
@@ -1193,7 +1195,7 @@ class Session(Caller):
             self.wait = WAIT_BASE
             self._select_base()
         else:
-            self._route()
+            self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """The private connection could not be opened: what waited for it gets an error."""
@@ -1204,7 +1206,10 @@ class Session(Caller):
         self._failing = error
         self._failing_left = self._requests.unread()
         self._failing_multi = False
-        self._fail_on()
+        if self._settings.work >= MAX_TURN_WORK and self._failing_left > SMALL:
+            self.wait = WAIT_ROOM
+        else:
+            self._fail_on()
 
     def _fail_on(self) -> None:
         """Some more of what _fail_all() found gets its error."""
@@ -1256,6 +1261,7 @@ class Session(Caller):
                 self.to_client.append(reply)
             elif self._discarding:
                 self._discarding = code == BODY
+        self._settings.work += work
         requests.release()
         self._finish_eof()
 

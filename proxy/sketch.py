@@ -10,8 +10,8 @@ it. There is one summary for each ten seconds; they add up to a minute, and to s
 
 What is told of a key is a count and an error: it was hit at least `count` times, and at most
 `count + error`, since the begin of the slot that is 50 to 60 s old. A key that is not told of was
-hit at most as often as the error of one that is new: the summary's `absent`. While a slot sees
-fewer keys than it has room for, every error is 0.
+hit at most as often as the error of one that is new: the summary's `absent`. While no slot sees
+more keys than are kept of a closed one, every error is 0.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SLOTS: Final = 6  # the live one included
 MOST: Final = 1000  # keys that can be asked for
 CACHED_S: Final = 1.0  # what is published is so old at most
 MERGED_S: Final = 0.25  # what clients are told is so much older at most
+MAX_RENDERED: Final = 16  # different questions that are remembered with their answers
 
 MAX_KEY: Final = 128  # bytes; a longer one is told by its beginning and a hash of all of it
 _SHOWN: Final = 105  # bytes of such a beginning
@@ -318,25 +319,37 @@ class Top:
 
 class Merged:
     """What merge() tells, for clients that ask as often as they like: `read`, which gives what each
-    worker has published, is called at most every MERGED_S seconds.
+    worker has published, is called at most every MERGED_S seconds, and so is `render`, which makes
+    of it what they are sent, for the same question.
     """
 
     def __init__(
-        self, clock: Callable[[], float], read: Callable[[], Iterable[dict[str, Any]]]
+        self,
+        clock: Callable[[], float],
+        read: Callable[[], Iterable[dict[str, Any]]],
+        render: Callable[[list[tuple[bytes, int, int]]], bytes],
     ) -> None:
         self._clock = clock
         self._read = read
+        self._render = render
         self._until = clock()
         self._rows: dict[bool, list[tuple[bytes, int, int]]] = {}
+        self._rendered: dict[tuple[int, bool], bytes] = {}
 
-    def busiest(self, n: int, refused: bool) -> list[tuple[bytes, int, int]]:
-        """As Top.busiest(), of all workers together; `n` is at most MOST."""
+    def told(self, n: int, refused: bool) -> bytes:
+        """As Top.busiest(), of all workers together, rendered; `n` is at most MOST."""
         now = self._clock()
         if now >= self._until:
             several = list(self._read())
             self._rows = {kind: merge(several, MOST, kind) for kind in (False, True)}
+            self._rendered.clear()
             self._until = now + MERGED_S
-        return self._rows[refused][:n]
+        found = self._rendered.get((n, refused))
+        if found is None:
+            if len(self._rendered) >= MAX_RENDERED:
+                self._rendered.clear()
+            found = self._rendered[n, refused] = self._render(self._rows[refused][:n])
+        return found
 
 
 def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[tuple[bytes, int, int]]:

@@ -70,6 +70,7 @@ class Telemetry:
         self._sources = sources
         self._stats: Stats = sources.settings.stats
         self._started = started  # of time.time(): the proxy, not this process
+        self._began = time.time()
         before = board.latest(worker)  # of the one that it succeeds
         self._before: Samples = kept(Published.from_json(before).samples) if before else {}
         self._due = 0.0
@@ -178,6 +179,7 @@ class Telemetry:
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(shared.draining),
             "rlproxy_workers": _one(1),
+            "rlproxy_workers_wanted": _one(self._board.workers),
             "rlproxy_start_time_seconds": _one(self._started),
             "rlproxy_build_info": {
                 (VERSION, "yes" if compiled() else "no", platform.python_version()): 1
@@ -185,6 +187,8 @@ class Telemetry:
             "rlproxy_process_cpu_seconds_total": {(worker,): used.ru_utime + used.ru_stime},
             "rlproxy_process_resident_bytes": {(worker,): _resident()},
             "rlproxy_process_open_fds": {(worker,): self._files},
+            "rlproxy_process_max_fds": {(worker,): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
+            "rlproxy_process_start_time_seconds": {(worker,): self._began},
         }
         prefixes = sources.prefixes()
         if prefixes:

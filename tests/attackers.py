@@ -3,11 +3,15 @@
 Each attack runs in a process of its own against a proxy before a server that wants a password;
 meanwhile well-behaved clients hit and GET/SET, one request at a time. Printed are their p99
 latency beside that without the attack (a median of pairs, one right after the other), how many
-times as long the same attack on the server makes its own clients wait (direct), the most memory
-that the proxy took beyond what it had, by each of the attack's connections, how much of it it
-kept, and how many lines it logged.
+times as long the same attack on the server makes its own clients wait (direct), how much of a CPU
+proxy, server and attacker took meanwhile, the most memory that the proxy took beyond what it had,
+by each of the attack's connections, how much of it it kept, and how many lines it logged.
 
-    python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [-- OPTIONS OF THE PROXY]
+    python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [--apart] [-- OPTIONS]
+
+An attacker that keeps a CPU busy takes it from whom it attacks, where they share a machine: then
+everybody's p99 grows, whatever serves them. With --apart it has one CPU and all others have the
+rest, beside the attack and without it. OPTIONS are the proxy's.
 """
 
 from __future__ import annotations
@@ -381,9 +385,31 @@ def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has taken, in seconds."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+THEIRS: Final[list[int]] = []  # the attackers' CPU, while it is theirs alone
+
+
+def keep_apart() -> None:
+    """From now on attackers have a CPU, and this process and whatever else it starts the others."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        raise SystemExit("--apart: there is only one CPU")
+    os.sched_setaffinity(0, cpus[:-1])
+    THEIRS.append(cpus[-1])
+
+
 @contextlib.contextmanager
-def attacking(name: str, port: int, scale: float, direct: bool) -> Iterator[list[str]]:
-    """While the attack is under way; what it told when it is over."""
+def attacking(
+    name: str, port: int, scale: float, direct: bool, found: Found | None = None, *pids: int
+) -> Iterator[list[str]]:
+    """While the attack is under way; what it told when it is over. `found` is told how much of a
+    CPU the processes `pids`, and the attacker's, take meanwhile.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.attackers", "--attack", name, str(port), str(scale)]
         + [str(int(direct))],
@@ -394,10 +420,18 @@ def attacking(name: str, port: int, scale: float, direct: bool) -> Iterator[list
     )
     assert process.stdin is not None
     assert process.stdout is not None
+    if THEIRS:
+        os.sched_setaffinity(process.pid, THEIRS)
     told: list[str] = []
     try:
         assert process.stdout.readline().startswith("ready"), name
+        began = time.monotonic()
+        before = [cpu_s(pid) for pid in (*pids, process.pid)]
         yield told
+        if found is not None:
+            took = time.monotonic() - began
+            after = [cpu_s(pid) for pid in (*pids, process.pid)]
+            found.cpu.append(tuple((b - a) / took for a, b in zip(before, after, strict=True)))
         assert process.poll() is None, f"{name} ended early"
         process.stdin.close()
         told += process.stdout.readline().split()
@@ -462,6 +496,7 @@ class Found:
     served: int = 0
     most: int = 0  # bytes of memory beyond what the proxy had
     kept: int = 0  # likewise, when the attack was over
+    cpu: list[tuple[float, ...]] = field(default_factory=list)  # of proxy, server, attacker: shares
     lines: list[str] = field(default_factory=list)
 
 
@@ -487,7 +522,9 @@ def parts(engine: str, *args: str) -> Iterator[tuple[RedisServer, Proxy]]:
             yield server, proxy
 
 
-def endure(proxy: Proxy, row: Row, rounds: int, seconds: float, scale: float) -> Found:
+def endure(
+    proxy: Proxy, server: RedisServer, row: Row, rounds: int, seconds: float, scale: float
+) -> Found:
     """The attack `rounds` times, each beside as long without."""
     found = Found(row.name)
     others = Others(proxy)
@@ -497,7 +534,8 @@ def endure(proxy: Proxy, row: Row, rounds: int, seconds: float, scale: float) ->
     forget_peak(proxy)
     for _ in range(rounds):
         alone = others.serve(seconds)
-        with attacking(row.name, proxy.port, scale, False) as told:
+        pids = (proxy.pid, server.pid)
+        with attacking(row.name, proxy.port, scale, False, found, *pids) as told:
             beside = others.serve(seconds)
         found.connections = int(told[1])
         found.alone_ms.append(alone)
@@ -534,6 +572,7 @@ def clients_of(proxy: Proxy) -> int:
 
 HEAD: Final = (
     f"{'attack':20} {'conns':>6} {'p99 alone':>10} {'beside':>8} {'ratio':>6} {'direct':>6} "
+    f"{'CPU of proxy, server, attack':>28} "
     f"{'MB most':>8} {'kB each':>8} {'bound':>8} {'MB kept':>8} {'log':>4}"
 )
 
@@ -541,10 +580,11 @@ HEAD: Final = (
 def line(row: Row, found: Found) -> str:
     """For a person: medians."""
     each = found.most / max(1, found.connections)
+    shares = "  ".join(f"{statistics.median(share):4.0%}" for share in zip(*found.cpu, strict=True))
     return (
         f"{found.name:20} {found.connections:6} {statistics.median(found.alone_ms):8.2f}ms "
         f"{statistics.median(found.p99_ms):6.2f}ms {statistics.median(found.ratios):6.2f} "
-        f"{statistics.median(found.direct or [0.0]):6.2f} "
+        f"{statistics.median(found.direct or [0.0]):6.2f} {shares:>28} "
         f"{found.most / MB:8.1f} {each / KB:8.1f} {row.bound / KB:8.0f} {found.kept / MB:8.1f} "
         f"{len(found.lines):4}"
     )
@@ -557,6 +597,7 @@ def main() -> None:
     asked.add_argument("--seconds", type=float, default=2.0, help="of each half of a round")
     asked.add_argument("--scale", type=float, default=1.0, help="of the number of connections")
     asked.add_argument("--only", action="append", choices=[row.name for row in ROWS])
+    asked.add_argument("--apart", action="store_true", help="the attacker has a CPU of its own")
     asked.add_argument("--engine", default=sorted(harness.engines())[-1])
     asked.add_argument(
         "--attack", nargs=4, metavar=("NAME", "PORT", "SCALE", "DIRECT"), help="(by itself)"
@@ -567,12 +608,14 @@ def main() -> None:
         name, port, scale, direct = args.attack
         attack(name, int(port), float(scale), direct == "1")
         return
+    if args.apart:
+        keep_apart()
     print(f"{args.engine}, {args.rounds} rounds of {args.seconds:g} s, {os.cpu_count()} CPUs")
     print(HEAD, flush=True)
     for row in ROWS:
         if not args.only or row.name in args.only:
-            with parts(args.engine, *args.proxy) as (_, proxy):
-                found = endure(proxy, row, args.rounds, args.seconds, args.scale)
+            with parts(args.engine, *args.proxy) as (server, proxy):
+                found = endure(proxy, server, row, args.rounds, args.seconds, args.scale)
             with parts(args.engine, *args.proxy) as (server, _):  # (which has loaded the scripts)
                 found.direct = endure_directly(server, row, args.rounds, args.seconds)
             print(line(row, found), flush=True)

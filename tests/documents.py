@@ -3,6 +3,9 @@
 A `python`, `js` or `sh` block with a `text` block right below it is a program and what it prints: a
 Redis listens on port 6379, the proxy in front of it on 6380.
 
+Without a `text` block, one in Python or JavaScript prints nothing. What is in no language, or in
+`sh` without a `text` block, is typed into a shell (tests/integration/typed.py).
+
 A `redis` block is a session with an empty server: `> ` before each command, its reply below, as
 `shown` writes it. `# 2 seconds later` is a pause; other lines that begin with # are remarks.
 """
@@ -15,6 +18,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,16 @@ from typing import Any
 from tests.harness import DEADLINE_S, ROOT, ReplyError
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+# With those of the project's own directory, and of what lies beside the code.
+EVERY_PAGE = [
+    *sorted(ROOT.glob("*.md")),
+    *PAGES,
+    *(
+        path
+        for name in ("deploy", "examples", "bench", "tests", "scripts")
+        for path in sorted((ROOT / name).rglob("*.md"))
+    ),
+]
 
 RUN = ("python", "js", "sh")  # the languages of programs
 
@@ -60,15 +75,26 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def below(block: Block, others: Iterable[Block]) -> Block | None:
+    """The `text` block among `others` that stands right below `block`: what it prints."""
+    end = block.line + block.text.count("\n") + 3
+    for other in others:
+        if (other.page, other.line, other.language) == (block.page, end, "text"):
+            return other
+    return None
+
+
 def programs(page: Path) -> list[tuple[Block, str]]:
-    """The programs of a page, each with what it prints."""
+    """The programs of a page, each with what it prints. One in Python or JavaScript that shows
+    nothing below prints nothing; one for the shell is then none of them: it is typed.
+    """
     found = blocks(page)
-    ends = {block.line + block.text.count("\n") + 3: block for block in found}
-    return [
-        (ends[block.line], block.text)
-        for block in found
-        if block.language == "text" and block.line in ends and ends[block.line].language in RUN
-    ]
+    made = []
+    for block in found:
+        prints = below(block, found)
+        if block.language in RUN and (prints or block.language != "sh"):
+            made.append((block, prints.text if prints else ""))
+    return made
 
 
 def missing(program: Block) -> list[str]:
@@ -97,18 +123,21 @@ def printed(program: Block, server: int, proxy: int) -> str:
     """What a program prints, on either stream, with these ports in place of 6379 and 6380."""
     text = re.sub(r"\b6379\b", str(server), program.text)
     text = re.sub(r"\b6380\b", str(proxy), text)
-    done = subprocess.run(
-        {
-            "python": [sys.executable, "-c", text],
-            "js": ["node", "-e", text],
-            "sh": ["bash", "-ec", f"{_IN_A_TERMINAL}\n{text}"],
-        }[program.language],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=DEADLINE_S,
-        cwd=ROOT,
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "program.py"  # (what starts processes needs one)
+        file.write_text(text)
+        done = subprocess.run(
+            {
+                "python": [sys.executable, str(file)],
+                "js": ["node", "-e", text],
+                "sh": ["bash", "-ec", f"{_IN_A_TERMINAL}\n{text}"],
+            }[program.language],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_S,
+            cwd=ROOT,
+        )
     return done.stdout
 
 

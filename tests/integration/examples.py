@@ -32,8 +32,13 @@ class Example:
     run: str
     build: str = ""
 
+    def prepare(self, directory: Path) -> None:
+        """Build it in a copy of examples/, where that is needed and not done."""
+        if self.build and not (directory / self.run).exists():
+            subprocess.run(["sh", "-c", self.build], cwd=directory, env=environment(), check=True)
+
     def start(self, directory: Path, url: str, *args: str) -> subprocess.Popen[str]:
-        """Run it in a copy of examples/."""
+        """Run it in a copy of examples/ where it is prepared."""
         return subprocess.Popen(
             ["sh", "-c", f'exec {self.run} "$@"', "sh", *args],
             stdout=subprocess.PIPE,
@@ -77,12 +82,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def copied(directory: Path) -> Path:
-    """A copy of examples/, with those programs built that can be."""
+    """A copy of examples/."""
     made = directory / "examples"
     shutil.copytree(EXAMPLES, made, ignore=shutil.ignore_patterns("__pycache__"))
-    for program in PROGRAMS:
-        if program.build and not program.client.missing():
-            subprocess.run(["sh", "-c", program.build], cwd=made, env=environment(), check=True)
     return made
 
 

@@ -11,24 +11,27 @@ import pytest
 
 from tests import attackers
 from tests.attackers import ROWS, Row
-from tests.harness import Proxy, wait_until
+from tests.harness import Proxy, RedisServer, wait_until
 
 SCALE = 0.05  # of the attack's connections
 SECONDS = 0.25
 MOST_LINES = 3  # of the log, for each attack
 
+Parts = tuple[RedisServer, Proxy]
+
 pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")
-def attacked(one_engine: str) -> Iterator[Proxy]:
-    with attackers.parts(one_engine) as (_, proxy):
-        yield proxy
+def parts(one_engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
+    with attackers.parts(one_engine) as made:
+        yield made
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_others_are_served_in_bounded_memory(attacked: Proxy, row: Row) -> None:
-    found = attackers.endure(attacked, row, 1, SECONDS, SCALE)
+def test_others_are_served_in_bounded_memory(parts: Parts, row: Row) -> None:
+    server, attacked = parts
+    found = attackers.endure(attacked, server, row, 1, SECONDS, SCALE)
     print(attackers.line(row, found))
     assert found.served > 0
     assert found.most < row.least + found.connections * row.bound
@@ -36,8 +39,9 @@ def test_others_are_served_in_bounded_memory(attacked: Proxy, row: Row) -> None:
     assert len(found.lines) <= MOST_LINES, found.lines[:10]
 
 
-def test_thousands_of_connections_that_come_and_go_leave_nothing(attacked: Proxy) -> None:
+def test_thousands_of_connections_that_come_and_go_leave_nothing(parts: Parts) -> None:
     """As the memory of each would show: 4 kB at least."""
+    _, attacked = parts
     before = attacked.memory()
     steps = next(row for row in ROWS if row.name == "comes_and_goes")
     all_ = attackers.Attacker(attacked.port, 1.0, False)

@@ -1,4 +1,4 @@
-"""The two services of deploy/docker-compose.yml, run without Docker from what the file says."""
+"""Redis, proxy and demo of deploy/docker-compose.yml, run without Docker, as the file says."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +49,10 @@ def test_the_services_of_the_compose_file(tmp_path: Path) -> None:
             assert raw.ask("CONFIG", "GET", "save") == [b"save", b""]
             alive(made.port())
             assert hit_as_the_page_says(made.port()) == ["0", "5", "3", "-1", "60"]
+            with traffic(services["traffic"], made.port()):
+                wait_until(lambda: admitted_by("fixed", raw) > 5, "the demo makes traffic")
+            assert admitted_by("log", raw) > 5
+            assert b"\r\nerrors_syntax:0\r\n" in stats(raw)
             assert PASSWORD not in made.log()
     finally:
         server.terminate()
@@ -56,6 +63,35 @@ def listens(port: int) -> bool:
     with contextlib.suppress(OSError), Raw(port) as raw:
         return isinstance(raw.ask("PING"), ReplyError)
     return False
+
+
+@contextlib.contextmanager
+def traffic(service: dict[str, Any], port: int) -> Iterator[None]:
+    """What `--profile demo` starts."""
+    *shell, script = service["command"]
+    assert "-h rlproxy -p 6380" in script
+    script = script.replace("-h rlproxy -p 6380", f"-h 127.0.0.1 -p {port}").replace("$$", "$")
+    demo = subprocess.Popen(
+        [*shell, script], env={**os.environ, **service["environment"]}, start_new_session=True
+    )
+    try:
+        yield
+        assert demo.poll() is None
+    finally:
+        os.killpg(demo.pid, signal.SIGTERM)
+        demo.wait(harness.DEADLINE_S)
+
+
+def stats(raw: Raw) -> bytes:
+    found = raw.ask("RL.STATS")
+    assert isinstance(found, bytes)
+    return found
+
+
+def admitted_by(algorithm: str, raw: Raw) -> int:
+    found = re.search(rf"hits_{algorithm}:admitted=(\d+)".encode(), stats(raw))
+    assert found is not None
+    return int(found[1])
 
 
 def hit_as_the_page_says(port: int) -> list[str]:

@@ -28,13 +28,12 @@ IMAGES = ROOT / "docs" / "images"
 
 SESSIONS = [
     block
-    for page in documents.PAGES
+    for page in documents.EVERY_PAGE
     for block in documents.blocks(page)
     if block.language == "redis"
 ]
 
-
-PROGRAMS = [program for page in documents.PAGES for program in documents.programs(page)]
+PROGRAMS = [program for page in documents.EVERY_PAGE for program in documents.programs(page)]
 
 
 @pytest.fixture(scope="module")
@@ -140,15 +139,6 @@ def test_the_old_libraries_work_through_the_proxy(
 
 def test_there_are_old_libraries() -> None:
     assert {program.language for program in OLD} == {"python", "js"}
-
-
-def test_every_program_is_run() -> None:
-    """But for the function of http.md, which has tests of its own, below."""
-    run = {str(program) for program, _ in PROGRAMS}
-    for page in documents.PAGES:
-        for block in documents.blocks(page):
-            if block.language in documents.RUN and page != HTTP:
-                assert str(block) in run, f"{block}: show what it prints in a text block below"
 
 
 # -- over HTTP -------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def test_five_are_admitted_and_the_sixth_is_refused(
 ) -> None:
     if missing := program.client.missing():
         pytest.skip(missing)
+    program.prepare(directory)
     for attempt in range(1, ATTEMPTS + 1):
         process = program.start(directory, url, f"key:{attempt}")
         output, errors = process.communicate(timeout=DEADLINE_S)
@@ -125,71 +126,55 @@ class Cut:
         self._listener.close()
 
 
-@pytest.fixture(scope="module")
-def cuts(front: Proxy) -> Iterator[dict[str, Cut]]:
-    """A way for each program."""
-    made = {program.file: Cut(front.port) for program in PROGRAMS}
-    yield made
-    for each in made.values():
-        each.close()
-
-
-@pytest.fixture(scope="module")
-def without_answers(
-    directory: Path, front: Proxy, cuts: dict[str, Cut]
-) -> Iterator[dict[str, tuple[str, str, int]]]:
-    """What the programs say (stdout, stderr, exit code) when nobody listens (`away`), when whoever
-    listens says nothing (`silent`), when the reply is an error (`error`), and when the connection
-    is lost after the hit (`cut`); all run at once.
+def test_without_an_answer_hits_are_admitted(directory: Path, front: Proxy) -> None:
+    """When nobody listens (`away`), when whoever listens says nothing (`silent`), when the reply is
+    an error (`error`), and when the connection is lost after the hit (`cut`). All programs run at
+    once, since most of the time they wait; one test, so that no two processes of pytest do it.
     """
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
-        urls = {
-            "away": f"redis://127.0.0.1:{harness.free_port()}",
-            "silent": f"redis://127.0.0.1:{silent.getsockname()[1]}",
-            "error": f"redis://app:s3cret@127.0.0.1:{front.port}",
-        }
+    programs = [program for program in PROGRAMS if not program.client.missing()]
+    for program in programs:
+        program.prepare(directory)
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
+        cuts = {program.file: Cut(front.port) for program in programs}
+        for cut in cuts.values():
+            stack.callback(cut.close)
         with front.raw() as raw:
             raw.ask("SET", "text", "x")
-        started = {
-            f"{program.file} {case}": program.start(directory, url, "text")
-            for program in PROGRAMS
-            if not program.client.missing()
-            for case, url in {
-                **urls,
-                "cut": f"redis://app:s3cret@127.0.0.1:{cuts[program.file].port}",
-            }.items()
+        ports = {
+            "away": f"127.0.0.1:{harness.free_port()}",
+            "silent": f"127.0.0.1:{silent.getsockname()[1]}",
+            "error": f"app:s3cret@127.0.0.1:{front.port}",
         }
-        found = {}
+        running = [
+            (program, case, program.start(directory, f"redis://{place}", "text"))
+            for program in programs
+            for case, place in {
+                **ports,
+                "cut": f"app:s3cret@127.0.0.1:{cuts[program.file].port}",
+            }.items()
+        ]
+        wrong = {}
         end = time.monotonic() + ALL_S
-        for name, process in started.items():
+        for program, case, process in running:
             try:
                 output, errors = process.communicate(timeout=max(0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, errors = process.communicate()
                 errors += f"\nnot ended after {ALL_S:g} s"
-            found[name] = (output, errors, process.returncode)
-        yield found
-
-
-@pytest.mark.parametrize("case", ["away", "silent", "error", "cut"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.file)
-def test_without_an_answer_hits_are_admitted(
-    program: Example,
-    case: str,
-    without_answers: dict[str, tuple[str, str, int]],
-    cuts: dict[str, Cut],
-) -> None:
-    if missing := program.client.missing():
-        pytest.skip(missing)
-    output, errors, code = without_answers[f"{program.file} {case}"]
-    assert output.splitlines() == UNCOUNTED, errors
-    assert len(re.findall("^RL.HIT: .", errors, re.MULTILINE)) == 6, errors
-    assert code == 0
-    if case == "error":
-        assert "WRONGTYPE" in errors
-    if case == "cut":
-        assert 0 < cuts[program.file].hits <= 6, "a hit was sent again"
+            right = (
+                output.splitlines() == UNCOUNTED
+                and len(re.findall("^RL.HIT: .", errors, re.MULTILINE)) == 6
+                and process.returncode == 0
+                and (case != "error" or "WRONGTYPE" in errors)
+            )
+            if not right:
+                wrong[f"{program.file}, {case}"] = (process.returncode, output, errors)
+            if case == "cut" and not 0 < cuts[program.file].hits <= 6:
+                wrong[f"{program.file}, hits sent"] = (cuts[program.file].hits, output, errors)
+        assert wrong == {}
+    assert programs, "no client is installed"
 
 
 # -- ASGI ------------------------------------------------------------------------------------------

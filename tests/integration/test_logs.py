@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
-from tests.integration.started import Started, started
+from tests.integration.started import Started, children, started
 
 JSON = {"RLPROXY_LOG_FORMAT": "auto"}  # (standard error is a file here)
 
@@ -73,6 +73,8 @@ def test_a_life_in_json(own_server: RedisServer, tmp_path: Path) -> None:
             lost = told(made, event="redis_unreachable", level="warning")
             assert lost["address"] == f"127.0.0.1:{own_server.port}"
             assert lost["reason"]
+            silent = told(made, event="redis_silent")
+            assert (silent["count"], silent["answer"]) == (1, "error")
             own_server.start()
             told(made, event="redis_back")
         first = told(made, event="clients_turned_away")
@@ -98,9 +100,9 @@ def test_workers_name_themselves(own_server: RedisServer) -> None:
         own_server.stop()
         for worker in (1, 2):
             told(made, event="redis_unreachable", worker=worker)
-        pids = Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()
-        os.kill(int(pids[0]), signal.SIGKILL)
-        died = told(made, event="worker_died", process=int(pids[0]))
+        victim = children(made.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        died = told(made, event="worker_died", process=victim)
         assert died["worker"] in (1, 2)
         assert died["reason"] == "was killed by SIGKILL"
         told(made, event="worker_serves", worker=died["worker"])
@@ -154,6 +156,17 @@ def test_sighup_changes_the_level_of_all_workers(own_server: RedisServer, tmp_pa
             return {1, 2} <= speaks
 
         wait_until(all_speak, "both workers tell of Redis")
+        # and back: the first process, too, is silent then
+        file.write_text('log-level = "error"\n')
+        made.signal(signal.SIGHUP)
+        wait_until(lambda: made.log().count("settings_reloaded") == 2, "it was read again")
+        file.write_text('log-level = "loud"\n')  # (when that is said, all before it was done)
+        made.signal(signal.SIGHUP)
+        told(made, event="settings_rejected")
+        before = children(made.pid)
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: len({*children(made.pid)} - {*before}) == 1, "it is replaced")
+        assert "worker_died" not in made.log()
 
 
 def test_only_errors(own_server: RedisServer) -> None:

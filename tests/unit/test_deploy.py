@@ -13,10 +13,12 @@ import pytest
 import yaml
 
 from proxy import config
+from tests import documents
 from tests.harness import DEADLINE_S, ROOT
 
 DEPLOY = ROOT / "deploy"
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 UNIT = (DEPLOY / "rlproxy.service").read_text()
 SETTINGS = (DEPLOY / "rlproxy.env").read_text()
 COMPOSE = (DEPLOY / "docker-compose.yml").read_text()
@@ -73,24 +75,23 @@ def seconds(text: str) -> float:
 
 @pytest.mark.parametrize("path", [*FILES, ROOT / "docs" / "deploy.md"], ids=lambda path: path.name)
 def test_every_variable_and_option_exists(path: Path) -> None:
-    text = path.read_text()
-    for variable in re.findall(r"\bRLPROXY_[A-Z_]+", text):
+    for variable in re.findall(r"\bRLPROXY_[A-Z_]+", path.read_text()):
         assert variable in OPTIONS, variable
-    flags = {option.flag for option in config.OPTIONS} | {"--config"}
-    flags |= {"--save"}  # Redis'
-    blocks = re.compile(r"^```\n.*?^```$", re.MULTILINE | re.DOTALL)  # of other programs
-    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", blocks.sub("", text)):
+    flags = {option.flag for option in config.OPTIONS} | {"--config", "--check-config"}
+    flags |= {"--save", "--profile", "--build", "--detach"}  # Redis' and Docker's
+    text = documents.outside(path)  # (blocks are of other programs, too)
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
         assert flag in flags or path.name == "docker-compose.yml", flag
 
 
-def test_the_page_shows_every_file() -> None:
+def test_a_page_shows_every_file() -> None:
     for path in FILES:
-        assert f"](../{path.relative_to(ROOT)})" in PAGE
+        assert f"](../{path.relative_to(ROOT)})" in PAGE + MONITORING
 
 
 def test_what_the_page_says_to_type_names_what_is_there() -> None:
     """Paths of the project exist, and those of the machine are the unit's."""
-    blocks = "".join(re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    blocks = "".join(block.text for block in documents.blocks(ROOT / "docs" / "deploy.md"))
     named = re.findall(r"(?<![\w/])deploy/[\w./-]+", blocks)
     assert len(named) >= 4
     for name in named:
@@ -177,9 +178,83 @@ def test_the_compose_file_runs_the_proxy_in_front_of_its_redis() -> None:
     assert services["rlproxy"]["ulimits"]["nofile"] > 2 * DEFAULT.max_clients
 
 
+def test_nobody_but_the_proxy_reaches_redis() -> None:
+    networks = yaml.safe_load(COMPOSE)["networks"]
+    assert networks["redis"] == {"internal": True}
+    services = compose()
+    assert services["redis"]["networks"] == ["redis"]
+    reach = [name for name, each in services.items() if "redis" in each.get("networks", [])]
+    assert reach == ["redis", "rlproxy"]
+
+
+def test_what_is_published_is_for_this_machine() -> None:
+    services = compose()
+    published = [port for each in services.values() for port in each.get("ports", [])]
+    assert all(each.startswith("127.0.0.1:") for each in published)
+    admin = accepted(services["rlproxy"]["environment"]).admin
+    assert admin is not None
+    assert (admin.host, admin.path) == ("0.0.0.0", "")
+    assert not [each for each in published if str(admin.port) in each]
+
+
+def test_every_service_is_of_a_known_version_and_looked_after() -> None:
+    for name, service in compose().items():
+        assert service["restart"] == "unless-stopped"
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        if name == "rlproxy":  # (built here, with the health check of its Dockerfile)
+            assert re.search(r"^HEALTHCHECK ", DOCKERFILE, re.MULTILINE)
+            continue
+        assert re.fullmatch(r"[a-z/]+:v?\d+\.[\d.]+", service["image"]), name
+        assert "healthcheck" in service or service["profiles"] == ["demo"], name
+
+
+def test_what_is_mounted_exists_and_leads_to_the_services() -> None:
+    services = compose()
+    mounted: dict[str, Path] = {}
+    for service in services.values():
+        for mount in service.get("volumes", []):
+            here, there, *_ = mount.split(":")
+            if here.startswith("."):
+                assert mount.endswith(":ro")
+                assert (DEPLOY / here).exists(), mount
+                mounted[there] = DEPLOY / here
+            else:
+                assert here in yaml.safe_load(COMPOSE)["volumes"]
+    settings = yaml.safe_load(mounted["/etc/prometheus/prometheus.yml"].read_text())
+    assert "--config.file=/etc/prometheus/prometheus.yml" in services["prometheus"]["command"]
+    assert all(name in mounted for name in settings["rule_files"])
+    (job,) = settings["scrape_configs"]
+    admin = accepted(services["rlproxy"]["environment"]).admin
+    assert admin is not None
+    assert job["static_configs"] == [{"targets": [f"rlproxy:{admin.port}"]}]
+
+    provisioning = mounted["/etc/grafana/provisioning"]
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["jsonData"]["timeInterval"] == settings["global"]["scrape_interval"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "rlproxy.yml").read_text())[
+        "providers"
+    ]
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert str(Path(home).parent) == provider["options"]["path"]
+    assert mounted[home].name == "rlproxy.json"
+
+
+def test_who_looks_at_grafana_can_change_nothing() -> None:
+    environment = compose()["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert all(isinstance(value, str) for value in environment.values())
+
+
 def test_the_compose_file_satisfies_its_schema() -> None:
     spec = pytest.importorskip("compose_spec").PyCompose
-    assert set(spec.from_yaml(COMPOSE).service_names()) == {"redis", "rlproxy"}
+    names = {"redis", "rlproxy", "prometheus", "grafana", "traffic"}
+    assert set(spec.from_yaml(COMPOSE).service_names()) == names
     with pytest.raises(ValueError, match="stop_grace_perod"):
         spec.from_yaml(COMPOSE.replace("stop_grace_period", "stop_grace_perod"))
 

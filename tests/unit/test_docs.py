@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,7 +13,6 @@ from bench.charts import PREFIX
 from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.traffic import Hit, Run
-from proxy import config
 from proxy.grammar import OPTIONS
 from proxy.limiters import ALGORITHMS
 from tests import documents
@@ -51,25 +49,6 @@ def test_every_page_has_one_title_and_short_lines() -> None:
         assert len(re.findall(r"^# ", outside, re.MULTILINE)) == 1, page.name
         for line in outside.splitlines():
             assert len(line) <= 110 or re.match(r"\||Measured|<!--|!?\[", line), line
-
-
-def test_what_is_to_be_typed_in_a_shell_is_there() -> None:
-    """Blocks without a language: the project's own programs and their options."""
-    typed = [
-        line.split("#")[0].split()
-        for page in [*PAGES, ROOT / "README.md"]
-        for block in documents.blocks(page)
-        if not block.language
-        for line in block.text.splitlines()
-        if line.startswith(("scripts/", "rlproxy "))
-    ]
-    assert len(typed) > 5
-    flags = {option.flag for option in config.OPTIONS}
-    for program, *words in typed:
-        if program != "rlproxy":
-            assert os.access(ROOT / program, os.X_OK), program
-        if program in ("rlproxy", "scripts/run"):
-            assert {word for word in words if word.startswith("--")} <= flags, words
 
 
 def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:

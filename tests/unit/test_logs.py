@@ -182,7 +182,14 @@ def test_other_packages() -> None:
         "Started server process [%d]", 7, extra={"color_message": "Started \x1b[36m%d\x1b[0m"}
     )
     structlog.get_logger("admin").warning("page_failed", path="/metrics", status=500)
-    first, second = objects(stream)
+    try:
+        fail("x")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("Exception in ASGI application\n")
+    first, second, third = objects(stream)
+    assert (third["event"], third["message"]) == (
+        *("unexpected_error", "Exception in ASGI application"),
+    )
     for each in (first, second):
         assert each.pop("timestamp")
     assert first == {
@@ -208,11 +215,9 @@ def test_other_packages_as_text() -> None:
 
 
 def test_python_warnings() -> None:
-    stream = made()
     with warnings.catch_warnings():
+        stream = made()
         warnings.simplefilter("always")
-        logging.captureWarnings(False)
-        logging.captureWarnings(True)
         warnings.warn("old ways", DeprecationWarning, stacklevel=1)
     found = one(stream)
     assert (found["event"], found["level"]) == ("python_warning", "warning")

@@ -1273,6 +1273,19 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     bench.session.receive(much)
     assert bench.up() == much
     assert shared.work > sn.SMALL // len(PING)
+    for opens in (True, False):  # likewise when many get what they waited for at once
+        bench = Bench()
+        bench.session.receive(much)
+        bench.session._settings.work = sn.MAX_TURN_WORK
+        if opens:
+            bench.session.upstream_opened()
+        else:
+            bench.session.upstream_failed("refused")
+        assert bench.session.wait == sn.WAIT_ROOM
+        assert not bench.session.to_upstream
+        assert not bench.session.to_client
+        assert bench.up() == (much if opens else b"")
+        assert opens == (not bench.down())
 
 
 def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:

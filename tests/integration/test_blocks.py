@@ -1,0 +1,626 @@
+"""Every fenced block and every command line in the project's pages is accounted for: run, read by
+what it is for, or told here why not. A new one that is none of these fails.
+
+Sessions and programs are run by test_docs.py, what is typed into a shell is typed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy import config, metrics, top
+from tests import documents, harness
+from tests.documents import EVERY_PAGE, Block
+from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
+from tests.integration import sentinels, test_acl, test_docs, typed
+from tests.integration.started import started
+from tests.integration.typed import Desk
+from tests.tlsparts import Certificates, secure, tls_proxy
+
+ATTEMPTS = 5  # times in replies differ where the machine is busy
+README = ROOT / "README.md"
+
+# Blocks that nobody types: the page, the first line, and what it shows.
+FIGURES = {
+    ("http.md", "limited  limit  remaining  retry_after  reset_after"): "the five integers' names",
+    ("patterns.md", "limited  limit  remaining  retry_after  reset_after"): "the same",
+    (
+        "tutorial.md",
+        "limited      0: yes, it may; and it was counted. 1: no, and nothing was counted",
+    ): "what they mean",
+}
+# Blocks with a test of their own: the page, how they begin, and the test.
+ELSEWHERE = {
+    ("README.md", "ACL SETUSER app "): "tests/integration/test_acl.py",
+    ("SECURITY.md", "ACL SETUSER rlproxy "): "test_the_proxys_own_user_needs_no_more (below)",
+}
+# Options that are another program's.
+OTHERS = {
+    "--forwarded-allow-ips": "uvicorn",
+    "--profile": "docker compose",
+    "--save": "redis-server",
+}
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,\d]* [A-Z]+ ")
+SHELLS = ("", "sh", "bash", "shell", "console")
+
+BLOCKS = [block for page in EVERY_PAGE for block in documents.blocks(page)]
+
+
+def drawing(block: Block) -> bool:
+    return not block.language and re.search("[─│┌└]", block.text) is not None
+
+
+def listed(table: dict[tuple[str, str], str], block: Block) -> list[tuple[str, str]]:
+    """The rows of FIGURES or ELSEWHERE that are meant for this block."""
+    return [row for row in table if block.page.name == row[0] and block.text.startswith(row[1])]
+
+
+def typed_blocks() -> Iterator[tuple[Block, str]]:
+    """What is typed into a shell, and what is shown below it ("" if nothing is)."""
+    run = [str(program) for program, _ in test_docs.PROGRAMS]
+    for block in BLOCKS:
+        known = drawing(block) or listed(FIGURES, block) or listed(ELSEWHERE, block)
+        if block.language in SHELLS and str(block) not in run and not known:
+            shown = documents.below(block, BLOCKS)
+            yield block, shown.text if shown else ""
+
+
+TYPED = list(typed_blocks())
+SETTINGS = {"toml", "yaml", "yml", "json", "ini", "promql"}
+
+
+def accounted(block: Block) -> str:
+    """How a block is; empty if it is not."""
+    if drawing(block) or listed(FIGURES, block):
+        return "a figure"
+    if listed(ELSEWHERE, block):
+        return "a test of its own"
+    if block.language == "redis" and block in test_docs.SESSIONS:
+        return "a session, run"
+    if block in [program for program, _ in test_docs.PROGRAMS]:
+        return "a program, run"
+    if block in [each for each, _ in TYPED]:
+        return "typed"
+    if block.language in SETTINGS:
+        return "settings, read"
+    if block.language == "http" and block.text in [shown for _, shown in test_docs.answers()]:
+        return "an answer, made by the function"
+    if block.language == "text":
+        if all(LOG_LINE.match(line) for line in block.text.splitlines()):
+            return "lines of the log"
+        above = [program for program, _ in (*test_docs.PROGRAMS, *TYPED)]
+        if any(documents.below(program, [block]) for program in above):
+            return "what the program above prints"
+    return ""
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
+def test_every_block_is_accounted_for(page: Path) -> None:
+    found = documents.blocks(page)
+    fences = re.findall(r"^[ \t>]*(?:```|~~~)", page.read_text(), re.MULTILINE)
+    assert len(fences) == 2 * len(found), "a fence that is indented, not closed, or says too much"
+    for block in found:
+        assert accounted(block), (
+            f"{block}, a block of {block.language or 'no language'}: how such blocks are written "
+            "is told in tests/documents.py and tests/integration/test_blocks.py"
+        )
+
+
+def test_the_tables_list_what_is_there() -> None:
+    for table in (FIGURES, ELSEWHERE):
+        for row in table:
+            found = [block for block in BLOCKS if row in listed(table, block)]
+            assert len(found) == 1, row
+    assert len(TYPED) > 8
+
+
+# -- typed into a shell ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(one_engine: str) -> Iterator[RedisServer]:
+    """What the pages have at port 6379."""
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def admin_port() -> int:
+    """For what the pages have at port 9121."""
+    return harness.free_port()
+
+
+@pytest.fixture(scope="module")
+def front(server: RedisServer, admin_port: int) -> Iterator[Proxy]:
+    """What they have at port 6380, where a block starts none of its own."""
+    with harness.proxy(server, "--admin", f"127.0.0.1:{admin_port}") as made:
+        yield made
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def elsewhere(
+    text: str, server: RedisServer, certificates: Certificates, stack: ExitStack
+) -> dict[str, str]:
+    """What stands for the machines that a block names, started only where it does."""
+    found = {}
+    if "redis.example:6380" in text:  # a Redis that speaks TLS
+        url = f"redis://127.0.0.1:{server.port}"
+        _, port = stack.enter_context(tls_proxy(certificates, url))
+        found["redis.example:6380"] = f"localhost:{port}"
+    if "10.0.0.1,10.0.0.2,10.0.0.3" in text:  # Sentinels
+        group = stack.enter_context(sentinels.group(server.engine, replicas=0, sentinels=1))
+        found["10.0.0.1,10.0.0.2,10.0.0.3"] = f"127.0.0.1:{group.sentinels[0].port}"
+    return found
+
+
+@pytest.mark.parametrize(("block", "below"), TYPED, ids=[str(block) for block, _ in TYPED])
+def test_what_is_typed_works(
+    block: Block,
+    below: str,
+    server: RedisServer,
+    front: Proxy,
+    admin_port: int,
+    certificates: Certificates,
+    tmp_path: Path,
+) -> None:
+    words, session = typed.commands(block.text)
+    shown = below or session
+    with ExitStack() as stack:
+        hosts = elsewhere(block.text, server, certificates, stack)
+        for attempt in range(1, ATTEMPTS + 1):
+            with server.raw() as raw:
+                raw.ask("FLUSHALL")
+            ports = {"6379": server.port}
+            if not typed.starts_a_proxy(block.text):
+                ports |= {"6380": front.port, "9121": admin_port}
+                if "9121" in block.text:
+                    harness.wait_until(lambda: listens(admin_port), "something listens at --admin")
+            desk = Desk(tmp_path / str(attempt), ports, hosts, SSL_CERT_FILE=certificates.ca)
+            (desk.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
+            (desk.directory / "key.pem").write_bytes(Path(certificates.key).read_bytes())
+            try:
+                output = judged(words, desk)
+                for _, log in desk.started():
+                    serves(log, certificates)
+            finally:
+                desk.close()
+            if shown is None or as_shown(shown, output) or attempt == ATTEMPTS:
+                break
+    if shown is not None:
+        assert as_shown(shown, output), output
+
+
+def judged(words: str, desk: Desk) -> str:
+    """What is written when `words` are typed, the calls of stand-ins judged."""
+    output = desk.type(words)
+    for name, *args in desk.calls():
+        JUDGES[name](args, desk)
+    return output
+
+
+def as_shown(shown: str, output: str) -> bool:
+    """Whether each line is as shown; behind two blanks a line may have a remark."""
+    lines, wanted = output.splitlines(), shown.splitlines()
+    return len(lines) == len(wanted) and all(
+        line == want or want.startswith(f"{line}  ")
+        for line, want in zip(lines, wanted, strict=True)
+    )
+
+
+def serves(log: str, certificates: Certificates) -> None:
+    """A proxy that was started admits a hit."""
+    found = re.search(r"listening on +(tls:)?[\w.]+:(\d+)", log)
+    assert found is not None, log
+    with Raw(int(found[2])) as raw:
+        if found[1]:
+            secure(raw, certificates.client())
+        assert raw.ask("RL.HIT", f"typed:{found[2]}", 5, 60) == [0, 5, 4, -1, 60], log
+
+
+def test_top_shows_one_frame(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", {"6379": server.port, "6380": front.port}, {})
+    assert "hits" in desk.type("rlproxy top --interval 0.2")
+    assert desk.started() == []
+
+
+def test_six_hits_as_readme_says(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+    """ "Five are admitted, with remaining 4, 3, 2, 1, 0; the sixth is refused"."""
+    text = re.sub(r"\s+", " ", README.read_text())
+    found = re.search(r"six times: ``` (redis-cli [^`]*) ``` Five are admitted, with (.*?);", text)
+    assert found is not None
+    assert found[2] == "remaining 4, 3, 2, 1, 0"
+    with server.raw() as raw:
+        raw.ask("FLUSHALL")
+    desk = Desk(tmp_path / "desk", {"6379": server.port, "6380": front.port}, {})
+    lines = desk.type(f"for _ in 1 2 3 4 5 6; do {found[1]}; done").splitlines()
+    replies = [[int(line.split()[-1]) for line in lines[at : at + 5]] for at in range(0, 30, 5)]
+    assert [reply[:4] for reply in replies[:5]] == [[0, 5, left, -1] for left in (4, 3, 2, 1, 0)]
+    assert replies[5][:3] == [1, 5, 0]
+    assert 50 < replies[5][3] <= 60
+
+
+def test_the_tutorial_from_top_to_bottom(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+    """As a user goes through it: on one server that nobody empties in between."""
+    page = ROOT / "docs" / "tutorial.md"
+    programs = {str(program): shown for program, shown in documents.programs(page)}
+    for _ in range(ATTEMPTS):
+        with server.raw() as raw:
+            raw.ask("FLUSHALL")
+        told, found = [], []
+        for block in documents.blocks(page):
+            if block.language == "redis":
+                told.append([step.shown for step in documents.steps(block)])
+                found.append([reply for _, reply in test_docs.session(block, front)[0]])
+            elif str(block) in programs:
+                told.append([programs[str(block)].splitlines()])
+                found.append([documents.printed(block, server.port, front.port).splitlines()])
+        if found == told:
+            break
+    assert len(told) == 6
+    assert found == told
+
+
+# -- programs that only stand there ----------------------------------------------------------------
+
+
+class Strict(argparse.ArgumentParser):
+    """Wrong arguments are an assertion that fails."""
+
+    def error(self, message: str) -> Any:
+        """See argparse."""
+        raise AssertionError(f"{self.prog}: {message}")
+
+
+def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
+    """The settings that a command line and an environment of the proxy make."""
+    try:
+        if words[:1] == ["top"]:
+            top._parser().parse_args(words[1:])
+            words = []
+        return config.load(config.parser().parse_args(words), variables)
+    except SystemExit:
+        raise AssertionError(f"rlproxy {shlex.join(words)}") from None
+
+
+def docker(args: list[str], desk: Desk) -> None:
+    parser = Strict("docker")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    build = verbs.add_parser("build")
+    build.add_argument("-t")
+    build.add_argument("context")
+    run = verbs.add_parser("run")
+    run.add_argument("-p", action="append", default=[])
+    run.add_argument("-e", action="append", default=[])
+    run.add_argument("-d", "--rm", action="store_true")
+    run.add_argument("image")
+    run.add_argument("words", nargs=argparse.REMAINDER)
+    compose = verbs.add_parser("compose")
+    compose.add_argument("-f", required=True)
+    compose.add_argument("--profile")
+    compose.add_argument("command", choices=["up", "down", "ps", "logs"])
+    compose.add_argument("--build", action="store_true")
+    compose.add_argument("--detach", action="store_true")
+    compose.add_argument("service", nargs="*")
+    found = parser.parse_args(args)
+    if found.verb == "build":
+        assert (desk.directory / found.context / "Dockerfile").exists()
+    elif found.verb == "run":
+        built = [call for call in desk.calls() if call[:2] == ["docker", "build"]]
+        assert found.image in [word for call in built for word in call], "an image that is built"
+        (exposed,) = re.findall(r"^EXPOSE (\d+)$", (ROOT / "Dockerfile").read_text(), re.M)
+        assert [published.rpartition(":")[2] for published in found.p] == [exposed]
+        accepted(found.words, dict(each.split("=", 1) for each in found.e))
+    else:
+        services = yaml.safe_load((desk.directory / found.f).read_text())["services"]
+        assert set(found.service) <= set(services)
+
+
+def kubectl(args: list[str], desk: Desk) -> None:
+    parser = Strict("kubectl")
+    parser.add_argument("verb", choices=["apply"])
+    parser.add_argument("-f", required=True)
+    found = parser.parse_args(args)
+    documents_found = list(yaml.safe_load_all((desk.directory / found.f).read_text()))
+    assert all({"apiVersion", "kind"} <= set(each) for each in documents_found)
+
+
+def systemctl(args: list[str], desk: Desk) -> None:
+    parser = Strict("systemctl")
+    parser.add_argument("verb", choices=["daemon-reload", "enable", "reload", "restart", "status"])
+    parser.add_argument("--now", action="store_true")
+    parser.add_argument("unit", nargs="?")
+    found = parser.parse_intermixed_args(args)
+    assert (found.unit is None) == (found.verb == "daemon-reload")
+    if found.unit is not None:
+        assert (desk.directory / "deploy" / f"{found.unit}.service").exists()
+
+
+def pip(args: list[str], desk: Desk) -> None:
+    (verb, target) = args
+    assert verb == "install"
+    found = re.fullmatch(r"(\.|rlproxy)(?:\[([\w,]+)\])?", target)
+    assert found is not None, target
+    project = tomllib.loads((desk.directory / "pyproject.toml").read_text())["project"]
+    if found[2]:
+        assert set(found[2].split(",")) <= set(project["optional-dependencies"])
+
+
+def useradd(args: list[str], desk: Desk) -> None:
+    unit = (desk.directory / "deploy" / "rlproxy.service").read_text()
+    assert f"\nUser={args[-1]}\n" in unit
+
+
+def dmesg(args: list[str], desk: Desk) -> None:
+    assert set(args) <= {"--ctime", "-T", "--human", "-H"}
+
+
+def journalctl(args: list[str], desk: Desk) -> None:
+    parser = Strict("journalctl")
+    parser.add_argument("-u", "--unit", required=True)
+    for flag in ("-f", "-o", "-n", "--since", "--output"):
+        parser.add_argument(flag, nargs="?" if flag == "-f" else None)
+    assert (desk.directory / "deploy" / f"{parser.parse_args(args).unit}.service").exists()
+
+
+def ps(args: list[str], desk: Desk) -> None:
+    parser = Strict("ps")
+    parser.add_argument("-o", required=True)
+    parser.add_argument("-C", required=True, choices=["rlproxy"])
+    parser.parse_args(args)
+
+
+def scripts_test(args: list[str], desk: Desk) -> None:
+    assert args == []
+    assert os.access(ROOT / "scripts" / "test", os.X_OK)
+
+
+JUDGES: dict[str, Callable[[list[str], Desk], None]] = {
+    "dmesg": dmesg,
+    "docker": docker,
+    "journalctl": journalctl,
+    "kubectl": kubectl,
+    "pip": pip,
+    "ps": ps,
+    "scripts/test": scripts_test,
+    "systemctl": systemctl,
+    "useradd": useradd,
+}
+
+
+def test_every_stand_in_is_judged() -> None:
+    assert JUDGES.keys() == typed.STAND_INS.keys()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "docker build -t rlproxy nowhere",
+        "docker build -t a . ; docker run -p 6380:6379 a",
+        "docker build -t a . ; docker run -p 6380:6380 a --no-such-option 1",
+        "docker build -t a . ; docker run -p 6380:6380 a --workers none",
+        "docker run -p 6380:6380 not-built",
+        "docker compose -f deploy/nothing.yml up",
+        "docker compose -f deploy/docker-compose.yml up nobody",
+        "kubectl apply deploy/kubernetes/deployment.yaml",
+        "kubectl apply -f deploy/nothing.yaml",
+        "systemctl enable --now nothing",
+        "pip install '.[nothing]'",
+        "useradd --system somebody",
+        "scripts/test --fast",
+        "no-such-program",
+        "cat no-such-file",
+        "install -m 644 no-such-file /etc/rlproxy/env",
+        "rlproxy --no-such-option",
+        "rlproxy top --no-such-option",
+        "rlproxy --check-config --workers none",
+        "redis-cli -p 1 PING",
+    ],
+)
+def test_a_wrong_line_is_found(line: str, tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", {"6379": 1, "6380": 2}, {})
+    with contextlib.closing(desk), pytest.raises((AssertionError, OSError, config.ConfigError)):
+        judged(line, desk)
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.language in SETTINGS], ids=str
+)
+def test_settings_are_right(block: Block, certificates: Certificates, tmp_path: Path) -> None:
+    if block.language == "toml":
+        file = tmp_path / "rlproxy.toml"
+        text = re.sub(r'"[^"]*/(\w+)\.(?:pem|key|crt)"', rf'"{tmp_path}/\1.pem"', block.text)
+        file.write_text(text)
+        for name in re.findall(rf'"{tmp_path}/(\w+)\.pem"', text):
+            made = certificates.key if "key" in name else certificates.cert
+            (tmp_path / f"{name}.pem").write_bytes(Path(made).read_bytes())
+        done = check_config("--config", str(file))
+        assert (done.returncode, done.stderr) == (0, "")
+    elif block.language == "json":
+        for text in block.text.splitlines() if "}\n{" in block.text else [block.text]:
+            json.loads(text)
+    elif block.language == "promql":
+        names = {row.name for row in metrics.TABLE}
+        for name in re.findall(r"\brlproxy_\w+", block.text):
+            assert name in names or re.sub("_(bucket|count|sum)$", "", name) in names, name
+    elif block.language == "ini":
+        configparser.ConfigParser(strict=False).read_string(block.text)
+    else:
+        assert list(yaml.safe_load_all(block.text))
+    known = {option.variable for option in config.OPTIONS}
+    assert set(re.findall(r"\bRLPROXY_[A-Z_]+", block.text)) <= known
+
+
+def check_config(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", "--check-config", *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=ROOT,
+        env={name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")},
+    )
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """The proxy's command lines in deploy/ and the Dockerfile, without its name."""
+    for path in sorted((ROOT / "deploy").rglob("*")):
+        text = path.read_text() if path.is_file() else ""
+        if path.suffix in (".yml", ".yaml"):
+            for document in yaml.safe_load_all(text):
+                for container in containers(document):
+                    words = [*_list(container.get("command")), *_list(container.get("args"))]
+                    if words:
+                        yield path.name, words[words[0].endswith("rlproxy") :]
+        for line in re.findall(r"^Exec\w+=(\S*/rlproxy.*)$", text, re.MULTILINE):
+            yield path.name, shlex.split(line)[1:]
+    for line in re.findall(r"^(?:ENTRYPOINT|CMD) (.*)$", (ROOT / "Dockerfile").read_text(), re.M):
+        yield "Dockerfile", json.loads(line)[1:]
+
+
+def containers(node: Any) -> Iterator[dict[str, Any]]:
+    """All that run the proxy's image, wherever they stand."""
+    if isinstance(node, dict):
+        if re.search(r"(^|/)rlproxy(:|$)", str(node.get("image", ""))):
+            yield node
+        for each in node.values():
+            yield from containers(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from containers(each)
+
+
+def _list(words: str | list[str] | None) -> list[str]:
+    return shlex.split(words) if isinstance(words, str) else list(words or [])
+
+
+def test_the_command_lines_in_deploy_are_accepted() -> None:
+    found = list(command_lines())
+    assert len(found) >= 2
+    for _, words in found:
+        accepted(words, {})
+
+
+def test_a_command_line_in_a_manifest_is_found() -> None:
+    container = {"image": "registry/rlproxy:1", "command": ["rlproxy"], "args": ["--share", "yes"]}
+    assert list(containers({"spec": [{"a": container}, {"image": "redis:8"}]})) == [container]
+
+
+# -- in the text -----------------------------------------------------------------------------------
+
+
+def inline() -> Iterator[tuple[str, str]]:
+    """What stands between backquotes outside of blocks: the page and the text, each once."""
+    seen = set()
+    for page in EVERY_PAGE:
+        for found in re.findall(r"`([^`]+)`", documents.outside(page)):
+            text = re.sub(r"\s+", " ", found.replace("\\|", "|"))
+            if (page, text) not in seen:
+                seen.add((page, text))
+                yield page.name, text
+
+
+def test_the_options_in_the_text_are_right() -> None:
+    options = {option.flag: option for option in config.OPTIONS}
+    more = {*OTHERS, "--config", "--check-config", "--help", "--version"}
+    checked = 0
+    for page, text in inline():
+        if not text.startswith("--") or page == "DECISIONS.md":  # (which speaks of other programs)
+            continue
+        words = shlex.split(text)
+        flags = {word for word in words if word.startswith("--")}
+        assert flags <= {*options, *more}, f"{page}: {text}"
+        if len(words) == 1 or flags & more or words[1] == options[words[0]].takes:
+            continue
+        wrong = mistakes(words)
+        # a placeholder (`--listen tls:HOST:PORT`) may be no value
+        if wrong and not re.search(r"\b[A-Z]{1,}\b|\.\.\.$|:$", words[1]):
+            raise AssertionError(f"{page}: {text}: {wrong}")
+        checked += not wrong
+    assert checked > 8
+
+
+def mistakes(words: list[str]) -> list[str]:
+    """What is wrong with these options, whatever else they would need."""
+    try:
+        accepted(words, {})
+    except config.ConfigError as error:
+        return [each for each in error.mistakes if each.startswith(words[0])]
+    return []
+
+
+def test_the_programs_in_the_text_are_there() -> None:
+    checked = 0
+    for page, text in inline():
+        if re.match(r"scripts/[\w-]+( |$)", text):
+            assert os.access(ROOT / text.split()[0], os.R_OK), f"{page}: {text}"
+        elif found := re.match(r"python -m ([\w.]+)", text):
+            assert importlib.util.find_spec(found[1]) is not None, f"{page}: {text}"
+        elif re.fullmatch(r"(docs|deploy|examples|tests|bench|proxy|lua)/[\w./-]*", text):
+            assert (ROOT / text).exists(), f"{page}: {text}"
+        elif text.startswith("rlproxy "):
+            words = shlex.split(text)[1:]
+            if words[:1] not in (["--version"], ["--help"]):
+                accepted(words, {})
+        else:
+            continue
+        checked += 1
+    assert checked > 20
+
+
+# -- rights ----------------------------------------------------------------------------------------
+
+
+def test_readmes_line_of_rights_is_the_one_that_is_tested() -> None:
+    (block,) = [block for block in BLOCKS if listed(ELSEWHERE, block) and block.page == README]
+    assert test_acl.LINE is not None
+    assert block.text.strip() == test_acl.LINE[0]
+
+
+def test_the_proxys_own_user_needs_no_more(engine: str) -> None:
+    """SECURITY.md's line: the control connection logs in, loads the scripts, warns of nothing."""
+    (block,) = [block for block in BLOCKS if block.text.startswith("ACL SETUSER rlproxy ")]
+    with harness.server(engine) as server:
+        with server.raw() as raw:
+            assert raw.ask(*block.text.split()) == "OK"
+            assert raw.ask("ACL", "SETUSER", "default", "-script") == "OK"
+        url = f"redis://rlproxy:secret@127.0.0.1:{server.port}"
+        with started("--listen", "127.0.0.1:0", "--upstream", url) as made:
+            made.port()
+            with server.raw() as raw, made.raw() as client:
+                loaded = "number_of_cached_scripts:0"
+                harness.wait_until(
+                    lambda: loaded not in str(raw.ask("INFO", "memory")), "the scripts are loaded"
+                )
+                assert client.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
+            assert not re.search(r"NOPERM|WARNING", made.log()), made.log()

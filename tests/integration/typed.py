@@ -1,0 +1,240 @@
+"""What the pages have people type into a shell, typed: bash runs a block in a directory that looks
+like the project's, with real programs where that is possible and stand-ins where it is not.
+
+`rlproxy` and `scripts/run` start a real proxy, in the background, and return when it serves;
+`rlproxy top` prints one frame. A stand-in (STAND_INS) notes its arguments, which the tests judge.
+Any other program that is not in REAL is not found: a block that needs one has to say so here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests import harness
+from tests.harness import DEADLINE_S, ROOT, wait_until
+from tests.integration import examples
+from tests.integration.started import alive
+
+# Programs that are run as they are.
+REAL: tuple[str, ...] = ("cat", "chmod", "cp", "curl", "cut", "echo", "grep", "head", "install")
+REAL += ("ls", "mkdir", "openssl", "redis-cli", "sed", "sh", "sleep", "sort", "tail", "timeout")
+# Programs that are not, and why.
+STAND_INS = {
+    "dmesg": "is not for everybody",
+    "docker": "needs Docker's daemon",
+    "journalctl": "needs systemd's journal",
+    "kubectl": "needs a cluster",
+    "pip": "takes long; tests/integration/test_wheel.py installs the project",
+    "ps": "shows no rlproxy: here it is called python",
+    "scripts/test": "is what runs this",
+    "systemctl": "needs systemd as the first process",
+    "useradd": "changes the machine",
+}
+SHOWN_IN_A_TERMINAL = {"redis-cli": "--no-raw"}  # what shows a reply as a person sees it
+
+_ONCE = ("--check-config", "--help", "--version")  # with these rlproxy ends by itself
+_START = """#!/bin/sh
+if [ "$1" = top ]; then
+    shift
+    exec {run} top --once --url "$REDIS_URL" "$@"
+fi
+for word; do
+    case $word in {once}) exec {run} "$@" ;; esac
+done
+log=$(mktemp {place}/log.XXXXXX)
+{run} "$@" >"$log" 2>&1 &
+echo $! "$log" >>{place}/started
+until grep -q '^  try ' "$log"; do
+    kill -0 $! 2>/dev/null || {{ cat "$log" >&2; exit 1; }}
+    sleep 0.02
+done
+"""
+# Arguments one a line; a call begins with their number.
+_NOTE = """#!/bin/sh
+{{ echo $(($# + 1)) {name}; for word; do printf '%s\\n' "$word"; done; }} >>{place}/calls
+"""
+# (and a virtual environment is a directory with a pip)
+_PYTHON3 = """#!/bin/sh
+if [ "$1 $2" = "-m venv" ]; then
+    mkdir -p "$3/bin" && cp {place}/bin/pip "$3/bin/pip"
+else
+    exec {python} "$@"
+fi
+"""
+
+
+def starts_a_proxy(text: str) -> bool:
+    """Whether who types this has no proxy yet."""
+    return (
+        re.search(r"^(\$ )?(scripts/run|rlproxy)\b(?! top|.*--check-config)", text, re.M)
+        is not None
+    )
+
+
+def commands(text: str) -> tuple[str, str | None]:
+    """What is typed of a block, and what it shows of the answers: a block with lines that begin
+    with `$ ` is a session, any other shows none (None).
+    """
+    lines = text.splitlines(keepends=True)
+    if not any(line.startswith("$ ") for line in lines):
+        return text, None
+    typed = "".join(line[2:] for line in lines if line.startswith("$ "))
+    return typed, "".join(line for line in lines if not line.startswith("$ "))
+
+
+class Desk:
+    """A copy of the project in `place` and a shell in it, where the `ports` of the pages are others
+    and `hosts` stand for the machines that they name.
+    """
+
+    def __init__(
+        self, place: Path, ports: Mapping[str, int], hosts: Mapping[str, str], **more: str
+    ) -> None:
+        """`more` goes into the environment."""
+        self._place = place
+        self._ports = {"6380": ports.get("6380") or harness.free_port(), **ports}
+        self._hosts = hosts
+        self.directory = place / "project"
+        self._bin = place / "bin"
+        self._bin.mkdir(parents=True)
+        (place / "etc/systemd/system").mkdir(parents=True)
+        self._environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")},
+            # (scripts/run would install anew without it)
+            "RLPROXY_COMPILE": os.environ.get("RLPROXY_COMPILE", ""),
+            "PYTHONPATH": str(ROOT),
+            "RLPROXY_LISTEN": f"127.0.0.1:{self._ports['6380']}",
+            "REDIS_URL": f"redis://127.0.0.1:{self._ports['6380']}",
+            **more,
+        }
+        self._copy()
+        self._programs()
+
+    def _copy(self) -> None:
+        self.directory.mkdir()
+        for name in ("deploy", "examples"):
+            shutil.copytree(ROOT / name, self.directory / name)
+        for name in ("Dockerfile", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.directory / name)
+
+    def _programs(self) -> None:
+        path = examples.environment()["PATH"]
+        for name in REAL:
+            found = shutil.which(name, path=path)
+            if found is not None:
+                option = SHOWN_IN_A_TERMINAL.get(name, "")
+                self._put(name, f'#!/bin/sh\nPATH="{path}" exec {found} {option} "$@"\n')
+        for name in ("python", ".venv/bin/python"):
+            self._put(name, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        self._put("python3", _PYTHON3.format(place=self._place, python=sys.executable))
+        for name in STAND_INS:
+            self._put(name, _NOTE.format(place=self._place, name=name))
+        for name, run in (("rlproxy", f"{sys.executable} -m proxy"), ("scripts/run", script())):
+            text = _START.format(place=self._place, run=run, once="|".join(_ONCE))
+            self._put(name, f'{text[:10]}PATH="{path}"\n{text[10:]}')
+
+    def _put(self, name: str, text: str) -> None:
+        path = (self.directory if "/" in name else self._bin) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def _here(self, text: str) -> str:
+        """`text` with the ports, hosts and directories of this desk."""
+        for number, name in enumerate(self._hosts):
+            text = text.replace(name, f"<{number}>")
+
+        def port(match: re.Match[str]) -> str:
+            if match[1] and match[2] not in self._ports:
+                self._ports[match[2]] = harness.free_port()
+            return f"{match[1] or ''}{self._ports.get(match[2], match[2])}"
+
+        local = r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost|\[::1\]):"
+        text = re.sub(rf"\b({local})?(\d{{4,5}})\b", port, text)
+        for number, host in enumerate(self._hosts.values()):
+            text = text.replace(f"<{number}>", host)
+        return re.sub(r"(?<=\s)/(etc|opt)/", rf"{self._place}/\1/", " " + text)[1:]
+
+    def there(self, text: str) -> str:
+        """`text` with the ports of the pages again."""
+        for name, port in self._ports.items():
+            text = re.sub(rf"\b{port}\b", name, text)
+        return text
+
+    def type(self, text: str) -> str:
+        """What bash and its programs write, on either stream, when `text` is typed.
+
+        Raises:
+            AssertionError: something ended with another exit code than 0, or not at all.
+        """
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", self._here(text)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.directory,
+            env={**self._environment, "PATH": str(self._bin)},
+            executable=shutil.which("bash"),
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=2 * DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output = process.communicate()[0] + "\n(did not end)"
+        assert process.returncode == 0, f"{text}\nended with {process.returncode}: {output}"
+        return self.there(output)
+
+    def calls(self) -> list[list[str]]:
+        """What the stand-ins were called with, their names first."""
+        noted = self._place / "calls"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        found = []
+        while lines:
+            count, _, name = lines[0].partition(" ")
+            words, lines = [name, *lines[1 : int(count)]], lines[int(count) :]
+            found.append([self.there(word) for word in words])
+        return found
+
+    def started(self) -> list[tuple[int, str]]:
+        """The proxies that run: process id and what each has logged."""
+        noted = self._place / "started"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return [(int(pid), Path(log).read_text()) for pid, log in map(str.split, lines)]
+
+    def close(self) -> None:
+        """End the proxies; fails if one wrote a traceback."""
+        found = self.started()
+        for pid, _ in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        for pid, _ in found:
+            wait_until(lambda pid=pid: not alive(pid), "the proxy ends")  # type: ignore[misc]
+        for _, log in self.started():
+            assert "Traceback" not in log, log
+
+
+def script() -> str:
+    """scripts/run itself where it has nothing to install, else what it starts."""
+    stamp = ROOT / ".venv" / "rlproxy-stamp"
+    if stamp.exists():
+        told = subprocess.run(
+            'cat pyproject.toml setup.py proxy/*.py lua/*.lua | cksum; echo "${RLPROXY_COMPILE:-}"',
+            shell=True,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        if told.stdout.strip() == stamp.read_text().strip():
+            return str(ROOT / "scripts" / "run")
+    return f"{sys.executable} -m proxy"

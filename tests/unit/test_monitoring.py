@@ -1,0 +1,569 @@
+"""Dashboard and alerts ask for metrics that exist, and the runbook has a section for each alert."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.metrics import COUNTER, ERRORS, GAUGE, HISTOGRAM, TABLE, Row
+from proxy.stats import CALLS, OUTCOMES, WAITS
+from tests import documents, monitoring, promql
+from tests.harness import DEADLINE_S, ROOT
+from tests.monitoring import ALERTS, DASHBOARD, DEPLOY, PANELS, RULES, Asked
+
+ASKED = monitoring.asked()
+OF_ALERTS = [Asked(rule["alert"], rule["expr"]) for rule in ALERTS]
+EXTRA = {"job", "instance"}  # what Prometheus adds
+OF_COUNTERS = {"rate", "increase"}
+OF_GAUGES = {"", "changes"}
+
+# What a label may say.
+VALUES = {
+    ("rlproxy_hits_total", "outcome"): OUTCOMES,
+    ("rlproxy_prefix_hits_total", "outcome"): ("hits", "refused"),
+    ("rlproxy_waits_total", "outcome"): WAITS,
+    ("rlproxy_calls_total", "command"): CALLS,
+    ("rlproxy_errors_total", "kind"): tuple(ERRORS),
+}
+
+
+def row_of(metric: str) -> tuple[Row, set[str], set[str]]:
+    """The metric's row, its labels, and the functions that make sense of its values."""
+    for row in TABLE:
+        if row.kind == HISTOGRAM:
+            if metric == f"{row.name}_bucket":
+                return row, {*row.labels, "le"}, OF_COUNTERS
+            if metric in (f"{row.name}_sum", f"{row.name}_count"):
+                return row, set(row.labels), OF_COUNTERS
+        elif metric == row.name:
+            return row, set(row.labels), OF_COUNTERS if row.kind == COUNTER else OF_GAUGES
+    raise AssertionError(f"{metric} is no row of metrics.TABLE")
+
+
+def mistakes(expr: str) -> list[str]:
+    """What is wrong with an expression, as far as proxy.metrics knows."""
+    parsed = promql.parse(expr)
+    found = []
+    for selector in parsed.selectors:
+        if selector.metric == "up":
+            continue
+        row, labels, functions = row_of(selector.metric)
+        if selector.by not in functions:
+            found.append(f"{selector.by or 'no function'} of {selector.metric}, a {row.kind}")
+        for label, (_, value) in selector.labels.items():
+            if label not in labels | EXTRA:
+                found.append(f"{selector.metric} has no label {label}")
+            known = VALUES.get((row.name, label))
+            if known is not None:
+                found += [f"{label} is never {one}" for one in value.split("|") if one not in known]
+    for label, selectors in parsed.named:
+        for selector in selectors:
+            labels = set() if selector.metric == "up" else row_of(selector.metric)[1]
+            if label not in labels | EXTRA:
+                found.append(f"{selector.metric} has no label {label}")
+    return found
+
+
+# -- expressions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", [*ASKED, *OF_ALERTS], ids=str)
+def test_what_is_asked_for_exists(each: Asked) -> None:
+    assert mistakes(each.expr) == []
+
+
+@pytest.mark.parametrize("each", ASKED, ids=str)
+def test_a_legend_names_labels_that_the_values_have(each: Asked) -> None:
+    parsed = promql.parse(each.expr)
+    had = parsed.labels
+    if had is None:
+        had = {*row_of(parsed.selectors[0].metric)[1], *EXTRA}
+    legend = set(re.findall(r"\{\{(\w+)\}\}", each.legend))
+    assert legend <= had
+    if parsed.labels:
+        assert legend == had - EXTRA or {"instance"} <= legend or had == {"le"}, (
+            "told apart by what?"
+        )
+
+
+def test_every_metric_is_shown_or_alerted_on() -> None:
+    """Or say here why one is not."""
+    used = {
+        row_of(selector.metric)[0].name
+        for each in [*ASKED, *OF_ALERTS]
+        for selector in promql.parse(each.expr).selectors
+        if selector.metric != "up"
+    }
+    assert {row.name for row in TABLE} - used == set()
+
+
+@pytest.mark.parametrize(
+    ("expr", "mistake"),
+    [
+        ("rate(rlproxy_hits_totl[5m])", AssertionError),
+        ("rate(rlproxy_hits_total[5m]", promql.NotPromqlError),
+        ("rate(rlproxy_hits_total)", promql.NotPromqlError),
+        ("rate(rlproxy_hits_total[5m]))", promql.NotPromqlError),
+        ("rlproxy_clients[5m] + 1", promql.NotPromqlError),
+        ("rates(rlproxy_hits_total[5m])", promql.NotPromqlError),
+        ('rlproxy_clients{job="a" instance="b"}', promql.NotPromqlError),
+        (
+            "histogram_quantile(0.9, sum(rate(rlproxy_script_seconds_bucket[5m])))",
+            promql.NotPromqlError,
+        ),
+        ("sum by (worker) (sum by (job) (rlproxy_process_open_fds))", promql.NotPromqlError),
+        ("rlproxy_clients and 1", promql.NotPromqlError),
+        ("rlproxy_hits_total", "no function of rlproxy_hits_total, a counter"),
+        ("rate(rlproxy_clients[5m])", "rate of rlproxy_clients, a gauge"),
+        ('rate(rlproxy_hits_total{kind="x"}[5m])', "rlproxy_hits_total has no label kind"),
+        ('rate(rlproxy_hits_total{outcome="lost"}[5m])', "outcome is never lost"),
+        ("sum by (worker) (rlproxy_clients)", "rlproxy_clients has no label worker"),
+        (
+            "rlproxy_clients / on (worker) rlproxy_process_open_fds",
+            "rlproxy_clients has no label worker",
+        ),
+    ],
+)
+def test_mistakes_are_found(expr: str, mistake: str | type[Exception]) -> None:
+    if isinstance(mistake, str):
+        assert mistakes(expr) == [mistake]
+    else:
+        with pytest.raises(mistake):
+            mistakes(expr)
+
+
+def promtool(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [monitoring.program("promtool"), *words],
+        capture_output=True,
+        text=True,
+        timeout=6 * DEADLINE_S,
+    )
+
+
+def test_promtool_reads_every_expression(tmp_path: Path) -> None:
+    made = tmp_path / "rules.yml"
+
+    def checked(exprs: list[str]) -> subprocess.CompletedProcess[str]:
+        rules = [{"record": f"r:{number}", "expr": expr} for number, expr in enumerate(exprs)]
+        made.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+        return promtool("check", "rules", str(made))
+
+    done = checked([each.expr for each in ASKED])
+    assert done.returncode == 0, done.stderr
+    assert checked([ASKED[0].expr + ")"]).returncode != 0
+
+
+def test_promtool_reads_rules_and_configuration(tmp_path: Path) -> None:
+    done = promtool("check", "rules", str(RULES))
+    assert done.returncode == 0, done.stderr
+    assert f"{len(ALERTS)} rules found" in done.stdout
+    config = tmp_path / "prometheus.yml"
+    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
+    config.write_text(text.replace("/etc/prometheus/rlproxy.rules.yml", str(RULES)))
+    done = promtool("check", "config", str(config))
+    assert done.returncode == 0, done.stderr
+
+
+# -- the dashboard ---------------------------------------------------------------------------------
+
+
+def test_every_panel_says_what_it_shows() -> None:
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    titles = [panel["title"] for panel in PANELS]
+    assert len(set(titles)) == len(titles)
+    for panel in PANELS:
+        title = panel["title"]
+        assert len(panel["description"]) > 20, title
+        assert panel["description"].endswith("."), title
+        assert panel["fieldConfig"]["defaults"]["unit"], title
+        assert panel["datasource"] == source, title
+        assert [target["datasource"] for target in panel["targets"]] == [source] * len(
+            panel["targets"]
+        )
+        refs = [target["refId"] for target in panel["targets"]]
+        assert refs == sorted(set(refs)), title
+
+
+def test_panels_have_their_own_ids_and_places() -> None:
+    every = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    taken: dict[tuple[int, int], str] = {}
+    for panel in every:
+        place = panel["gridPos"]
+        assert place["x"] >= 0 and place["x"] + place["w"] <= 24, panel["title"]
+        for x, y in itertools.product(range(place["w"]), range(place["h"])):
+            at = (place["x"] + x, place["y"] + y)
+            assert at not in taken, f"{panel['title']} covers {taken[at]}"
+            taken[at] = panel["title"]
+    rows = max(y for _, y in taken) + 1
+    assert len(taken) == 24 * rows  # without gaps
+    assert [panel["gridPos"]["y"] for panel in every] == sorted(
+        panel["gridPos"]["y"] for panel in every
+    )
+
+
+def test_variables_are_asked_for_and_used() -> None:
+    variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+    assert list(variables) == ["datasource", "job", "instance"]
+    for name in ("job", "instance"):
+        query = variables[name]["query"]["query"]
+        assert query == variables[name]["definition"]
+        asked = re.fullmatch(rf"label_values\((.+), {name}\)", query)
+        assert asked is not None
+        assert mistakes(monitoring.filled(asked[1])) == []
+    for panel in PANELS:
+        for target in panel["targets"]:
+            for selector in promql.parse(monitoring.filled(target["expr"])).selectors:
+                assert set(selector.labels) >= {"job", "instance"}, panel["title"]
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD)))
+    assert used - {"__all", "__rate_interval"} == set(variables)
+
+
+def test_colours_are_given_to_what_there_is() -> None:
+    (panel,) = [panel for panel in PANELS if panel["title"] == "Hits by what became of them"]
+    coloured = [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]]
+    assert tuple(coloured) == OUTCOMES
+    assert all(f"{outcome}" in panel["description"] for outcome in OUTCOMES)
+    (panel,) = [panel for panel in PANELS if panel["title"] == "Errors by kind"]
+    assert all(kind in panel["description"] for kind in ERRORS)
+
+
+def test_the_dashboard_satisfies_grafanas_schema() -> None:
+    """What the schema does not know is lost on the way through it."""
+    sdk = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    pytest.importorskip("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder").JSONEncoder()
+
+    def through(dashboard: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(encoder.encode(sdk.Dashboard.from_json(dashboard)))
+        return found
+
+    # (Grafana itself writes these two, and its schema does not know them)
+    assert set(lost(DASHBOARD, through(DASHBOARD))) <= {"definition", "titleFormat"}
+    wrong = json.loads(json.dumps(DASHBOARD).replace('"showLegend"', '"showLegends"'))
+    assert "showLegends" in set(lost(wrong, through(wrong)))
+
+
+def lost(before: Any, after: Any) -> list[str]:
+    """The names of fields that are not the same any more."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        found = [name for name in before if name not in after]
+        return found + [
+            each for name in before if name in after for each in lost(before[name], after[name])
+        ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = zip(before, after, strict=True)
+        return [name for one, other in pairs for name in lost(one, other)]
+    return [] if before == after else [repr(before)]
+
+
+# -- alerts and runbook ----------------------------------------------------------------------------
+
+
+def test_every_alert_is_whole() -> None:
+    names = [rule["alert"] for rule in ALERTS]
+    assert len(set(names)) == len(names)
+    for rule in ALERTS:
+        name = rule["alert"]
+        assert name.startswith("Rlproxy")
+        assert rule["labels"]["severity"] in ("critical", "warning"), name
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert anchor in documents.anchors(ROOT / page), name
+        assert anchor == name.lower()
+
+
+def test_annotations_name_labels_that_alerts_have() -> None:
+    for rule in ALERTS:
+        parsed = promql.parse(rule["expr"])
+        had = parsed.labels
+        if had is None:
+            metric = parsed.selectors[0].metric
+            had = EXTRA | (set() if metric == "up" else row_of(metric)[1])
+        if rule["alert"] == "RlproxyAbsent":
+            had = {"job"}
+        for text in rule["annotations"].values():
+            for word in re.findall(r"\{\{ *(.*?) *\}\}", text):
+                label = re.fullmatch(r"\$labels\.(\w+)", word)
+                if label is not None:
+                    assert label[1] in had, rule["alert"]
+                else:
+                    assert re.fullmatch(r"\$value( \| humanize(Percentage|Duration)?)?", word), word
+
+
+def test_the_runbook_has_a_section_for_each_alert() -> None:
+    found = monitoring.sections()
+    assert set(found) == {rule["alert"] for rule in ALERTS}
+    for name, text in found.items():
+        parts = re.findall(r"^\*\*(Means|Users notice|Look|Do)\b", text, re.MULTILINE)
+        assert parts == ["Means", "Users notice", "Look", "Do"], name
+
+
+def test_the_events_that_the_runbook_names_are_those_of_the_log() -> None:
+    found = re.findall(r"^\*Log:\*.*?(?=\n\n)", monitoring.RUNBOOK.read_text(), re.M | re.S)
+    named = {word for text in found for word in re.findall(r"`([^`]+)`", text)}
+    assert len(named) > 10
+    table = documents.rows((ROOT / "docs" / "logs.md").read_text(), "| event ")
+    assert named <= {row[0].strip("`") for row in table}
+
+
+def test_what_the_page_says_of_prometheus_fits_the_rules(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "monitoring.md"
+    (block,) = [each for each in documents.blocks(page) if each.language == "yaml"]
+    (job,) = yaml.safe_load(block.text)["scrape_configs"]
+    asked = {rule["expr"].count(f'job="{job["job_name"]}"') for rule in ALERTS}
+    assert max(asked) == 1
+    (line,) = [
+        line
+        for each in documents.blocks(page)
+        for line in each.text.splitlines()
+        if line.startswith("sed ")
+    ]
+    (tmp_path / RULES.name).write_text(RULES.read_text())
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True, timeout=DEADLINE_S)
+    for group in yaml.safe_load((tmp_path / RULES.name).read_text())["groups"]:
+        for rule in group["rules"]:
+            address = rule["annotations"]["runbook_url"]
+            assert re.fullmatch(rf"https://.+/runbook\.html#{rule['alert'].lower()}", address)
+
+
+# -- alerts on made-up series ----------------------------------------------------------------------
+
+AT = 'job="rlproxy", instance="a:9121"'
+ONE = {"job": "rlproxy", "instance": "a:9121"}
+MINUTES = 30  # of each series, a value a minute
+UP = [(f"up{{{AT}}}", "1x30"), (f"rlproxy_workers{{{AT}}}", "2x30")]
+NOT_UP = [(f"up{{{AT}}}", "0x30")]
+
+
+def hits(outcome: str, per_minute: int) -> tuple[str, str]:
+    return (
+        f'rlproxy_hits_total{{{AT}, algorithm="gcra", outcome="{outcome}"}}',
+        f"0+{per_minute}x{MINUTES}",
+    )
+
+
+def slow(name: str, bound: float) -> list[tuple[str, str]]:
+    """A histogram: 98 of 100 below a millisecond, the others below `bound`."""
+    return [
+        (f'{name}_bucket{{{AT}, le="0.001"}}', f"0+980x{MINUTES}"),
+        (f'{name}_bucket{{{AT}, le="{bound}"}}', f"0+1000x{MINUTES}"),
+        (f'{name}_bucket{{{AT}, le="+Inf"}}', f"0+1000x{MINUTES}"),
+    ]
+
+
+def of(metric: str, values: str, *labels: str) -> tuple[str, str]:
+    return f"{metric}{{{', '.join([AT, *labels])}}}", values
+
+
+Series = list[tuple[str, str]]
+
+# The alert, series that make it fire, its value as its texts show it, and series that nearly do.
+CASES: list[tuple[str, Series, str, Series]] = [
+    ("RlproxyDown", NOT_UP, "", UP),
+    ("RlproxyAbsent", [("up{job='other'}", "1x30")], "", UP),
+    ("RlproxyNoWorkers", [UP[0], of("rlproxy_workers", "0x30")], "", UP),
+    (
+        "RlproxyWorkersMissing",
+        [UP[0], of("rlproxy_workers", "1x30"), of("rlproxy_workers_wanted", "2x30")],
+        "1",
+        [*UP, of("rlproxy_workers_wanted", "2x30")],
+    ),
+    (
+        "RlproxyWorkersDying",
+        [*UP, of("rlproxy_process_start_time_seconds", "100+10x30", 'worker="1"')],
+        "15",
+        [*UP, of("rlproxy_process_start_time_seconds", "100x10 200x10 300x8", 'worker="1"')],
+    ),
+    (
+        "RlproxyUpstreamDown",
+        [*UP, of("rlproxy_upstream_up", "0x30")],
+        "",
+        [*UP, of("rlproxy_upstream_up", "1x30")],
+    ),
+    (
+        "RlproxyUpstreamFlapping",
+        [*UP, of("rlproxy_upstream_opened_total", "0+0.5x30")],
+        "7.5",
+        [*UP, of("rlproxy_upstream_opened_total", "0+0.1x30")],
+    ),
+    (
+        "RlproxyConnectsFailing",
+        [
+            *UP,
+            of("rlproxy_upstream_connects_failed_total", "0+60x30"),
+            of("rlproxy_upstream_up", "1x30"),
+        ],
+        "1",
+        [
+            *UP,
+            of("rlproxy_upstream_connects_failed_total", "0+3x30"),
+            of("rlproxy_upstream_up", "1x30"),
+        ],
+    ),
+    (
+        "RlproxyScriptsMissing",
+        [*UP, of("rlproxy_scripts_loaded", "0x30"), of("rlproxy_upstream_up", "1x30")],
+        "",
+        [*UP, of("rlproxy_scripts_loaded", "1x30"), of("rlproxy_upstream_up", "1x30")],
+    ),
+    (
+        "RlproxyScriptsSentAgain",
+        [*UP, of("rlproxy_noscript_repairs_total", "0+120x30")],
+        "2",
+        [*UP, of("rlproxy_noscript_repairs_total", "0x5 7000x25")],
+    ),
+    (
+        "RlproxyFailingOpen",
+        [*UP, hits("failed_open", 5), hits("admitted", 95)],
+        "5%",
+        [*UP, hits("failed_open", 1), hits("admitted", 999)],
+    ),
+    (
+        "RlproxyFailingClosed",
+        [*UP, hits("failed_closed", 5), hits("admitted", 95)],
+        "5%",
+        [*UP, hits("failed_closed", 1), hits("admitted", 999)],
+    ),
+    (
+        "RlproxyHitsFailing",
+        [*UP, hits("failed", 5), hits("admitted", 95)],
+        "5%",
+        [*UP, hits("failed", 1), hits("admitted", 999)],
+    ),
+    (
+        "RlproxyRefusalsHigh",
+        [*UP, hits("refused", 300), hits("refused_locally", 300), hits("admitted", 400)],
+        "60%",
+        [*UP, hits("refused", 30), hits("refused_locally", 20), hits("admitted", 1)],  # too few
+    ),
+    (
+        "RlproxyLatencyHigh",
+        [*UP, *slow("rlproxy_lane_round_trip_seconds", 1.0)],
+        "500.5ms",
+        [*UP, *slow("rlproxy_lane_round_trip_seconds", 0.05)],
+    ),
+    (
+        "RlproxyEventLoopLag",
+        [*UP, *slow("rlproxy_event_loop_lag_seconds", 1.0)],
+        "500.5ms",
+        [*UP, *slow("rlproxy_event_loop_lag_seconds", 0.1)],
+    ),
+    (
+        "RlproxyClientsNearMax",
+        [*UP, of("rlproxy_clients", "900x30"), of("rlproxy_clients_max", "1000x30")],
+        "90%",
+        [*UP, of("rlproxy_clients", "800x30"), of("rlproxy_clients_max", "1000x30")],
+    ),
+    (
+        "RlproxyClientsTurnedAway",
+        [*UP, of("rlproxy_errors_total", "0+30x30", 'kind="turned_away"')],
+        "500m",
+        [*UP, of("rlproxy_errors_total", "0+3000x30", 'kind="handshake"')],
+    ),
+    (
+        "RlproxyOpenFilesNearMax",
+        [
+            *UP,
+            of("rlproxy_process_open_fds", "9x30", 'worker="1"'),
+            of("rlproxy_process_max_fds", "10x30", 'worker="1"'),
+        ],
+        "90%",
+        [
+            *UP,
+            of("rlproxy_process_open_fds", "9x30", 'worker="1"'),
+            of("rlproxy_process_max_fds", "100x30", 'worker="1"'),
+        ],
+    ),
+    (
+        "RlproxyCpuSaturated",
+        [*UP, of("rlproxy_process_cpu_seconds_total", "0+57x30", 'worker="1"')],
+        "95%",
+        [*UP, of("rlproxy_process_cpu_seconds_total", "0+50x30", 'worker="1"')],
+    ),
+]
+FOR_WORKERS = ("RlproxyOpenFilesNearMax", "RlproxyCpuSaturated")
+
+
+def test_every_alert_is_tried_out() -> None:
+    assert sorted(case[0] for case in CASES) == sorted(rule["alert"] for rule in ALERTS)
+
+
+def test_alerts_fire_when_they_should_and_alone(tmp_path: Path) -> None:
+    done = tried(tmp_path, CASES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_alert_that_does_not_fire_is_found(tmp_path: Path) -> None:
+    name, fires, value, quiet = CASES[0]
+    assert tried(tmp_path, [(name, quiet, value, quiet)]).returncode != 0
+    assert tried(tmp_path, [(name, fires, value, fires)]).returncode != 0
+
+
+def tried(
+    tmp_path: Path, cases: list[tuple[str, Series, str, Series]]
+) -> subprocess.CompletedProcess[str]:
+    """What promtool says of the rules, on these series."""
+    made = tmp_path / "tests.yml"
+    tests = []
+    for name, fires, value, quiet in cases:
+        tests += [one_try(name, fires, value), one_try(name, quiet, None)]
+    made.write_text(
+        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests})
+    )
+    return promtool("test", "rules", str(made))
+
+
+def one_try(name: str, series: Series, value: str | None) -> dict[str, Any]:
+    """That the alert fires after 25 minutes, no other does, and with which texts; `value` is None
+    where none is to fire.
+    """
+    (rule,) = [rule for rule in ALERTS if rule["alert"] == name]
+    labels = {**ONE, "worker": "1"} if name in FOR_WORKERS else dict(ONE)
+    if name == "RlproxyAbsent":
+        labels = {"job": "rlproxy"}
+    if name == "RlproxyClientsTurnedAway":
+        labels["kind"] = "turned_away"
+    texts = {}
+    for key, text in rule["annotations"].items():
+        shown = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels.get(found[1], "?"), text)
+        texts[key] = re.sub(r"\{\{ \$value.*?\}\}", value or "", shown)
+    fires = value is not None
+    return {
+        "name": name,
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in series],
+        "alert_rule_test": [
+            {
+                "eval_time": "25m",
+                "alertname": name,
+                "exp_alerts": [
+                    {"exp_labels": {**rule["labels"], **labels}, "exp_annotations": texts}
+                ]
+                if fires
+                else [],
+            }
+        ],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": "25m",
+                "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1}] if fires else [],
+            }
+        ],
+    }
+
+
+def test_the_table_of_metrics_has_the_names_that_prometheus_wants() -> None:
+    for row in TABLE:
+        assert row.name.startswith("rlproxy_")
+        assert row.name.endswith("_total") == (row.kind == COUNTER), row.name
+        assert row.kind in (COUNTER, GAUGE, HISTOGRAM)
