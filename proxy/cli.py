@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import config, logs, tls
+from . import adminprocess, config, logs, tls
 from .build import describe
 from .embedded import EmbeddedError, binary
 from .scripts import ScriptError
@@ -68,7 +68,8 @@ def _approve(settings: config.Config) -> int:
 
 def _warnings(settings: config.Config) -> list[str]:
     unknown = config.unknown_variables(os.environ)
-    return [f"{name} is the variable of no option" for name in unknown] + [*tls.warnings(settings)]
+    found = [f"{name} is the variable of no option" for name in unknown]
+    return [*found, *tls.warnings(settings), *adminprocess.warnings(settings)]
 
 
 def _run(settings: config.Config, read: Callable[[], config.Config]) -> int:

@@ -797,7 +797,7 @@ def _same(upstream: Address, listen: Address) -> bool:
     if upstream.path or listen.path:
         return upstream.path == listen.path
     same_host = upstream.host == listen.host or (upstream.host in local and listen.host in local)
-    return same_host and upstream.port == listen.port
+    return same_host and upstream.port == listen.port != 0  # (0: whichever is free)
 
 
 def parse_listen(text: str) -> Address:

@@ -1,7 +1,7 @@
 """The tables of README.md and docs/ that follow from the code: prints them, or writes them.
 
-`python -m proxy.document README.md docs/logs.md` replaces what stands between `<!-- NAME: ... -->`
-and `<!-- /NAME -->`; a test holds that nothing would change.
+`python -m proxy.document README.md docs/logs.md docs/observe.md` replaces what stands between
+`<!-- NAME: ... -->` and `<!-- /NAME -->`; a test holds that nothing would change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .config import GROUPS, OPTIONS
 from .events import EVENTS
+from .metrics import ERRORS, TABLE
 
 
 def options() -> str:
@@ -48,7 +49,23 @@ def events() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": options, "events": events}
+def metrics() -> str:
+    """The table of metrics."""
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for row in TABLE:
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        rows.append(f"| `{row.name}` | {row.kind} | {labels} | {row.help} |")
+    return "\n".join(rows)
+
+
+def errors() -> str:
+    """The kinds of rlproxy_errors_total."""
+    rows = ["| kind | what went wrong |", "|---|---|"]
+    rows += [f"| `{kind}` | {what} |" for kind, what in ERRORS.items()]
+    return "\n".join(rows)
+
+
+TABLES = {"options": options, "metrics": metrics, "errors": errors, "events": events}
 
 
 def filled(text: str) -> str:

@@ -38,7 +38,7 @@ EVENTS: Final = (
         "rlproxy %s listens on %s, in front of %s",
         ("version", "listen", "in_front_of"),
         "It serves. On a terminal this is the banner; `listen` is a list, with the ports that were "
-        "found where 0 was asked for, and `workers` says how many",
+        "found where 0 was asked for, `admin` where the live page is, and `workers` says how many",
     ),
     Event(
         "failed",
@@ -268,7 +268,22 @@ EVENTS: Final = (
         ("worker", "reason", ""),
         "No process could be started for it",
     ),
+    Event(
+        "admin_died",
+        "warning",
+        "the admin process %s, {} times; it is started again",
+        ("reason",),
+        "The process of `--admin` was killed, or ended by itself; clients of the proxy see nothing "
+        "of that",
+    ),
     # the program itself
+    Event(
+        "admin_failed",
+        "error",
+        "{} requests to the admin address failed: %s",
+        ("reason",),
+        "A mistake in the program: please report it",
+    ),
     Event(
         UNEXPECTED,
         "critical",

@@ -26,11 +26,15 @@ class ListenError(Exception):
 
 class Listeners:
     """Listening sockets at `addresses` for as many `processes`; those that have a path get the
-    permissions `unix_mode`. Raises ListenError.
+    permissions `unix_mode`. `option` is where they were given. Raises ListenError.
     """
 
     def __init__(
-        self, addresses: Sequence[Address], processes: int = 1, unix_mode: int = 0o600
+        self,
+        addresses: Sequence[Address],
+        processes: int = 1,
+        unix_mode: int = 0o600,
+        option: str = "--listen",
     ) -> None:
         self._rows: list[list[socket.socket]] = []  # of each address: one, or one per process
         self._tls = [address.tls for address in addresses]
@@ -45,7 +49,7 @@ class Listeners:
             except OSError as error:
                 self.close()
                 why = error.strerror or str(error)
-                raise ListenError(f"cannot listen on {address}: {why} (see --listen)") from None
+                raise ListenError(f"cannot listen on {address}: {why} (see {option})") from None
 
     def of(self, process: int) -> list[Listening]:
         """What that process accepts on: at each address a socket of its own, or the shared one."""

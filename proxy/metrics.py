@@ -177,12 +177,7 @@ TABLE: Final = (
         ("version", "compiled", "python"),
         MOST,
     ),
-    Row(
-        "rlproxy_process_cpu_seconds_total",
-        COUNTER,
-        "CPU time of each worker",
-        ("worker",),
-    ),
+    Row("rlproxy_process_cpu_seconds_total", COUNTER, "CPU time of each worker", ("worker",)),
     Row("rlproxy_process_resident_bytes", GAUGE, "Memory of each worker", ("worker",)),
     Row("rlproxy_process_open_fds", GAUGE, "Open files of each worker", ("worker",)),
     Row("rlproxy_process_max_fds", GAUGE, "Open files that each worker may have", ("worker",)),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from . import commands, descriptors, logs, scripts, tls
+from .adminprocess import AdminProcess
 from .arrivals import Arrivals
 from .balance import Balance, Intake
 from .board import Board
@@ -100,6 +101,8 @@ class Server:
         self._probe: Probe | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
+        self._board = post.board if post is not None else Board(1)
+        self._admin: AdminProcess | None = None
         self._telemetry: Telemetry
         self._top: Merged
         self._publishing: asyncio.Task[None] | None = None
@@ -166,6 +169,7 @@ class Server:
         loop = asyncio.get_running_loop()
         if post is None:
             self._listeners = listen(config)
+            self._admin = administered(config, self._board)
             address = config.upstream.address
             if config.upstream.embedded:
                 self._embedded = EmbeddedServer()
@@ -241,7 +245,9 @@ class Server:
         if post is None:
             self._balance = Balance(1)
             self._take_in(0, self._balance, self._listeners)
-            print_banner(self._listeners.addresses(), self._behind(control))
+            print_banner(self._listeners.addresses(), self._behind(control), admin=self._admin)
+            if self._admin is not None:
+                self._admin.start()
         else:
             self._take_in(post.worker, post.balance, self._listeners)
             post.tell(READY, self._behind(control))
@@ -293,7 +299,7 @@ class Server:
         )
         self._telemetry = Telemetry(
             post.worker if post is not None else 0,
-            post.board if post is not None else Board(1),
+            self._board,
             sources,
             post.started if post is not None else time.time(),
         )
@@ -441,6 +447,8 @@ class Server:
             if self._shared is not None:
                 self._shared.notice_hangups()
                 self._shared.sweep()
+            if self._admin is not None:
+                self._admin.look()
             if self._embedded is not None and self._embedded.ended():
                 self._failed = EMBEDDED_ENDED
                 self._stop.set()
@@ -473,6 +481,8 @@ class Server:
             self._balance.close()
         if self._embedded is not None:
             self._embedded.stop()
+        if self._admin is not None:
+            self._admin.stop()
 
     async def _drain(self, shared: Shared) -> None:
         """Let outstanding replies leave, until the deadline."""
@@ -519,6 +529,18 @@ def listen(config: Config) -> Listeners:
         raise StartError(str(error)) from None
 
 
+def administered(config: Config, board: Board) -> AdminProcess | None:
+    """Who answers at --admin, not started yet; None if nobody is to. Raises StartError."""
+    if config.admin is None:
+        return None
+    try:
+        return AdminProcess(
+            config.admin, board, config.unix_mode, config.log_level, config.log_format
+        )
+    except ListenError as error:
+        raise StartError(str(error)) from None
+
+
 def secure(config: Config) -> tls.Contexts:
     """TLS as `config` has it. Raises StartError."""
     try:
@@ -560,7 +582,12 @@ async def embed(server: EmbeddedServer) -> Address:
         raise StartError(str(error)) from None
 
 
-def print_banner(addresses: Sequence[Address], behind: str, workers: int = 1) -> None:
+def print_banner(
+    addresses: Sequence[Address],
+    behind: str,
+    workers: int = 1,
+    admin: AdminProcess | None = None,
+) -> None:
     """Tell a person what runs, and what to type."""
     first = addresses[0]
     secured = " --tls" if first.tls else ""
@@ -569,13 +596,20 @@ def print_banner(addresses: Sequence[Address], behind: str, workers: int = 1) ->
     banner = [f"rlproxy {describe()}", f"  listening on  {where}", f"  in front of   {behind}"]
     if workers > 1:
         banner.append(f"  served by     {workers} workers")
+    if admin is not None:
+        banner.append(f"  admin         {admin.url}")
     banner.append(f"  try           {cli} RL.HIT user:42 5 60")
     log.info(
         "rlproxy %s listens on %s, in front of %s",
         VERSION,
         where,
         behind,
-        extra={"listen": [str(each) for each in addresses], "workers": workers, logs.PLAIN: banner},
+        extra={
+            "listen": [str(each) for each in addresses],
+            "admin": admin.url if admin is not None else None,
+            "workers": workers,
+            logs.PLAIN: banner,
+        },
     )
 
 

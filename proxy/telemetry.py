@@ -39,7 +39,6 @@ from .version import VERSION
 EVERY_S: Final = 0.1  # what others see is so old at most
 MAX_ADDRESSES: Final = 10  # of clients, that people are told of
 FILES_EVERY_S: Final = 10.0
-HEARD_S: Final = 2.0  # a worker that has published nothing for so long does not serve
 
 
 @dataclass

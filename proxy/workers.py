@@ -25,11 +25,13 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from . import logs, scripts
+from .adminprocess import AdminProcess
 from .balance import ACCEPTS_PER_TURN, AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
 from .board import Board
 from .config import Address, Config
 from .embedded import EmbeddedServer, end_with_parent
 from .listeners import Listeners
+from .restarts import MAX_FAILURES, Restarts, ending
 from .server import (
     CUT,
     EMBEDDED_ENDED,
@@ -37,6 +39,7 @@ from .server import (
     READY,
     Post,
     StartError,
+    administered,
     embed,
     listen,
     print_banner,
@@ -45,10 +48,6 @@ from .server import (
 
 log = logging.getLogger("rlproxy")
 
-PAUSE_FIRST_S: Final = 0.1
-PAUSE_MOST_S: Final = 5.0
-LASTS_S: Final = 10.0  # a worker that ran for so long may be replaced at once
-MAX_FAILURES: Final = 7  # of each worker in a row: then the proxy gives up
 KILL_S: Final = 3.0  # beyond the drain timeout
 HELD_S: Final = 0.05  # how soon a client is offered again that no inbox had room for
 WAIT_MOST_S: Final = 3600.0  # (poll has a limit, and --drain-timeout is beyond it)
@@ -63,48 +62,6 @@ _Client = tuple[socket.socket, bool]  # and whether TLS is spoken where it came
 def _accepted(listening: socket.socket, tls: bool) -> _Client | None:
     sock = accepted(listening)
     return None if sock is None else (sock, tls)
-
-
-class Restarts:
-    """When a worker that ended is started again: at once, but later and later if none lasts."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started = clock()
-        self._running = False
-        self._failures = 0
-
-    def started(self) -> None:
-        """It was started."""
-        self._running = True
-        self._started = self._clock()
-
-    def ended(self) -> float:
-        """It ended, or could not be started: the seconds until it should be."""
-        if self._lasts():
-            self._failures = 0
-        self._running = False
-        self._failures += 1
-        if self._failures == 1:
-            return 0.0
-        return min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), PAUSE_MOST_S)
-
-    def hopeless(self) -> bool:
-        """It has ended MAX_FAILURES times in a row, and is not running well by now."""
-        return self._failures >= MAX_FAILURES and not self._lasts()
-
-    def _lasts(self) -> bool:
-        return self._running and self._clock() - self._started >= LASTS_S
-
-
-def ending(code: int) -> str:
-    """How a process ended, of os.waitstatus_to_exitcode()."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 class _Worker:
@@ -143,6 +100,7 @@ class Supervisor:
         self._held: _Client | None = None  # accepted here, not handed over yet
         self._full = False  # the latest try found no free descriptor
         self._full_until = 0.0
+        self._admin: AdminProcess | None = None
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises StartError."""
@@ -168,6 +126,8 @@ class Supervisor:
                 for worker, code in self._ended():
                     self._retry(worker, ending(code))
                 self._relay()
+                if self._admin is not None and self._up:
+                    self._admin.look()
                 if self._embedded is not None and self._embedded.ended():
                     self._failed = EMBEDDED_ENDED
         finally:
@@ -175,6 +135,8 @@ class Supervisor:
             self._end()
             if self._embedded is not None:
                 self._embedded.stop()
+            if self._admin is not None:
+                self._admin.stop()
         if self._failed:
             raise StartError(self._failed)
 
@@ -186,6 +148,7 @@ class Supervisor:
         try:
             self._balance = Balance(len(self._workers))
             self._board = Board(len(self._workers))
+            self._admin = administered(self._config, self._board)
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
@@ -247,6 +210,8 @@ class Supervisor:
                 os.close(end)
             if self._held is not None:
                 self._held[0].close()
+            if self._admin is not None:
+                self._admin.forget()
             self._listeners.keep(worker.number)
             if os.getppid() == self._pid:
                 self._serve(self._config, self._post(worker))
@@ -288,6 +253,8 @@ class Supervisor:
             times.append(now + HELD_S)
         if self._full_until > now:
             times.append(self._full_until)
+        if self._admin is not None:
+            times.append(self._admin.due)
         return max(0.0, min(times) - now) if times else None
 
     def _wait(self, timeout_s: float | None, clients: Sequence[socket.socket] = ()) -> None:
@@ -315,7 +282,11 @@ class Supervisor:
                     log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
                 elif all(other.ready for other in self._workers):
                     self._up = True
-                    print_banner(self._listeners.addresses(), behind, len(self._workers))
+                    print_banner(
+                        self._listeners.addresses(), behind, len(self._workers), self._admin
+                    )
+                    if self._admin is not None:
+                        self._admin.start()
 
     def _ended(self) -> list[tuple[_Worker, int]]:
         """Who has ended since, and how (see ending())."""

@@ -67,9 +67,3 @@ def sections() -> dict[str, str]:
     """What the runbook says of each alert."""
     _, *found = re.split(r"^## (?=Rlproxy)", RUNBOOK.read_text(), flags=re.MULTILINE)
     return {name: text for name, _, text in (part.partition("\n") for part in found)}
-
-
-def commands() -> list[str]:
-    """The runbook's command lines."""
-    blocks = re.findall(r"^```\n(.*?)^```$", RUNBOOK.read_text(), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]

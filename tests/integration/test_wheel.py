@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = next(directory.glob("rlproxy-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "proxy/lua/sliding_window_log.lua" in names
+    assert {"proxy/lua/sliding_window_log.lua", "proxy/page.html"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
     target = directory / "site"
     subprocess.run(

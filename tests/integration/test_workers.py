@@ -20,7 +20,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from proxy.workers import MAX_FAILURES
+from proxy.restarts import MAX_FAILURES
 from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import (

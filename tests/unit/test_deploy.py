@@ -282,11 +282,18 @@ def test_the_containers_fit_the_image(name: str) -> None:
     made = accepted(variables)
     assert made.upstream.password == "choose-one"
     assert [address.port for address in made.listen] == [port()]
+    ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
     probes = [probe for key, probe in container.items() if key.endswith("Probe")]
     assert len(probes) == 2
     for probe in probes:
-        assert probe["exec"]["command"] == HEALTH
         assert probe["timeoutSeconds"] > 2  # proxy.health takes up to 2 s
+        if "exec" in probe:
+            assert probe["exec"]["command"] == HEALTH
+            continue
+        assert made.admin is not None
+        assert made.admin.host == "0.0.0.0"  # kubelet asks at the pod's address
+        assert ports[probe["httpGet"]["port"]] == made.admin.port
+        assert probe["httpGet"]["path"] in ("/healthz", "/readyz?exclude=upstream")
     security = container["securityContext"]
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"] == {"drop": ["ALL"]}
@@ -299,7 +306,8 @@ def test_the_service_leads_to_the_containers() -> None:
     assert kinds["Service"]["spec"]["selector"] == labels
     assert kinds["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
     (served,) = kinds["Service"]["spec"]["ports"]
-    (opened,) = container["ports"]
+    opened, hidden = container["ports"]
+    assert hidden["name"] == "admin"
     assert served["targetPort"] == opened["name"]
     assert served["port"] == opened["containerPort"] == port() == DEFAULT.listen[0].port
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from proxy import commands, config, document, events, grammar
+from proxy import commands, config, document, events, grammar, metrics
 from proxy.scripts import load
 from tests.harness import ROOT
 
@@ -25,6 +25,15 @@ def test_every_event_is_in_the_table() -> None:
         assert f"\n| `{event.name}` | {event.level} | " in LOGS
     for name in (events.OTHER, events.PYTHON_WARNING):
         assert f"`{name}`" in LOGS
+
+
+def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
+    page = (ROOT / "docs" / "observe.md").read_text()
+    assert document.filled(page) == page, "run: python -m proxy.document docs/observe.md"
+    for row in metrics.TABLE:
+        assert f"| `{row.name}` |" in page
+    for kind in metrics.ERRORS:
+        assert f"| `{kind}` |" in page
 
 
 def test_every_option_is_in_the_table() -> None:

@@ -327,9 +327,11 @@ def test_what_the_page_says_of_prometheus_fits_the_rules(tmp_path: Path) -> None
         for line in each.text.splitlines()
         if line.startswith("sed ")
     ]
-    (tmp_path / RULES.name).write_text(RULES.read_text())
+    made = tmp_path / RULES.relative_to(ROOT)
+    made.parent.mkdir(parents=True)
+    made.write_text(RULES.read_text())
     subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True, timeout=DEADLINE_S)
-    for group in yaml.safe_load((tmp_path / RULES.name).read_text())["groups"]:
+    for group in yaml.safe_load(made.read_text())["groups"]:
         for rule in group["rules"]:
             address = rule["annotations"]["runbook_url"]
             assert re.fullmatch(rf"https://.+/runbook\.html#{rule['alert'].lower()}", address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.balance import AWAY, least_loaded
-from proxy.workers import LASTS_S, MAX_FAILURES, PAUSE_MOST_S, Restarts, ending
+from proxy.restarts import LASTS_S, MAX_FAILURES, PAUSE_MOST_S, Restarts, ending
 
 
 class Clock:

@@ -1,0 +1,181 @@
+"""A headless Chromium for the tests, driven over a pipe: what its page shows, says and fetches."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.harness import DEADLINE_S
+
+# The browser speaks on descriptors 3 and 4.
+_BECOME = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]
+for target, each in zip((3, 4), high):
+    os.dup2(each, target)
+    os.close(each)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def executable() -> str | None:
+    """The browser of this machine, if it has one."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class BrowserError(Exception):
+    """The browser refused, or did not answer."""
+
+
+class Browser:
+    """One page of a browser; `complaints` has its console's errors and uncaught exceptions, and
+    `fetched` the URLs that it asked for.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._profile = tempfile.mkdtemp(prefix="rlproxy-browser-")
+        self._ask_in, self._ask_out = os.pipe()
+        self._tell_in, self._tell_out = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BECOME, str(self._ask_in), str(self._tell_out), path]
+            + ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+            + ["--hide-scrollbars", "--no-first-run", "--disable-background-networking"]
+            + [f"--user-data-dir={self._profile}", "--remote-debugging-pipe", "about:blank"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(self._ask_in, self._tell_out),
+            start_new_session=True,
+        )
+        os.close(self._ask_in)
+        os.close(self._tell_out)
+        self._last = 0
+        self._buffer = b""
+        self._session = ""
+        self.complaints: list[str] = []
+        self.fetched: list[str] = []
+        try:
+            self._attach()
+        except (BrowserError, OSError):
+            self.close()
+            raise
+
+    def _attach(self) -> None:
+        targets = self.ask("Target.getTargets")["targetInfos"]
+        page = next(each for each in targets if each["type"] == "page")
+        answer = self.ask("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self._session = answer["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def ask(self, method: str, **params: object) -> dict[str, Any]:
+        """The result of one call of the DevTools protocol. Raises BrowserError."""
+        self._last += 1
+        message: dict[str, object] = {"id": self._last, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._ask_out, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            for found in self._messages(end - time.monotonic()):
+                if found.get("id") == self._last:
+                    if "error" in found:
+                        raise BrowserError(f"{method}: {found['error']['message']}")
+                    result: dict[str, Any] = found["result"]
+                    return result
+            if time.monotonic() > end:
+                raise BrowserError(f"no answer to {method}")
+
+    def _messages(self, timeout_s: float) -> list[dict[str, Any]]:
+        """What it has said, the events noted."""
+        if not select.select([self._tell_in], [], [], max(0.0, timeout_s))[0]:
+            return []
+        data = os.read(self._tell_in, 1 << 20)
+        if not data:
+            raise BrowserError("the browser has ended")
+        *texts, self._buffer = (self._buffer + data).split(b"\0")
+        found: list[dict[str, Any]] = [json.loads(text) for text in texts]
+        for each in found:
+            self._note(each.get("method", ""), each.get("params", {}))
+        return found
+
+    def _note(self, method: str, params: dict[str, Any]) -> None:
+        if method == "Network.requestWillBeSent":
+            self.fetched.append(params["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(str(params["exceptionDetails"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(str(params["entry"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.complaints.append(str(params["args"]))
+
+    def open(self, url: str) -> None:
+        """Go there."""
+        answer = self.ask("Page.navigate", url=url)
+        if answer.get("errorText"):
+            raise BrowserError(answer["errorText"])
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression is, on the page. Raises BrowserError."""
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise BrowserError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    def text(self, selector: str) -> str:
+        """What is read there; empty where nothing is, or it is hidden."""
+        return str(
+            self.value(
+                "(found => found && found.getClientRects().length ? found.innerText : '')"
+                f"(document.querySelector({json.dumps(selector)}))"
+            )
+        )
+
+    def look(self, width: int, height: int = 900, dark: bool = False, scale: float = 1) -> None:
+        """The size of its window, in pixels, and which colours its person prefers."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self, path: Path) -> None:
+        """The whole page, as PNG."""
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._ask_out)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._tell_in)
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def browser(path: str) -> Iterator[Browser]:
+    """A running one."""
+    made = Browser(path)
+    try:
+        yield made
+    finally:
+        made.close()
