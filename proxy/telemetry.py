@@ -143,7 +143,7 @@ class Telemetry:
             self._files_due = self._due + FILES_EVERY_S
             self._files = _open_files()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        worker = str(self._worker)
+        worker = str(self._worker + 1)  # (as the log has it)
         found: Samples = {
             "rlproxy_hits_total": hits,
             "rlproxy_hits_near_limit_total": near,

@@ -138,7 +138,7 @@ def _lanes(heard: Sequence[Seen]) -> list[list[Any]]:
 
 
 def _worker(one: Seen, samples: Samples) -> dict[str, Any]:
-    number = str(one.worker)
+    number = str(one.worker + 1)
     return {
         "number": one.worker + 1,
         "pid": one.facts.get("pid"),

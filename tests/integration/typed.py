@@ -111,6 +111,7 @@ class Desk:
             # (scripts/run would install anew without it)
             "RLPROXY_COMPILE": os.environ.get("RLPROXY_COMPILE", ""),
             "PYTHONPATH": str(ROOT),
+            "RLPROXY_LOG_FORMAT": "text",
             "RLPROXY_LISTEN": f"127.0.0.1:{self._ports['6380']}",
             "REDIS_URL": f"redis://127.0.0.1:{self._ports['6380']}",
             **more,

@@ -31,7 +31,7 @@ FACTS: dict[str, Any] = {
 SAMPLES: Samples = {
     "rlproxy_hits_total": {("gcra", "admitted"): 5.0, ("gcra", "refused"): 2.0},
     "rlproxy_clients": {(): 4.0},
-    "rlproxy_process_cpu_seconds_total": {("0",): 1.5},
+    "rlproxy_process_cpu_seconds_total": {("1",): 1.5},
 }
 
 
