@@ -785,9 +785,7 @@ def _contradictions(made: Config) -> list[str]:
         ):
             if value:
                 found.append(f"{flag}: the URL of --upstream does not say TLS (rediss://...)")
-    if made.admin is not None and any(
-        _same(made.admin, own) and (own.path or own.port) for own in made.listen
-    ):
+    if made.admin is not None and any(_same(made.admin, own) for own in made.listen):
         found.append(f"--admin: clients connect at {made.admin} (--listen)")
     if made.proxy_protocol and all(address.path for address in made.listen):
         found.append("--proxy-protocol: no address of --listen is TCP")
