@@ -302,6 +302,7 @@ class Server:
             self._board,
             sources,
             post.started if post is not None else time.time(),
+            config.admin is not None or self._board.workers > 1,
         )
         telemetry = self._telemetry
         self._top = Merged(
@@ -321,7 +322,11 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(EVERY_S)
-            self._telemetry.publish(loop.time())
+            try:
+                self._telemetry.publish(loop.time())
+            except Exception:  # (clients are served all the same, and /healthz says so)
+                log.critical("unexpected error", exc_info=True)
+                return
 
     def _followed(self, target: Target, control: Control) -> Topology | None:
         """Who finds the server behind `target`, if Sentinels name it."""

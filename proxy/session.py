@@ -52,6 +52,7 @@ MAX_WORK: Final = 2048  # of one client; the rest is for its next turn
 MAX_TURN_WORK: Final = 4096  # of all; after that
 SMALL: Final = 1024  # who has more bytes in hand than this waits in line
 WORK_OF_OURS: Final = 16  # one of ours is so much more work
+WORK_TO_TELL: Final = 500  # and RL.STATS, RL.TOP so much: what all workers tell is added up
 WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
 WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
 LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
@@ -574,6 +575,8 @@ class Session(Caller):
                         requests.rewind(requests.start)
                         break
                     work += WORK_OF_OURS + ((requests.end - requests.start) >> WORK_OF_BYTES)
+                    if command.name != c.RL_HIT and command.name in c.TOLD:
+                        work += WORK_TO_TELL
                     self._call_in_place(code)
                     if self.wait != WAIT_NOTHING:
                         break

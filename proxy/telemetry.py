@@ -14,6 +14,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any, Final
 
 from . import replies
@@ -38,6 +39,7 @@ from .version import VERSION
 
 EVERY_S: Final = 0.1  # what others see is so old at most
 MAX_ADDRESSES: Final = 10  # of clients, that people are told of
+ADDRESSES_EVERY_S: Final = 1.0
 FILES_EVERY_S: Final = 10.0
 
 
@@ -61,11 +63,16 @@ class Sources:
 
 
 class Telemetry:
-    """The account of one process, worker number `worker` of those on `board`."""
+    """The account of one process, worker number `worker` of those on `board`, which somebody else
+    reads or not.
+    """
 
-    def __init__(self, worker: int, board: Board, sources: Sources, started: float) -> None:
+    def __init__(
+        self, worker: int, board: Board, sources: Sources, started: float, read: bool
+    ) -> None:
         self._worker = worker
         self._board = board
+        self._read = read
         self._sources = sources
         self._stats: Stats = sources.settings.stats
         self._started = started  # of time.time(): the proxy, not this process
@@ -75,13 +82,18 @@ class Telemetry:
         self._due = 0.0
         self._files = 0
         self._files_due = 0.0
+        self._addresses: list[list[Any]] = []
+        self._addresses_due = 0.0
 
     def publish(self, now: float) -> None:
         """To be called every EVERY_S seconds, with the loop's time: how late that is is counted."""
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
-        self._board.publish(self._worker, self.own().to_json())
+        if self._read:
+            self._board.publish(self._worker, self.own().to_json())
+        else:
+            self._stats.flush_keys()
 
     def own(self) -> Published:
         """What this worker tells now."""
@@ -97,7 +109,10 @@ class Telemetry:
 
     def _facts(self) -> dict[str, Any]:
         shared, settings = self._sources.shared, self._sources.settings
-        busiest = sorted(shared.addresses.items(), key=lambda item: -item[1])[:MAX_ADDRESSES]
+        if self._due >= self._addresses_due:
+            self._addresses_due = self._due + ADDRESSES_EVERY_S
+            most = nlargest(MAX_ADDRESSES, shared.addresses.items(), key=lambda item: item[1])
+            self._addresses = [list(item) for item in most]
         return {
             "worker": self._worker,
             "workers": self._board.workers,
@@ -122,7 +137,7 @@ class Telemetry:
                 }
                 for lane in self._sources.lanes.lanes()
             ],
-            "addresses": [list(item) for item in busiest],
+            "addresses": self._addresses,
         }
 
     def _samples(self) -> Samples:

@@ -1347,6 +1347,15 @@ def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
 # -- names the tests above rely on -----------------------------------------------------------------
 
 
+def test_what_the_proxy_tells_of_itself_is_much_work() -> None:
+    bench = opened()
+    bench.session.receive(bulks(b"RL.STATS") * 20)
+    assert bench.session.wait == sn.WAIT_ROOM
+    told = len(bench.session.to_upstream)
+    assert 1 <= told <= sn.MAX_WORK // sn.WORK_TO_TELL + 1
+    assert bench.up().count(b"EVAL") == 20
+
+
 def test_the_family_is_what_is_tested_here() -> None:
     assert set(c.FAMILY) == {
         *(b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.RESET", b"RL.HELP"),
