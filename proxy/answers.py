@@ -244,7 +244,7 @@ class Answers:
                     self._out.append(data[start:before])
                 edited = slot.edit(frame)
                 if slot.row != NO_ROW:
-                    self._stats.answered(slot.row, edited or frame, slot.data, slot.limit)
+                    self._stats.answered(slot.row, edited or frame, slot.data)
                 if edited:
                     self._out.append(edited)
                 start = replies.pos
@@ -268,7 +268,7 @@ class Answers:
                     if replies.broken:
                         self._go_raw()
                     break
-                self._stats.answered(slot.row, frame, slot.data, slot.limit)
+                self._stats.answered(slot.row, frame, slot.data)
                 slot.row = NO_ROW
                 if instead is None:
                     self._look(slot, line)
@@ -318,7 +318,7 @@ class Answers:
                 broken_off = True  # Redis closed on purpose, and has said what it had to say
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
-                    self._stats.answered(slot.row, r.LOST, slot.data, 0)
+                    self._stats.answered(slot.row, r.LOST, slot.data)
                     slot.row = NO_ROW
                     self._out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:

@@ -21,8 +21,6 @@ SUM: Final = "sum"
 MOST: Final = "most"
 LEAST: Final = "least"
 
-NEAR: Final = 0.1  # of a limit that is left at most, for a hit to be near it
-
 Labels = tuple[str, ...]
 
 

@@ -757,7 +757,7 @@ class Session(Caller):
         else:
             said = self._settings.tell(name, requests.arguments())
         of = HELP if name == c.RL_HELP else STATS if name == c.RL_STATS else TOP
-        self._stats.answered(other(of), b"", b"", 0)
+        self._stats.answered(other(of), b"", b"")
         self.to_upstream.append(said)
         self._expanded += len(said)
         self._spoke()
@@ -1034,9 +1034,7 @@ class Session(Caller):
         row = call.row
         if row != NO_ROW:
             call.row = NO_ROW
-            rule = call.rule if call.behind is None else call.behind
-            limit = 0 if rule.limiter is None or rule.limiter.limits else rule.limit
-            self._stats.answered(row, call.reply, call.key, limit)
+            self._stats.answered(row, call.reply, call.key)
         elif call.rule.error:
             self._stats.error("syntax")
 

@@ -155,7 +155,7 @@ class Stats:
         """An error of this kind happened."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
-    def answered(self, row: int, reply: bytes, key: bytes, limit: int) -> None:
+    def answered(self, row: int, reply: bytes, key: bytes) -> None:
         """The client of a call gets `reply`: Redis' word, or that it is not known."""
         if row < 0:
             if row <= _OTHERS:
@@ -173,7 +173,7 @@ class Stats:
             self.key(key, True)
             return
         self.hits[row + ADMITTED] += 1
-        if limit > 0 and 10 * _remaining(reply) <= limit:
+        if _near(reply):
             self.near[row // _WIDTH] += 1
         self.key(key, False)
 
@@ -217,8 +217,11 @@ class Stats:
         self.batches[power] += 1
 
 
-def _remaining(reply: bytes) -> int:
-    """The third of five integers."""
-    start = reply.find(b":", 9)  # (behind the second's colon)
+def _near(reply: bytes) -> bool:
+    """Whether the third of five integers is a tenth of the second, or less."""
+    middle = reply.find(b"\r", 9)  # (behind the second's colon)
+    start = middle + 3
     end = reply.find(b"\r", start)
-    return int(reply[start + 1 : end])
+    if end - start >= middle - 9 and reply[start] != 48:
+        return False  # it has as many digits
+    return 10 * int(reply[start:end]) <= int(reply[9:middle])

@@ -38,30 +38,30 @@ REPLIES = [
 @pytest.mark.parametrize("row", [LOG, GCRA])
 def test_what_a_reply_says_of_a_hit(reply: bytes, outcome: str, row: int) -> None:
     stats = Stats()
-    stats.answered(row, reply, KEY, 10)
+    stats.answered(row, reply, KEY)
     assert outcomes(stats, row) == {outcome: 1}
     assert sum(stats.hits) == 1
 
 
 def test_errors_of_hits_by_kind() -> None:
     stats = Stats()
-    stats.answered(LOG, b"-OOM x\r\n", KEY, 10)
-    stats.answered(LOG, r.LOST, KEY, 10)
-    stats.answered(LOG, r.LOST, KEY, 10)
+    stats.answered(LOG, b"-OOM x\r\n", KEY)
+    stats.answered(LOG, r.LOST, KEY)
+    stats.answered(LOG, r.LOST, KEY)
     assert stats.errors == {"redis": 1, "lost": 2}
 
 
 @pytest.mark.parametrize("call", range(len(st.CALLS)))
 def test_other_calls(call: int) -> None:
     stats = Stats()
-    stats.answered(st.other(call), r.five(0, 10, 0, -1, 60), KEY, 10)
+    stats.answered(st.other(call), r.five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(st.CALLS))]
     assert not any(stats.hits) and not any(stats.near)
 
 
 def test_no_row_is_not_counted() -> None:
     stats = Stats()
-    stats.answered(st.NO_ROW, r.five(0, 1, 0, -1, 60), KEY, 1)
+    stats.answered(st.NO_ROW, r.five(0, 1, 0, -1, 60), KEY)
     stats.unanswered(st.NO_ROW, st.FAILED)
     stats.unanswered(st.other(st.PEEK), st.FAILED)
     stats.refused_locally(st.other(st.PEEK), KEY)
@@ -70,19 +70,28 @@ def test_no_row_is_not_counted() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "remaining", "near"),
-    [(10, 1, 1), (10, 2, 0), (10, 0, 1), (1, 0, 1), (9, 1, 0), (1000, 100, 1), (1000, 101, 0)],
+    [
+        *((10, 1, 1), (10, 2, 0), (10, 0, 1), (1, 0, 1), (9, 1, 0), (1000, 100, 1), (1000, 101, 0)),
+        *(
+            (10, 9, 0),
+            (99, 10, 0),
+            (99, 9, 1),
+            (100, 10, 1),
+            (10**9, 10**8, 1),
+            (10**9, 10**9 - 1, 0),
+        ),
+    ],
 )
 def test_near_the_limit(limit: int, remaining: int, near: int) -> None:
     stats = Stats()
-    stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY, limit)
+    stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
     assert stats.near[GCRA // len(st.OUTCOMES)] == near
 
 
-def test_a_refused_hit_is_not_near_and_one_of_several_limits_is_not_judged() -> None:
+def test_a_refused_hit_is_not_near() -> None:
     stats = Stats()
-    stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY, 10)
-    stats.answered(LOG, r.five(0, 10, 0, -1, 1), KEY, 0)
+    stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY)
     assert not any(stats.near)
 
 
