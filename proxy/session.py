@@ -39,7 +39,7 @@ from .framing import (
 from .grammar import Rule
 from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Identity, Slot
-from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, other
+from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
 from .waiting import Waiter, Where
 
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
@@ -778,7 +778,7 @@ class Session(Caller):
             slot.limit = call.rule.limit if call.behind is None else call.behind.limit
             slot.sent_at = self.now
             slot.row = call.row
-            slot.data = call.key
+            slot.data = brief(call.key)
             self._watch()
         else:
             self._stats.unanswered(call.row, UNSEEN)

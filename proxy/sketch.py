@@ -21,11 +21,12 @@ from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
+
+from .stats import MAX_BULK, brief, key_of
 
 SLOT_S: Final = 10.0
 SLOTS: Final = 6  # the live one included
@@ -33,11 +34,6 @@ MOST: Final = 1000  # keys that can be asked for
 CACHED_S: Final = 1.0  # what is published is so old at most
 MERGED_S: Final = 0.25  # what clients are told is so much older at most
 MAX_RENDERED: Final = 16  # different questions that are remembered with their answers
-
-MAX_KEY: Final = 128  # bytes; a longer one is told by its beginning and a hash of all of it
-_SHOWN: Final = 105  # bytes of such a beginning
-_HASH: Final = 10  # bytes
-_MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")
 
 _by_count: Final = itemgetter(1)
 
@@ -147,7 +143,7 @@ class Slot:
         before = len(counts)
         counts.update(keys)
         new = len(counts) - before
-        if new and max(map(len, islice(reversed(counts), new))) > _MAX_BULK:
+        if new and max(map(len, islice(reversed(counts), new))) > MAX_BULK:
             self._shorten(new)
         if len(counts) > self._sizes.room:
             self._prune()
@@ -200,21 +196,8 @@ class Slot:
 
     def _shorten(self, new: int) -> None:
         counts = self._counts
-        for key in [key for key in islice(reversed(counts), new) if len(key) > _MAX_BULK]:
-            counts[_short(key)] += counts.pop(key)
-
-
-def _short(bulk: bytes) -> bytes:
-    """The name of a key that is too long."""
-    key = key_of(bulk)
-    digest = blake2b(key, digest_size=_HASH).hexdigest().encode()
-    name = key[:_SHOWN] + b"..." + digest
-    return b"$%d\r\n%b\r\n" % (len(name), name)
-
-
-def key_of(bulk: bytes) -> bytes:
-    """What is in a bulk."""
-    return bulk[bulk.index(b"\n") + 1 : -2]
+        for key in [key for key in islice(reversed(counts), new) if len(key) > MAX_BULK]:
+            counts[brief(key)] += counts.pop(key)
 
 
 class Window:

@@ -5,6 +5,7 @@ they are called outside is for `metrics`. No I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Final
 
 from .limiters import ALGORITHMS
@@ -46,6 +47,7 @@ WAITS: Final = ("admitted", "refused", "left")
 # Where a call is counted: in the row of its algorithm if it is a hit (see row_of), or as another
 # call of the family.
 NO_ROW: Final = -1
+_FIVE: Final = b"*5\r\n:"
 _OTHERS: Final = -2  # and below: this minus the number in CALLS
 
 
@@ -62,6 +64,10 @@ def row_of(algorithm: bytes) -> int:
     return _ROWS[algorithm]
 
 
+MAX_KEY: Final = 128  # bytes; a longer one is told by its beginning and a hash of all of it
+MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")
+_SHOWN: Final = 105  # bytes of such a beginning
+_HASH: Final = 10  # bytes
 KEYS_AT_ONCE: Final = 1024  # handed on together: counting many at once costs half
 MAX_POWER: Final = 17  # batches of 2**16 calls and more are one class
 
@@ -168,6 +174,9 @@ class Stats:
             self.hits[row + FAILED] += 1
             self.error("lost" if reply.startswith(b"-UPSTREAMDOWN") else "redis")
             return
+        if not reply.startswith(_FIVE):
+            self.hits[row + UNSEEN] += 1  # (whoever said that is no Redis)
+            return
         if reply[5] == 49:
             self.hits[row + REFUSED] += 1
             self.key(key, True)
@@ -217,6 +226,21 @@ class Stats:
         self.batches[power] += 1
 
 
+def key_of(bulk: bytes) -> bytes:
+    """What is in a bulk."""
+    start = bulk.index(b"\n") + 1
+    return bulk[start : len(bulk) - 2]
+
+
+def brief(bulk: bytes) -> bytes:
+    """The name by which a key is told: itself, unless it is too long."""
+    if len(bulk) <= MAX_BULK:
+        return bulk
+    key = key_of(bulk)
+    name = key[:_SHOWN] + b"..." + blake2b(key, digest_size=_HASH).hexdigest().encode()
+    return b"$%d\r\n%b\r\n" % (len(name), name)
+
+
 def _near(reply: bytes) -> bool:
     """Whether the third of five integers is a tenth of the second, or less."""
     middle = reply.find(b"\r", 9)  # (behind the second's colon)
@@ -224,4 +248,7 @@ def _near(reply: bytes) -> bool:
     end = reply.find(b"\r", start)
     if end - start >= middle - 9 and reply[start] != 48:
         return False  # it has as many digits
-    return 10 * int(reply[start:end]) <= int(reply[9:middle])
+    try:
+        return 10 * int(reply[start:end]) <= int(reply[9:middle])
+    except ValueError:
+        return False

@@ -18,7 +18,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "scripts": (set(), {"hashlib", "re", "string", "pathlib"}),
     "limiters": (set(), set()),
     "circuit": (set(), set()),
-    "stats": ({"limiters"}, set()),
+    "stats": ({"limiters"}, {"hashlib"}),
     "metrics": ({"stats"}, {"dataclasses"}),
     "patience": ({"circuit"}, set()),
     "grammar": ({"limiters", "replies", "scripts", "stats"}, {"re"}),
@@ -48,9 +48,8 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "permissions": ({"commands", "replies"}, set()),
     "names": (set(), set()),
     "sketch": (
-        set(),
-        {*("array", "base64", "collections", "dataclasses", "hashlib", "heapq"), "itertools"}
-        | {"operator"},
+        {"stats"},
+        {*("array", "base64", "collections", "dataclasses", "heapq"), "itertools"} | {"operator"},
     ),
     "prefixes": ({"names"}, {"collections"}),
     "dashboard": ({"names"}, {"collections", "dataclasses", "math", "unicodedata"}),

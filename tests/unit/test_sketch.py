@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from proxy import grammar, sketch
 from proxy.sketch import (
-    MAX_KEY,
     SIZES,
     SLOT_S,
     SLOTS,
@@ -28,6 +27,7 @@ from proxy.sketch import (
     covered,
     merge,
 )
+from proxy.stats import MAX_KEY
 
 SMALL = Sizes(room=8, kept=3, filled=2, closed=3, published=4)
 

@@ -31,6 +31,10 @@ REPLIES = [
     (b"-NOPERM no\r\n", "failed"),
     (r.LOST, "failed"),
     (b"+QUEUED\r\n", "unseen"),
+    (b"*0\r\n", "unseen"),
+    (b"*5\r\n$1\r\n1\r\n:1\r\n:1\r\n:1\r\n:1\r\n", "unseen"),
+    (b"*5\r\n:0\r\n$3\r\nten\r\n:1\r\n:1\r\n:1\r\n", "admitted"),
+    (b"*5\r\n:0\r\n:\r\n:\r\n:1\r\n:1\r\n", "admitted"),
 ]
 
 
