@@ -43,6 +43,8 @@ def test_thousands_of_connections_that_come_and_go_leave_nothing(parts: Parts) -
     """As the memory of each would show: 4 kB at least."""
     _, attacked = parts
     before = attacked.memory()
+    # (one that hung up with more behind a BLPOP than is read: its end of file is not here yet)
+    already = attackers.clients_of(attacked)
     steps = next(row for row in ROWS if row.name == "comes_and_goes")
     all_ = attackers.Attacker(attacked.port, 1.0, False)
     others = attackers.Others(attacked)
@@ -50,6 +52,6 @@ def test_thousands_of_connections_that_come_and_go_leave_nothing(parts: Parts) -
         if all_.done >= 2500:
             break
     others.serve(0.1)
-    wait_until(lambda: attackers.clients_of(attacked) <= 4, "they are gone", 60)
+    wait_until(lambda: attackers.clients_of(attacked) <= already + 4, "they are gone", 60)
     others.close()
     assert attacked.memory() - before < 4 * attackers.MB
