@@ -32,7 +32,7 @@ from .patience import Patience
 from .peers import Peer
 from .prefixes import Prefixes
 from .quiet import Repeats
-from .sketch import Merged, Top
+from .sketch import Merged, Top, short
 from .stats import Stats
 from .telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from .topology import MasterTarget, Topology
@@ -277,6 +277,7 @@ class Server:
 
         top, prefixes = Top(time.monotonic), Prefixes(config.metrics_prefixes)
         settings.stats.on_keys = top.add
+        settings.stats.on_long_key = short
         if config.metrics_prefixes:
 
             def both(keys: list[bytes], refused: list[bytes]) -> None:

@@ -778,7 +778,7 @@ class Session(Caller):
             slot.limit = call.rule.limit if call.behind is None else call.behind.limit
             slot.sent_at = self.now
             slot.row = call.row
-            slot.data = call.key
+            slot.data = self._stats.kept(call.key)
             self._watch()
         else:
             self._stats.unanswered(call.row, UNSEEN)

@@ -201,10 +201,10 @@ class Slot:
     def _shorten(self, new: int) -> None:
         counts = self._counts
         for key in [key for key in islice(reversed(counts), new) if len(key) > _MAX_BULK]:
-            counts[_short(key)] += counts.pop(key)
+            counts[short(key)] += counts.pop(key)
 
 
-def _short(bulk: bytes) -> bytes:
+def short(bulk: bytes) -> bytes:
     """The name of a key that is too long."""
     key = key_of(bulk)
     digest = blake2b(key, digest_size=_HASH).hexdigest().encode()

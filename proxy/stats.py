@@ -46,6 +46,8 @@ WAITS: Final = ("admitted", "refused", "left")
 # Where a call is counted: in the row of its algorithm if it is a hit (see row_of), or as another
 # call of the family.
 NO_ROW: Final = -1
+LONG_KEY: Final = 256  # bytes
+_FIVE: Final = b"*5\r\n:"  # a hit's reply, if it is one of our scripts'
 _OTHERS: Final = -2  # and below: this minus the number in CALLS
 
 
@@ -124,6 +126,7 @@ class Stats:
         "near",
         "noscript",
         "on_keys",
+        "on_long_key",
         "private",
         "round_trips",
         "upstream_in",
@@ -150,6 +153,7 @@ class Stats:
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
         self.on_keys: Callable[[list[bytes], list[bytes]], None] | None = None
+        self.on_long_key: Callable[[bytes], bytes] | None = None  # its name for on_keys
 
     def error(self, kind: str) -> None:
         """An error of this kind happened."""
@@ -161,7 +165,7 @@ class Stats:
             if row <= _OTHERS:
                 self.calls[_OTHERS - row] += 1
             return
-        if reply[0] != 42:
+        if not reply.startswith(_FIVE):
             if reply[0] == 43:  # +QUEUED
                 self.hits[row + UNSEEN] += 1
                 return
@@ -176,6 +180,12 @@ class Stats:
         if _near(reply):
             self.near[row // _WIDTH] += 1
         self.key(key, False)
+
+    def kept(self, key: bytes) -> bytes:
+        """What is kept of a hit's key while it is not answered: many may be, and keys are long."""
+        if len(key) <= LONG_KEY:
+            return key
+        return b"" if self.on_long_key is None else self.on_long_key(key)
 
     def refused_locally(self, row: int, key: bytes) -> None:
         """A hit was refused without asking Redis."""
@@ -194,6 +204,10 @@ class Stats:
         """A hit on `key`."""
         if self.on_keys is None:
             return
+        if len(key) > LONG_KEY:
+            key = self.kept(key)
+            if not key:
+                return
         self._keys.append(key)
         if refused:
             self._refused_keys.append(key)
@@ -224,4 +238,5 @@ def _near(reply: bytes) -> bool:
     end = reply.find(b"\r", start)
     if end - start >= middle - 9 and reply[start] != 48:
         return False  # it has as many digits
-    return 10 * int(reply[start:end]) <= int(reply[9:middle])
+    most, left = reply[9:middle], reply[start:end]
+    return most.isdigit() and left.isdigit() and 10 * int(left) <= int(most)

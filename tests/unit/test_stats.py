@@ -7,6 +7,7 @@ import pytest
 from proxy import replies as r
 from proxy import stats as st
 from proxy.limiters import ALGORITHMS
+from proxy.sketch import short
 from proxy.stats import Stats, Times
 
 LOG = st.row_of(b"LOG")
@@ -130,3 +131,38 @@ def test_times_by_upper_bound() -> None:
     assert times.classes[1] == 1
     assert times.classes[-2:] == [1, 1]
     assert times.sum_s == pytest.approx(2.100201)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *(b"*0\r\n", b"*5\r\n", b"*2\r\n$4\r\nAUTH\r\n$2\r\nxy\r\n", b"$5\r\n12345\r\n", b":1\r\n"),
+        *(b"%0\r\n", b"*-1\r\n", b"*5\r\n+x\r\n:1\r\n:1\r\n:1\r\n:1\r\n", b"*5\r\n$-1\r\n"),
+    ],
+)
+def test_a_reply_that_is_none_of_our_scripts_is_a_failure(reply: bytes) -> None:
+    """Whatever answers where Redis should be."""
+    made = Stats()
+    made.answered(LOG, reply, b"$1\r\nk\r\n")
+    assert made.hits[LOG + st.FAILED] == 1
+
+
+def test_numbers_that_are_none_are_not_near() -> None:
+    made = Stats()
+    made.answered(LOG, b"*5\r\n:0\r\n:x\r\n:y\r\n:1\r\n:1\r\n", b"$1\r\nk\r\n")
+    made.answered(LOG, b"*5\r\n:0\r\n", b"$1\r\nk\r\n")
+    assert sum(made.near) == 0
+
+
+def test_of_long_keys_only_a_name_is_kept() -> None:
+    made = Stats()
+    told: list[list[bytes]] = []
+    made.on_keys = lambda keys, _: told.append(keys)
+    bulk = b"$60000\r\n" + b"k" * 60_000 + b"\r\n"
+    assert made.kept(bulk) == b""
+    made.on_long_key = short
+    assert len(made.kept(bulk)) < 200
+    made.key(bulk, True)
+    made.key(b"$1\r\nk\r\n", False)
+    made.flush_keys()
+    assert told == [[short(bulk), b"$1\r\nk\r\n"]]
