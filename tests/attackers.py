@@ -306,6 +306,8 @@ def behind_a_block(all_: Attacker) -> Iterator[None]:
     """20 clients that block in Redis, with hits behind that without end."""
     hits = (all_.hit + command("RL.HIT", "wrong")) * 500
     for sock in all_.logged_in(20):
+        # (it goes with an RST: an end of file would stay behind what is not read)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.sendall(command("BLPOP", "none", 0))
         push(sock, hits, 16 * MB, 0.5)
         yield
