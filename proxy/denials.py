@@ -48,12 +48,14 @@ class Denial:
         "rule",
         "sent_at",
         "state",
+        "times",
     )
 
     def __init__(self, name: bytes, rule: Rule) -> None:
         self._name = name
         self.rule = rule
         self.state: int = MARKED
+        self.times: int = 0  # that it has answered, see Denials.harvest()
         self.sent_at: float = 0.0  # when the call that opens it was sent
         self._until: float = 0.0  # it answers nothing from then on
         self._heard_at: float = 0.0  # when Redis' refusal came; what it told is aged by
@@ -116,6 +118,7 @@ class Denials:
         self._kept: dict[bytes, Denial] = {}
         self._ends = Denial(b"", Rule())  # before the oldest, after the newest
         self._scopes = 0
+        self._answered: list[Denial] = []
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -137,10 +140,29 @@ class Denials:
         self._append(denial)
 
     def used(self, denial: Denial) -> None:
-        """`denial` was of use: it is the last to go."""
+        """`denial` has answered, or is about to be opened: it is the last to go."""
         if self._ends._before is not denial:
             self._unlink(denial)
             self._append(denial)
+
+    def answered(self, denial: Denial) -> None:
+        """`denial` was a hit's answer."""
+        if denial.times == 0:
+            self._answered.append(denial)
+        denial.times += 1
+        self.used(denial)
+
+    def harvest(self) -> list[tuple[int, bytes, int]]:
+        """Where the hits are counted that were answered since the last harvest, their keys (as
+        bulks), and how many these were.
+        """
+        answered, self._answered = self._answered, []
+        found = []
+        for denial in answered:
+            start = denial._name.index(b" ") + 1
+            found.append((denial.rule.row, denial._name[start:], denial.times))
+            denial.times = 0
+        return found
 
     def drop(self, denial: Denial) -> None:
         """`denial` answers nothing any more."""

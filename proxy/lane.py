@@ -353,7 +353,7 @@ class SharedLane(Lane):
         if denial.state == d.OPEN:
             known = denial.answer(now)
             if known:
-                denials.used(denial)
+                denials.answered(denial)
                 return known
         denial.state = d.OPENING
         denial.sent_at = now

@@ -118,7 +118,7 @@ TABLE: Final = (
     Row(
         "rlproxy_event_loop_lag_seconds",
         HISTOGRAM,
-        "How late a timer was, ten times a second: what everything waits for",
+        "How late a timer was, four times a second: what everything waits for",
         bounds=TIMES_S,
     ),
     # what passes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Final
 
 from .names import shown
+from .stats import Keys
 
 NONE: Final = "(none)"  # of keys without a colon
 OTHER: Final = "(other)"  # of beginnings that came when there were enough
@@ -27,7 +27,7 @@ class Prefixes:
         self._hits: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
-    def add(self, keys: list[bytes], refused: list[bytes]) -> None:
+    def add(self, keys: Keys, refused: Keys) -> None:
         """Keys of hits, as bulks with their header, and those of them that were refused."""
         self._count(keys, self._hits)
         self._count(refused, self._refused)
@@ -40,9 +40,14 @@ class Prefixes:
             out[prefix, REFUSED] = self._refused[prefix]
         return out
 
-    def _count(self, keys: Iterable[bytes], counts: Counter[str]) -> None:
+    def _count(self, keys: Keys, counts: Counter[str]) -> None:
         # (a key without a colon counts as empty, which no bulk is)
-        begins = Counter([key[:end] if (end := key.find(b":")) > 0 else b"" for key in keys])
+        if isinstance(keys, list):
+            begins = Counter([key[:end] if (end := key.find(b":")) > 0 else b"" for key in keys])
+        else:
+            begins = Counter()
+            for key, times in keys.items():
+                begins[key[:end] if (end := key.find(b":")) > 0 else b""] += times
         for begin, number in begins.items():
             prefix = self._known.get(begin)
             if prefix is None:

@@ -33,7 +33,7 @@ from .peers import Peer
 from .prefixes import Prefixes
 from .quiet import Repeats
 from .sketch import Merged, Top
-from .stats import Stats
+from .stats import Keys, Stats
 from .telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from .topology import MasterTarget, Topology
 from .upstream import Control, Facts, Probe, Target
@@ -277,9 +277,10 @@ class Server:
 
         top, prefixes = Top(time.monotonic), Prefixes(config.metrics_prefixes)
         settings.stats.on_keys = top.add
+        settings.stats.harvest = denials.harvest if denials is not None else None
         if config.metrics_prefixes:
 
-            def both(keys: list[bytes], refused: list[bytes]) -> None:
+            def both(keys: Keys, refused: Keys) -> None:
                 top.add(keys, refused)
                 prefixes.add(keys, refused)
 

@@ -477,8 +477,7 @@ class Session(Caller):
             if not call.reply:
                 call.reply = lane.submit(call)
                 if call.reply:
-                    self._stats.refused_locally(call.row, call.key)
-                    call.row = NO_ROW
+                    call.row = NO_ROW  # (see Denials.harvest)
                 else:
                     self._lane_used = True
         self._emit_calls()
@@ -1020,7 +1019,8 @@ class Session(Caller):
         call = self._call_head
         while call is not None and call.reply:
             self.to_client.append(call.reply)
-            self._count(call)
+            if call.row != NO_ROW or call.rule.error:
+                self._count(call)
             self._call_count -= 1
             call = call.next
         self._call_head = call

@@ -26,7 +26,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from .stats import MAX_BULK, brief, key_of
+from .stats import MAX_BULK, Keys, brief, key_of
 
 SLOT_S: Final = 10.0
 SLOTS: Final = 6  # the live one included
@@ -137,7 +137,7 @@ class Slot:
         self._absent = 0
         self._since: dict[bytes, int] = {}  # what `absent` was when a settled key came, if not 0
 
-    def add(self, keys: list[bytes]) -> None:
+    def add(self, keys: Keys) -> None:
         """These were hit."""
         counts = self._counts
         before = len(counts)
@@ -210,7 +210,7 @@ class Window:
         self._closed: dict[int, Summary] = {}
         self._sum = Summary()  # of the closed ones
 
-    def add(self, keys: list[bytes], number: int) -> None:
+    def add(self, keys: Keys, number: int) -> None:
         """These were hit in this slot, which is the newest."""
         if number != self._number:
             self._turn(number)
@@ -251,7 +251,7 @@ class Top:
         self._published: dict[str, Any] = {}
         self._published_at = dict.fromkeys(self._windows, self._began)
 
-    def add(self, keys: list[bytes], refused: list[bytes]) -> None:
+    def add(self, keys: Keys, refused: Keys) -> None:
         """Keys of hits, as bulks with their header, and those of them that were refused. About a
         thousand at a time cost least.
         """

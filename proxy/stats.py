@@ -109,6 +109,9 @@ class Times:
         self.sum_s += time_s
 
 
+Keys = list[bytes] | dict[bytes, int]  # one after the other, or how often each
+
+
 class Stats:
     """The counters of one process. `on_keys` gets the keys of hits (as bulks, with their header),
     and those of refused ones, some at a time.
@@ -125,6 +128,7 @@ class Stats:
         "client_out",
         "commands",
         "errors",
+        "harvest",
         "hits",
         "lag",
         "near",
@@ -155,7 +159,9 @@ class Stats:
         self.batches: list[int] = [0] * (MAX_POWER + 1)  # calls in one write of a lane: 2**(n-1)..
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
-        self.on_keys: Callable[[list[bytes], list[bytes]], None] | None = None
+        self.on_keys: Callable[[Keys, Keys], None] | None = None
+        # what was refused without asking Redis since: row, key and how often
+        self.harvest: Callable[[], list[tuple[int, bytes, int]]] | None = None
 
     def error(self, kind: str) -> None:
         """An error of this kind happened."""
@@ -186,12 +192,6 @@ class Stats:
             self.near[row // _WIDTH] += 1
         self.key(key, False)
 
-    def refused_locally(self, row: int, key: bytes) -> None:
-        """A hit was refused without asking Redis."""
-        if row >= 0:
-            self.hits[row + REFUSED_LOCALLY] += 1
-            self.key(key, True)
-
     def unanswered(self, row: int, outcome: int) -> None:
         """What became of a call that Redis has not answered, or whose reply is not seen."""
         if row >= 0:
@@ -215,6 +215,21 @@ class Stats:
         refused, self._refused_keys = self._refused_keys, []
         if self.on_keys is not None and keys:
             self.on_keys(keys, refused)
+
+    def gather(self) -> None:
+        """Bring all up to now: hand on the keys that are here, and count what was harvested."""
+        self.flush_keys()
+        if self.harvest is None:
+            return
+        counts: dict[bytes, int] = {}
+        for row, key, times in self.harvest():
+            self.hits[row + REFUSED_LOCALLY] += times
+            counts[key] = counts.get(key, 0) + times
+            if len(counts) >= KEYS_AT_ONCE and self.on_keys is not None:
+                self.on_keys(counts, counts)
+                counts = {}
+        if self.on_keys is not None and counts:
+            self.on_keys(counts, counts)
 
     def batch(self, calls: int) -> None:
         """So many calls went out in one write."""

@@ -1,5 +1,5 @@
 """What one process tells of itself and of its fellow workers: samples for the metrics, the text of
-RL.STATS, what the live page shows. Publishes it on the board ten times a second.
+RL.STATS, what the live page shows. Publishes it on the board four times a second.
 
     Stats, circuit, lanes, ... ──samples()──> own ──publish──> board ──> the admin process
                                                │                  │
@@ -37,7 +37,7 @@ from .sketch import covered
 from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
 from .version import VERSION
 
-EVERY_S: Final = 0.1  # what others see is so old at most
+EVERY_S: Final = 0.25  # what others see is so old at most
 MAX_ADDRESSES: Final = 10  # of clients, that people are told of
 ADDRESSES_EVERY_S: Final = 1.0
 FILES_EVERY_S: Final = 10.0
@@ -93,11 +93,11 @@ class Telemetry:
         if self._read:
             self._board.publish(self._worker, self.own().to_json())
         else:
-            self._stats.flush_keys()
+            self._stats.gather()
 
     def own(self) -> Published:
         """What this worker tells now."""
-        self._stats.flush_keys()
+        self._stats.gather()
         samples = merged([self._before, self._samples()])
         return Published(time.time(), samples, self._sources.top(), self._facts())
 

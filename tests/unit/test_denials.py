@@ -210,6 +210,24 @@ def test_it_may_be_opened_again() -> None:
     assert denial.answer(0.75) == b""
 
 
+def test_what_was_answered_is_harvested() -> None:
+    denials = Denials(2, lambda: 0.0)
+    limiting = rule()
+    limiting.row = 7
+    for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"):
+        denials.mark(name, limiting)
+    one, other = (denials.find(name) for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"))
+    assert one is not None and other is not None
+    assert denials.harvest() == []
+    for denial in (one, other, one, one):
+        denials.answered(denial)
+    denials.drop(one)  # (what it has answered stays answered)
+    assert denials.harvest() == [(7, b"$1\r\na\r\n", 3), (7, b"$3\r\nb c\r\n", 1)]
+    assert denials.harvest() == []
+    denials.answered(other)
+    assert denials.harvest() == [(7, b"$3\r\nb c\r\n", 1)]
+
+
 # -- which entries are kept ------------------------------------------------------------------------
 
 

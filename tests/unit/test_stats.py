@@ -68,7 +68,6 @@ def test_no_row_is_not_counted() -> None:
     stats.answered(st.NO_ROW, r.five(0, 1, 0, -1, 60), KEY)
     stats.unanswered(st.NO_ROW, st.FAILED)
     stats.unanswered(st.other(st.PEEK), st.FAILED)
-    stats.refused_locally(st.other(st.PEEK), KEY)
     assert not any(stats.hits) and not any(stats.calls)
 
 
@@ -101,7 +100,7 @@ def test_a_refused_hit_is_not_near() -> None:
 
 def test_keys_are_handed_on_together() -> None:
     stats = Stats()
-    told: list[tuple[list[bytes], list[bytes]]] = []
+    told: list[tuple[st.Keys, st.Keys]] = []
     stats.key(b"before", False)  # (nobody wants them yet)
     stats.on_keys = lambda keys, refused: told.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
@@ -114,6 +113,21 @@ def test_keys_are_handed_on_together() -> None:
     stats.key(b"one", True)
     stats.flush_keys()
     assert told[1] == ([b"one"], [b"one"])
+
+
+def test_what_was_refused_locally_is_gathered() -> None:
+    stats = Stats()
+    told: list[object] = []
+    stats.gather()  # (there may be none to harvest)
+    stats.on_keys = lambda keys, refused: told.append((keys, refused))
+    harvests = [[(LOG, b"a", 3), (GCRA, b"a", 2), (LOG, b"b", 1)], []]
+    stats.harvest = lambda: harvests.pop(0)
+    stats.key(b"c", False)
+    stats.gather()
+    stats.gather()
+    assert outcomes(stats, LOG) == {"refused_locally": 4}
+    assert outcomes(stats, GCRA) == {"refused_locally": 2}
+    assert told == [([b"c"], []), ({b"a": 5, b"b": 1}, {b"a": 5, b"b": 1})]
 
 
 @pytest.mark.parametrize(
