@@ -25,9 +25,10 @@ log = logging.getLogger("rlproxy")
 QUIET_S: Final = 60.0  # failures in a row are counted, and told so often
 
 # A directory with modules of the same names, from which the proxy is started, must not matter; so
-# where this package is comes as an argument, and is looked at for nothing else.
+# where this package is comes as an argument, and is looked at for nothing else. (What compiled
+# modules share may lie beside the package: one of them brings it.)
 _CODE: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); import proxy; del sys.path[0]; "
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import proxy.stats; del sys.path[0]; "
     "from proxy.admin import main; sys.exit(main(sys.argv[1:]))"
 )
 
