@@ -27,12 +27,16 @@ TWEMPROXY: Final = "twemproxy"
 PARTIES: Final = (DIRECT, PROXY, SHARE, HAPROXY, TWEMPROXY)  # in the order they are run
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
+ALONE: Final = "alone"
+WATCHED: Final = "watched"
 # What is the proxy, under which name, with which options.
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
     SHARE: ("--share",),
     ONE_WORKER: ("--workers", "1"),
     TWO_WORKERS: ("--workers", "2"),
+    ALONE: (),
+    WATCHED: ("--admin", "127.0.0.1:0"),
 }
 
 MOST_CLIENTS: Final = 9_900  # the servers take 10,000

@@ -1,0 +1,123 @@
+"""python -m bench.watched: what it costs to be watched.
+
+The same hits through two proxies on one server: one that nobody watches, and one whose live page is
+open and whose metrics are scraped, each once a second. Printed are the medians of commands per
+second and of CPU time, the admin process' included, and their ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import statistics
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from . import cpu, parts, redis_benchmark
+from .errors import BenchError, UsageError
+from .parts import ALONE, WATCHED, Part
+from .rows import Command
+
+EVERY_S: Final = 1.0
+PATHS: Final = ("live.json", "metrics")
+LIMIT_S: Final = 300.0  # of one run of the load generator
+
+# Name, pipeline, the hit, and how many times the requests that are asked for.
+ROWS: Final[tuple[tuple[str, int, Command, int], ...]] = (
+    ("admitted, P1", 1, (b"RL.HIT", b"key:__rand_int__", b"1000", b"60"), 1),
+    ("admitted, P16", 16, (b"RL.HIT", b"key:__rand_int__", b"1000", b"60"), 2),
+    ("refused, P1", 1, (b"RL.HIT", b"refused", b"1", b"3600"), 1),
+    ("refused, P16", 16, (b"RL.HIT", b"refused", b"1", b"3600"), 4),
+)
+
+
+@contextlib.contextmanager
+def watching(part: Part) -> Iterator[None]:
+    """Somebody looks at its page, and Prometheus scrapes it. Raises BenchError if they can't."""
+    found = re.search(r"admin +(http://\S+/)", part.process.log())
+    if found is None:
+        raise BenchError(f"{part.name} told of no admin address")
+    over = threading.Event()
+    failed: list[Exception] = []
+
+    def look() -> None:
+        while not over.wait(EVERY_S):
+            for path in PATHS:
+                try:
+                    with urllib.request.urlopen(found[1] + path, timeout=10) as answer:
+                        answer.read()
+                except OSError as error:
+                    failed.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if failed:
+        raise BenchError(f"{len(failed)} looks at {found[1]} failed: {failed[0]}")
+
+
+def measure(executable: str, requests: int, turns: int, clients: int) -> list[str]:
+    """The table, line by line. Raises BenchError."""
+    lines = [f"{'':14}{'/s alone':>10}{'watched':>10}{'ratio':>7}{'us alone':>10}{'watched':>9}"]
+    with parts.running(executable, (ALONE, WATCHED)) as running, watching(running[WATCHED]):
+        for name, pipeline, command, times in ROWS:
+            rates: dict[str, list[float]] = {ALONE: [], WATCHED: []}
+            spent: dict[str, list[float]] = {ALONE: [], WATCHED: []}
+            number = requests * times
+            for turn in range(turns):
+                for party in (ALONE, WATCHED) if turn % 2 == 0 else (WATCHED, ALONE):
+                    part = running[party]
+                    before = cpu.seconds(part.process.pid) or 0.0
+                    rates[party].append(
+                        redis_benchmark.rate(
+                            part.port, command, pipeline, 100_000, number, clients, LIMIT_S
+                        )
+                    )
+                    after = cpu.seconds(part.process.pid) or 0.0
+                    spent[party].append((after - before) / number * 1e6)
+            alone, watched = (statistics.median(rates[party]) for party in (ALONE, WATCHED))
+            us, us_watched = (statistics.median(spent[party]) for party in (ALONE, WATCHED))
+            ratio = statistics.median(
+                one / other for one, other in zip(rates[WATCHED], rates[ALONE], strict=True)
+            )
+            lines.append(
+                f"{name:14}{alone:10,.0f}{watched:10,.0f}{ratio:7.2f}{us:10.2f}{us_watched:9.2f}"
+            )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0, 1 if something failed, 2 for wrong usage."""
+    parser = argparse.ArgumentParser("python -m bench.watched", description=__doc__)
+    parser.add_argument(
+        "--requests", type=int, default=100_000, help="of one run, without pipeline"
+    )
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--engine", help="the server, such as valkey-9.1")
+    args = parser.parse_args(argv)
+    if min(args.requests, args.turns, args.clients) < 1:
+        parser.error("what is counted is at least 1")
+    if redis_benchmark.executable() is None:
+        parser.error("redis-benchmark is not installed (Debian: redis-tools)")
+    try:
+        _, executable = parts.engine(args.engine)
+        print("\n".join(measure(executable, args.requests, args.turns, args.clients)))
+    except UsageError as error:
+        parser.error(str(error))
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
