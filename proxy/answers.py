@@ -150,7 +150,9 @@ class Answers:
             self.ours += 1
 
     def local(self, reply: bytes) -> None:
-        """A reply of our own, when its turn comes."""
+        """A reply of our own, when its turn comes: behind QUIT it never does."""
+        if self._state.quitting:
+            return
         if self.settled():
             self._out.append(reply)
         else:

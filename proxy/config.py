@@ -824,6 +824,8 @@ def _admin(text: str) -> Address | None:
         return None
     if text.startswith("tls:"):
         raise ValueError("it speaks plain HTTP: expected HOST:PORT or unix:PATH")
+    if "://" in text or (":" not in text and text):
+        raise ValueError("expected HOST:PORT, such as 127.0.0.1:9121, or unix:PATH")
     return parse_listen(text)
 
 

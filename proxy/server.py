@@ -139,7 +139,10 @@ class Server:
     def _cut(self) -> None:
         self._stop.set()
         if self._shared is not None:
-            for client in list(self._shared.clients):
+            clients = list(self._shared.clients)
+            if clients:
+                log.warning("%d client(s) were cut: they were still owed replies", len(clients))
+            for client in clients:
                 client.cut()
 
     def _hang_up(self) -> None:
@@ -506,7 +509,7 @@ class Server:
                 look = loop.time() + HANGUPS_S
                 for client in list(shared.clients):
                     client.notice_hangup()
-            if told and loop.time() > told:
+            if told and shared.clients and loop.time() > told:
                 told = 0.0
                 log.info(
                     "stopping: replies are owed to %d client(s), waiting up to %g s; "

@@ -1347,6 +1347,14 @@ def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
 # -- names the tests above rely on -----------------------------------------------------------------
 
 
+def test_nothing_is_answered_behind_quit() -> None:
+    bench = opened()
+    bench.send(bulks(b"QUIT") + WRONG_HIT * (MAX_CLIENT_HITS + 6))
+    out = bench.answer(b"+OK\r\n")
+    bench.up()
+    assert out + bench.down() == b"+OK\r\n"
+
+
 def test_what_the_proxy_tells_of_itself_is_much_work() -> None:
     bench = opened()
     bench.session.receive(bulks(b"RL.STATS") * 20)
