@@ -37,7 +37,10 @@ from .sketch import covered
 from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
 from .version import VERSION
 
-EVERY_S: Final = 0.1  # what others see is so old at most
+EVERY_S: Final = 0.1  # what others see is so old at most,
+MOST_S: Final = 1.0  # or this where there is very much of it:
+SHARE: Final = 10  # of the time, at most one part in so many goes into publishing
+MAX_USER: Final = 200  # bytes of a name that people are told
 MAX_ADDRESSES: Final = 10  # of clients, that people are told of
 ADDRESSES_EVERY_S: Final = 1.0
 FILES_EVERY_S: Final = 10.0
@@ -80,6 +83,7 @@ class Telemetry:
         before = board.latest(worker)  # of the one that it succeeds
         self._before: Samples = kept(Published.from_json(before).samples) if before else {}
         self._due = 0.0
+        self._publish_due = 0.0
         self._files = 0
         self._files_due = 0.0
         self._addresses: list[list[Any]] = []
@@ -90,10 +94,13 @@ class Telemetry:
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
-        if self._read:
-            self._board.publish(self._worker, self.own().to_json())
-        else:
+        if not self._read:
             self._stats.flush_keys()
+        elif now >= self._publish_due:
+            begun = time.monotonic()
+            self._board.publish(self._worker, self.own().to_json())
+            took_s = time.monotonic() - begun
+            self._publish_due = now + min(SHARE * took_s, MOST_S)
 
     def own(self) -> Published:
         """What this worker tells now."""
@@ -129,7 +136,7 @@ class Telemetry:
             "upstream": self._sources.upstream(),
             "lanes": [
                 {
-                    "user": (lane.identity.user or b"default").decode("utf-8", "replace"),
+                    "user": _shown(lane.identity.user or b"default"),
                     "db": lane.identity.db,
                     "carries": lane.carries(),
                     "ready": lane.ready,
@@ -211,6 +218,10 @@ class Telemetry:
         if scripts is not None:
             found["rlproxy_script_seconds"] = {(): scripts}
         return found
+
+
+def _shown(user: bytes) -> str:
+    return user[:MAX_USER].decode("utf-8", "replace")
 
 
 def _one(value: float) -> dict[Labels, Value]:
