@@ -33,6 +33,7 @@ from .metrics import (
     kept,
     merged,
 )
+from .probes import heard
 from .sketch import covered
 from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
 from .version import VERSION
@@ -109,10 +110,14 @@ class Telemetry:
         return Published(time.time(), samples, self._sources.top(), self._facts())
 
     def all(self) -> list[Published]:
-        """What every worker tells: this one now, the others as they did last."""
+        """What every worker tells: this one now, the others as they did last. Of one that is not
+        heard of any more there remains what only ever grows.
+        """
         workers = range(self._board.workers)
         texts = [self._board.latest(worker) for worker in workers if worker != self._worker]
-        return [self.own(), *(Published.from_json(text) for text in texts if text)]
+        found = [Published.from_json(text) for text in texts if text]
+        now = time.time()
+        return [self.own(), *(each if heard(now - each.at) else each.silent() for each in found)]
 
     def _facts(self) -> dict[str, Any]:
         shared, settings = self._sources.shared, self._sources.settings
