@@ -51,7 +51,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         {"stats"},
         {*("array", "base64", "collections", "dataclasses", "heapq"), "itertools"} | {"operator"},
     ),
-    "prefixes": ({"names"}, {"collections"}),
+    "prefixes": ({"names", "stats"}, {"collections"}),
     "dashboard": ({"names"}, {"collections", "dataclasses", "math", "unicodedata"}),
     "probes": (set(), {"dataclasses"}),
     "recent": ({"metrics", "stats"}, {"collections", "dataclasses", "itertools"}),
