@@ -85,6 +85,7 @@ class Telemetry:
         self._before: Samples = kept(Published.from_json(before).samples) if before else {}
         self._due = 0.0
         self._publish_due = 0.0
+        self._others: dict[int, tuple[bytes, Published]] = {}  # read last: its text, and what it is
         self._files = 0
         self._files_due = 0.0
         self._addresses: list[list[Any]] = []
@@ -113,11 +114,26 @@ class Telemetry:
         """What every worker tells: this one now, the others as they did last. Of one that is not
         heard of any more there remains what only ever grows.
         """
-        workers = range(self._board.workers)
-        texts = [self._board.latest(worker) for worker in workers if worker != self._worker]
-        found = [Published.from_json(text) for text in texts if text]
+        out = [self.own()]
         now = time.time()
-        return [self.own(), *(each if heard(now - each.at) else each.silent() for each in found)]
+        for worker in range(self._board.workers):
+            if worker != self._worker:
+                found = self._read_of(worker)
+                if found is not None:
+                    out.append(found if heard(now - found.at) else found.silent())
+        return out
+
+    def _read_of(self, worker: int) -> Published | None:
+        """What another one has published last. (Clients may ask as often as they like.)"""
+        text = self._board.latest(worker)
+        before = self._others.get(worker)
+        if before is not None and (before[0] == text or not text):
+            return before[1]
+        if not text:
+            return None
+        found = Published.from_json(text)
+        self._others[worker] = (text, found)
+        return found
 
     def _facts(self) -> dict[str, Any]:
         shared, settings = self._sources.shared, self._sources.settings
@@ -260,9 +276,15 @@ def _open_files() -> int:
 # -- what clients are told -------------------------------------------------------------------------
 
 
+_NOT_TOLD: Final = ("rlproxy_prefix_hits_total",)  # (there may be thousands)
+
+
 def stats_text(several: Sequence[Published], now: float) -> bytes:
     """The text of RL.STATS: of all workers, in the style of INFO. `now` of time.time()."""
-    samples = merged(each.samples for each in several)
+    samples = merged(
+        {name: values for name, values in each.samples.items() if name not in _NOT_TOLD}
+        for each in several
+    )
     facts = several[0].facts
     upstream = facts["upstream"]
 
