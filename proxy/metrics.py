@@ -76,7 +76,7 @@ TABLE: Final = (
         "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
         "refused (outcome refused), by the beginning of their key up to the first colon, at most "
         "64 bytes of it: as many beginnings as --metrics-prefixes says, (other) for those that "
-        "came later, (none) for keys without a colon",
+        "came later, (none) for keys without a colon in their first 105 bytes",
         ("prefix", "outcome"),
     ),
     Row(

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from .names import shown
-from .stats import Keys
+from .stats import MAX_BULK, SHOWN, Keys
 
 NONE: Final = "(none)"  # of keys without a colon
 OTHER: Final = "(other)"  # of beginnings that came when there were enough
@@ -43,11 +43,11 @@ class Prefixes:
     def _count(self, keys: Keys, counts: Counter[str]) -> None:
         # (a key without a colon counts as empty, which no bulk is)
         if isinstance(keys, list):
-            begins = Counter([key[:end] if (end := key.find(b":")) > 0 else b"" for key in keys])
+            begins = Counter([key[:end] if (end := _end(key)) > 0 else b"" for key in keys])
         else:
             begins = Counter()
             for key, times in keys.items():
-                begins[key[:end] if (end := key.find(b":")) > 0 else b""] += times
+                begins[key[:end] if (end := _end(key)) > 0 else b""] += times
         for begin, number in begins.items():
             prefix = self._known.get(begin)
             if prefix is None:
@@ -69,3 +69,12 @@ class Prefixes:
             self._known.clear()
         self._known[begin] = label
         return label
+
+
+def _end(key: bytes) -> int:
+    """Where its beginning ends. Of a long key there may be no more than what `brief` leaves of it,
+    depending on the way of its hit: so a colon behind that is none.
+    """
+    if len(key) <= MAX_BULK:
+        return key.find(b":")
+    return key.find(b":", 0, key.index(b"\n") + 1 + SHOWN)

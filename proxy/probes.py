@@ -16,6 +16,11 @@ ERROR: Final = "error"  # of --on-upstream-failure
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
+def heard(age_s: float) -> bool:
+    """Whether a worker that told something so many seconds ago is there."""
+    return abs(age_s) <= HEARD_S  # (told in the future: the clock was set back just now)
+
+
 @dataclass(frozen=True)
 class Seen:
     """What one worker, counted from 0, was seen to be: its facts (see `telemetry`), and how many
@@ -28,8 +33,7 @@ class Seen:
 
     def heard(self) -> bool:
         """Whether it has told something lately."""
-        # (told in the future: the clock was set back just now)
-        return self.age_s is not None and abs(self.age_s) <= HEARD_S
+        return self.age_s is not None and heard(self.age_s)
 
 
 def not_alive(seen: Sequence[Seen]) -> list[str]:

@@ -983,7 +983,10 @@ class Session(Caller):
         if waiter is not None:
             call.waiter = None
             waiter.unanswered(self._waited_in_vain)
-        elif not call.reply and not self.closed:
+        elif self.closed:
+            self._stats.unanswered(call.row, UNSEEN)  # (nobody is told)
+            call.row = NO_ROW
+        elif not call.reply:
             self._answer_without(call, self._settings.too_late(), "late")
 
     def lane_declined(self, call: Call) -> None:

@@ -66,7 +66,7 @@ def row_of(algorithm: bytes) -> int:
 
 MAX_KEY: Final = 128  # bytes; a longer one is told by its beginning and a hash of all of it
 MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")
-_SHOWN: Final = 105  # bytes of such a beginning
+SHOWN: Final = 105  # bytes of such a beginning
 _HASH: Final = 10  # bytes
 KEYS_AT_ONCE: Final = 1024  # handed on together: counting many at once costs half
 MAX_POWER: Final = 17  # batches of 2**16 calls and more are one class
@@ -252,7 +252,7 @@ def brief(bulk: bytes) -> bytes:
     if len(bulk) <= MAX_BULK:
         return bulk
     key = key_of(bulk)
-    name = key[:_SHOWN] + b"..." + blake2b(key, digest_size=_HASH).hexdigest().encode()
+    name = key[:SHOWN] + b"..." + blake2b(key, digest_size=_HASH).hexdigest().encode()
     return b"$%d\r\n%b\r\n" % (len(name), name)
 
 

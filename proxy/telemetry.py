@@ -33,11 +33,15 @@ from .metrics import (
     kept,
     merged,
 )
+from .probes import heard
 from .sketch import covered
 from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
 from .version import VERSION
 
-EVERY_S: Final = 0.25  # what others see is so old at most
+EVERY_S: Final = 0.25  # what others see is so old at most,
+MOST_S: Final = 1.0  # or this where there is very much of it:
+SHARE: Final = 50  # of the time, at most one part in so many goes into publishing
+MAX_USER: Final = 200  # bytes of a name that people are told
 MAX_ADDRESSES: Final = 10  # of clients, that people are told of
 ADDRESSES_EVERY_S: Final = 1.0
 FILES_EVERY_S: Final = 10.0
@@ -80,6 +84,8 @@ class Telemetry:
         before = board.latest(worker)  # of the one that it succeeds
         self._before: Samples = kept(Published.from_json(before).samples) if before else {}
         self._due = 0.0
+        self._publish_due = 0.0
+        self._others: dict[int, tuple[bytes, Published]] = {}  # read last: its text, and what it is
         self._files = 0
         self._files_due = 0.0
         self._addresses: list[list[Any]] = []
@@ -90,10 +96,13 @@ class Telemetry:
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
-        if self._read:
-            self._board.publish(self._worker, self.own().to_json())
-        else:
+        if not self._read:
             self._stats.gather()
+        elif now >= self._publish_due:
+            begun = time.monotonic()
+            self._board.publish(self._worker, self.own().to_json())
+            took_s = time.monotonic() - begun
+            self._publish_due = now + min(SHARE * took_s, MOST_S)
 
     def own(self) -> Published:
         """What this worker tells now."""
@@ -102,10 +111,29 @@ class Telemetry:
         return Published(time.time(), samples, self._sources.top(), self._facts())
 
     def all(self) -> list[Published]:
-        """What every worker tells: this one now, the others as they did last."""
-        workers = range(self._board.workers)
-        texts = [self._board.latest(worker) for worker in workers if worker != self._worker]
-        return [self.own(), *(Published.from_json(text) for text in texts if text)]
+        """What every worker tells: this one now, the others as they did last. Of one that is not
+        heard of any more there remains what only ever grows.
+        """
+        out = [self.own()]
+        now = time.time()
+        for worker in range(self._board.workers):
+            if worker != self._worker:
+                found = self._read_of(worker)
+                if found is not None:
+                    out.append(found if heard(now - found.at) else found.silent())
+        return out
+
+    def _read_of(self, worker: int) -> Published | None:
+        """What another one has published last. (Clients may ask as often as they like.)"""
+        text = self._board.latest(worker)
+        before = self._others.get(worker)
+        if before is not None and (before[0] == text or not text):
+            return before[1]
+        if not text:
+            return None
+        found = Published.from_json(text)
+        self._others[worker] = (text, found)
+        return found
 
     def _facts(self) -> dict[str, Any]:
         shared, settings = self._sources.shared, self._sources.settings
@@ -129,7 +157,7 @@ class Telemetry:
             "upstream": self._sources.upstream(),
             "lanes": [
                 {
-                    "user": (lane.identity.user or b"default").decode("utf-8", "replace"),
+                    "user": _shown(lane.identity.user or b"default"),
                     "db": lane.identity.db,
                     "carries": lane.carries(),
                     "ready": lane.ready,
@@ -213,6 +241,10 @@ class Telemetry:
         return found
 
 
+def _shown(user: bytes) -> str:
+    return user[:MAX_USER].decode("utf-8", "replace")
+
+
 def _one(value: float) -> dict[Labels, Value]:
     return {(): float(value)}
 
@@ -244,9 +276,15 @@ def _open_files() -> int:
 # -- what clients are told -------------------------------------------------------------------------
 
 
+_NOT_TOLD: Final = ("rlproxy_prefix_hits_total",)  # (there may be thousands)
+
+
 def stats_text(several: Sequence[Published], now: float) -> bytes:
     """The text of RL.STATS: of all workers, in the style of INFO. `now` of time.time()."""
-    samples = merged(each.samples for each in several)
+    samples = merged(
+        {name: values for name, values in each.samples.items() if name not in _NOT_TOLD}
+        for each in several
+    )
     facts = several[0].facts
     upstream = facts["upstream"]
 

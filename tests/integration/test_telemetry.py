@@ -217,6 +217,36 @@ def test_workers_are_counted_together_and_the_dead_stay_counted(server: RedisSer
             assert stats(again)["workers"] == "2"
 
 
+def test_of_a_worker_that_stands_still_only_counters_are_told(server: RedisServer) -> None:
+    def keys(raw: Raw) -> int:
+        found = raw.ask("RL.TOP", 9)
+        assert isinstance(found, list)
+        return len(found)
+
+    arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
+    with (
+        started(*arguments, "--upstream", f"redis://127.0.0.1:{server.port}") as front,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(Raw(front.port())) for _ in range(4)]
+        of = {client: int(stats(client)["process_id"]) for client in clients}
+        pids = sorted(set(of.values()))
+        assert len(pids) == 2
+        here, there = ([client for client in clients if of[client] == pid] for pid in pids)
+        for client in (here[0], there[0]):
+            client.ask("RL.HIT", f"still:{of[client]}", 5, 60)
+        wait_until(lambda: keys(here[0]) == 2, "both keys are told")
+        assert stats(here[0])["clients"] == "4"
+        os.kill(of[there[0]], signal.SIGSTOP)
+        try:
+            wait_until(lambda: stats(here[0])["clients"] == str(len(here)), "they are left out")
+            wait_until(lambda: keys(here[0]) == 1, "and its key")
+            assert by_redis_or_not(here[0]) == (2, 0)
+        finally:
+            os.kill(of[there[0]], signal.SIGCONT)
+        wait_until(lambda: stats(here[0])["clients"] == "4", "it is back")
+
+
 # -- as a command ----------------------------------------------------------------------------------
 
 NOT_IN_MULTI = "ERR {} is not allowed in transactions"

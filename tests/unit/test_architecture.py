@@ -77,7 +77,7 @@ IMPURE: dict[str, set[str]] = {
     },
     "telemetry": {
         *("board", "build", "calls", "downstream", "lane", "limiters", "metrics", "replies"),
-        *("sketch", "stats", "version"),
+        *("probes", "sketch", "stats", "version"),
     },
     "downstream": {
         *("calls", "config", "doors", "peers", "quiet", "session", "tlsstream", "upstream"),

@@ -6,7 +6,12 @@ import os
 import threading
 
 from proxy.board import HALF, Board, Published, published
-from proxy.metrics import Distribution
+from proxy.config import OPTIONS
+from proxy.lane import MAX_LANES
+from proxy.metrics import Distribution, Samples
+from proxy.prefixes import Prefixes
+from proxy.sketch import MOST, Top
+from proxy.telemetry import MAX_USER
 
 
 def test_latest() -> None:
@@ -57,6 +62,23 @@ def test_a_text_is_never_mixed_with_another() -> None:
         assert text in letters
         read += 1
     writer.join()
+
+
+def test_there_is_room_for_all_that_may_be_published() -> None:
+    """As many prefixes as --metrics-prefixes may say, and keys, all of them hard to write."""
+    (most,) = (int(each.most) for each in OPTIONS if each.attribute == "metrics_prefixes")
+    prefixes = Prefixes(most)
+    keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(most)]
+    prefixes.add(keys, keys)
+    top = Top(lambda: 0.0)
+    keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MOST)]
+    top.add(keys, keys)
+    lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
+    samples: Samples = {"rlproxy_prefix_hits_total": dict(prefixes.samples())}
+    board = Board(1)
+    assert len(samples["rlproxy_prefix_hits_total"]) == 20_000
+    assert board.publish(0, Published(1.5, samples, top.told(), {"lanes": lanes}).to_json())
+    assert len(published(board)) == 1
 
 
 def test_published() -> None:

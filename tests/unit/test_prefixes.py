@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from proxy.metrics import BY_NAME
 from proxy.names import shown
 from proxy.prefixes import MAX_KNOWN, Prefixes
+from proxy.stats import brief
 
 
 def bulk(key: bytes) -> bytes:
@@ -47,6 +48,15 @@ def test_labels_are_text_of_bounded_length() -> None:
     prefixes.add(bulks(b"\xff\n:1", long + b"y:1", long + b"z:1", long + b":1"), [])
     hits = {prefix: n for (prefix, kind), n in prefixes.samples().items() if kind == "hits"}
     assert hits == {r"\xff\x0a": 1, "x" * 64: 3}
+
+
+@given(st.integers(90, 130), st.integers(20, 1000))
+def test_a_long_key_counts_alike_whether_all_of_it_is_there_or_not(colon: int, more: int) -> None:
+    prefixes = Prefixes(10)
+    key = bulk(b"x" * colon + b":" + b"y" * more)
+    prefixes.add([key, brief(key)], [])
+    hits = [n for (_, kind), n in prefixes.samples().items() if kind == "hits"]
+    assert hits == [2]
 
 
 def test_what_is_known_is_bounded_and_can_be_forgotten() -> None:

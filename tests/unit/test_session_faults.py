@@ -11,6 +11,7 @@ from proxy.circuit import Circuit
 from proxy.patience import NEVER, NOTHING, Patience
 from proxy.replies import bulks
 from proxy.session import Session
+from proxy.stats import UNSEEN
 from tests.unit.test_session import (
     ARITY,
     FIVE,
@@ -145,6 +146,20 @@ def test_late_on_the_lane(mode: str) -> None:
     bench.session.resume()
     assert bench.down() == bench.without(LATE) * 2
     assert bench.up() == PING  # it goes on
+
+
+def test_late_on_the_lane_for_nobody_is_counted_all_the_same() -> None:
+    bench = Faulty().open()
+    bench.send(HIT)
+    bench.answer(FIVE)
+    bench.send_at(1.0, HIT * 2)
+    calls = bench.lane.calls
+    bench.session.abandon()
+    bench.session.let_go()
+    for call in [*calls, *calls]:
+        bench.session.lane_late(call)
+    hits = bench.session._stats.hits
+    assert (hits[UNSEEN], sum(hits)) == (2, 3)
 
 
 def test_what_was_lost_with_its_connection_is_an_error_in_every_mode() -> None:
