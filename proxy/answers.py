@@ -263,33 +263,27 @@ class Answers:
                     slot.kind = s.S_PASS
                 continue
             instead = _instead(slot, line)
-            if slot.row != NO_ROW:
-                before = replies.pos
-                frame = replies.frame()
-                if not frame:
-                    if replies.broken:
-                        self._go_raw()
-                    break
-                self._stats.answered(slot.row, frame, slot.data)
-                slot.row = NO_ROW
-                if instead is None:
-                    self._look(slot, line)
-                    self._pop()
-                    continue
-                replies.pos = before
-            if instead is None:
+            counted = slot.row != NO_ROW
+            if instead is None and not counted:
                 self._look(slot, line)
                 slot.kind = s.S_PASS
                 slot.count = 1
                 continue
             before = replies.pos
-            if not replies.frame():
+            frame = replies.frame()
+            if not frame:
+                if replies.broken and counted:
+                    self._go_raw()
                 break
-            if before > start:
-                self._out.append(data[start:before])
-            if instead:
-                self._out.append(instead)
-            start = replies.pos
+            if counted:
+                self._stats.answered(slot.row, frame, slot.data)
+                slot.row = NO_ROW
+            if instead is not None:
+                if before > start:
+                    self._out.append(data[start:before])
+                if instead:
+                    self._out.append(instead)
+                start = replies.pos
             self._look(slot, line)
             self._pop()
         self._pass_on(data, start)

@@ -94,12 +94,6 @@ class Published:
         return cls(found["at"], from_plain(found["samples"]), found["top"], found["facts"])
 
 
-def published(board: Board) -> list[Published]:
-    """What each worker has published last."""
-    texts = [board.latest(worker) for worker in range(board.workers)]
-    return [Published.from_json(text) for text in texts if text]
-
-
 def _file(size: int) -> int:
     """A new file of so many bytes that has no name."""
     if hasattr(os, "memfd_create"):

@@ -517,10 +517,7 @@ class Server:
                     len(shared.clients),
                     self._config.drain_timeout_s,
                 )
-        if shared.clients:
-            log.warning("%d client(s) were cut: they were still owed replies", len(shared.clients))
-        for client in list(shared.clients):
-            client.cut()
+        self._cut()
         while shared.clients and loop.time() < deadline + 1:
             await asyncio.sleep(0.01)
 

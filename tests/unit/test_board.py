@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import threading
 
-from proxy.board import HALF, Board, Published, published
+from proxy.board import HALF, Board, Published
 from proxy.config import OPTIONS
 from proxy.lane import MAX_LANES
 from proxy.metrics import Distribution, Samples
 from proxy.prefixes import Prefixes
 from proxy.sketch import MOST, Top
 from proxy.telemetry import MAX_USER
+
+
+def published(board: Board) -> list[Published]:
+    """What each worker has published last."""
+    texts = [board.latest(worker) for worker in range(board.workers)]
+    return [Published.from_json(text) for text in texts if text]
 
 
 def test_latest() -> None:
