@@ -283,8 +283,8 @@ class Server:
         settings.stats.harvest = denials.harvest if denials is not None else None
         if config.metrics_prefixes:
 
-            def both(keys: Keys, refused: Keys) -> None:
-                top.add(keys, refused)
+            def both(keys: Keys, refused: Keys, stride: int) -> None:
+                top.add(keys, refused, stride)
                 prefixes.add(keys, refused)
 
             settings.stats.on_keys = both
@@ -299,6 +299,7 @@ class Server:
             script_times=lambda: control.script_times,
             top=top.published,
             prefixes=prefixes.samples,
+            samples_keys=not config.metrics_prefixes,  # (these are counters: of all hits)
             listen=[str(address) for address in self._listeners.addresses()],
         )
         self._telemetry = Telemetry(

@@ -12,10 +12,15 @@ What is told of a key is a count and an error: it was hit at least `count` times
 `count + error`, since the begin of the slot that is 50 to 60 s old. A key that is not told of was
 hit at most as often as the error of one that is new: the summary's `absent`. While no slot sees
 more keys than are kept of a closed one, every error is 0.
+
+Where hits are many, counting each would cost as much as several of its siblings do: then one in
+`stride` is looked at and stands for so many (sampling, as NetFlow's), and what is told are bounds
+again, SIGMAS standard deviations to both sides of the estimate.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -34,6 +39,9 @@ MOST: Final = 1000  # keys that can be asked for
 CACHED_S: Final = 1.0  # what is published is so old at most
 MERGED_S: Final = 0.25  # what clients are told is so much older at most
 MAX_RENDERED: Final = 16  # different questions that are remembered with their answers
+EXACT: Final = 5_000  # hits a second, of a process: all of so many are looked at
+MAX_STRIDE: Final = 64
+SIGMAS: Final = 4  # what is told of a sample is wrong once in thousands of times
 
 _by_count: Final = itemgetter(1)
 
@@ -55,23 +63,35 @@ class Sizes:
 SIZES: Final = Sizes()
 
 
+def stride(hits_a_second: float) -> int:
+    """How many hits one that is looked at stands for, at this rate."""
+    return min(max(1, math.ceil(hits_a_second / EXACT)), MAX_STRIDE)
+
+
 @dataclass
 class Summary:
     """Of each key that it knows: it was there at least `counts[key]` times, and at most
-    `absent - credits[key]` times more. Any other one was at most `absent` times.
+    `absent - credits[key]` times more. Any other one was at most `absent` times. Of a sample the
+    counts are estimates: `variances` says of which keys, and how good they are.
     """
 
     counts: dict[bytes, int] = field(default_factory=dict)
     credits: dict[bytes, int] = field(default_factory=dict)  # 0 where there is none
     absent: int = 0
+    variances: dict[bytes, int] = field(default_factory=dict)  # likewise
 
     def copy(self) -> Summary:
         """One that can be added to."""
-        return Summary(self.counts.copy(), self.credits.copy(), self.absent)
+        variances = self.variances.copy()
+        return Summary(self.counts.copy(), self.credits.copy(), self.absent, variances)
 
     def add(self, other: Summary) -> None:
         """What `other` has seen was seen, too."""
-        for mine, theirs in ((self.counts, other.counts), (self.credits, other.credits)):
+        for mine, theirs in (
+            (self.counts, other.counts),
+            (self.credits, other.credits),
+            (self.variances, other.variances),
+        ):
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
         self.absent += other.absent
@@ -85,15 +105,27 @@ class Summary:
         equal = (key for key, count in self.counts.items() if count == lost)
         top.update(dict.fromkeys(islice(equal, most - len(top)), lost))
         credits_ = {key: self.credits.get(key, 0) + lost for key in top}
-        return Summary(top, credits_, self.absent + lost)
+        variances = self.variances
+        if variances:
+            variances = {key: variances[key] for key in top if key in variances}
+        return Summary(top, credits_, self.absent + lost, variances)
 
     def busiest(self, number: int) -> list[tuple[bytes, int, int]]:
         """So many keys as bulks, each with its count and error, most first."""
         absent, credits_ = self.absent, self.credits
-        return [
+        rows = [
             (key, count, absent - credits_.get(key, 0))
             for key, count in nlargest(number, self.counts.items(), key=_by_count)
         ]
+        if self.variances:
+            rows = [self._bounds(*row) for row in rows]
+            rows.sort(key=_by_count, reverse=True)
+        return rows
+
+    def _bounds(self, key: bytes, count: int, error: int) -> tuple[bytes, int, int]:
+        wrong = math.isqrt(SIGMAS**2 * self.variances.get(key, 0))
+        least = max(min(1, count), count - wrong)
+        return key, least, count - least + error + wrong
 
     def to_text(self) -> str:
         """For another process of this machine. Ten times a second it is part of a JSON text: one
@@ -102,6 +134,7 @@ class Summary:
         keys = list(self.counts)
         numbers = array("q", [self.absent, len(keys), *self.counts.values()])
         numbers.extend([self.credits.get(key, 0) for key in keys])
+        numbers.extend([self.variances.get(key, 0) for key in keys])
         numbers.extend([len(key) for key in keys])
         return b64encode(numbers.tobytes() + b"".join(keys)).decode()
 
@@ -111,14 +144,18 @@ class Summary:
         found = b64decode(text)
         size = array("q").itemsize
         absent, length = array("q", found[: 2 * size])
-        end = (2 + 3 * length) * size
+        end = (2 + 4 * length) * size
         numbers = array("q", found[2 * size : end])
         keys = []
-        for key_length in numbers[2 * length :]:
+        for key_length in numbers[3 * length :]:
             keys.append(found[end : end + key_length])
             end += key_length
-        credits_ = zip(keys, numbers[length : 2 * length], strict=True)
-        return cls(dict(zip(keys, numbers[:length], strict=True)), dict(credits_), absent)
+        counts, credits_, variances = (
+            dict(zip(keys, numbers[start : start + length], strict=True))
+            for start in (0, length, 2 * length)
+        )
+        known = {key: variance for key, variance in variances.items() if variance}
+        return cls(counts, credits_, absent, known)
 
 
 class Slot:
@@ -128,7 +165,7 @@ class Slot:
     behind them came since, and have as many as were counted: `absent` less.
     """
 
-    __slots__ = ("_absent", "_counts", "_settled", "_since", "_sizes")
+    __slots__ = ("_absent", "_counts", "_least", "_settled", "_since", "_sizes", "_stride")
 
     def __init__(self, sizes: Sizes = SIZES) -> None:
         self._sizes = sizes
@@ -136,12 +173,20 @@ class Slot:
         self._settled = 0
         self._absent = 0
         self._since: dict[bytes, int] = {}  # what `absent` was when a settled key came, if not 0
+        self._stride = 1  # the largest
+        self._least = MAX_STRIDE  # the smallest, of those that are not settled
 
-    def add(self, keys: Keys) -> None:
-        """These were hit."""
+    def add(self, keys: Keys, stride_: int = 1) -> None:
+        """These were hit, each of them `stride_` times as far as one can tell."""
         counts = self._counts
+        self._stride = max(self._stride, stride_)
+        self._least = min(self._least, stride_)
         before = len(counts)
-        counts.update(keys)
+        if stride_ == 1:
+            counts.update(keys)
+        else:
+            for key, number in Counter(keys).items():
+                counts[key] = counts.get(key, 0) + number * stride_
         new = len(counts) - before
         if new and max(map(len, islice(reversed(counts), new))) > MAX_BULK:
             self._shorten(new)
@@ -150,6 +195,27 @@ class Slot:
 
     def summary(self) -> Summary:
         """What is known so far."""
+        out = self._exactly()
+        if self._stride > 1:
+            self._allow(out)
+        return out
+
+    def _allow(self, summary: Summary) -> None:
+        """Make bounds hold that are those of a sample, of hits that come at random, one in n: with
+        c of them in it, a key was hit n c times as far as one can tell, and n (c + 8 + 4 sqrt(c +
+        4)) times at most, else so few in the sample were a chance of exp(-8) (Chernoff's bound on
+        a Poisson variable).
+        """
+        stride_, absent = self._stride, summary.absent
+        more = SIGMAS**2 // 2 * stride_
+        least = SIGMAS**2 // 4 * stride_ * stride_
+        summary.absent = absent + more + math.isqrt(SIGMAS**2 * (stride_ * absent + least))
+        for key, count in summary.counts.items():
+            error = absent - summary.credits.get(key, 0)
+            summary.credits[key] = summary.absent - error - more
+            summary.variances[key] = stride_ * (count + error) + least
+
+    def _exactly(self) -> Summary:
         if not self._absent:
             return Summary(self._counts)
         came = [self._since.get(key, 0) for key in islice(self._counts, self._settled)]
@@ -170,10 +236,10 @@ class Slot:
         it grows by is subtracted from all of them).
         """
         settled, absent, sizes = self._settled, self._absent, self._sizes
-        least = absent + 1  # mostly that is enough, since most keys were hit once
+        least = absent + self._least  # mostly that is enough, since most keys were seen once
         entries = iter(self._counts.items())
         old = {key: most for key, most in islice(entries, settled) if most > least}
-        new = {key: count + absent for key, count in entries if count > 1}
+        new = {key: count + absent for key, count in entries if count + absent > least}
         if len(old) + len(new) > sizes.kept:
             least = sorted([*old.values(), *new.values()], reverse=True)[sizes.kept]
             old = {key: most for key, most in old.items() if most > least}
@@ -193,6 +259,7 @@ class Slot:
         self._counts = Counter(old)
         self._settled = len(old)
         self._absent = least
+        self._least = MAX_STRIDE
 
     def _shorten(self, new: int) -> None:
         counts = self._counts
@@ -210,11 +277,11 @@ class Window:
         self._closed: dict[int, Summary] = {}
         self._sum = Summary()  # of the closed ones
 
-    def add(self, keys: Keys, number: int) -> None:
+    def add(self, keys: Keys, number: int, stride_: int) -> None:
         """These were hit in this slot, which is the newest."""
         if number != self._number:
             self._turn(number)
-        self._live.add(keys)
+        self._live.add(keys, stride_)
 
     def summary(self, number: int) -> Summary:
         """Of the minute that ends with this slot, which is the newest."""
@@ -251,15 +318,15 @@ class Top:
         self._published: dict[str, Any] = {}
         self._published_at = dict.fromkeys(self._windows, self._began)
 
-    def add(self, keys: Keys, refused: Keys) -> None:
-        """Keys of hits, as bulks with their header, and those of them that were refused. About a
-        thousand at a time cost least.
+    def add(self, keys: Keys, refused: Keys, stride_: int = 1) -> None:
+        """Keys of hits, as bulks with their header, and those of them that were refused; each
+        stands for `stride_` of them. About a thousand at a time cost least.
         """
         number = self._number()
         if keys:
-            self._hits.add(keys, number)
+            self._hits.add(keys, number, stride_)
         if refused:
-            self._refused.add(refused, number)
+            self._refused.add(refused, number, stride_)
 
     def busiest(self, n: int, refused: bool) -> list[tuple[bytes, int, int]]:
         """The `n` keys that were hit (refused) most in the last 50 to 60 s, most first: key, count,

@@ -34,7 +34,7 @@ from .metrics import (
     merged,
 )
 from .probes import heard
-from .sketch import covered
+from .sketch import covered, stride
 from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
 from .version import VERSION
 
@@ -63,6 +63,7 @@ class Sources:
     script_times: Callable[[], Distribution | None]
     top: Callable[[], dict[str, Any]]
     prefixes: Callable[[], dict[Labels, float]]
+    samples_keys: bool  # where hits are many
     listen: Sequence[str]
 
 
@@ -90,12 +91,16 @@ class Telemetry:
         self._files_due = 0.0
         self._addresses: list[list[Any]] = []
         self._addresses_due = 0.0
+        self._paced_at = 0.0
+        self._decided = 0
 
     def publish(self, now: float) -> None:
         """To be called every EVERY_S seconds, with the loop's time: how late that is is counted."""
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
+        if self._sources.samples_keys:
+            self._pace(now)
         if not self._read:
             self._stats.gather()
         elif now >= self._publish_due:
@@ -103,6 +108,15 @@ class Telemetry:
             self._board.publish(self._worker, self.own().to_json())
             took_s = time.monotonic() - begun
             self._publish_due = now + min(SHARE * took_s, MOST_S)
+
+    def _pace(self, now: float) -> None:
+        """Look at the keys of as many hits as their rate allows."""
+        decided = self._stats.decided()
+        if self._paced_at:
+            every = stride((decided - self._decided) / max(EVERY_S, now - self._paced_at))
+            if every != self._stats.stride:
+                self._stats.sample(every)
+        self._paced_at, self._decided = now, decided
 
     def own(self) -> Published:
         """What this worker tells now."""

@@ -49,7 +49,8 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "names": (set(), set()),
     "sketch": (
         {"stats"},
-        {*("array", "base64", "collections", "dataclasses", "heapq"), "itertools"} | {"operator"},
+        {*("array", "base64", "collections", "dataclasses", "heapq")}
+        | {"itertools", "math", "operator"},
     ),
     "prefixes": ({"names", "stats"}, {"collections"}),
     "dashboard": ({"names"}, {"collections", "dataclasses", "math", "unicodedata"}),

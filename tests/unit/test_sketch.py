@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from proxy import grammar, sketch
 from proxy.sketch import (
+    MAX_STRIDE,
     SIZES,
     SLOT_S,
     SLOTS,
@@ -26,6 +27,7 @@ from proxy.sketch import (
     Top,
     covered,
     merge,
+    stride,
 )
 from proxy.stats import MAX_KEY
 
@@ -252,12 +254,71 @@ def test_a_slot_that_is_pruned_again_and_again(keys: list[bytes], most: int, bat
         assert summary.counts.keys() >= summary.credits.keys()
 
 
-@given(st.dictionaries(st.binary(max_size=9), st.tuples(st.integers(0, 2**62), st.integers(0, 9))))
-def test_a_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, int]]) -> None:
-    counts = {key: count for key, (count, _) in known.items()}
-    credits_ = {key: credit for key, (_, credit) in known.items()}
-    summary = Summary(counts, credits_, 12)
+NUMBERS = st.tuples(st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 9))
+
+
+@given(st.dictionaries(st.binary(max_size=9), NUMBERS))
+def test_a_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, int, int]]) -> None:
+    counts = {key: count for key, (count, _, _) in known.items()}
+    credits_ = {key: credit for key, (_, credit, _) in known.items()}
+    variances = {key: variance for key, (_, _, variance) in known.items() if variance}
+    summary = Summary(counts, credits_, 12, variances)
     assert Summary.from_text(json.loads(json.dumps(summary.to_text()))) == summary
+
+
+# -- of a sample ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hits_a_second", "every"), [(0, 1), (5_000, 1), (5_001, 2), (80_000, 16), (1e9, MAX_STRIDE)]
+)
+def test_where_hits_are_many_one_in_some_is_looked_at(hits_a_second: float, every: int) -> None:
+    assert stride(hits_a_second) == every
+
+
+@pytest.mark.parametrize("sizes", [SIZES, Sizes(400, 150, 100, 60, 50)])
+def test_bounds_of_a_sample_hold(sizes: Sizes) -> None:
+    """Over a minute with calm and busy times, for two workers; hits by Zipf's law."""
+    rng = random.Random(11)
+    benches = [Bench(sizes), Bench(sizes)]
+    true: Counter[bytes] = Counter()
+    for every in (1, 8, 2, 1, 16, 8):
+        ranks = zipf(3000, 6000 * every, rng.randrange(1000))
+        for number, bench in enumerate(benches):
+            keys = [b"%d" % rank for rank in ranks[number::2]]
+            true.update(keys)
+            looked_at = bulks(*(key for key in keys if rng.randrange(every) == 0))
+            for start in range(0, len(looked_at), 1000):
+                batch = looked_at[start : start + 1000]
+                bench.top.add(batch, batch, every)
+            bench.now += SLOT_S
+    for bench in benches:
+        bench.now -= SLOT_S / 2
+    texts = [json.loads(json.dumps(bench.top.published())) for bench in benches]
+    for kind in (False, True):
+        found = merge(texts, 1000, kind)
+        judge(found, true, true.total(), 1000)
+        assert [key for key, _, _ in found[:5]] == [key for key, _ in true.most_common(5)]
+        for key, count, error in found[:5]:
+            assert count > 0.7 * true[key] and 0 < error < 0.7 * true[key]
+
+
+@pytest.mark.parametrize("every", [2, 8, 64])
+@pytest.mark.parametrize("hits", [0, 1, 30, 1000])
+def test_a_key_that_chance_likes_or_not(every: int, hits: int) -> None:
+    """A thousand times: what is told of a key is true, and of one that is not told, too."""
+    rng = random.Random(every + hits)
+    wrong = 0
+    for _ in range(1000):
+        slot = Slot(SMALL)
+        slot.add(bulks(b"other"), every)
+        seen = sum(rng.randrange(every) == 0 for _ in range(hits))
+        slot.add(bulks(*[b"key"] * seen), every)
+        summary = slot.summary()
+        told = {key: (count, count + error) for key, count, error in summary.busiest(9)}
+        least, most = told.get(bulk(b"key"), (0, summary.absent))
+        wrong += not least <= hits <= most
+    assert wrong <= 2
 
 
 # -- at full load ----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from proxy import replies as r
@@ -102,7 +104,7 @@ def test_keys_are_handed_on_together() -> None:
     stats = Stats()
     told: list[tuple[st.Keys, st.Keys]] = []
     stats.key(b"before", False)  # (nobody wants them yet)
-    stats.on_keys = lambda keys, refused: told.append((keys, refused))
+    stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)
     assert [(len(keys), len(refused)) for keys, refused in told] == [
@@ -115,11 +117,44 @@ def test_keys_are_handed_on_together() -> None:
     assert told[1] == ([b"one"], [b"one"])
 
 
+def test_of_many_hits_some_keys_are_handed_on() -> None:
+    stats = Stats()
+    told: list[tuple[int, st.Keys, st.Keys]] = []
+    stats.on_keys = lambda keys, refused, stride: told.append((stride, keys, refused))
+    stats.key(b"one", False)
+    stats.sample(8)
+    assert told == [(1, [b"one"], [])]  # (what came before stands for itself)
+    hits = 80_000
+    for number in range(hits):
+        stats.key(b"%d" % (number % 8), number % 4 == 0)
+    stats.sample(1)
+    assert {stride for stride, _, _ in told[1:]} == {8}
+    seen = Counter(key for _, keys, _ in told[1:] for key in keys)
+    assert abs(seen.total() - hits / 8) < hits / 100
+    for key in range(8):  # a period of eight hides none of them
+        assert abs(seen[b"%d" % key] - hits / 64) < hits / 640
+    refused = Counter(key for _, _, keys in told[1:] for key in keys)
+    assert refused == {key: seen[key] for key in (b"0", b"4")}
+    del told[:]
+    stats.key(b"a", False)
+    stats.key(b"b", True)
+    stats.flush_keys()
+    assert told == [(1, [b"a", b"b"], [b"b"])]
+
+
+def test_what_redis_decided() -> None:
+    stats = Stats()
+    for row in (LOG, GCRA):
+        for reply in (r.five(0, 5, 4, -1, 1), r.five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
+            stats.answered(row, reply, KEY)
+    assert stats.decided() == 4
+
+
 def test_what_was_refused_locally_is_gathered() -> None:
     stats = Stats()
     told: list[object] = []
     stats.gather()  # (there may be none to harvest)
-    stats.on_keys = lambda keys, refused: told.append((keys, refused))
+    stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
     harvests = [[(LOG, b"a", 3), (GCRA, b"a", 2), (LOG, b"b", 1)], []]
     stats.harvest = lambda: harvests.pop(0)
     stats.key(b"c", False)

@@ -14,6 +14,7 @@ from proxy.grammar import Grammar
 from proxy.lane import LanePool
 from proxy.metrics import Samples
 from proxy.scripts import load
+from proxy.stats import ADMITTED, REFUSED, row_of
 from proxy.telemetry import Sources, Telemetry
 
 
@@ -28,9 +29,9 @@ class Nobody:
         return []
 
 
-def made(board: Board) -> Telemetry:
+def made(board: Board, settings: Settings | None = None, samples: bool = True) -> Telemetry:
     sources = Sources(
-        settings=Settings(Grammar(load()), lambda _: None, "redis:1"),
+        settings=settings or Settings(Grammar(load()), lambda _: None, "redis:1"),
         shared=cast("Shared", Nobody()),
         lanes=cast("LanePool", Nobody()),
         denials=lambda: 0,
@@ -40,6 +41,7 @@ def made(board: Board) -> Telemetry:
         script_times=lambda: None,
         top=dict,
         prefixes=dict,
+        samples_keys=samples,
         listen=(),
     )
     return Telemetry(0, board, sources, 1.0, True)
@@ -87,3 +89,17 @@ def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.Monkey
         if board.latest(0) != before:
             at.append(number)
     assert at == [0, 10, 20]
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
+    settings = Settings(Grammar(load()), lambda _: None, "redis:1")
+    telemetry = made(Board(1), settings, samples)
+    stats, now, strides = settings.stats, 100.0, []
+    for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):
+        stats.hits[row_of(b"GCRA") + ADMITTED] += hits_a_second // 10
+        stats.hits[row_of(b"LOG") + REFUSED] += hits_a_second * 4 // 10
+        now += 0.5
+        telemetry.publish(now)
+        strides.append(stats.stride)
+    assert strides == ([1, 1, 1, 2, 16, 64, 1] if samples else [1] * 7)
