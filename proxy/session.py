@@ -54,6 +54,7 @@ SMALL: Final = 1024  # who has more bytes in hand than this waits in line
 WORK_OF_OURS: Final = 16  # one of ours is so much more work
 WORK_TO_TELL: Final = 500  # and RL.STATS, RL.TOP so much: what all workers tell is added up
 WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
+WORK_OF_A_STRANGER: Final = 8  # times as much: of a client that Redis has let do nothing yet
 WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
 LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
@@ -83,6 +84,7 @@ _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 # one that is propagated and runs.
 _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
 _PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
+_BEGINS: Final = b"+$:*%_~,#(>"  # what a reply begins with that is no error
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # how Redis turns a connection away
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
@@ -129,6 +131,7 @@ class Session(Caller):
         "_settings",
         "_share_not",
         "_stats",
+        "_stranger",
         "_unsent_at",
         "_waiter",
         "_watched",
@@ -191,6 +194,7 @@ class Session(Caller):
         self._watched = False  # Patience looks here
         self._unsent_at: float = 0.0  # since when the private connection is not there to send to
         self._heard = False  # the private connection has brought something
+        self._stranger = True  # Redis has let it do nothing yet: or, without a password, again
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -519,9 +523,12 @@ class Session(Caller):
         self._expanded = 0
         work = 0
         passed = 0
+        stranger = self._stranger and self.state.identity.password is None
+        times = WORK_OF_A_STRANGER if stranger else 1
+        most = MAX_WORK // times
         while True:
             work += 1
-            if work > MAX_WORK or self._expanded > MAX_EXPANDED:
+            if work > most or self._expanded > MAX_EXPANDED:
                 self.wait = WAIT_ROOM
                 break
             code = requests.next()
@@ -614,7 +621,7 @@ class Session(Caller):
                 out.append(requests.buf)
             else:
                 out.append(requests.buf[run : requests.pos])
-        self._settings.work += work
+        self._settings.work += work * times
         if self.wait == WAIT_NOTHING:
             self._set_deep(False)
         wait = self.wait
@@ -1278,6 +1285,12 @@ class Session(Caller):
             self._heard = True
             if data.startswith(_NO_ROOM) and self._turned_away():
                 return
+        first = data[0] if data else 0
+        if first == 45:
+            if data.startswith(b"-NOAUTH"):
+                self._stranger = True
+        elif self._stranger and first in _BEGINS:
+            self._stranger = False  # (anything else may be the middle of a reply)
         answers = self._answers
         if answers.raw:
             self.to_client.append(data)

@@ -329,6 +329,7 @@ def test_a_long_pipeline_is_cut_into_turns() -> None:
     bench = Bench()
     client = bench.client()
     sent: list[int] = []
+    client.protocol._session._stranger = False
     writes_to(client, sent)
     client.protocol.data_received(PING * (2 * MAX_WORK + 5))
     assert sent == [MAX_WORK]

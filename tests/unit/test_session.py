@@ -1313,6 +1313,40 @@ def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
     assert bench.down().count(b"-") == wrong
 
 
+NOAUTH = b"-NOAUTH Authentication required.\r\n"
+STRANGERS = [
+    ([], True),  # nobody knows yet
+    ([PONG], False),
+    ([b"$-1\r\n"], False),
+    ([b"-ERR something else\r\n"], True),
+    ([PONG, b"-ERR something else\r\n"], False),
+    ([NOAUTH], True),
+    ([PONG, NOAUTH], True),
+    ([NOAUTH[:9], NOAUTH[9:]], True),
+    ([NOAUTH + PONG], True),  # (the next one tells)
+    ([NOAUTH, PONG], False),
+]
+
+
+@pytest.mark.parametrize(("heard", "stranger"), STRANGERS)
+@pytest.mark.parametrize("password", [None, b"pw"])
+def test_a_stranger_does_less_in_a_turn(
+    heard: list[bytes], stranger: bool, password: bytes | None
+) -> None:
+    bench = Bench()
+    bench.send(PING * 9)
+    bench.session.upstream_opened()
+    bench.up()
+    for data in heard:
+        bench.answer(data)
+    bench.session.state.identity = Identity(None, password, 0)
+    bench.session.receive(PING * 2 * sn.MAX_WORK)
+    sent = sum(map(len, bench.session.to_upstream)) // len(PING)
+    less = sn.WORK_OF_A_STRANGER if stranger and password is None else 1
+    assert sent == sn.MAX_WORK // less
+    assert bench.session.wait == sn.WAIT_ROOM
+
+
 def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
     bench = Bench()
     bench.session._settings.reconfigure("allow", 0)
