@@ -7,11 +7,14 @@ times as long the same attack on the server makes its own clients wait (direct),
 proxy, server and attacker took meanwhile, the most memory that the proxy took beyond what it had,
 by each of the attack's connections, how much of it it kept, and how many lines it logged.
 
-    python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [--apart] [-- OPTIONS]
+    python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [--elsewhere | --apart]
+                              [-- OPTIONS]
 
 An attacker that keeps a CPU busy takes it from whom it attacks, where they share a machine: then
-everybody's p99 grows, whatever serves them. With --apart it has one CPU and all others have the
-rest, beside the attack and without it. OPTIONS are the proxy's.
+everybody's p99 grows, whatever serves them. With --elsewhere it has only what the others leave, as
+if it came from another machine; with --apart it has one CPU and all others have the rest, beside
+the attack and without it. The first second of an attack is its worst: --seconds 1.2 shows that, 6
+what it is to live with it. OPTIONS are the proxy's.
 """
 
 from __future__ import annotations
@@ -394,6 +397,7 @@ def cpu_s(pid: int) -> float:
 
 
 THEIRS: Final[list[int]] = []  # the attackers' CPU, while it is theirs alone
+LEFT_OVER: Final[list[bool]] = []  # not empty: attackers have only the time that nobody else wants
 
 
 def keep_apart() -> None:
@@ -424,6 +428,8 @@ def attacking(
     assert process.stdout is not None
     if THEIRS:
         os.sched_setaffinity(process.pid, THEIRS)
+    if LEFT_OVER:
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
     told: list[str] = []
     try:
         assert process.stdout.readline().startswith("ready"), name
@@ -599,7 +605,11 @@ def main() -> None:
     asked.add_argument("--seconds", type=float, default=2.0, help="of each half of a round")
     asked.add_argument("--scale", type=float, default=1.0, help="of the number of connections")
     asked.add_argument("--only", action="append", choices=[row.name for row in ROWS])
-    asked.add_argument("--apart", action="store_true", help="the attacker has a CPU of its own")
+    where = asked.add_mutually_exclusive_group()
+    where.add_argument("--apart", action="store_true", help="the attacker has a CPU of its own")
+    where.add_argument(
+        "--elsewhere", action="store_true", help="the attacker has only the time the others leave"
+    )
     asked.add_argument("--engine", default=sorted(harness.engines())[-1])
     asked.add_argument(
         "--attack", nargs=4, metavar=("NAME", "PORT", "SCALE", "DIRECT"), help="(by itself)"
@@ -612,6 +622,8 @@ def main() -> None:
         return
     if args.apart:
         keep_apart()
+    if args.elsewhere:
+        LEFT_OVER.append(True)
     print(f"{args.engine}, {args.rounds} rounds of {args.seconds:g} s, {os.cpu_count()} CPUs")
     print(HEAD, flush=True)
     for row in ROWS:
