@@ -198,6 +198,33 @@ def test_load_of_redis_py_agrees_exactly(front: Proxy) -> None:
         assert told["admitted"] == 12 * 40
 
 
+def test_the_busiest_are_told_within_bounds_under_load(front: Proxy) -> None:
+    """Whether all keys are looked at or, where the machine is quick enough, a sample."""
+    rng = random.Random(5)
+    true: Counter[bytes] = Counter()
+    with front.raw() as raw, front.raw() as admin:
+        for _ in range(30):
+            keys = [b"user:%d" % int(rng.paretovariate(1)) for _ in range(1000)]
+            words = (1_000_000, 60, "ALGO", "FIXED")
+            raw.send(b"".join(command("RL.HIT", key, *words) for key in keys))
+            assert {judged(raw.reply()) for _ in keys} == {"admitted"}
+            true.update(keys)
+        assert hits(admin) == {"admitted": true.total()}
+
+        def told() -> bool:
+            rows = admin.ask("RL.TOP", 9)
+            assert isinstance(rows, list)
+            bounds = {key: (count, count + error) for key, count, error in rows}
+            return len(bounds) == 9 and all(
+                least <= true[key] <= most for key, (least, most) in bounds.items()
+            )
+
+        wait_until(told, "what is told holds")
+        rows = admin.ask("RL.TOP", 3)
+        assert isinstance(rows, list)
+        assert {row[0] for row in rows} == {key for key, _ in true.most_common(3)}
+
+
 def test_workers_are_counted_together_and_the_dead_stay_counted(server: RedisServer) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
     with started(*arguments, "--upstream", f"redis://127.0.0.1:{server.port}") as front:
