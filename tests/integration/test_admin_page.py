@@ -194,6 +194,10 @@ def test_one_is_no_plural_and_estimates_are_told_as_such(
         assert page.value(title) == "333,000 to 349,000"
         assert page.text("#busiest ~ .note").startswith("At least so many")
         fits_and_is_read(page)
+        for lag, kind in (("[0.002, 0.09]", ""), ("[0.002, 0.3]", "bad-text")):
+            later(page, f"view.times.lag = {lag}")
+            assert page.value("document.querySelector('#lag p').className") == kind
+            assert page.value("document.querySelector('#lag dd').className") == ""
         later(page, "view.upstream = {}; view.not_ready = ['worker 1 was last heard of long ago']")
         assert (page.text("#state"), page.text("#mode")) == ("not ready", "")
         later(page, "Object.assign(view.upstream, {up: false, asked: 2, seen_by: 1})")
