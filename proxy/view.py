@@ -23,6 +23,7 @@ OVER: Final = "over"  # of a time: beyond what the histogram tells apart
 Key = tuple[bytes, int, int]  # its hits in the last minute, and how far off that may be at most
 
 _QUANTILES: Final = (0.5, 0.99)
+_UNKNOWN: Final = (None,) * len(_QUANTILES)
 
 
 def shown(text: bytes | str) -> str:
@@ -44,6 +45,9 @@ def view(
     heard = [one for one in seen if one.heard()]
     facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
     *now, commands = recent.now()
+    upstream = _upstream(at, heard)
+    # (what its lanes took before is no round trip of now)
+    trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
         "at": at,
         "version": shown(str(facts.get("version", ""))),
@@ -56,14 +60,14 @@ def view(
         "draining": any(one.facts.get("draining") for one in heard),
         "not_ready": [shown(why) for why in not_ready(seen)],
         "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
-        "upstream": _upstream(heard),
+        "upstream": upstream,
         "outcomes": list(OUTCOMES),
         "hits": [_of_outcome(samples, outcome) for outcome in OUTCOMES],
         "rates": [round(each, 2) for each in now],
         "history": [[round(each, 2) for each in row] for row in recent.rates()],
         "commands": round(commands, 2),
         "times": {
-            "round_trip": [_seconds(each) for each in recent.quantiles(ROUND_TRIP, _QUANTILES)],
+            "round_trip": [_seconds(each) for each in trips],
             "lag": [_seconds(each) for each in recent.quantiles(LAG, _QUANTILES)],
         },
         "clients": _plain(samples, "rlproxy_clients"),
@@ -95,20 +99,27 @@ def _seconds(found: float | None) -> float | str | None:
     return OVER if found is not None and isinf(found) else found
 
 
-def _upstream(heard: Sequence[Seen]) -> dict[str, Any]:
-    """Of the worker that is worst off."""
-    rows: list[Mapping[str, Any]] = [one.facts.get("upstream", {}) for one in heard]
+def _upstream(at: float, heard: Sequence[Seen]) -> dict[str, Any]:
+    """Of the worker that is worst off: for which Redis is away, and for longest. `changed` is when
+    it came or went, in seconds since 1970; of `asked` workers it is up for `seen_by`.
+    """
+    rows: list[tuple[Mapping[str, Any], float | None]] = []
+    for one in heard:
+        row: Mapping[str, Any] = one.facts.get("upstream", {})
+        since = row.get("since")
+        rows.append((row, None if since is None else at - (one.age_s or 0.0) - since))
     if not rows:
         return {}
-    worst = min(rows, key=lambda row: bool(row.get("up", True)))
+    worst, changed = min(rows, key=lambda found: (bool(found[0].get("up", True)), found[1] or at))
     return {
         "where": shown(str(worst.get("where", ""))),
         "server": shown(str(worst.get("server", ""))),
         "up": bool(worst.get("up", True)),
-        "since": worst.get("since"),
+        "changed": None if changed is None else round(changed),
         "why": shown(str(worst.get("why", ""))),
         "problem": shown(str(worst.get("problem", ""))),
-        "seen_by": sum(1 for row in rows if row.get("up", True)),
+        "asked": len(rows),
+        "seen_by": sum(1 for row, _ in rows if row.get("up", True)),
     }
 
 

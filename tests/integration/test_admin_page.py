@@ -46,6 +46,17 @@ CONTRAST = """
 })()
 """
 
+# Of each kind of hits: hue, in degrees, and lightness of its colour.
+COLOURS = """
+Object.fromEntries(["admitted", "refused", "local", "without"].map(name => {
+  const mark = document.querySelector(".i-" + name);
+  const [r, g, b] = getComputedStyle(mark).backgroundColor.match(/\\d+/g).map(Number);
+  const most = Math.max(r, g, b), span = most - Math.min(r, g, b);
+  const hue = most === r ? (g - b) / span : most === g ? 2 + (b - r) / span : 4 + (r - g) / span;
+  return [name, [(60 * hue + 360) % 360, .299 * r + .587 * g + .114 * b]];
+}))
+"""
+
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
@@ -98,6 +109,33 @@ def fits_and_is_read(page: Browser) -> None:
     assert len(grounds) == 2
 
 
+def apart(one: float, other: float) -> float:
+    """Two hues, in degrees."""
+    return abs((one - other + 180) % 360 - 180)
+
+
+def each_kind_keeps_its_hue(page: Browser) -> None:
+    """From light to dark, and none is taken for another."""
+    schemes = []
+    for dark in (False, True):
+        page.look(1180, dark=dark)
+        schemes.append(page.value(COLOURS))
+    light, dimmed = schemes
+    for kind, (hue, _) in light.items():
+        assert apart(hue, dimmed[kind][0]) < 10, kind
+        for other in set(light) - {kind}:
+            assert apart(hue, light[other][0]) > 20, (kind, other)
+            assert apart(dimmed[kind][0], dimmed[other][0]) > 20, (kind, other)
+    # (and those that cannot tell the hues see the same one as the darker)
+    for scheme in schemes:
+        assert scheme["refused"][1] < scheme["local"][1]
+
+
+def later(page: Browser, change: str) -> None:
+    """Show what the page got last, changed."""
+    page.value(f"(() => {{ const view = structuredClone(latest); {change}; show(view); }})()")
+
+
 def test_it_teaches_and_then_shows_what_was_counted(page: Browser, server: RedisServer) -> None:
     upstream = f"redis://127.0.0.1:{server.port}"
     with started(*HERE, "--upstream", upstream, "--workers", "2") as made:
@@ -118,6 +156,7 @@ def test_it_teaches_and_then_shows_what_was_counted(page: Browser, server: Redis
             shows(page, "#addresses", "127.0.0.1")
             shows(page, "#workers", "serves")
             shows(page, "#where", f"127.0.0.1:{made.port()} → 127.0.0.1:{server.port}")
+            each_kind_keeps_its_hue(page)
             assert page.text("#empty") == page.text("#lost") == page.text("#mode") == ""
             areas = "document.querySelectorAll('#chart path').length"
             wait_until(lambda: page.value(areas) >= 3, "there is a chart")
@@ -128,6 +167,46 @@ def test_it_teaches_and_then_shows_what_was_counted(page: Browser, server: Redis
         assert set(page.fetched) <= {where, f"{where}live.json"}
 
 
+def test_one_is_no_plural_and_estimates_are_told_as_such(
+    page: Browser, server: RedisServer
+) -> None:
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}") as made:
+        opened(page, made)
+        with made.raw() as raw:
+            raw.ask("RL.HIT", "a", 5, 60)
+            shows(page, "#totals", "1 hit since the start")
+            raw.ask("RL.HIT", "a", 5, 60)
+            shows(page, "#totals", "2 hits since the start")
+        shows(page, "#busiest tbody", "a\t2")
+        assert page.text("#busiest ~ .note") == ""
+        # what is shown is chosen from here on
+        page.value("ask = () => { document.body.dataset.asks = 'no more'; }")
+        wait_until(lambda: page.value("document.body.dataset.asks"), "it asks no more")
+        later(page, "view.commands = 1; view.waiting = 1; view.denials = 1")
+        assert page.text("#clients p") == "1 other command /s; 1 hit waits; 1 refusal remembered"
+        later(page, "view.commands = 0; view.waiting = 2; view.denials = 3")
+        assert page.text("#clients p") == "0 other commands /s; 2 hits wait; 3 refusals remembered"
+        later(page, "view.busiest = [['big', 333000, 16000], ['small', 7000, 0]]")
+        assert page.text("#busiest tbody").replace("\n", "").replace("\xa0", " ") == (
+            "big\t333 k+16,000small\t7,000"
+        )
+        title = "document.querySelector('#busiest td + td').title"
+        assert page.value(title) == "333,000 to 349,000"
+        assert page.text("#busiest ~ .note").startswith("At least so many")
+        fits_and_is_read(page)
+        for lag, kind in (("[0.002, 0.09]", ""), ("[0.002, 0.3]", "bad-text")):
+            later(page, f"view.times.lag = {lag}")
+            assert page.value("document.querySelector('#lag p').className") == kind
+            assert page.value("document.querySelector('#lag dd').className") == ""
+        later(page, "view.upstream = {}; view.not_ready = ['worker 1 was last heard of long ago']")
+        assert (page.text("#state"), page.text("#mode")) == ("not ready", "")
+        later(page, "Object.assign(view.upstream, {up: false, asked: 2, seen_by: 1})")
+        assert (
+            page.text("#mode strong") == "Redis does not answer: hits of 1 of 2 workers get errors"
+        )
+        assert page.complaints == []
+
+
 def test_it_says_when_redis_is_away_and_when_the_proxy_is(
     page: Browser, server: RedisServer
 ) -> None:
@@ -135,9 +214,17 @@ def test_it_says_when_redis_is_away_and_when_the_proxy_is(
     with started(*HERE, "--upstream", upstream, "--on-upstream-failure", "allow") as made:
         opened(page, made)
         shows(page, "#redis p", "should it fail, hits are admitted (fail-open)")
+        with made.raw() as raw:
+            by_lane(server, raw)
+            shows(page, "#trip p", "median; 99 % within ")
         server.stop()
         shows(page, "#mode strong", "FAIL-OPEN: all hits are admitted")
-        shows(page, "#mode span", f"Redis at 127.0.0.1:{server.port} has not answered")
+        shows(page, "#mode span", f"Redis at 127.0.0.1:{server.port} has not answered since ")
+        assert page.text("#trip dd") == "\u2013"
+        assert page.text("#trip p").startswith("Redis has been away since ")
+        assert page.text("#redis dd").startswith("away for ")
+        shows(page, "#redis p", "since ")
+        shows(page, "#numbers", "without Redis")
         shows(page, "#state", "without Redis")
         fits_and_is_read(page)
         server.start()

@@ -89,11 +89,35 @@ def test_several_workers_become_one() -> None:
     found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"
-    assert found["upstream"]["seen_by"] == 1
+    assert (found["upstream"]["seen_by"], found["upstream"]["asked"]) == (1, 2)
     assert found["addresses"] == [["10.0.0.1", 6], ["10.0.0.2", 4]]
     assert found["lanes"] == [["default", 0, "hits", 3, 2, 6]]
     assert found["started"] == 900.0
     assert [worker["heard"] for worker in found["workers"]] == [True, True, False]
+
+
+def test_of_several_that_miss_redis_the_first_tells_since_when() -> None:
+    seen = []
+    for number, since in enumerate((2.0, 60.0, 30.0)):
+        away = {"where": "redis:6379", "up": False, "since": since, "why": f"why {number}"}
+        seen.append(Seen(number, 0.5, {**FACTS, "upstream": away}))
+    found = made(seen)["upstream"]
+    assert (found["up"], found["seen_by"], found["asked"]) == (False, 0, 3)
+    assert (found["changed"], found["why"]) == (round(2000.0 - 0.5 - 60.0), "why 1")
+    never = {"where": "redis:6379", "up": True, "since": None}
+    assert made([Seen(0, 0.1, {**FACTS, "upstream": never})])["upstream"]["changed"] is None
+
+
+def test_round_trips_to_a_redis_that_is_away_are_not_told() -> None:
+    recent = Recent()
+    recent.add(moment(1999.0, {}))
+    took: Samples = {ROUND_TRIP: {(): Distribution((9, *[0] * len(TIMES_S)), 0.001)}}
+    recent.add(moment(2000.0, took))
+    here = Seen(0, 0.1, FACTS)
+    away = Seen(1, 0.1, {**FACTS, "upstream": {**FACTS["upstream"], "up": False}})
+    assert None not in made([here], took, recent)["times"]["round_trip"]
+    assert None not in made([here, away], took, recent)["times"]["round_trip"]
+    assert made([away], took, recent)["times"]["round_trip"] == [None, None]
 
 
 def test_a_worker_that_is_silent_tells_nothing_of_now() -> None:
