@@ -15,12 +15,14 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from unicodedata import east_asian_width
 
 import pytest
 
-from proxy.top import main
+from proxy.top import TIMEOUT_S, main
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import started
@@ -148,21 +150,80 @@ def test_no_proxy_there(server: RedisServer, capsys: pytest.CaptureFixture[str])
     assert found == "can't be reached: Connection refused"
 
 
-def test_something_else_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+@contextlib.contextmanager
+def answering(data: bytes) -> Iterator[int]:
+    """The port of a server that says this to each client, or nothing, as soon as it hears one."""
+    with contextlib.ExitStack() as clients, socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
-            sock, _ = listening.accept()
-            with sock:
-                sock.recv(64)
-                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                sock.recv(64)
+            with contextlib.suppress(OSError):
+                while True:
+                    sock = clients.enter_context(listening.accept()[0])
+                    sock.recv(64)
+                    sock.sendall(data)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        found = fails(f"redis://127.0.0.1:{listening.getsockname()[1]}", capsys)
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
         thread.join()
-    assert found == "is no rlproxy: it does not speak RESP"
+
+
+NO_REDIS_PORT = (
+    "is no Redis port: an HTTP server answers there. rlproxy top needs the address where clients "
+    "connect (--listen), not the one of --admin"
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", NO_REDIS_PORT),
+        (b"220 mail.example ESMTP\r\n", "is no rlproxy: it does not speak RESP"),
+    ],
+)
+def test_something_else_there(data: bytes, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(data) as port:
+        assert fails(f"redis://127.0.0.1:{port}", capsys) == told
+
+
+def test_a_port_that_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.top.SOON_S", 0.05)
+    monkeypatch.setattr("proxy.top.KNOCK_S", 0.05)
+    monkeypatch.setattr("proxy.top.TIMEOUT_S", 0.2)
+    with answering(b"") as port:
+        found = fails(f"redis://127.0.0.1:{port}", capsys)
+    assert found.startswith("accepts connections, but says nothing within ")
+    assert found.endswith("rlproxy top needs the address where clients connect (--listen)")
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_the_admin_port(
+    kind: str, server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before the time is over that a proxy may take to answer."""
+    at = f"127.0.0.1:{harness.free_port()}" if kind == "tcp" else f"unix:{tmp_path}/admin"
+    upstream = f"redis://127.0.0.1:{server.port}"
+    with started("--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", at) as made:
+        made.port()
+        place = at.removeprefix("unix:")
+
+        def listens() -> bool:
+            address = place if kind == "unix" else ("127.0.0.1", int(at.rpartition(":")[2]))
+            family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+            with socket.socket(family) as sock:
+                sock.settimeout(harness.DEADLINE_S)
+                sock.connect(address)
+                sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                return sock.recv(5) == b"HTTP/"
+
+        wait_until(listens, "the admin process serves")
+        begun = time.monotonic()
+        assert main(["--once", "--url", f"{'unix' if kind == 'unix' else 'redis'}://{place}"]) == 1
+        assert time.monotonic() - begun < TIMEOUT_S
+        assert capsys.readouterr() == ("", f"rlproxy top: {place} {NO_REDIS_PORT}\n")
 
 
 def test_as_which_user(
