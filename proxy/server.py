@@ -445,6 +445,11 @@ class Server:
             return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
         if control.problem and not control.reached:
             return f"{where}: {control.problem}; clients get errors until it is there"
+        if not control.settled.is_set():
+            if control.reached:
+                silent = "it accepts connections, but does not answer as Redis does"
+                return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
+            return f"{where}: no connection within {FIRST_CONTACT_S:g} s; it is tried on"
         behind = f"{self._who or 'a server'} at {where}"
         return f"{behind}: {control.problem}" if control.problem else behind
 

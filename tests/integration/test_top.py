@@ -25,7 +25,7 @@ import pytest
 from proxy.top import TIMEOUT_S, main
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, wait_until
-from tests.integration.started import started
+from tests.integration.started import answering, started
 
 EVIL = b"\x1b[31mred\xff"
 
@@ -148,25 +148,6 @@ def test_no_proxy_there(server: RedisServer, capsys: pytest.CaptureFixture[str])
     assert found == "is a Redis, but no rlproxy: it does not know RL.STATS"
     found = fails(f"redis://:pass%20word@127.0.0.1:{harness.free_port()}", capsys)
     assert found == "can't be reached: Connection refused"
-
-
-@contextlib.contextmanager
-def answering(data: bytes) -> Iterator[int]:
-    """The port of a server that says this to each client, or nothing, as soon as it hears one."""
-    with contextlib.ExitStack() as clients, socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def answer() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    sock = clients.enter_context(listening.accept()[0])
-                    sock.recv(64)
-                    sock.sendall(data)
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 NO_REDIS_PORT = (
