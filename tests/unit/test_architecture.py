@@ -41,7 +41,10 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         },
         set(),
     ),
-    "config": (set(), {"argparse", "os", "dataclasses", "pathlib", "tomllib", "urllib.parse"}),
+    "config": (
+        set(),
+        {"argparse", "difflib", "os", "dataclasses", "pathlib", "re", "tomllib", "urllib.parse"},
+    ),
     "masters": ({"circuit", "config"}, {"dataclasses"}),
     "quiet": (set(), set()),
     "events": (set(), {"re", "dataclasses"}),
