@@ -22,6 +22,7 @@ import threading
 import time
 import tty
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
@@ -298,7 +299,7 @@ def _once(client: Client, interval_s: float) -> int:
     time.sleep(interval_s)
     history.add(client.sample())
     size = shutil.get_terminal_size()
-    look = _look(size.columns, size.lines)
+    look = replace(_look(size.columns, size.lines), whole=True)
     text = "\n".join(lines(history, client.where, "", "", look))
     sys.stdout.write(f"{text.rstrip()}\n")
     sys.stdout.flush()

@@ -111,7 +111,19 @@ def test_one_frame(busy: Proxy) -> None:
     assert made[6].startswith("hits/s             0")
     keys = [line.split()[0] for line in made[12:]]
     assert keys == ["login:anna", "größe", r"\x1b[31mred\xff"]
-    assert all(line.isprintable() and len(line) <= 80 for line in made)
+    assert all(line.isprintable() for line in made)
+    assert all(len(line) <= 80 for line in made[2:])
+
+
+def test_a_long_path_is_not_cut(server: RedisServer, tmp_path: Path) -> None:
+    path = Path(f"{tmp_path}/{'x' * (100 - len(str(tmp_path)))}")
+    upstream = f"redis://127.0.0.1:{server.port}"
+    with started("--listen", f"unix:{path}", "--upstream", upstream) as made:
+        made.logged("listening on")
+        found = top("--url", f"unix://{path}", "--once", "--interval", "0.1")
+    first, second = found.stdout.splitlines()[:2]
+    assert re.fullmatch(rf"rlproxy \S+ at {re.escape(str(path))}, 1 worker, up \d+ s", first)
+    assert second.startswith(f"Redis 127.0.0.1:{server.port}, ")
 
 
 def test_what_happens_meanwhile_is_counted(busy: Proxy) -> None:

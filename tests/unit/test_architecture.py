@@ -56,7 +56,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         | {"itertools", "math", "operator"},
     ),
     "prefixes": ({"names", "stats"}, {"collections"}),
-    "dashboard": ({"names"}, {"collections", "dataclasses", "math", "unicodedata"}),
+    "dashboard": ({"names"}, {"collections", "dataclasses", "math", "sys", "unicodedata"}),
     "probes": (set(), {"dataclasses"}),
     "recent": ({"metrics", "stats"}, {"collections", "dataclasses", "itertools"}),
     "view": ({"metrics", "names", "probes", "recent", "stats"}, {"math"}),
