@@ -563,7 +563,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         # (a password with a blank in it is several words)
         starred = without_password(message) if "@" in message else message
-        raise ConfigError([" ".join(without_password(word) for word in starred.split(" "))])
+        told = " ".join(without_password(word) for word in starred.split(" "))
+        raise ConfigError([told + _meant_flag(message)])
 
 
 def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
@@ -671,6 +672,14 @@ def meant(name: str) -> str:
     """
     known = [option.variable for option in OPTIONS] + ["RLPROXY_CONFIG"]
     return _meant(name, known, "RLPROXY_")
+
+
+def _meant_flag(message: str) -> str:
+    """To be put behind what argparse says of words that it does not know."""
+    _, unknown, words = message.partition("unrecognized arguments: ")
+    flags = [option.flag for option in OPTIONS] + ["--config", "--check-config", "--version"]
+    first = words.split(" ")[0].partition("=")[0]
+    return _meant(first, flags, "--") if unknown and first.startswith("--") else ""
 
 
 def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -338,9 +338,9 @@ def _squeezed(text: str, cells: int) -> str:
     return f"{begin}..{end}"
 
 
-def _painted(spans: Spans, look: Look, whole: bool) -> str:
+def _painted(spans: Spans, look: Look, wide: bool) -> str:
     out = []
-    room = sys.maxsize if whole else look.columns
+    room = sys.maxsize if wide else look.columns
     for style, whole in spans:
         text = _cut(_typed(whole, look), room)
         room -= _width(text)

@@ -255,6 +255,20 @@ def test_what_was_meant(name: str, like: str) -> None:
     assert config.meant(name) == like
 
 
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--upsteam", "redis://h"], "--upsteam redis://h; did you mean --upstream?"),
+        (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
+        (["--check-confg"], "--check-confg; did you mean --check-config?"),
+        (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
+        (["upstream"], "upstream"),
+    ],
+)
+def test_which_flag_was_meant(argv: list[str], told: str) -> None:
+    assert mistakes(*argv) == (f"unrecognized arguments: {told}",)
+
+
 def test_several_listeners() -> None:
     both = (Address("127.0.0.1", 1), Address(path="/s"))
     assert load("--listen", ":1", "--listen", "unix:/s").listen == both
