@@ -68,7 +68,7 @@ def _approve(settings: config.Config) -> int:
 
 def _warnings(settings: config.Config) -> list[str]:
     unknown = config.unknown_variables(os.environ)
-    found = [f"{name} is the variable of no option" for name in unknown]
+    found = [f"{name} is the variable of no option{config.meant(name)}" for name in unknown]
     return [*found, *tls.warnings(settings), *adminprocess.warnings(settings)]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
+LIKE: Final = (
+    0.75  # how like each other (1: the same) a misspelt name and the one that was meant are
+)
+MAX_MISTAKES: Final = 20  # in how a file is written
 MAX_COMMAND: Final = 64  # bytes of a command's name, as framing.MAX_NAME
 
 
@@ -558,7 +563,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         # (a password with a blank in it is several words)
         starred = without_password(message) if "@" in message else message
-        raise ConfigError([" ".join(without_password(word) for word in starred.split(" "))])
+        told = " ".join(without_password(word) for word in starred.split(" "))
+        raise ConfigError([told + _meant_flag(message)])
 
 
 def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
@@ -616,6 +622,8 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
     mistakes: list[str] = []
     path = args.config or environ.get("RLPROXY_CONFIG", "").strip()
     in_file = _read_file(path, mistakes) if path else {}
+    all_known = not mistakes  # or a setting may be missing that would make others right
+    wrong_flags: set[str] = set()
     values: dict[str, Any] = {}
     upstream_given = False
     for option in OPTIONS:
@@ -629,17 +637,18 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
             try:
                 parsed.append(_parsed(option, text))
             except ValueError as wrong:
+                wrong_flags.add(option.flag)
                 named = given.named if given is not None else option.flag
                 shown = without_password(text)
                 mistakes.append(f"{named} {shown}: {wrong}" if shown else f"{named}: {wrong}")
         if option.repeats:
             values[option.attribute] = tuple(parsed)
-        elif parsed:
-            values[option.attribute] = parsed[0]
-    if mistakes:
-        raise ConfigError(mistakes)
+        else:
+            values[option.attribute] = parsed[0] if parsed else _parsed(option, option.default)
     made = Config(**values, upstream_given=upstream_given)
-    mistakes += _contradictions(made)
+    if all_known and not wrong_flags & {"--listen", "--upstream"}:
+        found = _contradictions(made)
+        mistakes += [one for one in found if not any(flag in one for flag in wrong_flags)]
     if mistakes:
         raise ConfigError(mistakes)
     return made
@@ -655,6 +664,31 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         # (Kubernetes itself sets RLPROXY_PORT and RLPROXY_SERVICE_... for a service named rlproxy)
         if name.startswith("RLPROXY_") and name not in known and not name.startswith(ours)
     )
+
+
+def meant(name: str) -> str:
+    """To be put behind a message of the variable `name` that is no option's: which one is like it,
+    if one is.
+    """
+    known = [option.variable for option in OPTIONS] + ["RLPROXY_CONFIG"]
+    return _meant(name, known, "RLPROXY_")
+
+
+def _meant_flag(message: str) -> str:
+    """To be put behind what argparse says of words that it does not know."""
+    _, unknown, words = message.partition("unrecognized arguments: ")
+    flags = [option.flag for option in OPTIONS] + ["--config", "--check-config", "--version"]
+    first = words.split(" ")[0].partition("=")[0]
+    return _meant(first, flags, "--") if unknown and first.startswith("--") else ""
+
+
+def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """(A `prefix` that all have would make all alike.)"""
+    import difflib  # (hardly ever needed)
+
+    bare = [each.removeprefix(prefix) for each in known]
+    close = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=LIKE)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
 _OTHER_VARIABLES: Final = ("RLPROXY_COMPILE", "RLPROXY_INTERPRETED")  # of build and tests
@@ -710,24 +744,62 @@ def _given(
 def _read_file(path: str, mistakes: list[str]) -> dict[str, Any]:
     """What the file says, by option name."""
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         mistakes.append(f"--config {path}: {error.strerror or error}")
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         mistakes.append(f"--config {path}: {error}")
         return {}
+    found, wrong = _read_toml(text)
+    mistakes += [f"--config {path}: {each}" for each in wrong]
     made: dict[str, Any] = {}
     for key, value in found.items():
         name = key.replace("_", "-")
         option = _BY_NAME.get(name)
         if option is None:
-            mistakes.append(f"--config {path}: there is no option {key}")
+            near = _meant(name, _BY_NAME)
+            mistakes.append(f"--config {path}: there is no option {key}{near}")
         elif isinstance(value, dict) or (isinstance(value, list) and not option.repeats):
             mistakes.append(f"--config {path}: {key} takes one value")
         else:
             made[name] = value
     return made
+
+
+def _read_toml(text: str) -> tuple[dict[str, Any], list[str]]:
+    """What `text` says, and what is wrong with how it is written. A line that is wrong by itself is
+    left out, for the others to be read.
+    """
+    wrong: list[str] = []
+    lines = re.split(r"\r?\n", text)
+    while True:
+        try:
+            return tomllib.loads("\n".join(lines)), wrong
+        except tomllib.TOMLDecodeError as error:
+            wrong.append(str(error))
+            number = _wrong_line(str(error), lines)
+            if number is None or len(wrong) == MAX_MISTAKES:
+                return {}, wrong
+            lines[number] = ""
+
+
+def _wrong_line(error: str, lines: Sequence[str]) -> int | None:
+    """The line that tomllib complains of, if it is wrong by itself, or says again what is said."""
+    place = re.search(r"\(at line (\d+), column \d+\)$", error)
+    if place is None and error.startswith(("Unclosed", "Unterminated")):
+        return None  # (whichever line began it)
+    # (the end of a line's value is sought at the beginning of the next; or there is no next one)
+    last = int(place[1]) - 1 if place else len(lines) - 1
+    for number in (last, last - 1):
+        if 0 <= number < len(lines) and lines[number].strip():
+            if error.startswith("Cannot overwrite"):
+                return number if "=" in lines[number] else None
+            try:
+                tomllib.loads(lines[number])
+            except tomllib.TOMLDecodeError:
+                return number
+    return None
 
 
 def _parsed(option: Option, text: str) -> Any:

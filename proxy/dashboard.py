@@ -5,6 +5,7 @@ that fit a terminal. No I/O, no clock.
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from .names import shown
 MAX_BARS: Final = 500  # of the hits per second, that are remembered
 TWO_TABLES: Final = 60  # columns that it takes to show both beside each other
 FOR_TWO: Final = 6  # lines that it takes to show both below each other
+ADDRESSED: Final = 2  # the first lines, which say where the proxy and its Redis are
 MINUTE_S: Final = 55.0  # how long counts of keys go back, where RL.STATS does not tell
 
 PLAIN: Final = ""
@@ -123,17 +125,21 @@ def _classes(sample: Sample) -> dict[float, int]:
 
 @dataclass(frozen=True)
 class Look:
-    """How it is to be shown: in a terminal of this size, with colours, with more than ASCII."""
+    """How it is to be shown: in a terminal of this size, with colours, with more than ASCII; with
+    whole addresses, however wide their lines become.
+    """
 
     columns: int = 80
     rows: int = 24
     colours: bool = False
     unicode: bool = True
+    whole: bool = False
 
 
 def lines(history: History, where: str, trouble: str, foot: str, look: Look) -> list[str]:
-    """The lines of a frame, none wider than the terminal, and not more than it has. `where` the
-    proxy is; what `trouble` there is with it, or none; `foot` for the last line, or none.
+    """The lines of a frame, none wider than the terminal (but see Look), and not more than it has.
+    `where` the proxy is; what `trouble` there is with it, or none; `foot` for the last line, or
+    none.
     """
     head = [_title(history.latest, where), *([[(RED, trouble)]] if trouble else [])]
     if history.latest is not None:
@@ -144,7 +150,11 @@ def lines(history: History, where: str, trouble: str, foot: str, look: Look) -> 
     if foot:
         made = made[: look.rows - 1]
         made += [[]] * (look.rows - 1 - len(made)) + [[(DIM, foot)]]
-    return [_painted(spans, look) for spans in made[: look.rows]]
+    addressed = len(head) if history.latest is None else ADDRESSED + bool(trouble)
+    return [
+        _painted(spans, look, look.whole and number < addressed)
+        for number, spans in enumerate(made[: look.rows])
+    ]
 
 
 def _title(sample: Sample | None, where: str) -> Spans:
@@ -328,9 +338,9 @@ def _squeezed(text: str, cells: int) -> str:
     return f"{begin}..{end}"
 
 
-def _painted(spans: Spans, look: Look) -> str:
+def _painted(spans: Spans, look: Look, wide: bool) -> str:
     out = []
-    room = look.columns
+    room = sys.maxsize if wide else look.columns
     for style, whole in spans:
         text = _cut(_typed(whole, look), room)
         room -= _width(text)

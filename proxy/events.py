@@ -61,6 +61,14 @@ EVENTS: Final = (
         ("clients",),
         "`--drain-timeout` was over, or a second signal came",
     ),
+    Event(
+        "stopped",
+        "info",
+        "stopped; it served for %.1f s",
+        ("seconds",),
+        "It was told to stop, has ended its workers and all else, and ends with exit code 0; "
+        "`seconds` is how long it served, from `started` on. Its last line",
+    ),
     # Redis
     Event(
         "redis_unreachable",
@@ -80,7 +88,7 @@ EVENTS: Final = (
     Event(
         "redis_back",
         "warning",
-        "Redis at %s is back after %.1f s, %d hits were answered without it",
+        "Redis at %s is back after %.1f s; hits answered without it: %d",
         ("address", "seconds", "hits"),
         "Hits are counted again",
     ),

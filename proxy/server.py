@@ -84,6 +84,7 @@ class Server:
         self._read = read
         self._up = False
         self._hung_up = False  # SIGHUP came before it was up
+        self._up_at: float | None = None  # of time.monotonic()
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners | None = None
@@ -122,6 +123,7 @@ class Server:
         try:
             await self._start()
             self._up = True
+            self._up_at = time.monotonic()
             if self._hung_up:
                 self._hang_up()
             await self._stop.wait()
@@ -129,6 +131,8 @@ class Server:
             await self._shutdown()
         if self._failed:
             raise StartError(self._failed)
+        if self._post is None:
+            tell_end(self._up_at)
 
     def stop(self) -> None:
         """Begin to drain. A second call cuts what is left."""
@@ -426,7 +430,7 @@ class Server:
         """It answers again."""
         if settings.circuit.told:
             log.warning(
-                "Redis at %s is back after %.1f s, %d hits were answered without it",
+                "Redis at %s is back after %.1f s; hits answered without it: %d",
                 settings.where,
                 out_s,
                 without,
@@ -445,6 +449,11 @@ class Server:
             return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
         if control.problem and not control.reached:
             return f"{where}: {control.problem}; clients get errors until it is there"
+        if not control.settled.is_set():
+            if control.reached:
+                silent = "it accepts connections, but does not answer as Redis does"
+                return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
+            return f"{where}: no connection within {FIRST_CONTACT_S:g} s; it is tried on"
         behind = f"{self._who or 'a server'} at {where}"
         return f"{behind}: {control.problem}" if control.problem else behind
 
@@ -618,6 +627,12 @@ def print_banner(
             logs.PLAIN: banner,
         },
     )
+
+
+def tell_end(up_at: float | None) -> None:
+    """Tell that a proxy has ended that served since then, of time.monotonic(); None: not at all."""
+    served_s = time.monotonic() - up_at if up_at is not None else 0.0
+    log.info("stopped; it served for %.1f s", round(served_s, 1))
 
 
 def _call_at(at: float, function: Callable[[], None]) -> Cancel:

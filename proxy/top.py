@@ -15,12 +15,14 @@ import re
 import select
 import shutil
 import signal
+import socket
 import sys
 import termios
 import threading
 import time
 import tty
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
@@ -42,6 +44,8 @@ from .dashboard import History, Look, Sample, lines, parse
 from .names import shown
 
 TIMEOUT_S: Final = 3.0
+SOON_S: Final = 0.5  # nearly every proxy has answered by then
+KNOCK_S: Final = 1.0  # how long it is waited for what an HTTP server says
 KEYS: Final = 60  # asked for; a terminal rarely has room for more
 SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 3600.0
@@ -67,6 +71,18 @@ examples:
 """
 
 _FOOT: Final = "q quits   every {} s   keys: of the last minute, ~ off by more than a tenth"
+
+
+# To Redis this is a PING and two empty lines, to an HTTP server the whole of a request.
+_KNOCK: Final = b"*1\r\n$4\r\nPING\r\n\r\n\r\n"
+_HTTP: Final = (
+    "is no Redis port: an HTTP server answers there. rlproxy top needs the address where clients "
+    "connect (--listen), not the one of --admin"
+)
+_SILENT: Final = (
+    f"accepts connections, but says nothing within {TIMEOUT_S:g} s: it is no Redis port, or its "
+    "Redis hangs. rlproxy top needs the address where clients connect (--listen)"
+)
 
 
 class TopError(Exception):
@@ -161,12 +177,14 @@ class Client:
         parts = urlsplit(url)
         if parts.scheme not in ("redis", "rediss", "unix") or "://" not in url:
             raise ValueError("expected redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")
+        self._place: str | tuple[str, int]  # as sockets have it
         if parts.scheme == "unix":
-            self.where = parts.path
+            self.where = self._place = parts.path
         else:
             port = parts.port or int(DEFAULT_LISTEN.rpartition(":")[2])  # (ValueError, too)
             host = parts.hostname or "127.0.0.1"
             self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self._place = (host, port)
         options: dict[str, Any] = {
             "protocol": 2,
             "socket_timeout": TIMEOUT_S,
@@ -183,6 +201,35 @@ class Client:
         except TypeError:
             raise ValueError("it has a parameter that is not known") from None
 
+    def first(self) -> Sample:
+        """The first sample; who answers nothing is looked at more closely. Raises TopError."""
+        found: queue.SimpleQueue[Sample | Exception] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                found.put(self.sample())
+            except Exception as error:
+                found.put(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            got = found.get(timeout=SOON_S)
+        except queue.Empty:
+            if self._speaks_http():
+                raise TopError(_HTTP) from None
+            got = found.get()
+        if isinstance(got, Exception):
+            raise got
+        return got
+
+    def _speaks_http(self) -> bool:
+        try:
+            with _connected(self._place) as sock:
+                sock.sendall(_KNOCK)
+                return sock.recv(5) == b"HTTP/"
+        except OSError:
+            return False
+
     def sample(self) -> Sample:
         """What the proxy tells now. Raises TopError."""
         try:
@@ -195,7 +242,11 @@ class Client:
         except AuthenticationError as error:
             raise TopError(f"wants another user or password: {_text(error)}") from None
         except InvalidResponse:
-            raise TopError("is no rlproxy: it does not speak RESP") from None
+            http = self._speaks_http()
+            raise TopError(_HTTP if http else "is no rlproxy: it does not speak RESP") from None
+        except redis.TimeoutError as error:
+            silent = "reading" in str(error)
+            raise TopError(_SILENT if silent else f"can't be reached: {_text(error)}") from None
         except (RedisError, OSError) as error:
             raise TopError(f"can't be reached: {_text(error)}") from None
         for reply in (stats, busiest, refused):
@@ -216,6 +267,19 @@ class Client:
         return f"can't be reached: {text}"
 
 
+def _connected(place: str | tuple[str, int]) -> socket.socket:
+    if isinstance(place, tuple):
+        return socket.create_connection(place, KNOCK_S)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(KNOCK_S)
+    try:
+        sock.connect(place)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 def _rows(reply: Any) -> list[tuple[bytes, int, int]]:
     return [(bytes(key), int(count), int(error)) for key, count, error in reply]
 
@@ -231,11 +295,11 @@ def _text(error: BaseException) -> str:
 
 def _once(client: Client, interval_s: float) -> int:
     history = History()
-    history.add(client.sample())
+    history.add(client.first())
     time.sleep(interval_s)
     history.add(client.sample())
     size = shutil.get_terminal_size()
-    look = _look(size.columns, size.lines)
+    look = replace(_look(size.columns, size.lines), whole=True)
     text = "\n".join(lines(history, client.where, "", "", look))
     sys.stdout.write(f"{text.rstrip()}\n")
     sys.stdout.flush()
@@ -252,7 +316,7 @@ def _look(columns: int, rows: int) -> Look:
 
 
 def _live(client: Client, interval_s: float) -> int:
-    first = client.sample()  # (what is wrong with the first is told as an error)
+    first = client.first()  # (what is wrong with the first is told as an error)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)

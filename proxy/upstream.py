@@ -36,6 +36,7 @@ PROBE_S: Final = 2.0  # how old may be what is known of the default user's passw
 _PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whether Redis answers:
 _PROBE_MOST_S: Final = 1.0  # as long as a hit, within these
 _STEP_S: Final = 0.05
+_HTTP: Final = (b"HTTP/", b"<")  # how an answer to what is no request of HTTP begins
 RELOAD_S: Final = 1.0  # lanes mend themselves: scripts that come in between would change the order
 
 
@@ -215,7 +216,8 @@ class Control(asyncio.Protocol):
         try:
             reply = self._reader.gets()
         except hiredis.ProtocolError as error:
-            self._fail(OSError(f"not a Redis server: {error}"))
+            http = data.startswith(_HTTP)
+            self._fail(OSError(f"not a Redis server: {'it speaks HTTP' if http else error}"))
             if self._transport is not None:
                 self._transport.abort()
             return
@@ -344,7 +346,9 @@ class Control(asyncio.Protocol):
             why = _refusal(str(greeting), password)
             self.problem = f"{why}; clients that log in themselves are served all the same"
             return
-        facts = greeting if isinstance(greeting, dict) else {}
+        if not isinstance(greeting, dict):
+            raise OSError("not a Redis server: it does not answer HELLO as Redis does")
+        facts = greeting
         found = Facts(
             facts.get(b"server", b"redis").decode().capitalize(),
             facts.get(b"version", b"?").decode(),

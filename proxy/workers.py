@@ -44,6 +44,7 @@ from .server import (
     listen,
     print_banner,
     read_again,
+    tell_end,
 )
 
 log = logging.getLogger("rlproxy")
@@ -97,6 +98,7 @@ class Supervisor:
         self._told = 0  # how often it was told to stop
         self._failed = ""  # why it ends without having been told to
         self._up = False  # all have been ready once
+        self._up_at: float | None = None  # when that was, of time.monotonic()
         self._held: _Client | None = None  # accepted here, not handed over yet
         self._full = False  # the latest try found no free descriptor
         self._full_until = 0.0
@@ -139,6 +141,7 @@ class Supervisor:
                 self._admin.stop()
         if self._failed:
             raise StartError(self._failed)
+        tell_end(self._up_at)
 
     def _embed(self) -> Address:
         self._embedded = EmbeddedServer()
@@ -282,6 +285,7 @@ class Supervisor:
                     log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
                 elif all(other.ready for other in self._workers):
                     self._up = True
+                    self._up_at = time.monotonic()
                     print_banner(
                         self._listeners.addresses(), behind, len(self._workers), self._admin
                     )

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,25 @@ def ended(*args: str) -> tuple[int, str, str]:
     with started(*args) as made:
         code = made.wait()
         return code, made.output(), made.log()
+
+
+@contextlib.contextmanager
+def answering(data: bytes) -> Iterator[int]:
+    """The port of a server that says this to each client, or nothing, as soon as it hears one."""
+    with contextlib.ExitStack() as clients, socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock = clients.enter_context(listening.accept()[0])
+                    sock.recv(64)
+                    sock.sendall(data)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 class UnixRaw(Raw):

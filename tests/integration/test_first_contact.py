@@ -26,6 +26,7 @@ from tests.integration.started import (
     Started,
     UnixRaw,
     alive,
+    answering,
     ask_once,
     children,
     client_list,
@@ -205,6 +206,34 @@ def test_an_unknown_host_to_listen_on_is_one_line_and_exit_1() -> None:
     code, _, log = ended("--listen", "no-such-host.invalid:6380")
     assert code == 1
     assert log.count("\n") == 1, log
+
+
+# -- something else there -------------------------------------------------------------------------
+
+
+ERRORS = "; clients get errors until it is there"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
+        (b"<!DOCTYPE HTML>\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", 'not a Redis server: Protocol error, got "S" '),
+        (b"+welcome\r\n", f"not a Redis server: it does not answer HELLO as Redis does{ERRORS}"),
+        (
+            b"",
+            "it accepts connections, but does not answer as Redis does (nothing within 2 s)",
+        ),
+    ],
+)
+def test_the_banner_says_that_it_is_no_redis(data: bytes, told: str) -> None:
+    with (
+        answering(data) as port,
+        started(*ANY_PORT, "--upstream", f"redis://127.0.0.1:{port}") as made,
+    ):
+        made.port()
+        made.logged(rf"  in front of   127.0.0.1:{port}: {re.escape(told)}")
 
 
 # -- a server that is not there -------------------------------------------------------------------

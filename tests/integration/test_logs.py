@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,34 @@ def test_a_life_in_json(own_server: RedisServer, tmp_path: Path) -> None:
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
         objects(made)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_last_line_says_that_it_has_stopped(
+    own_server: RedisServer, workers: str, number: int
+) -> None:
+    before = time.monotonic()
+    with started(*words(own_server), "--workers", workers, env=JSON) as made:
+        told(made, event="started")
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() - begun > 0.3, "it has served for a while")
+        made.signal(number)
+        assert made.wait() == 0
+        ended = [each for each in objects(made) if each["event"] == "stopped"]
+        assert ended == objects(made)[-1:]
+        (last,) = ended
+        assert (last["level"], "worker" in last) == ("info", False)
+        assert 0.2 <= last["seconds"] <= time.monotonic() - before
+        assert last["message"] == f"stopped; it served for {last['seconds']:.1f} s"
+
+
+def test_who_could_not_start_has_not_stopped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        with started("--listen", at, "--upstream", "redis://127.0.0.1:1", env=JSON) as made:
+            assert made.wait() == 1
+            assert [each["event"] for each in objects(made)] == ["failed"]
 
 
 def test_workers_name_themselves(own_server: RedisServer) -> None:

@@ -85,7 +85,20 @@ def test_check_config(tmp_path: Path) -> None:
     env = {"RLPROXY_UPSTREM": "redis://h", "RLPROXY_PORT": "tcp://10.0.0.1:6380"}
     with started("--check-config", "--upstream", url, env=env) as made:
         assert made.wait() == 0
-        assert made.log() == "rlproxy: warning: RLPROXY_UPSTREM is the variable of no option\n"
+        assert made.log() == (
+            "rlproxy: warning: RLPROXY_UPSTREM is the variable of no option; "
+            "did you mean RLPROXY_UPSTREAM?\n"
+        )
+    file = tmp_path / "f.toml"
+    file.write_text("upstream = redis://h\nworkers = none\nhit-timout = 1\nlisten = '1'\n")
+    code, out, err = ended("--check-config", "--config", str(file))
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"rlproxy: --config {file}: Invalid value (at line 1, column 12)",
+        f"rlproxy: --config {file}: Invalid value (at line 2, column 11)",
+        f"rlproxy: --config {file}: there is no option hit-timout; did you mean hit-timeout?",
+        "rlproxy: listen (in the file) 1: expected HOST:PORT, tls:HOST:PORT or unix:PATH",
+    ]
 
 
 def test_a_start_with_wrong_files_and_unknown_variables(
@@ -97,7 +110,10 @@ def test_a_start_with_wrong_files_and_unknown_variables(
     assert code == 2
     assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
     with started(*words, *mine.server_args(), env={"RLPROXY_SHARES": "yes"}) as made:
-        made.logged("WARNING check the settings: RLPROXY_SHARES is the variable of no option\n")
+        made.logged(
+            "WARNING check the settings: RLPROXY_SHARES is the variable of no option; "
+            r"did you mean RLPROXY_SHARE\?\n"
+        )
         made.logged("listening on")
 
 

@@ -15,15 +15,17 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from unicodedata import east_asian_width
 
 import pytest
 
-from proxy.top import main
+from proxy.top import TIMEOUT_S, main
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, wait_until
-from tests.integration.started import started
+from tests.integration.started import answering, started
 
 EVIL = b"\x1b[31mred\xff"
 
@@ -109,7 +111,19 @@ def test_one_frame(busy: Proxy) -> None:
     assert made[6].startswith("hits/s             0")
     keys = [line.split()[0] for line in made[12:]]
     assert keys == ["login:anna", "größe", r"\x1b[31mred\xff"]
-    assert all(line.isprintable() and len(line) <= 80 for line in made)
+    assert all(line.isprintable() for line in made)
+    assert all(len(line) <= 80 for line in made[2:])
+
+
+def test_a_long_path_is_not_cut(server: RedisServer, tmp_path: Path) -> None:
+    path = Path(f"{tmp_path}/{'x' * (100 - len(str(tmp_path)))}")
+    upstream = f"redis://127.0.0.1:{server.port}"
+    with started("--listen", f"unix:{path}", "--upstream", upstream) as made:
+        made.logged("listening on")
+        found = top("--url", f"unix://{path}", "--once", "--interval", "0.1")
+    first, second = found.stdout.splitlines()[:2]
+    assert re.fullmatch(rf"rlproxy \S+ at {re.escape(str(path))}, 1 worker, up \d+ s", first)
+    assert second.startswith(f"Redis 127.0.0.1:{server.port}, ")
 
 
 def test_what_happens_meanwhile_is_counted(busy: Proxy) -> None:
@@ -148,21 +162,61 @@ def test_no_proxy_there(server: RedisServer, capsys: pytest.CaptureFixture[str])
     assert found == "can't be reached: Connection refused"
 
 
-def test_something_else_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+NO_REDIS_PORT = (
+    "is no Redis port: an HTTP server answers there. rlproxy top needs the address where clients "
+    "connect (--listen), not the one of --admin"
+)
 
-        def answer() -> None:
-            sock, _ = listening.accept()
-            with sock:
-                sock.recv(64)
-                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                sock.recv(64)
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        found = fails(f"redis://127.0.0.1:{listening.getsockname()[1]}", capsys)
-        thread.join()
-    assert found == "is no rlproxy: it does not speak RESP"
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", NO_REDIS_PORT),
+        (b"220 mail.example ESMTP\r\n", "is no rlproxy: it does not speak RESP"),
+    ],
+)
+def test_something_else_there(data: bytes, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(data) as port:
+        assert fails(f"redis://127.0.0.1:{port}", capsys) == told
+
+
+def test_a_port_that_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.top.SOON_S", 0.05)
+    monkeypatch.setattr("proxy.top.KNOCK_S", 0.05)
+    monkeypatch.setattr("proxy.top.TIMEOUT_S", 0.2)
+    with answering(b"") as port:
+        found = fails(f"redis://127.0.0.1:{port}", capsys)
+    assert found.startswith("accepts connections, but says nothing within ")
+    assert found.endswith("rlproxy top needs the address where clients connect (--listen)")
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_the_admin_port(
+    kind: str, server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before the time is over that a proxy may take to answer."""
+    at = f"127.0.0.1:{harness.free_port()}" if kind == "tcp" else f"unix:{tmp_path}/admin"
+    upstream = f"redis://127.0.0.1:{server.port}"
+    with started("--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", at) as made:
+        made.port()
+        place = at.removeprefix("unix:")
+
+        def listens() -> bool:
+            address = place if kind == "unix" else ("127.0.0.1", int(at.rpartition(":")[2]))
+            family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+            with socket.socket(family) as sock:
+                sock.settimeout(harness.DEADLINE_S)
+                sock.connect(address)
+                sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                return sock.recv(5) == b"HTTP/"
+
+        wait_until(listens, "the admin process serves")
+        begun = time.monotonic()
+        assert main(["--once", "--url", f"{'unix' if kind == 'unix' else 'redis'}://{place}"]) == 1
+        assert time.monotonic() - begun < TIMEOUT_S
+        assert capsys.readouterr() == ("", f"rlproxy top: {place} {NO_REDIS_PORT}\n")
 
 
 def test_as_which_user(

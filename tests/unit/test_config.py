@@ -156,6 +156,8 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
         ("workers = ", "Invalid value"),
+        ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
+        ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
@@ -164,6 +166,40 @@ def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
     (line,) = mistakes("--config", str(file))
     assert why in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("workers = 0\nnope = 1", ["there is no option nope", "workers (in the file) 0: "]),
+        (
+            "upstream = redis://h\nshare = yes\nworkers = 0\nlisten = ':1'\n",
+            ["(at line 1, column 12)", "(at line 2, column 9)", "workers (in the file) 0: "],
+        ),
+        (
+            "upstream = redis://h\r\nshare =",
+            ["Invalid value (at line 1, column 12)", "Invalid value (at end of document)"],
+        ),
+        (
+            "workers = 2\nworkers = 3\nshare\n",
+            ["Cannot overwrite a value (at line 2", "Expected '=' after a key"],
+        ),
+        ("listen = [\n ':1',\n :2,\n]\nshare = on", ["(at line 3,", "(at line 5,"]),
+        ("listen = [':1'\nworkers = 2\nshare = true", ["Unclosed array (at line 2,"]),
+        ('listen = """\n:1\nshare = perhaps', ["Unterminated string (at end of document)"]),
+        ("workers = 0\ntls-cert = 'x'", ["workers (in the file) 0: ", "--tls-cert: no address"]),
+        # (what may only be missing is not told to be)
+        ("tls-cert = 'c'\nlisten = 'tls::1'\ntls-key = k", ["Invalid value (at line 3,"]),
+        ("tls-cert = 'c'\nlisten = 'tls:1'", ["listen (in the file) tls:1: "]),
+        ("a =\n" * 40, ["Invalid value (at line "] * config.MAX_MISTAKES),
+    ],
+)
+def test_all_mistakes_of_a_file_are_told(tmp_path: Path, text: str, told: list[str]) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    found = mistakes("--config", str(file))
+    assert len(found) == len(told), found
+    assert all(each in line and "\n" not in line for each, line in zip(told, found, strict=True))
 
 
 def test_a_missing_file() -> None:
@@ -202,6 +238,35 @@ def test_unknown_variables() -> None:
     wrong = dict.fromkeys(("RLPROXY_UPSTRAEM", "RLPROXY_TIMEOUT"), "")
     found = config.unknown_variables({**known, **other, **wrong, "RLPROXY_CONFIG": ""})
     assert found == ["RLPROXY_TIMEOUT", "RLPROXY_UPSTRAEM"]
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("RLPROXY_UPSTREM", "; did you mean RLPROXY_UPSTREAM?"),
+        ("RLPROXY_SHARES", "; did you mean RLPROXY_SHARE?"),
+        ("RLPROXY_DRAIN_TIMOUT", "; did you mean RLPROXY_DRAIN_TIMEOUT?"),
+        ("RLPROXY_CONFG", "; did you mean RLPROXY_CONFIG?"),
+        ("RLPROXY_REDIS", ""),
+        ("RLPROXY_", ""),
+    ],
+)
+def test_what_was_meant(name: str, like: str) -> None:
+    assert config.meant(name) == like
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--upsteam", "redis://h"], "--upsteam redis://h; did you mean --upstream?"),
+        (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
+        (["--check-confg"], "--check-confg; did you mean --check-config?"),
+        (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
+        (["upstream"], "upstream"),
+    ],
+)
+def test_which_flag_was_meant(argv: list[str], told: str) -> None:
+    assert mistakes(*argv) == (f"unrecognized arguments: {told}",)
 
 
 def test_several_listeners() -> None:

@@ -71,6 +71,24 @@ def test_a_frame() -> None:
     assert made[13:] == [""] * 10 + ["q quits"]
 
 
+def test_whole_addresses() -> None:
+    """Where nobody has to see all of it at once, they are not cut; everything else is."""
+    where = "/run/" + "long/" * 20 + "rlproxy.sock"
+    history = two(2000)
+    assert history.latest is not None
+    history.latest.stats["upstream"] = f"unix:{where}"
+    narrow = Look(40, 12)
+    cut = lines(history, where, "some trouble", "", narrow)
+    assert all(width(line) <= 40 for line in cut)
+    whole = lines(history, where, "some trouble", "", replace(narrow, whole=True))
+    assert whole[0] == f"rlproxy 1.2.3 at {where}, 2 workers, up 1 min 42 s"
+    assert whole[1] == "some trouble"
+    assert whole[2] == f"Redis unix:{where}, Valkey 9.1.0: answers"
+    assert whole[3:] == cut[3:]
+    (only,) = lines(History(), where, "", "", replace(narrow, whole=True))
+    assert only == f"rlproxy at {where}"
+
+
 def test_the_frame_that_the_page_shows() -> None:
     stats = {"version": "0.1.0", "workers": "2", "upstream": "10.0.0.5:6379", "upstream_up": "1"}
     stats |= {"upstream_server": "Valkey 9.1.0", "clients": "412", "private_connections": "406"}
