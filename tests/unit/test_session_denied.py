@@ -123,6 +123,7 @@ def test_while_redis_is_away() -> None:
     bench.send(KEYS + PING)
     bench.session.upstream_failed("no answer")
     assert bench.down() == NO_KEYS + b"-UPSTREAMDOWN cannot reach Redis at redis:1: no answer\r\n"
+    assert bench.session._stats.errors == {"denied": 1}
 
 
 def test_the_table_may_change_between_commands(bench: Bench) -> None:
