@@ -1250,11 +1250,14 @@ class Session(Caller):
                 self._close()
             elif code in (COMMAND, OPEN):
                 work += WORK_OF_OURS
-                reply = self._denied(code) or error
+                denied = self._denied(code)
+                reply = denied or error
+                if denied:
+                    self._stats.error("denied")
                 if code == OPEN:
                     self._discarding = True
-                elif reply != error:
-                    self._stats.error("denied")
+                elif denied:
+                    pass
                 elif requests.command.kind == c.QUIT:
                     reply = b"+OK\r\n"
                     self._close()
