@@ -55,6 +55,7 @@ class Strange:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self.says: dict[bytes, bytes] = {}  # by key
+        self.greets: dict[bytes, bytes] = {}  # by command, of any kind
         self.said = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -84,7 +85,7 @@ class Strange:
                 for _ in range(int(line[1:])):
                     words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
                 scripted = words[0].upper().startswith(b"EVAL") and len(words) > 3
-                known = self.says.get(words[3]) if scripted else None
+                known = self.says.get(words[3]) if scripted else self.greets.get(words[0].upper())
                 if known is not None:
                     self.said += 1
                     near.sendall(known)
@@ -258,11 +259,36 @@ def test_a_refusal_that_is_never_over_is_not_asked_for_without_a_pause(
 ) -> None:
     key = f"never {time.monotonic_ns()}"
     with proxy.raw() as raw, proxy.raw() as other:
-        assert outcome(raw.ask("RL.HIT", key, 1, 1)) == [0, 1]
-        raw.send(command("RL.HIT", key, 1, 1, "WAIT", 2))
+        assert outcome(raw.ask("RL.HIT", key, 1, 300, "MS")) == [0, 1]
+        raw.send(command("RL.HIT", key, 1, 300, "MS", "WAIT", 800))
         wait_until(lambda: b"\nwaiting:1\r" in _stats(other), "it waits")
         strange.says[key.encode()] = b"*5\r\n:1\r\n:1\r\n:0\r\n:-1\r\n:1\r\n"
         said = strange.said
         assert outcome(raw.reply()) == [1, 1]
         assert 2 <= strange.said - said <= 30
         assert raw.ask("PING") == "PONG"
+
+
+ODD = [b"+OK\r\n", b":1\r\n", b"_\r\n", b"*2\r\n:1\r\n_\r\n", b"-ERR no\r\n"]
+ODD_MAPS = [
+    b"%2\r\n$6\r\nserver\r\n:1\r\n$7\r\nversion\r\n*0\r\n",
+    b"%2\r\n$7\r\ntimeout\r\n:1\r\n$4\r\neval\r\n:1\r\n",
+    b"%1\r\n$4\r\neval\r\n%1\r\n$14\r\nhistogram_usec\r\n%1\r\n_\r\n_\r\n",
+]
+OURS = (b"HELLO", b"CONFIG", b"COMMAND", b"SCRIPT", b"LATENCY", b"INFO", b"CLIENT")
+
+
+@pytest.mark.parametrize("reply", ODD + ODD_MAPS)
+def test_what_a_connection_of_the_proxy_begins_with(one_engine: str, reply: bytes) -> None:
+    with harness.server(one_engine) as server:
+        strange = Strange(server)
+        strange.greets = dict.fromkeys(OURS, reply)
+        try:
+            url = f"redis://127.0.0.1:{strange.port}"
+            with harness.proxy(url) as proxy, proxy.raw() as raw:
+                for number in range(5):
+                    assert outcome(raw.ask("RL.HIT", "k", 3, 3600)) == [int(number >= 3), 3]
+                    assert raw.ask("PING") == "PONG"
+                assert b"\nupstream_up:1\r" in _stats(raw)
+        finally:
+            strange.close()
