@@ -272,7 +272,7 @@ class Answers:
             before = replies.pos
             frame = replies.frame()
             if not frame:
-                if replies.broken and counted:
+                if replies.broken:
                     self._go_raw()
                 break
             if counted:

@@ -16,10 +16,12 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from . import prefixes
 from .metrics import Samples, from_plain, kept, to_plain
 
 # Bytes; untouched ones take no memory. (10,000 prefixes take 7 MB if all of it must be escaped.)
 HALF: Final = 8 << 20
+PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
 _PLACE: Final = 8 + 2 * (8 + HALF)
 _TRIES: Final = 100
 
@@ -81,17 +83,21 @@ class Published:
         """What remains of it when its worker is not heard of any more."""
         return Published(self.at, kept(self.samples), {}, self.facts)
 
-    def to_json(self) -> bytes:
-        """See from_json()."""
+    def to_json(self, prefix_hits: bytes = b"") -> bytes:
+        """See from_json(). `prefix_hits`: see Prefixes.text()."""
         plain = {"at": self.at, "samples": to_plain(self.samples)}
         plain |= {"top": self.top, "facts": self.facts}
-        return json.dumps(plain, separators=(",", ":")).encode()
+        return json.dumps(plain, separators=(",", ":")).encode() + b"\n" + prefix_hits
 
     @classmethod
     def from_json(cls, text: bytes) -> Published:
         """What to_json() has written."""
-        found = json.loads(text)
-        return cls(found["at"], from_plain(found["samples"]), found["top"], found["facts"])
+        head, _, prefix_hits = text.partition(b"\n")
+        found = json.loads(head)
+        samples = from_plain(found["samples"])
+        if prefix_hits:
+            samples[PREFIX_HITS] = dict(prefixes.samples(prefix_hits))
+        return cls(found["at"], samples, found["top"], found["facts"])
 
 
 def _file(size: int) -> int:

@@ -365,10 +365,10 @@ class SharedLane(Lane):
         """The reply to a call that was to open an entry: what its client gets."""
         denial, denials = call.denial, self._denials
         assert denial is not None and denials is not None
-        if not frame.startswith(b"*"):
+        found = replies.integers(frame)
+        if not found:
             denials.drop(denial)
             return frame
-        found = replies.integers(frame)
         if found[0] == 1:
             denial.heard(found, denials.clock())
         else:
@@ -379,7 +379,7 @@ class SharedLane(Lane):
         """The reply to any other call: what it tells of the entry of its key."""
         denials = self._denials
         assert denials is not None
-        refused = len(frame) > 5 and frame[0] == 42 and frame[5] == 49
+        refused = len(frame) > 5 and frame[0] == 42 and frame[4] == 58 and frame[5] == 49
         if call.denial is not None:
             if not refused:
                 denials.drop(call.denial)

@@ -12,6 +12,7 @@ _PREFIX: Final = re.compile(
     rb"^-(?:ERR Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script:\s?\d+: )+-?"
 )
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
+_INTEGERS: Final = re.compile(rb"\*[56]\r\n:[01]\r\n(?::-?[0-9]{1,19}\r\n){4,5}")
 
 
 def error(text: str) -> bytes:
@@ -33,8 +34,13 @@ def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after
 
 
 def integers(frame: bytes) -> list[int]:
-    """The reply of a script, parsed."""
-    return [int(word) for word in frame.replace(b":", b"").split(b"\r\n")[1:-1]]
+    """The reply of a script to a hit: five integers or six, the first of them 0 or 1. Empty if it
+    is anything else, as whoever is no Redis, or has another script, may say.
+    """
+    if _INTEGERS.fullmatch(frame) is None:
+        return []
+    found = [int(word) for word in frame.replace(b":", b"").split(b"\r\n")[1:-1]]
+    return found if len(found) == frame[1] - 48 else []
 
 
 def rounded(found: list[int], unit_us: int) -> bytes:
@@ -57,10 +63,12 @@ def bulk(word: bytes) -> bytes:
 
 
 def clean_error(line: bytes) -> bytes:
-    """Redis' error `line` without the script's name, sha and line number.
+    """Redis' error `line` without the script's name, sha and line number; what is no error stays.
 
     Redis 7 and Valkey append them, Redis 6.2 puts them before the error proper.
     """
+    if not line.startswith(b"-"):
+        return line
     line = _SUFFIX.sub(b"", line)
     bare = _PREFIX.sub(b"", line)
     if bare != line:

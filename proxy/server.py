@@ -302,7 +302,7 @@ class Server:
             scripts_loaded=lambda: control.loaded,
             script_times=lambda: control.script_times,
             top=top.published,
-            prefixes=prefixes.samples,
+            prefixes=prefixes,
             samples_keys=not config.metrics_prefixes,  # (these are counters: of all hits)
             listen=[str(address) for address in self._listeners.addresses()],
         )

@@ -511,9 +511,10 @@ class Session(Caller):
             for key in [call.key, *(call.others or [])]:
                 waiting.freed((db, key))
         rule = call.behind
-        if rule is None:
+        found = r.integers(reply) if rule is not None else []
+        if rule is None or not found:
             return reply
-        return waiting.overtaking((db, call.key), rule, r.integers(reply))
+        return waiting.overtaking((db, call.key), rule, found)
 
     def _route_to_upstream(self) -> None:
         """Everything that is unread goes to the private connection."""
@@ -1249,10 +1250,13 @@ class Session(Caller):
                 self._close()
             elif code in (COMMAND, OPEN):
                 work += WORK_OF_OURS
-                reply = self._denied(code) or error
+                denied = self._denied(code)
+                reply = denied or error
+                if denied:
+                    self._stats.error("denied")
                 if code == OPEN:
                     self._discarding = True
-                elif reply != error:
+                elif denied:
                     pass
                 elif requests.command.kind == c.QUIT:
                     reply = b"+OK\r\n"

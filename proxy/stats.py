@@ -179,7 +179,7 @@ class Stats:
                 self.calls[_OTHERS - row] += 1
             return
         if reply[0] != 42:
-            if reply[0] == 43:  # +QUEUED
+            if reply[0] != 45 and reply[0] != 33:  # +QUEUED, or the word of who is no Redis
                 self.hits[row + UNSEEN] += 1
                 return
             self.hits[row + FAILED] += 1

@@ -33,6 +33,7 @@ from .metrics import (
     kept,
     merged,
 )
+from .prefixes import Prefixes
 from .probes import heard
 from .sketch import covered, stride
 from .stats import CALLS, OUTCOMES, TIMES_S, WAITS, Stats, Times, row_of
@@ -62,7 +63,7 @@ class Sources:
     scripts_loaded: Callable[[], bool]
     script_times: Callable[[], Distribution | None]
     top: Callable[[], dict[str, Any]]
-    prefixes: Callable[[], dict[Labels, float]]
+    prefixes: Prefixes
     samples_keys: bool  # where hits are many
     listen: Sequence[str]
 
@@ -83,7 +84,9 @@ class Telemetry:
         self._started = started  # of time.time(): the proxy, not this process
         self._began = time.time()
         before = board.latest(worker)  # of the one that it succeeds
-        self._before: Samples = kept(Published.from_json(before).samples) if before else {}
+        head, _, prefix_hits = before.partition(b"\n")
+        self._before: Samples = kept(Published.from_json(head).samples) if before else {}
+        sources.prefixes.go_on(prefix_hits)
         self._due = 0.0
         self._publish_due = 0.0
         self._others: dict[int, tuple[bytes, Published]] = {}  # read last: its text, and what it is
@@ -105,7 +108,8 @@ class Telemetry:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
-            self._board.publish(self._worker, self.own().to_json())
+            text = self.own().to_json(self._sources.prefixes.text())
+            self._board.publish(self._worker, text)
             took_s = time.monotonic() - begun
             self._publish_due = now + min(SHARE * took_s, MOST_S)
 
@@ -119,14 +123,16 @@ class Telemetry:
         self._paced_at, self._decided = now, decided
 
     def own(self) -> Published:
-        """What this worker tells now."""
+        """What this worker tells now, prefixes apart: there may be thousands, and only the
+        metrics have them.
+        """
         self._stats.gather()
         samples = merged([self._before, self._samples()])
         return Published(time.time(), samples, self._sources.top(), self._facts())
 
     def all(self) -> list[Published]:
-        """What every worker tells: this one now, the others as they did last. Of one that is not
-        heard of any more there remains what only ever grows.
+        """What every worker tells, prefixes apart: this one now, the others as they did last. Of
+        one that is not heard of any more there remains what only ever grows.
         """
         out = [self.own()]
         now = time.time()
@@ -139,7 +145,7 @@ class Telemetry:
 
     def _read_of(self, worker: int) -> Published | None:
         """What another one has published last. (Clients may ask as often as they like.)"""
-        text = self._board.latest(worker)
+        text = self._board.latest(worker).partition(b"\n")[0]
         before = self._others.get(worker)
         if before is not None and (before[0] == text or not text):
             return before[1]
@@ -246,9 +252,6 @@ class Telemetry:
             "rlproxy_process_max_fds": {(worker,): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
             "rlproxy_process_start_time_seconds": {(worker,): self._began},
         }
-        prefixes = sources.prefixes()
-        if prefixes:
-            found["rlproxy_prefix_hits_total"] = dict(prefixes)
         scripts = sources.script_times()
         if scripts is not None:
             found["rlproxy_script_seconds"] = {(): scripts}
@@ -290,15 +293,9 @@ def _open_files() -> int:
 # -- what clients are told -------------------------------------------------------------------------
 
 
-_NOT_TOLD: Final = ("rlproxy_prefix_hits_total",)  # (there may be thousands)
-
-
 def stats_text(several: Sequence[Published], now: float) -> bytes:
     """The text of RL.STATS: of all workers, in the style of INFO. `now` of time.time()."""
-    samples = merged(
-        {name: values for name, values in each.samples.items() if name not in _NOT_TOLD}
-        for each in several
-    )
+    samples = merged(each.samples for each in several)
     facts = several[0].facts
     upstream = facts["upstream"]
 

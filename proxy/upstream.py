@@ -350,13 +350,13 @@ class Control(asyncio.Protocol):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         facts = greeting
         found = Facts(
-            facts.get(b"server", b"redis").decode().capitalize(),
-            facts.get(b"version", b"?").decode(),
+            _text(facts.get(b"server", b"redis")).capitalize(),
+            _text(facts.get(b"version", b"?")),
         )
         answer = await self._ask(b"CONFIG", b"GET", b"timeout")
         if isinstance(answer, dict):
-            text = answer.get(b"timeout", b"0")
-            found.timeout_s = int(text) if text.isdigit() else 0
+            text = _text(answer.get(b"timeout", b"0"))
+            found.timeout_s = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
         answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"CL.THROTTLE")
         if isinstance(answer, list) and len(answer) == 2:
             found.has_ro = answer[0] is not None
@@ -403,6 +403,11 @@ class Control(asyncio.Protocol):
             self.script_times = _script_times(found, took)
 
 
+def _text(found: Any) -> str:
+    """A string of a reply; "?" if it is none."""
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else "?"
+
+
 _SCRIPT_CALLS: Final = (b"evalsha", b"eval", b"evalsha_ro", b"eval_ro")
 _USEC: Final = re.compile(rb"cmdstat_(?:evalsha|eval|evalsha_ro|eval_ro):calls=\d+,usec=(\d+)")
 
@@ -411,6 +416,13 @@ def _script_times(found: Any, took: Any) -> Distribution | None:
     """What LATENCY HISTOGRAM and INFO commandstats say of scripts; None if they don't."""
     if not isinstance(found, dict) or not isinstance(took, bytes):
         return None
+    try:
+        return _distribution(found, took)
+    except (AttributeError, TypeError, ValueError):  # (whoever said that is no Redis)
+        return None
+
+
+def _distribution(found: dict[Any, Any], took: bytes) -> Distribution:
     classes = [0] * (len(SCRIPT_TIMES_S) + 1)
     for name in found.values():
         before = 0

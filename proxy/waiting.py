@@ -115,10 +115,10 @@ class Waiter:
             self._put(does)  # a look may be sent twice
             return
         self._does = _SLEEPING
-        if not frame.startswith(b"*"):
+        found = replies.integers(frame)
+        if not found:  # an error, or nothing that can be understood
             self._leave(frame)
             return
-        found = replies.integers(frame)
         first, self._first = self._first, False
         hopeless = found[3] == -1 or found[3] > self._limiter.wait_us
         if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
@@ -131,7 +131,8 @@ class Waiter:
             if found[0] == 1:
                 self._waiting.waits(self)
             if does == _ATTEMPT:
-                self.due = self._waiting.clock() + found[3] / MICROSECONDS
+                pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
+                self.due = self._waiting.clock() + pause_s
             self._go_on()
 
     def unanswered(self, instead: Callable[[], bytes]) -> None:
@@ -230,6 +231,7 @@ class Waiter:
     def _settled(self, found: list[int]) -> None:
         """Admitted, or refused for good."""
         held_us = found[5] if self._rule.shapes and len(found) > 5 else 0
+        held_us = min(held_us, self._limiter.wait_us)  # (whatever was said)
         reply = replies.rounded(found, self._limiter.unit_us)
         if held_us > 0:
             self._does = _HELD
@@ -266,10 +268,10 @@ class Waiter:
         self._stop_timer()
         self._waiting.left(self)
         if self.waits:
-            answered = reply.startswith(b"*") and len(reply) > 5
+            found = replies.integers(reply)
             how = WAIT_LEFT
-            if answered:
-                how = WAIT_REFUSED if reply[5] == 49 else WAIT_ADMITTED
+            if found:
+                how = WAIT_REFUSED if found[0] == 1 else WAIT_ADMITTED
             self._waiting.ended[how] += 1
         if reply:
             self._finish(reply)

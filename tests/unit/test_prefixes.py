@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from proxy.metrics import BY_NAME
 from proxy.names import shown
-from proxy.prefixes import MAX_KNOWN, Prefixes
+from proxy.prefixes import MAX_KNOWN, Prefixes, samples
 from proxy.stats import brief
 
 
@@ -22,7 +22,7 @@ def bulks(*keys: bytes) -> list[bytes]:
 def test_by_the_beginning_up_to_the_first_colon() -> None:
     prefixes = Prefixes(10)
     prefixes.add(bulks(b"user:1", b"user:23:x", b"ip:10.0.0.1", b":", b"plain"), bulks(b"user:1"))
-    assert prefixes.samples() == {
+    assert samples(prefixes.text()) == {
         ("user", "hits"): 2,
         ("user", "refused"): 1,
         ("ip", "hits"): 1,
@@ -37,16 +37,16 @@ def test_by_the_beginning_up_to_the_first_colon() -> None:
 def test_the_first_have_labels_of_their_own() -> None:
     prefixes = Prefixes(2)
     prefixes.add(bulks(b"none", b"a:1", b"b:1", b"c:1", b"d:1", b"a:22", b"other:1"), bulks(b"c:1"))
-    hits = {prefix: n for (prefix, kind), n in prefixes.samples().items() if kind == "hits"}
+    hits = {prefix: n for (prefix, kind), n in samples(prefixes.text()).items() if kind == "hits"}
     assert hits == {"(none)": 1, "a": 2, "b": 1, "(other)": 3}
-    assert prefixes.samples()["(other)", "refused"] == 1
+    assert samples(prefixes.text())["(other)", "refused"] == 1
 
 
 def test_labels_are_text_of_bounded_length() -> None:
     prefixes = Prefixes(10)
     long = b"x" * 64
     prefixes.add(bulks(b"\xff\n:1", long + b"y:1", long + b"z:1", long + b":1"), [])
-    hits = {prefix: n for (prefix, kind), n in prefixes.samples().items() if kind == "hits"}
+    hits = {prefix: n for (prefix, kind), n in samples(prefixes.text()).items() if kind == "hits"}
     assert hits == {r"\xff\x0a": 1, "x" * 64: 3}
 
 
@@ -55,7 +55,7 @@ def test_a_long_key_counts_alike_whether_all_of_it_is_there_or_not(colon: int, m
     prefixes = Prefixes(10)
     key = bulk(b"x" * colon + b":" + b"y" * more)
     prefixes.add([key, brief(key)], [])
-    hits = [n for (_, kind), n in prefixes.samples().items() if kind == "hits"]
+    hits = [n for (_, kind), n in samples(prefixes.text()).items() if kind == "hits"]
     assert hits == [2]
 
 
@@ -64,7 +64,7 @@ def test_what_is_known_is_bounded_and_can_be_forgotten() -> None:
     for length in range(1, MAX_KNOWN * 2):
         prefixes.add([b"$%d\r\na:" % length], [])  # (each length is a beginning of its own)
         assert len(prefixes._known) <= MAX_KNOWN
-    assert prefixes.samples()["a", "hits"] == MAX_KNOWN * 2 - 1
+    assert samples(prefixes.text())["a", "hits"] == MAX_KNOWN * 2 - 1
 
 
 KEYS = st.lists(st.binary(max_size=6).map(lambda key: key.replace(b"x", b":")), max_size=30)
@@ -79,8 +79,29 @@ def test_as_a_plain_count(admitted: list[bytes], refused: list[bytes]) -> None:
         for key in keys:
             label = shown(key.partition(b":")[0]) if b":" in key else "(none)", kind
             plain[label] = plain.get(label, 0) + 1
-    found = {label: number for label, number in prefixes.samples().items() if number}
+    found = {label: number for label, number in samples(prefixes.text()).items() if number}
     assert found == plain
+
+
+def test_who_succeeds_counts_on_and_has_no_more_labels() -> None:
+    before = Prefixes(2)
+    before.add(bulks(b"none", b"a:1", b"\xff:1", b"c:1"), bulks(b"a:1", b"c:1"))
+    prefixes = Prefixes(2)
+    prefixes.go_on(b"")
+    assert prefixes.text() == b""
+    prefixes.go_on(before.text())
+    assert prefixes.text() == before.text()
+    prefixes.add(bulks(b"\xff:2", b"d:1", b"a:3", b"none"), bulks(b"d:1"))
+    assert samples(prefixes.text()) == {
+        ("(none)", "hits"): 2,
+        ("(none)", "refused"): 0,
+        ("a", "hits"): 2,
+        ("a", "refused"): 1,
+        (r"\xff", "hits"): 2,
+        (r"\xff", "refused"): 0,
+        ("(other)", "hits"): 2,
+        ("(other)", "refused"): 2,
+    }
 
 
 def test_the_row_of_the_table() -> None:

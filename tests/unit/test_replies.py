@@ -23,7 +23,30 @@ def test_five() -> None:
 def test_integers_are_those_of_any_reply_of_a_script() -> None:
     assert r.integers(r.five(1, 10, 0, -1, 60)) == [1, 10, 0, -1, 60]
     assert r.integers(b"*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n:7\r\n") == [1, 5, 0, 7, 9, 7]
-    assert r.integers(b"*0\r\n") == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        *(b"", b"*0\r\n", b"*-1\r\n", b"+OK\r\n", b":1\r\n", b"_\r\n", b"-ERR x\r\n"),
+        b"*3\r\n:1\r\n:2\r\n:3\r\n",
+        b"*6\r\n" + b":1\r\n" * 5,
+        b"*5\r\n" + b":1\r\n" * 6,
+        b"*7\r\n" + b":1\r\n" * 7,
+        b"*5\r\n" + b"$1\r\n1\r\n" * 5,
+        b"*5\r\n:2\r\n" + b":1\r\n" * 4,
+        b"*5\r\n:1\r\n" + b":\r\n" * 4,
+        b"*5\r\n:1\r\n:%b\r\n:1\r\n:1\r\n:1\r\n" % (b"1" * 5000),
+        b"~5\r\n" + b":1\r\n" * 5,
+    ],
+)
+def test_what_is_no_reply_to_a_hit_has_no_integers(frame: bytes) -> None:
+    assert r.integers(frame) == []
+
+
+def test_only_an_error_is_cleaned() -> None:
+    text = b"$40\r\nERR x script: on @user_script:3.%b\r\n" % (b"y" * 8)
+    assert r.clean_error(text) == text
 
 
 ROUNDED = [

@@ -123,6 +123,18 @@ def test_while_redis_is_away() -> None:
     bench.send(KEYS + PING)
     bench.session.upstream_failed("no answer")
     assert bench.down() == NO_KEYS + b"-UPSTREAMDOWN cannot reach Redis at redis:1: no answer\r\n"
+    assert bench.session._stats.errors == {"denied": 1}
+
+
+def test_one_whose_end_has_not_come_while_redis_is_away() -> None:
+    bench = denying(Bench())
+    long = bulks(b"SET", b"k", b"v" * 100_000)
+    bench.send(long[:90_000])
+    bench.session.upstream_failed("no answer")
+    assert bench.down() == NO_KEYS.replace(b"keys", b"set")
+    assert bench.send(long[90_000:]) == b""
+    assert bench.down() == b""
+    assert bench.session._stats.errors == {"denied": 1}
 
 
 def test_the_table_may_change_between_commands(bench: Bench) -> None:

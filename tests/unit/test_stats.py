@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hyp
 
 from proxy import replies as r
 from proxy import stats as st
+from proxy.framing import ReplyFramer
 from proxy.limiters import ALGORITHMS
 from proxy.stats import Stats, Times
 
@@ -33,6 +36,9 @@ REPLIES = [
     (b"-NOPERM no\r\n", "failed"),
     (r.LOST, "failed"),
     (b"+QUEUED\r\n", "unseen"),
+    (b"!7\r\nERR no\r\n\r\n", "failed"),
+    (b":1\r\n", "unseen"),
+    (b"$-1\r\n", "unseen"),
     (b"*0\r\n", "unseen"),
     (b"*5\r\n$1\r\n1\r\n:1\r\n:1\r\n:1\r\n:1\r\n", "unseen"),
     (b"*5\r\n:0\r\n$3\r\nten\r\n:1\r\n:1\r\n:1\r\n", "admitted"),
@@ -47,6 +53,66 @@ def test_what_a_reply_says_of_a_hit(reply: bytes, outcome: str, row: int) -> Non
     stats.answered(row, reply, KEY)
     assert outcomes(stats, row) == {outcome: 1}
     assert sum(stats.hits) == 1
+
+
+def lines(kinds: str, of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
+    """Frames of one line."""
+    return hyp.builds(
+        lambda kind, text: kind.encode() + text + b"\r\n", hyp.sampled_from(kinds), of
+    )
+
+
+TEXTS = hyp.binary(max_size=12).map(lambda data: data.replace(b"\r", b"").replace(b"\n", b""))
+DIGITS = hyp.from_regex(rb"-?[0-9]{0,25}", fullmatch=True)
+LONG = hyp.integers(1, 6000).map(lambda size: b"1" * size)
+BULKS = hyp.builds(
+    lambda kind, data: b"%b%d\r\n%b\r\n" % (kind, len(data), data),
+    hyp.sampled_from([b"$", b"=", b"!"]),
+    hyp.one_of(TEXTS, hyp.sampled_from([b"*5\r\n:0\r\n", b"\r", b"\r\n"])),
+)
+NULLS = hyp.sampled_from([b"_\r\n", b"$-1\r\n", b"*-1\r\n", b"*0\r\n", b"%0\r\n", b"$0\r\n\r\n"])
+
+
+def lists(of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
+    """Arrays, sets and maps of frames."""
+    return hyp.builds(
+        lambda kind, items: (
+            b"%b%d\r\n%b" % (kind, len(items), b"".join(items * (2 if kind == b"%" else 1)))
+        ),
+        hyp.sampled_from([b"*", b"~", b"%"]),
+        hyp.lists(of, max_size=7),
+    )
+
+
+PLAIN = hyp.one_of(lines(":,(", DIGITS), lines(":", LONG), lines("+-#_,", TEXTS), BULKS, NULLS)
+FRAMES = hyp.recursive(PLAIN, lists, max_leaves=12)
+FIVE = hyp.builds(
+    lambda first, rest: b"*5\r\n" + first + b"".join(rest),
+    hyp.one_of(hyp.sampled_from([b":0\r\n", b":1\r\n", b":\r\n"]), FRAMES),
+    hyp.lists(FRAMES, min_size=4, max_size=4),
+)
+SOUP = hyp.lists(
+    hyp.sampled_from(
+        [b"*5\r\n", b"*1\r\n", b":0\r\n", b":1\r\n", b":", b"\r", b"\r\n", b"0", b"1", b"_\r\n"]
+        + [b"$2\r\n", b"%1\r\n", b"|1\r\n", b"-", b"+", b"ab", b">1\r\n"]
+    ),
+    max_size=24,
+).map(b"".join)
+
+
+@given(hyp.one_of(FIVE, FRAMES, SOUP))
+@settings(max_examples=120, deadline=None)
+def test_any_frame_is_counted_once(frame: bytes) -> None:
+    """Whoever answers, and whatever that is."""
+    framer = ReplyFramer()
+    framer.feed(frame)
+    frame = framer.frame()
+    if frame:
+        stats = Stats()
+        stats.answered(LOG, frame, KEY)
+        assert sum(stats.hits) == 1
+        found = r.integers(frame)
+        assert not found or (len(found) == frame[1] - 48 and found[0] in (0, 1))
 
 
 def test_errors_of_hits_by_kind() -> None:

@@ -13,6 +13,7 @@ from proxy.downstream import Shared
 from proxy.grammar import Grammar
 from proxy.lane import LanePool
 from proxy.metrics import Samples
+from proxy.prefixes import Prefixes
 from proxy.scripts import load
 from proxy.stats import ADMITTED, REFUSED, row_of
 from proxy.telemetry import Sources, Telemetry
@@ -40,7 +41,7 @@ def made(board: Board, settings: Settings | None = None, samples: bool = True) -
         scripts_loaded=lambda: True,
         script_times=lambda: None,
         top=dict,
-        prefixes=dict,
+        prefixes=Prefixes(0),
         samples_keys=samples,
         listen=(),
     )
@@ -65,7 +66,7 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(3):
             told = telemetry.all()
             assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
-    assert read == texts
+    assert read == [text.rstrip(b"\n") for text in texts]
 
 
 def test_of_one_that_is_silent_only_what_grows_is_told() -> None:

@@ -1,0 +1,294 @@
+"""An upstream that answers hits with what no script of ours says: the reply goes to its client as
+it is, and everybody else goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.framing import ReplyFramer
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, command, wait_until
+from tests.integration.started import by_lane
+
+STRANGE = {
+    "status": b"+OK\r\n",
+    "integer": b":1\r\n",
+    "null": b"_\r\n",
+    "null bulk": b"$-1\r\n",
+    "null array": b"*-1\r\n",
+    "bulk": b"$14\r\n*5\r\n:1\r\n:1\r\n:1\r\n",
+    "verbatim": b"=9\r\ntxt:*5\r\n:\r\n",
+    "double": b",1.5\r\n",
+    "bulk error": b"!9\r\nERR wrong\r\n",
+    "error": b"-ERR who is this\r\n",
+    "no integers": b"*0\r\n",
+    "three": b"*3\r\n:1\r\n:2\r\n:3\r\n",
+    "seven": b"*7\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n:6\r\n:7\r\n",
+    "many": b"*50\r\n" + b":1\r\n" * 50,
+    "bulks": b"*5\r\n" + b"$1\r\n1\r\n" * 5,
+    "a bulk among them": b"*5\r\n:0\r\n:5\r\n$1\r\n1\r\n:-1\r\n:1\r\n",
+    "nulls": b"*5\r\n" + b"_\r\n" * 5,
+    "nested": b"*5\r\n:0\r\n*1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+    "nested first": b"*5\r\n*5\r\n" + b":1\r\n" * 9,
+    "neither admitted nor refused": b"*5\r\n:2\r\n:5\r\n:4\r\n:-1\r\n:60\r\n",
+    "huge": b"*5\r\n:1\r\n:1%b\r\n:0\r\n:1%b\r\n:1\r\n" % (b"0" * 400, b"0" * 5000),
+    "no digits": b"*5\r\n:0\r\n:\r\n:\r\n:\r\n:\r\n",
+    "doubles": b"*5\r\n" + b",0.5\r\n" * 5,
+    "map": b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n:1\r\n",
+    "set": b"~5\r\n" + b":1\r\n" * 5,
+    "attribute": b"|1\r\n+ttl\r\n:1\r\n*5\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n",
+}
+
+
+class Strange:
+    """A relay to a server, command by command, that itself answers scripts which are called for
+    certain keys.
+    """
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self.says: dict[bytes, bytes] = {}  # by key
+        self.greets: dict[bytes, bytes] = {}  # by command, of any kind
+        self.said = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listening.accept()
+            except OSError:
+                return
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            far = socket.create_connection(("127.0.0.1", self._server.port))
+            self._sockets += [near, far]
+            thread = threading.Thread(target=self._relay, args=(near, far))
+            self._threads.append(thread)
+            thread.start()
+
+    def _relay(self, near: socket.socket, far: socket.socket) -> None:
+        framer = ReplyFramer()
+        requests = near.makefile("rb")
+        with contextlib.suppress(OSError, ValueError, IndexError), near, far, requests:
+            while line := requests.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
+                scripted = words[0].upper().startswith(b"EVAL") and len(words) > 3
+                known = self.says.get(words[3]) if scripted else self.greets.get(words[0].upper())
+                if known is not None:
+                    self.said += 1
+                    near.sendall(known)
+                    continue
+                far.sendall(command(*words))
+                while True:
+                    data = far.recv(65536)
+                    if not data:
+                        return
+                    framer.feed(data)
+                    ended = framer.skip(1)
+                    near.sendall(data)
+                    if ended:
+                        break
+
+    def close(self) -> None:
+        """End all connections."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._threads[0].join()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def parts(one_engine: str) -> Iterator[tuple[RedisServer, Strange, Proxy]]:
+    """A server, what is strange before it, and a proxy before that."""
+    with harness.server(one_engine) as server:
+        strange = Strange(server)
+        try:
+            url = f"redis://127.0.0.1:{strange.port}"
+            with harness.proxy(url, "--hit-timeout", "3000") as proxy:
+                yield server, strange, proxy
+        finally:
+            strange.close()
+
+
+@pytest.fixture
+def server(parts: tuple[RedisServer, Strange, Proxy]) -> RedisServer:
+    return parts[0]
+
+
+@pytest.fixture
+def strange(parts: tuple[RedisServer, Strange, Proxy]) -> Iterator[Strange]:
+    parts[1].says.clear()
+    yield parts[1]
+    parts[1].says.clear()
+
+
+@pytest.fixture
+def proxy(parts: tuple[RedisServer, Strange, Proxy]) -> Proxy:
+    return parts[2]
+
+
+def goes_on(raw: Raw) -> None:
+    """All is well with the connection."""
+    reply = raw.ask("RL.HIT", "warm", 1_000_000, 3600)
+    assert isinstance(reply, list) and reply[:2] == [0, 1_000_000], reply
+    assert raw.ask("PING") == "PONG"
+
+
+def outcome(reply: object) -> list[int]:
+    """Whether a hit was refused, and its limit."""
+    assert isinstance(reply, list), reply
+    return reply[:2]
+
+
+@pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
+def test_on_a_lane(server: RedisServer, strange: Strange, proxy: Proxy, reply: bytes) -> None:
+    with proxy.raw() as raw, proxy.raw() as other:
+        by_lane(server, raw)
+        by_lane(server, other)
+        strange.says[b"bad"] = reply
+        said = strange.said
+        for _ in range(2):
+            raw.send(command("RL.HIT", "bad", 5, 60))
+            other.send(command("RL.HIT", "warm", 1_000_000, 3600))
+            assert raw.exactly(len(reply)) == reply
+            assert isinstance(other.reply(), list)
+        assert strange.said == said + 2
+        for each in (raw, other):
+            goes_on(each)
+
+
+@pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
+def test_in_place(strange: Strange, proxy: Proxy, reply: bytes) -> None:
+    strange.says[b"bad"] = reply
+    with proxy.raw() as raw:
+        hit, ping = command("RL.HIT", "bad", 5, 60), command("PING")
+        raw.send(ping + hit + ping + hit)
+        expected = (b"+PONG\r\n" + reply) * 2
+        assert raw.exactly(len(expected)) == expected
+        goes_on(raw)
+
+
+@pytest.mark.parametrize("on_lane", [True, False], ids=["lane", "in place"])
+@pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
+@pytest.mark.parametrize("algorithm", ["GCRA", "LEAKY"])
+def test_with_wait(
+    server: RedisServer,
+    strange: Strange,
+    proxy: Proxy,
+    reply: bytes,
+    on_lane: bool,
+    algorithm: str,
+) -> None:
+    strange.says[b"bad"] = reply
+    with proxy.raw() as raw:
+        if on_lane:
+            by_lane(server, raw)
+        raw.send(command("RL.HIT", "bad", 5, 60, "ALGO", algorithm, "WAIT", 60))
+        assert raw.exactly(len(reply)) == reply
+        goes_on(raw)
+
+
+@pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
+def test_while_it_waits(strange: Strange, proxy: Proxy, reply: bytes) -> None:
+    """Who has waited a while, who is behind them, and who would overtake."""
+    key = f"late {time.monotonic_ns()}"
+    with proxy.raw() as raw, proxy.raw() as second, proxy.raw() as other:
+        assert outcome(raw.ask("RL.HIT", key, 1, 300, "MS")) == [0, 1]
+        for each in (raw, second):
+            each.send(command("RL.HIT", key, 1, 300, "WAIT", 30_000, "MS"))
+        wait_until(lambda: b"\nwaiting:2\r" in _stats(other), "they wait")
+        strange.says[key.encode()] = reply
+        other.send(command("RL.HIT", key, 1, 300, "MS"))
+        assert other.exactly(len(reply)) == reply
+        for each in (raw, second):
+            assert each.exactly(len(reply), 5.0) == reply
+        for each in (raw, second, other):
+            assert each.ask("PING") == "PONG"
+        assert b"\nwaiting:0\r" in _stats(other)
+
+
+def _stats(raw: Raw) -> bytes:
+    text = raw.ask("RL.STATS")
+    assert isinstance(text, bytes)
+    return text
+
+
+@pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
+def test_where_refusals_are_remembered(
+    server: RedisServer, strange: Strange, proxy: Proxy, reply: bytes
+) -> None:
+    key = f"denied {time.monotonic_ns()}"
+    hit = command("RL.HIT", key, 1, 3600)
+    with proxy.raw() as raw, proxy.raw() as other:
+        by_lane(server, raw)
+        by_lane(server, other)
+        raw.send(hit + hit)
+        assert outcome(raw.reply()) == [0, 1]
+        assert outcome(raw.reply()) == [1, 1]
+        strange.says[key.encode()] = reply
+        said = strange.said
+        for _ in range(3):  # the first is to open the entry
+            raw.send(hit)
+            assert raw.exactly(len(reply)) == reply
+        assert strange.said == said + 3
+        goes_on(other)
+        del strange.says[key.encode()]
+        for _ in range(3):
+            assert outcome(raw.ask("RL.HIT", key, 1, 3600)) == [1, 1]
+
+
+def test_a_refusal_that_is_never_over_is_not_asked_for_without_a_pause(
+    strange: Strange, proxy: Proxy
+) -> None:
+    key = f"never {time.monotonic_ns()}"
+    with proxy.raw() as raw, proxy.raw() as other:
+        assert outcome(raw.ask("RL.HIT", key, 1, 300, "MS")) == [0, 1]
+        raw.send(command("RL.HIT", key, 1, 300, "MS", "WAIT", 800))
+        wait_until(lambda: b"\nwaiting:1\r" in _stats(other), "it waits")
+        strange.says[key.encode()] = b"*5\r\n:1\r\n:1\r\n:0\r\n:-1\r\n:1\r\n"
+        said = strange.said
+        assert outcome(raw.reply()) == [1, 1]
+        assert 2 <= strange.said - said <= 30
+        assert raw.ask("PING") == "PONG"
+
+
+ODD = [b"+OK\r\n", b":1\r\n", b"_\r\n", b"*2\r\n:1\r\n_\r\n", b"-ERR no\r\n"]
+ODD_MAPS = [
+    b"%2\r\n$6\r\nserver\r\n:1\r\n$7\r\nversion\r\n*0\r\n",
+    b"%2\r\n$7\r\ntimeout\r\n:1\r\n$4\r\neval\r\n:1\r\n",
+    b"%1\r\n$4\r\neval\r\n%1\r\n$14\r\nhistogram_usec\r\n%1\r\n_\r\n_\r\n",
+]
+OURS = (b"HELLO", b"CONFIG", b"COMMAND", b"SCRIPT", b"LATENCY", b"INFO", b"CLIENT")
+
+
+@pytest.mark.parametrize("reply", ODD + ODD_MAPS)
+def test_what_a_connection_of_the_proxy_begins_with(one_engine: str, reply: bytes) -> None:
+    with harness.server(one_engine) as server:
+        strange = Strange(server)
+        strange.greets = dict.fromkeys(OURS, reply)
+        try:
+            url = f"redis://127.0.0.1:{strange.port}"
+            with harness.proxy(url) as proxy, proxy.raw() as raw:
+                for number in range(5):
+                    assert outcome(raw.ask("RL.HIT", "k", 3, 3600)) == [int(number >= 3), 3]
+                    assert raw.ask("PING") == "PONG"
+                assert b"\nupstream_up:1\r" in _stats(raw)
+        finally:
+            strange.close()
