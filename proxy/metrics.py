@@ -61,7 +61,7 @@ TABLE: Final = (
         "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by what became of them: admitted, refused, "
         "refused_locally (by the denial cache, Redis was not asked), failed_open and failed_closed "
         "(Redis did not answer, --on-upstream-failure did), failed (an error), unseen (in a "
-        "transaction, or where replies can't be told apart)",
+        "transaction, where replies can't be told apart, or answered with what no script says)",
         ("algorithm", "outcome"),
     ),
     Row(
