@@ -353,7 +353,7 @@ ROWS: Final = [
     Row(endless_value, WHOLE),
     Row(a_million_hits, WHOLE),
     Row(comes_and_goes, 0, 24 * MB),
-    Row(unauthenticated, STATE + 128 * KB),
+    Row(unauthenticated, STATE + READ),  # (they have their turn rarely: it waits)
     Row(wrong_passwords, STATE),
     Row(half_closed, STATE),
     Row(behind_a_block, WHOLE + SLOTS),

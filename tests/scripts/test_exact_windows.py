@@ -980,7 +980,7 @@ def variant(asked: Rule, other: int) -> Rule:
 
 @pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
 @settings(
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -1053,7 +1053,7 @@ MOST = {"LOG": 10**6, "ZLOG": 10**5}
 MOST_COST = {"LOG": 10**5, "ZLOG": 10**4}
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=350, deadline=None)
 @given(data=st.data())
 def test_any_words_are_an_error_or_a_call_within_its_bounds(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["RL.HIT", "RL.HIT", "RL.HIT", "RL.PEEK", *NAMES]))

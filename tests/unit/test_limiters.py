@@ -267,7 +267,7 @@ def any_limiter(draw: st.DrawFn) -> Limiter:
     return made
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(any_limiter(), st.booleans())
 def test_argv_says_by_the_header_what_is_meant(made: Limiter, shape: bool) -> None:
     name = made.algorithm.name

@@ -1451,7 +1451,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_whatever_happens_replies_keep_the_order_of_the_requests(
     steps: list[tuple[str, object]],

@@ -1378,7 +1378,7 @@ STEPS = st.lists(
 DELAYS = st.lists(st.sampled_from([0.00002, 0.0003, 0.001, 0.004, 0.03]), min_size=1, max_size=5)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(STEPS, DELAYS, st.sampled_from(["", "STRICT", "PENALTY 0.2"]), st.sampled_from([0.4, 30.0]))
 def test_whatever_happens_order_and_limit_hold(
     steps: list[tuple[str, int, int, float]], delays: list[float], mark: str, keep_s: float
