@@ -92,12 +92,20 @@ class Published:
     @classmethod
     def from_json(cls, text: bytes) -> Published:
         """What to_json() has written."""
-        head, _, prefix_hits = text.partition(b"\n")
+        head, prefix_hits = apart(text)
         found = json.loads(head)
         samples = from_plain(found["samples"])
         if prefix_hits:
             samples[PREFIX_HITS] = dict(prefixes.samples(prefix_hits))
         return cls(found["at"], samples, found["top"], found["facts"])
+
+
+def apart(text: bytes) -> tuple[bytes, bytes]:
+    """What to_json() has written: all but the prefixes, which from_json() takes as well, and what
+    it was told of these.
+    """
+    head, _, prefix_hits = text.partition(b"\n")
+    return head, prefix_hits
 
 
 def _file(size: int) -> int:

@@ -82,9 +82,8 @@ class Server:
         self._config = config
         self._post = post
         self._read = read
-        self._up = False
+        self._up_at: float | None = None  # since when it serves, of time.monotonic()
         self._hung_up = False  # SIGHUP came before it was up
-        self._up_at: float | None = None  # of time.monotonic()
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners | None = None
@@ -122,7 +121,6 @@ class Server:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         try:
             await self._start()
-            self._up = True
             self._up_at = time.monotonic()
             if self._hung_up:
                 self._hang_up()
@@ -152,7 +150,7 @@ class Server:
     def _hang_up(self) -> None:
         """Read settings and certificates again; all stays as it is if anything is wrong."""
         self._hung_up = True
-        if not self._up or self._stop.is_set() or self._read is None:
+        if self._up_at is None or self._stop.is_set() or self._read is None:
             return
         found = read_again(self._config, self._read, told=self._post is None)
         if found is not None:

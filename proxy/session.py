@@ -819,13 +819,16 @@ class Session(Caller):
             self._answers.expect(Slot(s.S_WRONG, error))
 
     def _denied(self, code: int) -> bytes:
-        """The error for the framer's command, if its client must not send it."""
+        """The error for the framer's command, if its client must not send it; then it counts."""
         requests = self._requests
         ban = requests.command.ban
         if ban is None:
             return b""
         args = requests.arguments() if requests.command.whole or requests.oversize else []
-        return ban.error(args, code == COMMAND and not requests.oversize)
+        error = ban.error(args, code == COMMAND and not requests.oversize)
+        if error:
+            self._stats.error("denied")
+        return error
 
     def _deny(self, code: int, error: bytes) -> None:
         """A command that must not reach Redis: treated as one of the family that is wrong."""
@@ -833,7 +836,6 @@ class Session(Caller):
             self._discarding = True
         asking = self.state.asking  # it held for this command
         self.state.asking = False
-        self._stats.error("denied")
         instead = permissions.instead_of(self._requests.command)
         if asking:
             self.to_upstream.append(instead)
@@ -1252,8 +1254,6 @@ class Session(Caller):
                 work += WORK_OF_OURS
                 denied = self._denied(code)
                 reply = denied or error
-                if denied:
-                    self._stats.error("denied")
                 if code == OPEN:
                     self._discarding = True
                 elif denied:

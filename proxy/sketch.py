@@ -13,7 +13,7 @@ What is told of a key is a count and an error: it was hit at least `count` times
 hit at most as often as the error of one that is new: the summary's `absent`. While no slot sees
 more keys than are kept of a closed one, every error is 0.
 
-Where hits are many, counting each would cost as much as several of its siblings do: then one in
+Where hits are many, the keys of all of them would take a tenth of the proxy's time: then one in
 `stride` is looked at and stands for so many (sampling, as NetFlow's), and what is told are bounds
 again, SIGMAS standard deviations to both sides of the estimate.
 """
@@ -128,7 +128,7 @@ class Summary:
         return key, least, count - least + error + wrong
 
     def to_text(self) -> str:
-        """For another process of this machine. Ten times a second it is part of a JSON text: one
+        """For another process of this machine. Four times a second it is part of a JSON text: one
         string is a tenth of the work that lists are.
         """
         keys = list(self.counts)

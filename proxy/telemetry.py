@@ -18,7 +18,7 @@ from heapq import nlargest
 from typing import Any, Final
 
 from . import replies
-from .board import Board, Published
+from .board import Board, Published, apart
 from .build import compiled
 from .calls import Settings
 from .downstream import Shared
@@ -84,8 +84,8 @@ class Telemetry:
         self._started = started  # of time.time(): the proxy, not this process
         self._began = time.time()
         before = board.latest(worker)  # of the one that it succeeds
-        head, _, prefix_hits = before.partition(b"\n")
-        self._before: Samples = kept(Published.from_json(head).samples) if before else {}
+        head, prefix_hits = apart(before)
+        self._before: Samples = kept(Published.from_json(head).samples) if head else {}
         sources.prefixes.go_on(prefix_hits)
         self._due = 0.0
         self._publish_due = 0.0
@@ -145,7 +145,7 @@ class Telemetry:
 
     def _read_of(self, worker: int) -> Published | None:
         """What another one has published last. (Clients may ask as often as they like.)"""
-        text = self._board.latest(worker).partition(b"\n")[0]
+        text, _ = apart(self._board.latest(worker))
         before = self._others.get(worker)
         if before is not None and (before[0] == text or not text):
             return before[1]

@@ -97,8 +97,7 @@ class Supervisor:
         self._workers = [_Worker(number) for number in range(config.workers)]
         self._told = 0  # how often it was told to stop
         self._failed = ""  # why it ends without having been told to
-        self._up = False  # all have been ready once
-        self._up_at: float | None = None  # when that was, of time.monotonic()
+        self._up_at: float | None = None  # when all were ready first, of time.monotonic()
         self._held: _Client | None = None  # accepted here, not handed over yet
         self._full = False  # the latest try found no free descriptor
         self._full_until = 0.0
@@ -128,7 +127,7 @@ class Supervisor:
                 for worker, code in self._ended():
                     self._retry(worker, ending(code))
                 self._relay()
-                if self._admin is not None and self._up:
+                if self._admin is not None and self._up_at is not None:
                     self._admin.look()
                 if self._embedded is not None and self._embedded.ended():
                     self._failed = EMBEDDED_ENDED
@@ -281,10 +280,9 @@ class Supervisor:
                 log.info("worker %d (process %d) ends", worker.number + 1, worker.pid)
             elif word == READY:
                 worker.ready = True
-                if self._up:
+                if self._up_at is not None:
                     log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
                 elif all(other.ready for other in self._workers):
-                    self._up = True
                     self._up_at = time.monotonic()
                     print_banner(
                         self._listeners.addresses(), behind, len(self._workers), self._admin
@@ -305,7 +303,7 @@ class Supervisor:
     def _retry(self, worker: _Worker, how: str) -> None:
         """A worker ended, or could not be started: start it again, unless that is in vain."""
         pid, worker.pid = worker.pid, 0
-        if not self._up:
+        if self._up_at is None:
             self._failed = f"{worker.name} {how} before the proxy was ready"
             return
         pause_s = worker.restarts.ended()
