@@ -11,8 +11,8 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 HOT = ["commands", "framing", "replies", "limiters", "stats", "grammar", "scripts", "state"]
-HOT += ["answers", "introspection", "waiting", "denials", "circuit", "patience", "calls", "session"]
-HOT += ["lane", "downstream", "tlsstream"]
+HOT += ["answers", "introspection", "waiting", "denials", "circuit", "patience", "window", "calls"]
+HOT += ["session", "lane", "downstream", "tlsstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

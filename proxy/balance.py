@@ -29,7 +29,7 @@ CANNOT_ACCEPT: Final = (
     "--max-clients"
 )
 AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
-ACCEPTS_PER_TURN: Final = 2  # of each socket: then those who are served have their turn
+PACE_S: Final = 0.001  # between two clients, while others are served who would wait for them
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
 FULL_S: Final = 1.0  # without a free descriptor: when to look again
@@ -108,7 +108,8 @@ class Balance:
 class Intake:
     """A worker's own clients, accepted or handed over: each gets a protocol of `client`, and is
     counted until it is reported by `left()`. `client` is told whether TLS is spoken at the address
-    that it came to, and whether it is TCP's.
+    that it came to, and whether it is TCP's. One is taken in a turn of the loop, and while the
+    process is `busy` one every PACE_S.
     """
 
     def __init__(
@@ -117,8 +118,10 @@ class Intake:
         balance: Balance,
         listening: Sequence[tuple[socket.socket, bool]],
         client: Callable[[bool, bool], asyncio.Protocol],
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._busy = busy
         self._worker = worker
         self._balance = balance
         self._listening = listening
@@ -163,9 +166,9 @@ class Intake:
 
     def _readable(self, take: Callable[[], bool]) -> None:
         try:
-            for _ in range(ACCEPTS_PER_TURN):
-                if not take():
-                    break
+            if take() and self._busy():
+                self._unwatch()
+                self._loop.call_later(PACE_S, self._watch)
         except OSError as error:
             if not self._full:
                 self._full = True

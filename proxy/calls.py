@@ -19,6 +19,7 @@ from .patience import Patience
 from .state import Identity
 from .stats import FAILED, FAILED_CLOSED, FAILED_OPEN, RESET, Stats, other
 from .waiting import Waiter, Waiting
+from .window import Window
 
 MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
@@ -170,6 +171,7 @@ class Settings:
         "wait_by_publish",
         "waiting",
         "where",
+        "window",
         "work",
     )
 
@@ -185,6 +187,7 @@ class Settings:
         patience: Patience | None = None,
         max_client_hits: int = MAX_CLIENT_HITS,
         stats: Stats | None = None,
+        window: Window | None = None,
     ) -> None:
         self.grammar = grammar
         self.stats = stats or Stats()
@@ -201,6 +204,7 @@ class Settings:
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
         self.max_client_hits = max_client_hits  # calls of one client on their way at once
+        self.window = window or Window(max_client_hits)
         self.deep: int = 0  # clients with more in hand than that: they share it
         self.work: int = 0  # done since those who wait for their turn had one; see session.MAX_WORK
         self.slow_room: int = SLOW_HITS  # see there

@@ -16,11 +16,12 @@ from typing import Final, cast
 
 from .calls import SLOW_HITS, Settings
 from .config import Config
+from .crowd import PIECE, STAYS_S, Crowd
 from .doors import Doors, Refusal
 from .peers import NOBODY, Peer, peer_of
 from .quiet import Repeats
 from .session import (
-    MAX_HELD,
+    LARGE,
     MAX_TURN_WORK,
     UPSTREAM_NONE,
     UPSTREAM_OPENING,
@@ -39,7 +40,9 @@ MAX_TURN: Final = (
     250_000  # bytes of one connection in one turn of the loop; then others have theirs
 )
 WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES
-LARGE: Final = 16384  # bytes of a connection that must have its turn to send more, where many do
+# (Linux' and macOS'; Python 3.11 has no name for it)
+NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
+UNSENT: Final = 65536  # bytes that the kernel holds for a client of a crowd, beyond what it takes
 PACE_S: Final = 0.001  # how often SLOW_HITS go on
 SWEPT: Final = 500  # clients that each sweep looks at; of more,
 ROUND: Final = 8  # one in so many
@@ -77,6 +80,7 @@ class Shared:
     __slots__ = (
         "addresses",
         "clients",
+        "crowd",
         "doors",
         "draining",
         "keepalive_s",
@@ -112,6 +116,7 @@ class Shared:
         self.max_unread = config.max_unread
         self.keepalive_s = config.tcp_keepalive_s
         self.addresses: dict[str, int] = {}  # how many of `clients` come from each
+        self.crowd = Crowd(loop)
         self.clients: set[Downstream] = set()
         self.round: list[Downstream] = []  # whom the next sweeps look at
         self.line: deque[Downstream] = deque()  # who has work left, each once: the next turn's
@@ -240,6 +245,10 @@ class Downstream(asyncio.Protocol):
         self._upstream_full = False
         self._upstream_reading = True
         self._upstream_resting = False  # Redis has had its turn
+        self._crowded_until: float = 0.0  # so long it is one of a crowd,
+        self._upstream_apart = False  # and waits until that gives it a turn
+        self._upstream_descriptor: int = -1
+        self._little_unsent = False  # see _leave_little_unsent()
         self._eof_sent = False
         self._heard: float = 0.0  # when the client sent something
         self._written: int = 0  # bytes, ever
@@ -346,7 +355,7 @@ class Downstream(asyncio.Protocol):
         to a question of our own.
         """
         want = not self._session.client_slow or self._session.wait == WAIT_TURN
-        if self._upstream_resting:
+        if self._upstream_resting or self._upstream_apart:
             want = False
         upstream = self._upstream
         if upstream is not None and want != self._upstream_reading:
@@ -397,8 +406,7 @@ class Downstream(asyncio.Protocol):
         if session.closed or (self._shared.draining and not session.outstanding()):
             self._close()
             return
-        most = LARGE if session.wait == WAIT_ROOM else MAX_HELD  # (who waits in line has enough)
-        want = session.held() <= most and not self._upstream_full and not self._shared.draining
+        want = not session.full() and not self._upstream_full and not self._shared.draining
         if self._resting or (session.client_slow and session.answers_alone()):
             want = False  # (who is slow: what it asks is answered here, and it reads nothing of it)
         if want != self._reading:
@@ -491,6 +499,7 @@ class Downstream(asyncio.Protocol):
         self._upstream_full = False
         self._upstream_reading = True
         self._upstream_resting = False
+        self._end_crowding()
         if upstream is not None:
             upstream.abort()
 
@@ -527,11 +536,55 @@ class Downstream(asyncio.Protocol):
         session = self._session
         session.now = self._clock()
         session.upstream_received(data)
-        if len(data) > LARGE and self._rests(len(data)):
+        apart = len(data) > PIECE and self._stands_apart(len(data))
+        if not apart and len(data) > LARGE and self._rests(len(data)):
             self._upstream_resting = True
             self._read_upstream()
             self._queue()
         self.pump()
+
+    def _stands_apart(self, size: int) -> bool:
+        """Redis has sent so many bytes: whether to many at once, who then are read by turns."""
+        crowd = self._shared.crowd
+        now = self._session.now
+        if crowd.many(size):
+            self._crowded_until = now + STAYS_S
+        elif now >= self._crowded_until:
+            return False
+        upstream = self._upstream
+        sock = upstream.get_extra_info("socket") if upstream is not None else None
+        if sock is None:
+            return False
+        self._leave_little_unsent()
+        self._upstream_apart = True
+        self._read_upstream()
+        self._upstream_descriptor = sock.fileno()
+        crowd.watch(self._upstream_descriptor, self._its_turn)
+        return True
+
+    def _its_turn(self, crowded: bool) -> None:
+        """There is something to read, and it is its turn to be read."""
+        self._upstream_apart = False
+        if crowded:
+            self._crowded_until = self._clock() + STAYS_S
+        self._read_upstream()
+
+    def _leave_little_unsent(self) -> None:
+        """Have the kernel hold little for this client if it does not read, and tell so early: it
+        would take megabytes for each of the crowd, and a long time to fill.
+        """
+        transport = self._transport
+        if self._little_unsent or transport is None or not NOTSENT_LOWAT:
+            return
+        self._little_unsent = True
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
+
+    def _end_crowding(self) -> None:
+        if self._upstream_apart:
+            self._upstream_apart = False
+            self._shared.crowd.forget(self._upstream_descriptor, self._its_turn)
 
     def upstream_full(self, full: bool) -> None:
         """Redis takes no more for now, or again."""
@@ -543,6 +596,7 @@ class Downstream(asyncio.Protocol):
         if self._link is not link:
             return
         self._link = self._upstream = None
+        self._end_crowding()
         session = self._session
         session.now = self._clock()
         session.upstream_lost()

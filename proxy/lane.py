@@ -34,6 +34,7 @@ from .state import Identity
 from .stats import Stats
 from .tlsstream import last_words
 from .upstream import Target, hello, lacks, reason
+from .window import Window
 
 log = logging.getLogger("rlproxy")
 
@@ -104,6 +105,7 @@ class SharedLane(Lane):
         self._late_since: float = 0.0
         self._flush_soon: Callable[[], None] = self._flush
         self._stats = pool.stats
+        self._clock = pool.clock
         self._timed: int = 0  # the call whose round trip is timed, by its number, and when it was
         self._timed_at: float = 0.0  # written; 0: none is
         self._denials = pool.denials if carries == HITS else None
@@ -164,7 +166,7 @@ class SharedLane(Lane):
         self._stats.batch(calls)
         if self._timed_at == 0.0:
             self._timed = self._sent
-            self._timed_at = self._loop.time()
+            self._timed_at = self._clock()
         if not self._watched:
             self._watch()
 
@@ -244,8 +246,11 @@ class SharedLane(Lane):
         self._late_since = 0.0
         self._circuit.heard(now)
         if self._timed_at > 0.0 and self._sent - len(inflight) >= self._timed:
-            self._stats.round_trips.add(now - self._timed_at)
+            took_s = self._clock() - self._timed_at
             self._timed_at = 0.0
+            self._stats.round_trips.add(took_s)
+            if self._carries == HITS:
+                self._pool.window.took(took_s, now)
         self.room = self._pool.max_lane_hits - len(inflight) - len(self._unsent)
         if touched:
             self.used_at = now
@@ -576,8 +581,12 @@ class LanePool:
         patience: Patience | None = None,
         max_lane_hits: int = MAX_LANE_HITS,
         stats: Stats | None = None,
+        window: Window | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
+        self.clock = clock or loop.time  # in seconds, as fine as round trips are
+        self.window = window or Window(0)
         self.stats = stats or Stats()
         self.patience = patience or Patience(Circuit())
         self.max_lane_hits = max_lane_hits  # unanswered ones on one lane

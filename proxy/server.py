@@ -39,6 +39,7 @@ from .topology import MasterTarget, Topology
 from .upstream import Control, Facts, Probe, Target
 from .version import VERSION
 from .waiting import Cancel, Waiting
+from .window import Window
 
 log = logging.getLogger("rlproxy")
 
@@ -189,6 +190,7 @@ class Server:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
         stats = Stats()
+        window = Window(config.max_client_hits)
         circuit = Circuit()
         patience = Patience(circuit, clock=loop.time, later=loop.call_later)
         control = Control(target, config.upstream, loaded, self._met, patience)
@@ -203,6 +205,8 @@ class Server:
             patience,
             config.max_lane_hits,
             stats,
+            window,
+            time.monotonic,
         )
         settings = Settings(
             Grammar(loaded),
@@ -215,6 +219,7 @@ class Server:
             patience,
             config.max_client_hits,
             stats,
+            window,
         )
         patience.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
@@ -354,7 +359,14 @@ class Server:
     def _take_in(self, worker: int, balance: Balance, listeners: Listeners) -> None:
         assert self._arrivals is not None and self._shared is not None
         arrivals = self._arrivals
-        self._intake = Intake(worker, balance, listeners.of(worker), arrivals.protocol)
+        loop, window = arrivals.loop, self._shared.settings.window
+        self._intake = Intake(
+            worker,
+            balance,
+            listeners.of(worker),
+            arrivals.protocol,
+            lambda: window.others(loop.time()),
+        )
         self._shared.on_leave = arrivals.on_gone = self._intake.left
         self._intake.open()
 
@@ -485,6 +497,7 @@ class Server:
             self._arrivals.close()
         if self._shared is not None:
             await self._drain(self._shared)
+            self._shared.crowd.close()
         if self._topology is not None:
             await self._topology.stop()
         for task in (self._control, self._probing, self._sweep, self._publishing):

@@ -41,9 +41,11 @@ from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Identity, Slot
 from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
 from .waiting import Waiter, Where
+from .window import TURNS
 
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
+LARGE: Final = 16384  # likewise, of one who waits in line for its turn
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
@@ -74,6 +76,7 @@ WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit
 WAIT_TURN: Final = 7  # for a hit that is held
 WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
 WAIT_PACE: Final = 9  # for a moment: it leaves its replies unread, and its hits go on slowly
+WAIT_WINDOW: Final = 10  # for its turn among those who have many hits in hand: see window
 
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
@@ -132,6 +135,7 @@ class Session(Caller):
         "_share_not",
         "_stats",
         "_stranger",
+        "_turn",
         "_unsent_at",
         "_waiter",
         "_watched",
@@ -169,6 +173,7 @@ class Session(Caller):
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
         self._deep = False  # more of its hits are in hand than may be on their way
+        self._turn = False  # it has one of window.TURNS
         self._failing: bytes = b""  # what is unread gets this error,
         self._failing_left: int = 0  # so many bytes of it still,
         self._failing_multi = False  # the first of them perhaps inside MULTI
@@ -214,6 +219,10 @@ class Session(Caller):
                 self.to_upstream.append(data)
             return
         self._requests.feed(data)
+        if not self._deep and len(data) <= SMALL:
+            window = self._settings.window
+            window.latest = self
+            window.others_at = self.now
         if self.wait == WAIT_NOTHING:
             if len(data) > SMALL and self._settings.work >= MAX_TURN_WORK:
                 self.wait = WAIT_ROOM
@@ -238,8 +247,14 @@ class Session(Caller):
         self._finish_eof()
 
     def held(self) -> int:
-        """Bytes that wait here; past MAX_HELD the caller stops reading."""
+        """Bytes that wait here."""
         return self._requests.unread()
+
+    def full(self) -> bool:
+        """Whether so much waits here that the caller stops reading."""
+        # (who waits in line has enough with little: large pieces cost everybody time)
+        waits = self.wait == WAIT_ROOM or self.wait == WAIT_WINDOW
+        return self._requests.unread() > (LARGE if waits or self._turn else MAX_HELD)
 
     def outstanding(self) -> bool:
         """Whether the client is still owed a reply."""
@@ -264,6 +279,9 @@ class Session(Caller):
     def let_go(self) -> None:
         """Its client is gone for good: hold neither credentials nor what holds this session."""
         self._set_deep(False)
+        self._end_turn()
+        if self._settings.window.latest is self:
+            self._settings.window.latest = None
         self.pump = _nothing
         self.state.identity = Identity(None, None, 0)
         self._answers.forget()
@@ -288,6 +306,11 @@ class Session(Caller):
 
     def _route(self) -> None:
         """Send what is unread where it belongs, as far as it may go now."""
+        self._route_on()
+        if self._turn and self._call_count == 0 and self.wait != WAIT_ROOM:
+            self._end_turn()  # (what came next was for no lane)
+
+    def _route_on(self) -> None:
         self.wait = WAIT_NOTHING
         circuit = self._settings.circuit
         if circuit.open and not circuit.tries(self.now):
@@ -309,6 +332,8 @@ class Session(Caller):
             stale = self.now - self._last_private >= self._settings.refresh_s
             if sharing or self.mending or stale:
                 self.wait = WAIT_LANE_EMPTY  # (where stale: then the private connection's turn)
+                return
+            if self._deep and not self._turn and not self._may_go():
                 return
             if lane is None or not lane.ready or self._room(lane) <= 0:
                 self.wait = WAIT_LANE
@@ -375,9 +400,39 @@ class Session(Caller):
         """
         settings = self._settings
         most = settings.max_client_hits
-        if not self._deep or settings.deep < 2:
+        if not self._deep:
             return most
-        return max(min(LEAST_HITS, most), most // settings.deep)
+        window = settings.window.hits(self, self.now)
+        if window < most:
+            return max(1, window // (min(settings.deep, TURNS) if self._turn else settings.deep))
+        return most if settings.deep < 2 else max(min(LEAST_HITS, most), most // settings.deep)
+
+    def _may_go(self) -> bool:
+        """Whether more of its many hits may go to the lane; sets what to wait for if not."""
+        window = self._settings.window
+        if window.hits(self, self.now) >= self._settings.max_client_hits:
+            return True
+        if self._call_count > 0:
+            self.wait = WAIT_LANE
+            return False
+        self._turn = window.enter(self._its_turn)
+        if not self._turn:
+            self.wait = WAIT_WINDOW
+        return self._turn
+
+    def _its_turn(self) -> bool:
+        """It is its turn, if it still waits for that."""
+        if self._closing or self.wait != WAIT_WINDOW:
+            return False
+        self._turn = True
+        self.wait = WAIT_ROOM
+        self.pump()
+        return True
+
+    def _end_turn(self) -> None:
+        if self._turn:
+            self._turn = False
+            self._settings.window.leave()
 
     def _set_deep(self, deep: bool) -> None:
         if deep != self._deep:
@@ -1057,6 +1112,7 @@ class Session(Caller):
             return
         wait = self.wait
         if self._call_count == 0:
+            self._end_turn()
             quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
@@ -1064,7 +1120,9 @@ class Session(Caller):
             if quiet or room or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
-            self._route_in_turn()
+            used_up = self._turn and self._settings.window.crowded()  # (others wait for theirs)
+            if not used_up:
+                self._route_in_turn()
         if self._eof:
             self._finish_eof()
 
@@ -1216,6 +1274,7 @@ class Session(Caller):
         self._fail_all(r.unreachable(self._settings.where, why))
 
     def _fail_all(self, error: bytes) -> None:
+        self._end_turn()
         self.upstream = UPSTREAM_NONE
         self._failing = error
         self._failing_left = self._requests.unread()

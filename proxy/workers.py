@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 
 from . import logs, scripts
 from .adminprocess import AdminProcess
-from .balance import ACCEPTS_PER_TURN, AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
+from .balance import AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
 from .board import Board
 from .config import Address, Config
 from .embedded import EmbeddedServer, end_with_parent
@@ -344,12 +344,9 @@ class Supervisor:
             return
         try:
             for _, take in self._unserved():
-                for _ in range(ACCEPTS_PER_TURN):
-                    self._held = take()
-                    if self._held is None:
-                        break
-                    if not self._hand_over():
-                        return
+                self._held = take()
+                if self._held is not None and not self._hand_over():
+                    return
         except OSError as error:
             if not self._full:
                 self._full = True

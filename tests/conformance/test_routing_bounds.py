@@ -166,6 +166,7 @@ def test_gone_clients_leave_nothing_behind(
             for ending in endings:
                 with proxy.raw() as raw:
                     ending(raw)
+        rounds(proxy)  # (whoever came before is accepted by then)
         wait_until(lambda: len([name for name in names(look) if not name]) == 2, "all are gone")
         wait_until(lambda: files() <= before, "all files are closed")
         assert goes_by_lane(client, look)

@@ -27,17 +27,18 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "state": ({"commands", "stats"}, set()),
     "answers": ({"framing", "patience", "replies", "state", "stats"}, set()),
     "introspection": ({"replies", "state"}, set()),
+    "window": (set(), {"collections"}),
     "calls": (
         {
             *("circuit", "commands", "denials", "framing", "grammar", "patience", "replies"),
-            *("state", "stats", "waiting"),
+            *("state", "stats", "waiting", "window"),
         },
         {"mypy_extensions"},
     ),
     "session": (
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
-            *("introspection", "patience", "permissions", "stats", "waiting"),
+            *("introspection", "patience", "permissions", "stats", "waiting", "window"),
         },
         set(),
     ),
@@ -77,14 +78,25 @@ IMPURE: dict[str, set[str]] = {
     "topology": {"circuit", "config", "masters", "tls", "upstream"},
     "lane": {
         *("calls", "circuit", "commands", "denials", "replies", "framing", "patience", "state"),
-        *("stats", "tlsstream", "upstream"),
+        *("stats", "tlsstream", "upstream", "window"),
     },
     "telemetry": {
         *("board", "build", "calls", "downstream", "lane", "limiters", "metrics", "replies"),
         *("prefixes", "probes", "sketch", "stats", "version"),
     },
+    "crowd": set(),
     "downstream": {
-        *("calls", "config", "doors", "peers", "quiet", "session", "tlsstream", "upstream"),
+        *(
+            "calls",
+            "config",
+            "crowd",
+            "doors",
+            "peers",
+            "quiet",
+            "session",
+            "tlsstream",
+            "upstream",
+        ),
     },
     "descriptors": set(),
     "logs": {"events"},
@@ -101,6 +113,7 @@ IMPURE: dict[str, set[str]] = {
         *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
         *("circuit", "descriptors", "doors", "logs", "patience", "peers", "quiet", "version"),
         *("adminprocess", "board", "commands", "prefixes", "sketch", "stats", "telemetry"),
+        "window",
     },
     "workers": {
         *("adminprocess", "scripts", "balance", "board", "config", "embedded", "listeners"),

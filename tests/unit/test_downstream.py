@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from proxy import downstream, scripts
 from proxy.calls import SLOW_HITS, Settings
 from proxy.config import Address, Config, Upstream
+from proxy.crowd import MANY, PER_TURN, PIECE, STAYS_S
 from proxy.doors import Doors
 from proxy.downstream import MAX_TURN, WORK_OF_READ, Downstream, Shared
 from proxy.grammar import Grammar
@@ -47,6 +49,12 @@ class Clock(asyncio.BaseEventLoop):
         self, _: float, callback: Any, *__: Any, **___: Any
     ) -> Any:
         self.later.append(callback)
+
+    def add_reader(self, fd: Any, callback: Any, *_: Any) -> None:  # type: ignore[override]
+        """(The tests look themselves.)"""
+
+    def remove_reader(self, fd: Any) -> bool:
+        return True
 
     def create_task(self, coro: Any, **_: Any) -> asyncio.Task[Any]:
         coro.close()
@@ -111,9 +119,10 @@ class Bench:
 
     def turn(self) -> None:
         """One of the loop's: what was asked for before it."""
-        (turn,) = self.clock.soon
-        self.clock.soon.clear()
-        turn()
+        turns, self.clock.soon = self.clock.soon, []
+        assert turns
+        for turn in turns:
+            turn()
 
     def after(self, seconds: float) -> None:
         """A sweep, so many seconds later."""
@@ -430,6 +439,92 @@ def test_a_full_read_of_redis_is_a_turn_too() -> None:
     assert redis.reading
     client.protocol.upstream_received(b"x" * (MAX_TURN - 1))
     assert redis.reading
+
+
+Member = tuple[Client, Transport, socket.socket]
+
+
+@pytest.fixture
+def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
+    """Clients whose private connections are real sockets; the third is Redis' end."""
+    open_ = contextlib.ExitStack()
+
+    def crowd_of(bench: Bench, count: int) -> list[Member]:
+        found = []
+        for _ in range(count):
+            ours, theirs = map(open_.enter_context, socket.socketpair())
+            client = bench.client(ours)
+            redis = Transport(ours)
+            client.protocol._upstream = redis  # type: ignore[assignment]
+            client.protocol._session.upstream = UPSTREAM_OPEN
+            found.append((client, redis, theirs))
+        open_.callback(bench.shared.crowd.close)
+        return found
+
+    with open_:
+        yield crowd_of
+
+
+CrowdOf = Callable[[Bench, int], list[Member]]
+
+
+def test_who_has_much_to_read_at_once_is_read_by_turns(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    crowd = crowd_of(bench, 12)
+    piece = b">3\r\n" + b"x" * 16000
+    for client, _, _ in crowd:
+        client.protocol.upstream_received(piece)
+    reading = [redis.reading for _, redis, _ in crowd]
+    first = MANY // len(piece) + 1
+    assert reading == [True] * first + [False] * (12 - first)
+    for _, _, theirs in crowd:
+        theirs.send(b"x")
+    bench.shared.crowd._readable()
+    assert sum(redis.reading for _, redis, _ in crowd) == first + PER_TURN
+    while not all(redis.reading for _, redis, _ in crowd):
+        bench.shared.crowd._readable()
+    bench.clock.soon.clear()
+    bench.shared.crowd._all_read()
+    client, redis, _ = crowd[first]
+    client.protocol.upstream_received(piece)  # alone: yet it belongs to the crowd,
+    assert not redis.reading
+    bench.shared.crowd._readable()
+    bench.clock.now += 2 * STAYS_S  # until that was long ago
+    client.protocol.upstream_received(piece)
+    assert redis.reading
+    client, redis, _ = crowd[first + 1]
+    client.protocol.upstream_received(piece)
+    client.protocol.upstream_received(piece[:PIECE])  # whoever brings little belongs to none
+    assert redis.reading
+
+
+def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    crowd = crowd_of(bench, 8)
+    for client, _, theirs in crowd:
+        client.protocol.upstream_received(b"x" * 16000)
+        theirs.send(b"x")
+    client, redis, _ = crowd[-1]
+    assert not redis.reading
+    client.protocol.pause_writing()
+    for _ in range(8):
+        bench.shared.crowd._readable()
+    assert not redis.reading
+    client.protocol.resume_writing()
+    assert redis.reading
+
+
+def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    crowd = crowd_of(bench, 8)
+    for client, _, _ in crowd:
+        client.protocol._link = cast("Any", client)
+        client.protocol.upstream_received(b"x" * 16000)
+    turns = bench.shared.crowd._turns
+    assert len(turns) == 8 - MANY // 16000 - 1
+    for client, _, _ in crowd:
+        client.protocol.upstream_lost(cast("Any", client))
+    assert not turns
 
 
 def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +19,7 @@ from proxy.grammar import Grammar
 from proxy.replies import bulks
 from proxy.session import Session
 from proxy.state import Identity
+from proxy.window import LEAST, TURNS
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
@@ -1218,6 +1222,8 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS
     third.send(HIT)  # who has less is not concerned
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
+    for bench in benches:
+        bench.session.now = 10.0  # (nobody else has said a word for long)
     calls, lane.calls = lane.calls, []
     for call in calls:
         call.caller.lane_answered(call, FIVE)
@@ -1234,6 +1240,141 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
         second.session.resume()
     assert second.down() == FIVE * 200
     assert shared.deep == 0
+
+
+class Crowd:
+    """Sessions that share a lane."""
+
+    def __init__(self, count: int) -> None:
+        self.lane = FakeLane()
+        self.benches = [probed() for _ in range(count)]
+        self.shared = self.benches[0].session._settings
+        self.shared.lane_of = lambda _: self.lane
+        for bench in self.benches:
+            bench.session._settings = self.shared
+        self.other = self.benches.pop()
+        self.got = [b""] * len(self.benches)
+        self.line: list[Bench] = []
+        for bench in self.benches:
+            bench.session.pump = partial(self.line.append, bench)
+
+    def answer(self) -> list[int]:
+        """Redis answers what is on its way; how many each has on its way then."""
+        calls, self.lane.calls = self.lane.calls, []
+        for call in calls:
+            call.caller.lane_answered(call, FIVE)
+        for caller in dict.fromkeys(call.caller for call in calls):
+            caller.resume()
+        return self.turns()
+
+    def turns(self) -> list[int]:
+        """All have the turns of the loop that they wait for; how many each has on its way."""
+        for bench in [*self.line, *self.benches]:
+            if bench.session.wait == sn.WAIT_ROOM:
+                self.shared.work = 0
+                bench.session.go_on()
+        self.line.clear()
+        for number, bench in enumerate(self.benches):
+            self.got[number] += bench.down()
+        return [
+            sum(call.caller is bench.session for call in self.lane.calls) for bench in self.benches
+        ]
+
+
+def test_who_has_many_in_hand_waits_for_a_turn_where_others_wait_for_redis() -> None:
+    crowd = Crowd(6)
+    for bench in crowd.benches:
+        bench.send(HIT * 200)
+    assert crowd.turns() == [MAX_CLIENT_HITS] * 5  # (nobody knew that they have more)
+    crowd.other.send(HIT)
+    assert crowd.other.session.wait == sn.WAIT_NOTHING
+    share = LEAST // TURNS
+    seen = []
+    for _ in range(50):
+        had = crowd.answer()
+        assert sorted(had) == [0] * (5 - TURNS) + [share] * TURNS
+        seen += [number for number, count in enumerate(had) if count]
+    times = [seen.count(number) for number in range(5)]
+    assert max(times) - min(times) <= 1, times  # each as often as the others
+    for bench in crowd.benches:
+        bench.session.now = 10.0  # the other one has gone
+    while any(crowd.answer()):
+        pass
+    assert crowd.got == [FIVE * 200] * 5
+    assert crowd.shared.deep == 0
+    assert crowd.shared.window._turns == 0
+
+
+def test_one_alone_that_has_many_in_hand_keeps_redis_busy() -> None:
+    """What is half answered is filled up again: nobody else waits for its turn."""
+    crowd = Crowd(2)
+    crowd.benches[0].send(HIT * 100)
+    crowd.other.send(HIT)
+    assert crowd.answer() == [LEAST]
+    for call in crowd.lane.calls[: LEAST // 2]:
+        call.caller.lane_answered(call, FIVE)
+    del crowd.lane.calls[: LEAST // 2]
+    crowd.benches[0].session.resume()
+    assert crowd.turns() == [LEAST]
+
+
+@pytest.mark.parametrize("how", ["goes", "is lost", "has something else to say", "is slow"])
+def test_a_turn_ends_with_whoever_has_it(how: str) -> None:
+    crowd = Crowd(6)
+    for bench in crowd.benches:
+        bench.send(HIT * (MAX_CLIENT_HITS + LEAST // TURNS) + PING * 3 + HIT * 100)
+    crowd.other.send(HIT)
+    for _ in range(20):
+        had = crowd.answer()
+        for bench, count in zip(crowd.benches, had, strict=True):
+            if count == 0:
+                continue
+            if how == "goes":
+                bench.session.abandon()
+                bench.session.let_go()
+                crowd.lane.calls = [c for c in crowd.lane.calls if c.caller is not bench.session]
+            elif how == "is lost":
+                bench.session.upstream_lost()
+                bench.session.let_go()
+                crowd.lane.calls = [c for c in crowd.lane.calls if c.caller is not bench.session]
+            elif how == "is slow":
+                bench.session.leaves_unread()
+        crowd.turns()
+    assert crowd.shared.window._turns == 0
+    assert not crowd.shared.window.crowded()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 7))
+def test_whoever_waits_for_a_turn_is_served_in_the_end(random: Random, count: int) -> None:
+    crowd = Crowd(count + 1)
+    asked = [0] * count
+    now = 0.0
+    for _ in range(random.randint(5, 60)):
+        number = random.randrange(count)
+        bench = crowd.benches[number]
+        for each in [*crowd.benches, crowd.other]:
+            each.session.now = now
+        match random.randrange(6):
+            case 0 | 1:
+                many = random.choice([1, 3, 70, 200])
+                asked[number] += many
+                bench.send(HIT * many)
+            case 2:
+                crowd.other.send(HIT)
+            case 3 | 4:
+                crowd.answer()
+            case _:
+                now += random.choice([0.01, 0.2])
+        crowd.turns()
+        crowd.shared.window.took(random.choice([0.0001, 0.001]), now)
+    rounds = 0
+    while any(crowd.answer()) or any(bench.session.outstanding() for bench in crowd.benches):
+        rounds += 1
+        assert rounds < 5000, "somebody waits for ever"
+    assert [len(got) for got in crowd.got] == [many * len(FIVE) for many in asked]
+    assert crowd.shared.deep == 0
+    assert crowd.shared.window._turns == 0
 
 
 def test_who_leaves_replies_unread_goes_on_slowly() -> None:
