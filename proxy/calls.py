@@ -23,7 +23,10 @@ from .window import Window
 
 MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
-SLOW_HITS: Final = 8  # of all who leave their replies unread, in a millisecond
+# What is done in one turn of the loop, in requests that are passed on, for all who wait in line,
+MAX_TURN_WORK: Final = 4096
+LITTLE_TURN_WORK: Final = 1024  # and while others are served, who would wait as long
+SLOW_HITS: Final = 8  # of all who leave their replies unread, in a millisecond; see WAIT_PACE
 
 _ERROR: Final = 0
 _ALLOW: Final = 1
@@ -168,6 +171,7 @@ class Settings:
         "slow_room",
         "stats",
         "tell",
+        "turn_work",
         "wait_by_publish",
         "waiting",
         "where",
@@ -206,7 +210,8 @@ class Settings:
         self.max_client_hits = max_client_hits  # calls of one client on their way at once
         self.window = window or Window(max_client_hits)
         self.deep: int = 0  # clients with more in hand than that: they share it
-        self.work: int = 0  # done since those who wait for their turn had one; see session.MAX_WORK
+        self.work: int = 0  # done since those who wait in line had a turn,
+        self.turn_work: int = MAX_TURN_WORK  # and how much that may be
         self.slow_room: int = SLOW_HITS  # see there
         self.patience = patience or Patience(Circuit())
         self.circuit = self.patience.circuit

@@ -443,7 +443,8 @@ OPTIONS: Final = (
         NUMBER,
         "64",
         "hits of one client on their way at once; its further ones wait, so that a long pipeline "
-        "delays nobody else. Clients with more in hand share this number, 8 each at least",
+        "delays nobody else. Clients with more in hand share this number, 8 each at least; while "
+        "others wait for Redis they share as few as keep it busy",
         least=1,
         most=1_000_000,
     ),

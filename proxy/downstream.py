@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from .calls import SLOW_HITS, Settings
+from .calls import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, Settings
 from .config import Config
 from .crowd import PIECE, STAYS_S, Crowd
 from .doors import Doors, Refusal
@@ -22,7 +22,6 @@ from .peers import NOBODY, Peer, peer_of
 from .quiet import Repeats
 from .session import (
     LARGE,
-    MAX_TURN_WORK,
     UPSTREAM_NONE,
     UPSTREAM_OPENING,
     WAIT_PACE,
@@ -33,6 +32,7 @@ from .session import (
 )
 from .tlsstream import last_words
 from .upstream import Target, lacks, reason
+from .window import Window
 
 # (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -42,7 +42,7 @@ MAX_TURN: Final = (
 WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES
 # (Linux' and macOS'; Python 3.11 has no name for it)
 NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
-UNSENT: Final = 65536  # bytes that the kernel holds for a client of a crowd, beyond what it takes
+UNSENT: Final = 65536  # bytes that the kernel holds for a client, beyond what that takes
 PACE_S: Final = 0.001  # how often SLOW_HITS go on
 SWEPT: Final = 500  # clients that each sweep looks at; of more,
 ROUND: Final = 8  # one in so many
@@ -179,12 +179,21 @@ class Shared:
         settings = self.settings
         settings.work = 0
         count = len(line)
-        while count > 0 and settings.work < MAX_TURN_WORK:
+        others = self._others()
+        settings.turn_work = LITTLE_TURN_WORK if others else MAX_TURN_WORK
+        while count > 0 and settings.work < settings.turn_work:
             count -= 1
             line.popleft().turn()
         self.serving = bool(line)
         if line:
             self.loop.call_soon(self._serve)
+
+    def _others(self) -> bool:
+        """Whether there are others than who waits in line."""
+        line, window = self.line, self.settings.window
+        if len(line) == 1 and line[0].is_latest(window):
+            return False
+        return window.others(self.loop.time())
 
     def pace(self, client: Downstream) -> None:
         """`client` leaves its replies unread: its hits go on slowly, as all such clients' do."""
@@ -302,12 +311,16 @@ class Downstream(asyncio.Protocol):
         settings = self._shared.settings
         settings.work += size >> WORK_OF_BYTES
         # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
-        return size >= MAX_TURN or settings.work >= MAX_TURN_WORK
+        return size >= MAX_TURN or settings.work >= settings.turn_work
 
     def _queue(self) -> None:
         if not self._in_line:
             self._in_line = True
             self._shared.queue(self)
+
+    def is_latest(self, window: Window) -> bool:
+        """Whether nobody else who has little in hand has sent anything later."""
+        return window.latest is self._session
 
     def turn(self) -> None:
         """It is this client's turn."""
@@ -536,15 +549,20 @@ class Downstream(asyncio.Protocol):
         session = self._session
         session.now = self._clock()
         session.upstream_received(data)
-        apart = len(data) > PIECE and self._stands_apart(len(data))
-        if not apart and len(data) > LARGE and self._rests(len(data)):
-            self._upstream_resting = True
-            self._read_upstream()
-            self._queue()
+        if len(data) > PIECE:
+            if not self._little_unsent:
+                self._leave_little_unsent()
+            apart = self._session.gets_unasked() and self._stands_apart(len(data))
+            if not apart and len(data) > LARGE and self._rests(len(data)):
+                self._upstream_resting = True
+                self._read_upstream()
+                self._queue()
         self.pump()
 
     def _stands_apart(self, size: int) -> bool:
-        """Redis has sent so many bytes: whether to many at once, who then are read by turns."""
+        """Redis has sent so many bytes that were not asked for: whether to many at once, who then
+        are read by turns.
+        """
         crowd = self._shared.crowd
         now = self._session.now
         if crowd.many(size):
@@ -555,7 +573,6 @@ class Downstream(asyncio.Protocol):
         sock = upstream.get_extra_info("socket") if upstream is not None else None
         if sock is None:
             return False
-        self._leave_little_unsent()
         self._upstream_apart = True
         self._read_upstream()
         self._upstream_descriptor = sock.fileno()
@@ -571,14 +588,11 @@ class Downstream(asyncio.Protocol):
 
     def _leave_little_unsent(self) -> None:
         """Have the kernel hold little for this client if it does not read, and tell so early: it
-        would take megabytes for each of the crowd, and a long time to fill.
+        would take megabytes for each such client, and others' time to copy them.
         """
-        transport = self._transport
-        if self._little_unsent or transport is None or not NOTSENT_LOWAT:
-            return
         self._little_unsent = True
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if NOTSENT_LOWAT and sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
 
     def _end_crowding(self) -> None:

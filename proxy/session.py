@@ -24,7 +24,7 @@ from . import introspection, permissions
 from . import replies as r
 from . import state as s
 from .answers import Answers
-from .calls import Call, Caller, Lane, Settings, read, shared
+from .calls import MAX_TURN_WORK, SLOW_HITS, Call, Caller, Lane, Settings, read, shared
 from .commands import Command
 from .framing import (
     BODY,
@@ -49,14 +49,14 @@ LARGE: Final = 16384  # likewise, of one who waits in line for its turn
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
-# What is done in one turn of the loop, in requests that are passed on.
-MAX_WORK: Final = 2048  # of one client; the rest is for its next turn
-MAX_TURN_WORK: Final = 4096  # of all; after that
-SMALL: Final = 1024  # who has more bytes in hand than this waits in line
+SMALL: Final = 1024  # who has more bytes in hand than this waits in line, where much was done
+# What is done in one turn of the loop, in requests that are passed on: see Settings.turn_work.
+MAX_WORK: Final = MAX_TURN_WORK // 2  # of one client; the rest is for its next turn
 WORK_OF_OURS: Final = 16  # one of ours is so much more work
 WORK_TO_TELL: Final = 500  # and RL.STATS, RL.TOP so much: what all workers tell is added up
 WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
 WORK_OF_A_STRANGER: Final = 8  # times as much: of a client that Redis has let do nothing yet
+HITS_OF_A_STRANGER: Final = SLOW_HITS // 2  # and a turn of its is so many of Settings.slow_room
 WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
 LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
@@ -75,7 +75,7 @@ WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or
 WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit that may be held
 WAIT_TURN: Final = 7  # for a hit that is held
 WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
-WAIT_PACE: Final = 9  # for a moment: it leaves its replies unread, and its hits go on slowly
+WAIT_PACE: Final = 9  # for a moment: a stranger, or it leaves its replies unread; it goes on slowly
 WAIT_WINDOW: Final = 10  # for its turn among those who have many hits in hand: see window
 
 _DONE: Final = 0  # all that is here went to the lane
@@ -224,7 +224,7 @@ class Session(Caller):
             window.latest = self
             window.others_at = self.now
         if self.wait == WAIT_NOTHING:
-            if len(data) > SMALL and self._settings.work >= MAX_TURN_WORK:
+            if len(data) > SMALL and self._settings.work >= self._settings.turn_work:
                 self.wait = WAIT_ROOM
             else:
                 self._route()
@@ -253,7 +253,7 @@ class Session(Caller):
     def full(self) -> bool:
         """Whether so much waits here that the caller stops reading."""
         # (who waits in line has enough with little: large pieces cost everybody time)
-        waits = self.wait == WAIT_ROOM or self.wait == WAIT_WINDOW
+        waits = self.wait == WAIT_ROOM or self.wait == WAIT_WINDOW or self._stranger
         return self._requests.unread() > (LARGE if waits or self._turn else MAX_HELD)
 
     def outstanding(self) -> bool:
@@ -268,7 +268,11 @@ class Session(Caller):
 
     def idle(self) -> bool:
         """Whether nothing is owed, and nothing will come that the client has not asked for."""
-        return self.state.level >= s.COUNTED and not self.outstanding()
+        return not self.gets_unasked() and not self.outstanding()
+
+    def gets_unasked(self) -> bool:
+        """Whether what comes may be nothing that the client has asked for."""
+        return self.state.level < s.COUNTED
 
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
@@ -340,7 +344,7 @@ class Session(Caller):
                 if self._requests.unread() > 0:
                     self._set_deep(True)
                 return
-            if self._settings.work - begun >= MAX_WORK:
+            if self._settings.work - begun >= self._settings.turn_work >> 1:
                 self.wait = WAIT_ROOM
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
@@ -581,11 +585,11 @@ class Session(Caller):
         passed = 0
         stranger = self._stranger and self.state.identity.password is None
         times = WORK_OF_A_STRANGER if stranger else 1
-        most = MAX_WORK // times
+        most = (self._settings.turn_work >> 1) // times
         while True:
             work += 1
             if work > most or self._expanded > MAX_EXPANDED:
-                self.wait = WAIT_ROOM
+                self.wait = WAIT_PACE if stranger and self._others() else WAIT_ROOM
                 break
             code = requests.next()
             if code == NEED_MORE:
@@ -678,11 +682,18 @@ class Session(Caller):
             else:
                 out.append(requests.buf[run : requests.pos])
         self._settings.work += work * times
+        if stranger and self.wait == WAIT_PACE:
+            self._settings.slow_room -= HITS_OF_A_STRANGER
         if self.wait == WAIT_NOTHING:
             self._set_deep(False)
         wait = self.wait
         if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
             requests.release()  # (or each turn would copy all that is left for the others)
+
+    def _others(self) -> bool:
+        """Whether there are others, with little in hand."""
+        window = self._settings.window
+        return window.latest is not self and window.others(self.now)
 
     def _may_call(self) -> bool:
         """Whether one more hit may go to the private connection; sets what to wait for if not."""
@@ -1117,7 +1128,8 @@ class Session(Caller):
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
             )
-            if quiet or room or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
+            known = wait == WAIT_PACE and not self._stranger and not self.client_slow
+            if quiet or room or known or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
             used_up = self._turn and self._settings.window.crowded()  # (others wait for theirs)
@@ -1128,7 +1140,7 @@ class Session(Caller):
 
     def _route_in_turn(self) -> None:
         """Send what is unread, now or when it is its turn."""
-        if self._settings.work >= MAX_TURN_WORK and self._requests.unread() > SMALL:
+        if self._settings.work >= self._settings.turn_work and self._requests.unread() > SMALL:
             self.wait = WAIT_ROOM
         else:
             self._route()
@@ -1200,7 +1212,8 @@ class Session(Caller):
     def _go_without(self) -> None:
         """Redis is not asked: answer the hits that are unread, as far as they come first."""
         settings = self._settings
-        most = MAX_WORK if self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM else 0
+        in_turn = self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM
+        most = settings.turn_work >> 1 if in_turn else 0
         error = r.unreachable(settings.where, settings.circuit.why)
         if self._fail_hits(error, "unreachable", most) < 0:
             self.wait = WAIT_ROOM
@@ -1279,7 +1292,7 @@ class Session(Caller):
         self._failing = error
         self._failing_left = self._requests.unread()
         self._failing_multi = False
-        if self._settings.work >= MAX_TURN_WORK and self._failing_left > SMALL:
+        if self._settings.work >= self._settings.turn_work and self._failing_left > SMALL:
             self.wait = WAIT_ROOM
         else:
             self._fail_on()
@@ -1294,7 +1307,7 @@ class Session(Caller):
         before = requests.unread()
         work = 0
         while not self._closing:
-            if work >= MAX_WORK:
+            if work >= self._settings.turn_work >> 1:
                 self._settings.work += work
                 self._failing_left -= before - requests.unread()
                 if self._failing_left > 0:  # (what has come since is for the next connection)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from proxy import downstream, scripts
-from proxy.calls import SLOW_HITS, Settings
+from proxy.calls import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, Settings
 from proxy.config import Address, Config, Upstream
 from proxy.crowd import MANY, PER_TURN, PIECE, STAYS_S
 from proxy.doors import Doors
@@ -21,7 +21,8 @@ from proxy.grammar import Grammar
 from proxy.peers import NOBODY, Peer
 from proxy.quiet import Repeats
 from proxy.replies import bulks
-from proxy.session import MAX_TURN_WORK, MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS
+from proxy.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_A_STRANGER, WORK_OF_OURS
+from proxy.state import FRAMED
 from proxy.upstream import Target
 
 GRAMMAR = Grammar(scripts.load())
@@ -315,6 +316,7 @@ def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
             found.append(data.count(word))
 
     client.protocol._session.upstream = UPSTREAM_OPEN
+    client.protocol._session._stranger = False
     client.protocol._upstream = cast("asyncio.Transport", Redis())
     client.protocol._link = downstream._Upstream(client.protocol)
 
@@ -338,7 +340,6 @@ def test_a_long_pipeline_is_cut_into_turns() -> None:
     bench = Bench()
     client = bench.client()
     sent: list[int] = []
-    client.protocol._session._stranger = False
     writes_to(client, sent)
     client.protocol.data_received(PING * (2 * MAX_WORK + 5))
     assert sent == [MAX_WORK]
@@ -375,20 +376,43 @@ def test_many_long_pipelines_share_a_turn() -> None:
 
     for client in clients:
         client.protocol.data_received(wrong(1000))
-    most = (MAX_TURN_WORK + MAX_WORK) // WORK_OF_OURS
     before = sum(done())
-    assert before <= most
+    assert before <= (MAX_TURN_WORK + MAX_WORK) // WORK_OF_OURS
+    most = LITTLE_TURN_WORK * 3 // 2 // WORK_OF_OURS  # (for there are others)
     turns = 0
     while bench.clock.soon:
-        bench.turn()
         good.protocol.data_received(wrong(1))
+        bench.turn()
         turns += 1
         assert good.transport.written.count(b"\n") == turns
-        assert 0 < sum(done()) - before <= most
+        assert 0 < sum(done()) - before <= most or before == 20_000
         before = sum(done())
         if before < 15_000:
             assert max(done()) - min(done()) <= 2 * MAX_WORK // WORK_OF_OURS
     assert done() == [1000] * 20
+
+
+def test_strangers_go_on_slowly_together() -> None:
+    """However much many send without a password: two of them have a turn in a millisecond."""
+    bench = Bench()
+    clients = [bench.client() for _ in range(20)]
+    sent: list[list[int]] = [[] for _ in clients]
+    for client, each in zip([*clients, other := bench.client()], [*sent, []], strict=True):
+        writes_to(client, each)
+        client.protocol._session._stranger = True
+    other.protocol.data_received(PING)
+    for client in clients:
+        client.protocol.data_received(PING * 1000)
+    while bench.clock.soon:
+        bench.turn()  # (each has its first one)
+    turn = LITTLE_TURN_WORK // 2 // WORK_OF_A_STRANGER
+    for _ in range(20):
+        before = sum(map(sum, sent))
+        (moment,) = bench.clock.later
+        bench.clock.later.clear()
+        moment()
+        assert 0 < sum(map(sum, sent)) - before <= 2 * turn
+        other.protocol.data_received(PING)
 
 
 def test_who_has_gone_leaves_the_line() -> None:
@@ -446,7 +470,7 @@ Member = tuple[Client, Transport, socket.socket]
 
 @pytest.fixture
 def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
-    """Clients whose private connections are real sockets; the third is Redis' end."""
+    """Subscribers whose private connections are real sockets; the third is Redis' end."""
     open_ = contextlib.ExitStack()
 
     def crowd_of(bench: Bench, count: int) -> list[Member]:
@@ -457,6 +481,7 @@ def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
             redis = Transport(ours)
             client.protocol._upstream = redis  # type: ignore[assignment]
             client.protocol._session.upstream = UPSTREAM_OPEN
+            client.protocol._session.state.lower(FRAMED)  # it subscribes
             found.append((client, redis, theirs))
         open_.callback(bench.shared.crowd.close)
         return found
@@ -512,6 +537,16 @@ def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> N
     assert not redis.reading
     client.protocol.resume_writing()
     assert redis.reading
+
+
+def test_who_asks_for_much_belongs_to_no_crowd() -> None:
+    bench = Bench()
+    for _ in range(8):
+        client = bench.client()
+        writes_to(client, [])
+        client.protocol.data_received(bulks(b"GET", b"large"))
+        client.protocol.upstream_received(b"$32000\r\n" + b"x" * 16000)
+        assert cast("Transport", client.protocol._upstream).reading
 
 
 def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:

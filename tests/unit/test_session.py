@@ -13,7 +13,7 @@ from proxy import answers, grammar, scripts, state
 from proxy import commands as c
 from proxy import replies as r
 from proxy import session as sn
-from proxy.calls import MAX_CLIENT_HITS, Call, Lane, Settings
+from proxy.calls import MAX_CLIENT_HITS, MAX_TURN_WORK, SLOW_HITS, Call, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Grammar
 from proxy.replies import bulks
@@ -1400,7 +1400,7 @@ def test_who_leaves_replies_unread_goes_on_slowly() -> None:
 def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     bench = opened()
     shared = bench.session._settings
-    shared.work = sn.MAX_TURN_WORK
+    shared.work = MAX_TURN_WORK
     much = PING * (sn.SMALL // len(PING) + 1)
     assert bench.send(PING) == PING
     bench.session.receive(much)
@@ -1417,7 +1417,7 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     for opens in (True, False):  # likewise when many get what they waited for at once
         bench = Bench()
         bench.session.receive(much)
-        bench.session._settings.work = sn.MAX_TURN_WORK
+        bench.session._settings.work = MAX_TURN_WORK
         if opens:
             bench.session.upstream_opened()
         else:
@@ -1485,6 +1485,27 @@ def test_a_stranger_does_less_in_a_turn(
     sent = sum(map(len, bench.session.to_upstream)) // len(PING)
     less = sn.WORK_OF_A_STRANGER if stranger and password is None else 1
     assert sent == sn.MAX_WORK // less
+    assert bench.session.wait == sn.WAIT_ROOM
+
+
+def test_a_stranger_goes_on_slowly_while_others_are_served() -> None:
+    bench = Bench()
+    bench.send(PING)
+    bench.session.upstream_opened()
+    bench.up()
+    bench.answer(NOAUTH)
+    shared = bench.session._settings
+    shared.window.latest = None  # somebody else
+    bench.session.receive(PING * 3 * sn.MAX_WORK)
+    assert bench.session.wait == sn.WAIT_PACE
+    assert bench.session.full()
+    bench.session.to_upstream.clear()
+    shared.slow_room = SLOW_HITS
+    bench.session.go_on()
+    assert sum(map(len, bench.session.to_upstream)) // len(PING) < sn.MAX_WORK // 4
+    assert shared.slow_room == SLOW_HITS // 2  # two such turns in a millisecond, of all of them
+    assert bench.session.wait == sn.WAIT_PACE
+    bench.session.upstream_received(b"+OK\r\n")  # it is none any more
     assert bench.session.wait == sn.WAIT_ROOM
 
 
