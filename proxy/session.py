@@ -78,6 +78,11 @@ WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private conn
 WAIT_PACE: Final = 9  # for a moment: a stranger, or it leaves its replies unread; it goes on slowly
 WAIT_WINDOW: Final = 10  # for its turn among those who have many hits in hand: see window
 
+# Whether Redis has let a client do anything yet.
+_KNOWN: Final = 0
+_NEW: Final = 1  # it is not known
+_REFUSED: Final = 2  # no, the latest was that it wants a password, or another one
+
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
 _HOLD: Final = 3  # a hit that may be held is next; all before it went to the lane
@@ -199,7 +204,7 @@ class Session(Caller):
         self._watched = False  # Patience looks here
         self._unsent_at: float = 0.0  # since when the private connection is not there to send to
         self._heard = False  # the private connection has brought something
-        self._stranger = True  # Redis has let it do nothing yet: or, without a password, again
+        self._stranger: int = _NEW
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -219,12 +224,15 @@ class Session(Caller):
                 self.to_upstream.append(data)
             return
         self._requests.feed(data)
-        if not self._deep and len(data) <= SMALL:
+        refused = self._stranger == _REFUSED and self.state.identity.password is None
+        if not self._deep and len(data) <= SMALL and not refused:
             window = self._settings.window
             window.latest = self
             window.others_at = self.now
         if self.wait == WAIT_NOTHING:
-            if len(data) > SMALL and self._settings.work >= self._settings.turn_work:
+            if refused and self._others():
+                self.wait = WAIT_PACE
+            elif len(data) > SMALL and self._settings.work >= self._settings.turn_work:
                 self.wait = WAIT_ROOM
             else:
                 self._route()
@@ -253,7 +261,7 @@ class Session(Caller):
     def full(self) -> bool:
         """Whether so much waits here that the caller stops reading."""
         # (who waits in line has enough with little: large pieces cost everybody time)
-        waits = self.wait == WAIT_ROOM or self.wait == WAIT_WINDOW or self._stranger
+        waits = self.wait == WAIT_ROOM or self.wait == WAIT_WINDOW or self._stranger != _KNOWN
         return self._requests.unread() > (LARGE if waits or self._turn else MAX_HELD)
 
     def outstanding(self) -> bool:
@@ -583,7 +591,7 @@ class Session(Caller):
         self._expanded = 0
         work = 0
         passed = 0
-        stranger = self._stranger and self.state.identity.password is None
+        stranger = self._stranger != _KNOWN and self.state.identity.password is None
         times = WORK_OF_A_STRANGER if stranger else 1
         most = (self._settings.turn_work >> 1) // times
         while True:
@@ -682,7 +690,7 @@ class Session(Caller):
             else:
                 out.append(requests.buf[run : requests.pos])
         self._settings.work += work * times
-        if stranger and self.wait == WAIT_PACE:
+        if stranger and (self.wait == WAIT_PACE or self._stranger == _REFUSED):
             self._settings.slow_room -= HITS_OF_A_STRANGER
         if self.wait == WAIT_NOTHING:
             self._set_deep(False)
@@ -1128,7 +1136,7 @@ class Session(Caller):
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
             )
-            known = wait == WAIT_PACE and not self._stranger and not self.client_slow
+            known = wait == WAIT_PACE and self._stranger == _KNOWN and not self.client_slow
             if quiet or room or known or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
@@ -1363,10 +1371,10 @@ class Session(Caller):
                 return
         first = data[0] if data else 0
         if first == 45:
-            if data.startswith(b"-NOAUTH"):
-                self._stranger = True
+            if data.startswith(b"-NOAUTH") or (self._stranger and data.startswith(b"-WRONGPASS")):
+                self._stranger = _REFUSED
         elif self._stranger and first in _BEGINS:
-            self._stranger = False  # (anything else may be the middle of a reply)
+            self._stranger = _KNOWN  # (anything else may be the middle of a reply)
         answers = self._answers
         if answers.raw:
             self.to_client.append(data)

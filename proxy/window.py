@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-LEAST: Final = 8  # hits, of all such clients together
+LEAST: Final = 4  # hits, of all such clients together
 TURNS: Final = 2  # so many of them at a time: while one is answered, another one's hits run
 QUEUE_S: Final = 0.0001  # round trips may take so much longer than the shortest,
 QUEUE: Final = 0.5  # or by so much of it, if that is more

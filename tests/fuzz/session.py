@@ -18,6 +18,7 @@ from proxy.replies import bulks
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.waiting import Waiting
+from proxy.window import TURNS
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
@@ -224,6 +225,7 @@ class Walk:
         self.lanes_allowed = True
         self.known = False  # lanes remember refusals
         self.full = False  # the upstream takes no more for now
+        self.turns = 0  # that others have, who have many hits in hand
         self.waiting = Waiting(self.clock.time, self.clock.call_at, REFRESH_S)
         settings = Settings(
             *(GRAMMAR, self.lane_of, "redis:1", self.base_db, REFRESH_S, self.waiting),
@@ -452,7 +454,11 @@ class Walk:
         elif kind == 57:
             self.known = bool(choices.below(2))
         elif kind == 58:
-            self.lanes_allowed = bool(choices.below(2))
+            found = choices.below(8)
+            if found < 4:
+                self.lanes_allowed = bool(found & 1)
+            else:
+                self._others(found)
         elif kind == 59 and self.redis.protocol == 3 and not self.redis.closed:
             self.redis.out += PUSH
             self.pushes += 1
@@ -462,6 +468,21 @@ class Walk:
             self._fault(choices.below(32))
         if session.upstream == sn.UPSTREAM_OPENING and kind % 4 == 0 and not session.closed:
             self.open()
+
+    def _others(self, kind: int) -> None:
+        """Somebody else has little in hand, or much, and a turn on the lane."""
+        window = self.session._settings.window
+        if kind == 4 and self.turns > 0:
+            self.turns -= 1
+            window.leave()
+        elif kind == 5:
+            for _ in range(TURNS - self.turns):
+                self.turns += window.enter(lambda: False)
+        else:
+            window.latest = None
+            window.others_at = self.clock.now
+            window.took(0.001 * kind, self.clock.now)
+        self.move()
 
     def _lane_step(self, kind: int, lane: FakeLane) -> None:
         choices, session = self.choices, self.session
@@ -551,6 +572,9 @@ class Walk:
     def finish(self) -> None:
         session = self.session
         session.client_slow = self.full = False
+        window = session._settings.window
+        for _ in range(self.turns):
+            window.leave()
         for _ in range(2000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
             if session.upstream == sn.UPSTREAM_OPENING and not session.closed:
@@ -586,6 +610,8 @@ class Walk:
         assert self.on_lanes() == 0
         assert self.clock.live() == 0
         assert self.waiting.count == 0
+        if not session.closed:
+            assert window_is_free(session)
         if ideal.vague:
             return
         if session.closed and not self.told and (self.eof or self.base_db):
@@ -608,6 +634,12 @@ class Walk:
             assert session.closed == (ideal.closed or self.eof), session.closed
             if not session.closed and ideal.idle:
                 assert not session.outstanding()
+
+
+def window_is_free(session: Session) -> bool:
+    """Whether nobody has a turn, or waits for one, whose hits are all answered."""
+    window = session._settings.window
+    return window._turns == 0 and not window.crowded()
 
 
 def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:

@@ -316,7 +316,7 @@ def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
             found.append(data.count(word))
 
     client.protocol._session.upstream = UPSTREAM_OPEN
-    client.protocol._session._stranger = False
+    client.protocol._session._stranger = 0
     client.protocol._upstream = cast("asyncio.Transport", Redis())
     client.protocol._link = downstream._Upstream(client.protocol)
 
@@ -399,7 +399,7 @@ def test_strangers_go_on_slowly_together() -> None:
     sent: list[list[int]] = [[] for _ in clients]
     for client, each in zip([*clients, other := bench.client()], [*sent, []], strict=True):
         writes_to(client, each)
-        client.protocol._session._stranger = True
+        client.protocol._session._stranger = 1
     other.protocol.data_received(PING)
     for client in clients:
         client.protocol.data_received(PING * 1000)

@@ -1488,6 +1488,32 @@ def test_a_stranger_does_less_in_a_turn(
     assert bench.session.wait == sn.WAIT_ROOM
 
 
+@pytest.mark.parametrize("refusal", [NOAUTH, b"-WRONGPASS invalid username-password pair\r\n"])
+def test_who_was_refused_waits_for_each_word_while_others_are_served(refusal: bytes) -> None:
+    bench = Bench()
+    bench.send(PING)
+    bench.session.upstream_opened()
+    bench.up()
+    bench.answer(refusal)
+    shared = bench.session._settings
+    guess = bulks(b"AUTH", b"guess")
+    shared.window.others_at = -1.0  # nobody is there
+    bench.session.receive(guess)
+    assert bench.up() == guess
+    bench.answer(refusal)
+    shared.window.latest, shared.window.others_at = None, bench.session.now
+    bench.session.receive(guess)
+    assert bench.session.wait == sn.WAIT_PACE
+    assert not bench.session.to_upstream
+    assert shared.window.latest is None  # it is none of those for whom others wait
+    shared.slow_room = SLOW_HITS
+    bench.session.go_on()
+    assert bench.up() == guess
+    assert shared.slow_room == SLOW_HITS // 2
+    bench.answer(b"+OK\r\n")
+    assert bench.send(PING) == PING
+
+
 def test_a_stranger_goes_on_slowly_while_others_are_served() -> None:
     bench = Bench()
     bench.send(PING)
