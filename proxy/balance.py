@@ -29,7 +29,11 @@ CANNOT_ACCEPT: Final = (
     "--max-clients"
 )
 AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
-PACE_S: Final = 0.001  # between two clients, while others are served who would wait for them
+TICK_S: Final = 0.001  # the shortest time that the loop can wait
+GONE_PER_TURN: Final = 8  # of those who have said nothing and gone, who cost little
+NOBODY: Final = 0  # no client waits
+SOMEBODY: Final = 1  # one was taken in
+GONE: Final = 2  # one had gone already
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
 FULL_S: Final = 1.0  # without a free descriptor: when to look again
@@ -109,7 +113,7 @@ class Intake:
     """A worker's own clients, accepted or handed over: each gets a protocol of `client`, and is
     counted until it is reported by `left()`. `client` is told whether TLS is spoken at the address
     that it came to, and whether it is TCP's. One is taken in a turn of the loop, and while the
-    process is `busy` one every PACE_S.
+    process is `busy` not more than `rate` in a second.
     """
 
     def __init__(
@@ -122,6 +126,8 @@ class Intake:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._busy = busy
+        self.rate = 0  # so many in a second while `busy`; 0: as many as come
+        self._next_at = 0.0
         self._worker = worker
         self._balance = balance
         self._listening = listening
@@ -164,11 +170,16 @@ class Intake:
         for sock in (self._balance.inboxes[self._worker], *(one for one, _ in self._listening)):
             self._loop.remove_reader(sock)
 
-    def _readable(self, take: Callable[[], bool]) -> None:
+    def _readable(self, take: Callable[[], int]) -> None:
         try:
-            if take() and self._busy():
-                self._unwatch()
-                self._loop.call_later(PACE_S, self._watch)
+            for _ in range(GONE_PER_TURN):
+                found = take()
+                if found == NOBODY:
+                    break
+                if found == SOMEBODY:
+                    if self.rate > 0 and self._busy():
+                        self._pause()
+                    break
         except OSError as error:
             if not self._full:
                 self._full = True
@@ -178,21 +189,33 @@ class Intake:
         else:
             self._full = False
 
-    def _accept(self, listening: socket.socket, tls: bool) -> bool:
+    def _pause(self) -> None:
+        """Take nobody until it is time, after one that was taken."""
+        now = self._loop.time()
+        self._next_at = max(now, self._next_at) + 1 / self.rate
+        pause_s = self._next_at - now
+        if pause_s >= TICK_S:
+            self._unwatch()
+            self._loop.call_later(pause_s, self._watch)
+
+    def _accept(self, listening: socket.socket, tls: bool) -> int:
         sock = accepted(listening)
         if sock is None:
-            return False
+            return NOBODY
+        if is_gone(sock):
+            sock.close()
+            return GONE
         best = self._balance.least(self._worker)
         if best is None or best == self._worker or not self._balance.give(best, sock, tls):
             self._begin(sock, tls)
-        return True
+        return SOMEBODY
 
-    def _take(self) -> bool:
+    def _take(self) -> int:
         found = self._balance.take(self._worker)
         if found is None:
-            return False
+            return NOBODY
         self._begin(*found)
-        return True
+        return SOMEBODY
 
     def _begin(self, sock: socket.socket, tls: bool) -> None:
         self._count += 1
@@ -209,6 +232,18 @@ class Intake:
         except OSError:  # it is gone already
             sock.close()
             self.left()
+
+
+def is_gone(sock: socket.socket) -> bool:
+    """Whether a client that was just accepted has said nothing and gone, or was reset: nobody will
+    hear an answer.
+    """
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def accepted(listening: socket.socket) -> socket.socket | None:

@@ -129,6 +129,7 @@ class Config:
     # limits
     max_clients: int = 10000
     max_clients_per_address: int = 0
+    max_accept_rate: int = 1000
     max_client_hits: int = 64
     max_lane_hits: int = 65536
     max_unread: int = 65536
@@ -435,6 +436,17 @@ OPTIONS: Final = (
         "0",
         "of these, how many of one IP address, likewise. 0: as many as come",
         most=10_000_000,
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-accept-rate",
+        NUMBER,
+        "1000",
+        "new clients of each worker in a second while others are served, so that a flood of "
+        "connections delays nobody who is connected; more wait in the system's queue. 0: as many "
+        "as come",
+        most=1_000_000,
         reload=True,
     ),
     Option(

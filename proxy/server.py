@@ -167,6 +167,8 @@ class Server:
             self._target.tls = contexts.client
         if self._shared is not None:
             self._shared.reconfigure(config)
+        if self._intake is not None:
+            self._intake.rate = config.max_accept_rate
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -367,6 +369,7 @@ class Server:
             arrivals.protocol,
             lambda: window.others(loop.time()),
         )
+        self._intake.rate = self._config.max_accept_rate
         self._shared.on_leave = arrivals.on_gone = self._intake.left
         self._intake.open()
 

@@ -64,6 +64,7 @@ OPTIONS: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--upstream-tls-verify", "no", "upstream_tls_verify", False, ()),
     ("--max-clients", "5", "max_clients", 5, ()),
     ("--max-clients-per-address", "5", "max_clients_per_address", 5, ()),
+    ("--max-accept-rate", "0", "max_accept_rate", 0, ()),
     ("--max-client-hits", "5", "max_client_hits", 5, ()),
     ("--max-lane-hits", "5", "max_lane_hits", 5, ()),
     ("--max-unread", "1024", "max_unread", 1024, ()),

@@ -22,6 +22,7 @@ from proxy.replies import bulks
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.upstream import Target
+from proxy.window import LEAST, SHRINKS, Window
 
 GRAMMAR = Grammar(scripts.load())
 NOBODY = Identity(None, None, 0)
@@ -124,12 +125,18 @@ class Loop(asyncio.SelectorEventLoop):
 class Bench:
     """A pool, and one lane of it that is ready."""
 
-    def __init__(self, loop: Loop, remembers: int = 100, tracks: bytes = OK) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        remembers: int = 100,
+        tracks: bytes = OK,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self.loop = loop
         self.reloads = 0
         self.denials = Denials(remembers, lambda: loop.now) if remembers else None
         target = Target(Address("redis", 1), 5.0)
-        self.pool = LanePool(loop, target, self.script_missing, self.denials)
+        self.pool = LanePool(loop, target, self.script_missing, self.denials, clock=clock)
         lane = self.pool.lane_of(NOBODY)
         assert lane is not None
         self.lane: Lane = lane
@@ -1167,6 +1174,23 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
             assert not client.session.mending or not client.session.outstanding()
     finally:
         loop.close()
+
+
+def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
+    """uvloop's time is of milliseconds."""
+    now = 5.0
+    bench = Bench(loop, 0, clock=lambda: now)
+    bench.pool.window = window = Window(64)
+    window.others_at = 0.0
+    hits = [window.hits(bench, 0.0)]
+    for seconds in (0.0003, 0.00035, 0.0009):
+        bench.hit()
+        assert bench.sent()
+        now += seconds
+        bench.answer(ADMITTED)
+        hits.append(window.hits(bench, 0.0))
+    assert bench.pool.stats.round_trips.sum_s == pytest.approx(0.00155)
+    assert hits == [LEAST, LEAST + 1, LEAST + 2, int((LEAST + 2) * SHRINKS)]
 
 
 def test_the_words_of_the_grammar_are_those_used_here() -> None:
