@@ -197,6 +197,13 @@ class RequestFramer:
         self.pos = 0
         return out
 
+    def overlong(self) -> bool:
+        """Whether what is malformed is a line without an end, of which servers read no more."""
+        data, start = self.buf, self.start
+        if len(data) - start <= MAX_INLINE or data[start] == _STAR:
+            return False
+        return data.find(b"\n", start, start + MAX_INLINE + 1) < 0
+
     def mistake(self) -> bytes:
         """In place of rest(), what a server must see to say what is malformed, and nothing that any
         parser could take for a command. `more` tells how much is to follow.
@@ -209,7 +216,7 @@ class RequestFramer:
         self.more = MORE_NOTHING
         line = rest.partition(b"\n")[0]
         if len(line) > MAX_INLINE:
-            return line
+            return line[: MAX_INLINE + 1]
         return _BROKEN_BULK if b"\0" in line else _UNBALANCED
 
     def more_of_line(self, data: bytes, more: int) -> bytes:

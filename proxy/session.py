@@ -260,9 +260,12 @@ class Session(Caller):
 
     def full(self) -> bool:
         """Whether so much waits here that the caller stops reading."""
-        # (who waits in line has enough with little: large pieces cost everybody time)
-        waits = self.wait == WAIT_ROOM or self.wait == WAIT_WINDOW or self._stranger != _KNOWN
-        return self._requests.unread() > (LARGE if waits or self._turn else MAX_HELD)
+        wait = self.wait
+        # (who waits for its turn has enough with little: large pieces cost everybody time)
+        little = wait in (WAIT_ROOM, WAIT_WINDOW)
+        little = little or (wait == WAIT_LANE and self._turn)
+        little = little or (wait == WAIT_PACE and self._stranger != _KNOWN)
+        return self._requests.unread() > (LARGE if little else MAX_HELD)
 
     def outstanding(self) -> bool:
         """Whether the client is still owed a reply."""
@@ -622,7 +625,8 @@ class Session(Caller):
             if code == MALFORMED:
                 run = self._send_run(run)
                 self._stats.error("protocol")
-                self._judged = requests.strict  # what may be denied to a client must be framed
+                # (what may be denied to a client must be framed)
+                self._judged = requests.strict or requests.overlong()
                 rest = requests.mistake() if self._judged else requests.rest()
                 if self._discarding:
                     requests.more = MORE_NOTHING

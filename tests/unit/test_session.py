@@ -1166,6 +1166,15 @@ def test_no_local_error_is_lost_among_too_many() -> None:
     assert out.count(PONG) == many
 
 
+def test_of_a_line_without_an_end_so_much_is_passed_on_as_shows_it() -> None:
+    bench = opened()
+    assert bench.send(PING + b"a" * 65_536) == PING
+    assert bench.send(b"a" * 200_000) == b"a" * 65_537
+    assert bench.send(b"a" * 200_000 + b"\r\n" + PING) == b""
+    bench = opened()
+    assert bench.send(b"*1\r\n$x" + b"a" * 70_000) == b"*1\r\n$x" + b"a" * 70_000  # not a line
+
+
 # -- others have their turn ------------------------------------------------------------------------
 
 BLPOP = bulks(b"BLPOP", b"k", b"0")
@@ -1512,6 +1521,19 @@ def test_who_was_refused_waits_for_each_word_while_others_are_served(refusal: by
     assert shared.slow_room == SLOW_HITS // 2
     bench.answer(b"+OK\r\n")
     assert bench.send(PING) == PING
+
+
+def test_a_command_that_is_not_whole_is_read_on() -> None:
+    """However little may wait of a client: what would make it a command is to come."""
+    for heard in ([], [NOAUTH], [PONG]):
+        bench = Bench()
+        bench.send(PING)
+        bench.session.upstream_opened()
+        bench.up()
+        for data in heard:
+            bench.answer(data)
+        bench.send(b"echo " + b"a" * 60_000)
+        assert not bench.session.full()
 
 
 def test_a_stranger_goes_on_slowly_while_others_are_served() -> None:
