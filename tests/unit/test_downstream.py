@@ -553,12 +553,12 @@ def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
     bench = Bench()
     crowd = crowd_of(bench, 8)
     for client, _, _ in crowd:
-        client.protocol._link = cast("Any", client)
+        client.protocol._link = downstream._Upstream(client.protocol)
         client.protocol.upstream_received(b"x" * 16000)
     turns = bench.shared.crowd._turns
     assert len(turns) == 8 - MANY // 16000 - 1
     for client, _, _ in crowd:
-        client.protocol.upstream_lost(cast("Any", client))
+        client.protocol.upstream_lost(cast("Any", client.protocol._link))
     assert not turns
 
 
