@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,12 +50,14 @@ def test_what_failed_is_run_again_and_told(tmp_path: Path) -> None:
     path.write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, str(ROOT / "scripts" / "again.py"), "told", "-q", "tests"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    command += ["-p", "xdist"]
+    few = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # (or most of it is importing them)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=few)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "told").read_text() == "passed: tests/conformance/test_x.py::test_once\n"
     assert (tmp_path / "runs").read_text() == "x"  # what had passed was not run again
     path.write_text("def test_never(): assert False\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=few)
     assert done.returncode == 1
     told = (tmp_path / "told").read_text().splitlines()[1:]
     assert told == ["failed again: tests/conformance/test_x.py::test_never"]

@@ -1353,7 +1353,7 @@ def test_a_turn_ends_with_whoever_has_it(how: str) -> None:
     assert not crowd.shared.window.crowded()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 7))
 def test_whoever_waits_for_a_turn_is_served_in_the_end(random: Random, count: int) -> None:
     crowd = Crowd(count + 1)
