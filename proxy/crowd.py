@@ -42,16 +42,16 @@ class Crowd:
 
     def watch(self, descriptor: int, turn: Turn) -> None:
         """Call `turn` once, when there is something to read and it is this connection's turn; it
-        is told whether more of the crowd have something.
+        is told whether more of the crowd have something. Raises OSError.
         """
         if self._epoll is None:
             self._epoll = select.epoll()
             self._loop.add_reader(self._epoll.fileno(), self._readable)
-        self._turns[descriptor] = turn
         try:
             self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
         except FileNotFoundError:  # (it is new: those that are closed leave the set by themselves)
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+        self._turns[descriptor] = turn
 
     def forget(self, descriptor: int, turn: Turn) -> None:
         """That connection is gone."""

@@ -5,6 +5,7 @@ pauses whichever side is faster. Decides nothing about commands.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import select
 import socket
@@ -573,10 +574,13 @@ class Downstream(asyncio.Protocol):
         sock = upstream.get_extra_info("socket") if upstream is not None else None
         if sock is None:
             return False
+        self._upstream_descriptor = sock.fileno()
+        try:
+            crowd.watch(self._upstream_descriptor, self._its_turn)
+        except (OSError, ValueError):  # it ends, or has no descriptor any more
+            return False
         self._upstream_apart = True
         self._read_upstream()
-        self._upstream_descriptor = sock.fileno()
-        crowd.watch(self._upstream_descriptor, self._its_turn)
         return True
 
     def _its_turn(self, crowded: bool) -> None:
@@ -591,9 +595,13 @@ class Downstream(asyncio.Protocol):
         would take megabytes for each such client, and others' time to copy them.
         """
         self._little_unsent = True
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if NOTSENT_LOWAT and sock is not None and sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
+        transport = self._transport
+        if not NOTSENT_LOWAT or transport is None or transport.is_closing():
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):  # (it may have ended by itself)
+                sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
 
     def _end_crowding(self) -> None:
         if self._upstream_apart:

@@ -539,6 +539,39 @@ def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> N
     assert redis.reading
 
 
+def test_a_connection_that_ends_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    crowd = crowd_of(bench, 8)
+    for client, redis, _ in crowd:
+        assert redis.sock is not None
+        redis.sock.close()
+        client.protocol.upstream_received(b"x" * 16000)
+        assert redis.reading  # (that is how its end is noticed)
+    assert not bench.shared.crowd._turns
+
+
+@pytest.mark.skipif(not downstream.NOTSENT_LOWAT, reason="there is no such option here")
+def test_the_kernel_holds_little_for_who_gets_much() -> None:
+    bench = Bench()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for ends in (False, True):
+            with (
+                socket.create_connection(server.getsockname()) as theirs,
+                server.accept()[0] as ours,
+            ):
+                client = bench.client(ours)
+                writes_to(client, [])
+                client.protocol.upstream_received(b"$5000\r\n")
+                option = (socket.IPPROTO_TCP, downstream.NOTSENT_LOWAT)
+                before = ours.getsockopt(*option)
+                if ends:
+                    ours.close()
+                client.protocol.upstream_received(b"x" * 5000)
+                if not ends:
+                    assert before != ours.getsockopt(*option) == downstream.UNSENT
+                assert theirs.fileno() >= 0
+
+
 def test_who_asks_for_much_belongs_to_no_crowd() -> None:
     bench = Bench()
     for _ in range(8):
