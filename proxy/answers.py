@@ -40,7 +40,6 @@ class Answers:
         "_head",
         "_last_reply",
         "_names",
-        "_out",
         "_replies",
         "_slots",
         "_state",
@@ -54,6 +53,7 @@ class Answers:
         "late_since",
         "oldest",
         "ours",
+        "out",
         "raw",
         "read_only",
     )
@@ -63,7 +63,7 @@ class Answers:
     ) -> None:
         self._state = state
         self._stats = stats or Stats()
-        self._out = out
+        self.out = out  # what goes to the client; perhaps, for a time, nowhere
         self._replies = ReplyFramer()
         self._head: Slot | None = None
         self._tail: Slot | None = None
@@ -154,7 +154,7 @@ class Answers:
         if self._state.quitting:
             return
         if self.settled():
-            self._out.append(reply)
+            self.out.append(reply)
         else:
             self.expect(Slot(s.S_LOCAL, reply))
 
@@ -212,7 +212,7 @@ class Answers:
             if kind == s.S_INSIDE:
                 self._pass_on(data, start)
                 start = replies.pos
-                self._out.append(slot.data)
+                self.out.append(slot.data)
                 self._pop()
                 continue
             if replies.mid or replies.at_push():
@@ -223,7 +223,7 @@ class Answers:
                 self._pass_on(data, start)
                 start = replies.pos
                 if not self._state.quitting:
-                    self._out.append(slot.data)
+                    self.out.append(slot.data)
                 self._pop()
                 continue
             if kind == s.S_RAW:
@@ -243,12 +243,12 @@ class Answers:
                         self._go_raw()
                     break
                 if before > start:
-                    self._out.append(data[start:before])
+                    self.out.append(data[start:before])
                 edited = slot.edit(frame)
                 if slot.row != NO_ROW:
                     self._stats.answered(slot.row, edited or frame, slot.data)
                 if edited:
-                    self._out.append(edited)
+                    self.out.append(edited)
                 start = replies.pos
                 self._pop()
                 continue
@@ -280,9 +280,9 @@ class Answers:
                 slot.row = NO_ROW
             if instead is not None:
                 if before > start:
-                    self._out.append(data[start:before])
+                    self.out.append(data[start:before])
                 if instead:
-                    self._out.append(instead)
+                    self.out.append(instead)
                 start = replies.pos
             self._look(slot, line)
             self._pop()
@@ -305,7 +305,7 @@ class Answers:
                 if left and not (hit and slot is not None and (edited or slot.row != NO_ROW)):
                     broken_off = True
                     if not edited:
-                        self._out.append(left)
+                        self.out.append(left)
             if (
                 self.hushed
                 or self._state.quitting
@@ -316,9 +316,9 @@ class Answers:
                 if slot.kind == s.S_HIT:
                     self._stats.answered(slot.row, r.LOST, slot.data)
                     slot.row = NO_ROW
-                    self._out.append(r.LOST)
+                    self.out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:
-                    self._out.append(slot.data)
+                    self.out.append(slot.data)
                 elif slot.kind not in _NOT_THE_CLIENTS:
                     break
                 slot = slot.next
@@ -356,13 +356,13 @@ class Answers:
                 if since > before:
                     self.oldest = since
                     return number
-                self._out.append(instead(slot))
+                self.out.append(instead(slot))
                 self._drop(slot)
                 if number == 0:
                     self.late_since = since
                 number += 1
             elif kind == s.S_LOCAL and ahead is not None:
-                self._out.append(slot.data)
+                self.out.append(slot.data)
                 ahead.next = slot.next
                 self._slots -= 1
                 self.ours -= 1
@@ -391,14 +391,14 @@ class Answers:
         while slot is not None:
             kind = slot.kind
             if kind in (s.S_RAW, s.S_FRAMED):
-                self._out.append(error)
+                self.out.append(error)
                 return False
             if kind == s.S_LOCAL:
-                self._out.append(slot.data)
+                self.out.append(slot.data)
             elif kind == s.S_HIT and slot.limit != NOT_LATE:
-                self._out.append(instead(slot))
+                self.out.append(instead(slot))
             elif kind not in _NOT_THE_CLIENTS:
-                self._out += [error] * (slot.count if kind == s.S_PASS else 1)
+                self.out += [error] * (slot.count if kind == s.S_PASS else 1)
             slot = slot.next
         return True
 
@@ -432,14 +432,14 @@ class Answers:
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._replies.pos
         if end > start:
-            self._out.append(data if start == 0 and end == len(data) else data[start:end])
+            self.out.append(data if start == 0 and end == len(data) else data[start:end])
 
     def _remember_last(self, data: bytes) -> None:
         replies = self._replies
         if self.raw:
             left = replies.rest()
             if left:
-                self._out.append(left)
+                self.out.append(left)
             return
         if self._head is None:
             self._last_reply = b""
@@ -509,7 +509,7 @@ class Answers:
                         self._pass_on(data, start)
                         replies.frame()
                         start = replies.pos
-                        self._out.append(line.replace(b"'" + sent_as + b"'", b"'" + name + b"'", 1))
+                        self.out.append(line.replace(b"'" + sent_as + b"'", b"'" + name + b"'", 1))
                         continue
             before = replies.pos
             replies.skip(1)

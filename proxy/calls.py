@@ -167,6 +167,8 @@ class Settings:
         "patience",
         "read_only",
         "refresh_s",
+        "server",
+        "server_version",
         "share_of",
         "slow_room",
         "stats",
@@ -204,6 +206,9 @@ class Settings:
         self.wait_by_publish = False  # WAIT needs a PUBLISH before it; see upstream.Facts
         self.native_throttle = False  # the server itself has CL.THROTTLE
         self.knows_ro = False  # the server has EVAL_RO
+        # what it called itself in HELLO; before that, who asks is to expect little of it
+        self.server: bytes = b"redis"
+        self.server_version: bytes = b"0.0.0"
         self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
         self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
@@ -241,6 +246,10 @@ class Settings:
         counts.failed_closed += 1
         self.stats.unanswered(row, FAILED_CLOSED)
         return r.five(1, limit, 0, 1, 1)
+
+    def answers_hits(self) -> bool:
+        """Whether hits that Redis does not answer get the reply of a hit."""
+        return self._failing != _ERROR
 
     def too_late(self) -> bytes:
         """The error for a call that was sent, and not answered in time."""

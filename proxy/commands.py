@@ -33,6 +33,9 @@ STREAM: Final = 18  # from here on replies can't be counted
 HTTP: Final = 19  # Redis closes its connection without a word, unsent replies included
 INTROSPECT: Final = 20  # COMMAND: stateless, but its reply is to know the RL family too
 
+# What a client says about itself before it asks for anything.
+GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
+
 # Whether a command may travel on a connection that many share.
 PRIVATE: Final = 0
 SHARED_READ: Final = 1  # should its reply be large, it is asked again on the private connection

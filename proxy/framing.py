@@ -170,6 +170,13 @@ class RequestFramer:
         self._scan = 0
         self._enough = True
 
+    def again(self, data: bytes) -> None:
+        """Put `data`, whole commands, before what is unread: they come first. No command may be
+        open.
+        """
+        self.buf = data + self.buf[self.pos :]
+        self.rewind(0)
+
     def release(self) -> None:
         """Let go of bytes that were given out; offsets into `buf` end here."""
         if self.pos:

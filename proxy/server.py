@@ -416,6 +416,8 @@ class Server:
         settings.wait_by_publish = found.wait_by_publish
         settings.native_throttle = found.has_throttle
         settings.knows_ro = self._lanes.knows_ro = found.has_ro
+        settings.server = found.name.lower().encode()
+        settings.server_version = found.version.encode()
         settings.refresh_s = self._config.private_refresh_s
         if found.timeout_s:
             settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)

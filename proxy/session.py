@@ -37,6 +37,7 @@ from .framing import (
     RequestFramer,
 )
 from .grammar import Rule
+from .greeting import Greeting
 from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Identity, Slot
 from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
@@ -77,6 +78,7 @@ WAIT_TURN: Final = 7  # for a hit that is held
 WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
 WAIT_PACE: Final = 9  # for a moment: a stranger, or it leaves its replies unread; it goes on slowly
 WAIT_WINDOW: Final = 10  # for its turn among those who have many hits in hand: see window
+WAIT_GREETED: Final = 11  # for Redis to agree to what was taken on trust: see greeting
 
 # Whether Redis has let a client do anything yet.
 _KNOWN: Final = 0
@@ -124,6 +126,7 @@ class Session(Caller):
         "_failing",
         "_failing_left",
         "_failing_multi",
+        "_greeting",
         "_heard",
         "_hits",
         "_eof",
@@ -205,6 +208,7 @@ class Session(Caller):
         self._unsent_at: float = 0.0  # since when the private connection is not there to send to
         self._heard = False  # the private connection has brought something
         self._stranger: int = _NEW
+        self._greeting: Greeting | None = None  # what Redis has not heard yet
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -299,6 +303,7 @@ class Session(Caller):
             self._settings.window.latest = None
         self.pump = _nothing
         self.state.identity = Identity(None, None, 0)
+        self._greeting = None
         self._answers.forget()
         self._answers = Answers(self.state, self.to_client, self._stats)  # (whose edits hold us)
         self._lane = self._read_lane = self._write_lane = None
@@ -643,6 +648,9 @@ class Session(Caller):
                     work += WORK_OF_OURS
                     if error:
                         run = self._send_run(run)
+                        if self._greeting is not None:
+                            self._not_let_in(error)
+                            break
                         self._deny(code, error)
                         continue
                 if not command.reads:
@@ -685,7 +693,7 @@ class Session(Caller):
                 passed += 1
             if run < 0:
                 run = requests.start
-            if self.wait == WAIT_BASE or self._closing:
+            if self.wait != WAIT_NOTHING or self._closing:
                 break
         self._stats.commands += passed
         if run >= 0:
@@ -743,6 +751,10 @@ class Session(Caller):
         command = requests.command
         args = requests.arguments() if command.whole else []
         slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
+        if self._greeting is not None:
+            self._greeting.unsent -= 1
+            if self._greeting.unsent == 0:
+                self.wait = WAIT_GREETED
         if command.kind == c.HTTP:
             self._answers.hushed = True
         if (
@@ -1187,11 +1199,13 @@ class Session(Caller):
                 self._question = None
                 self._answers.forget_asked()
                 self.lane_late(question)
-        if self.wait == WAIT_UPSTREAM or self.wait == WAIT_BASE:
+        if self.wait in (WAIT_UPSTREAM, WAIT_BASE, WAIT_GREETED):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and self._unsent_at <= before:
                 since = self._unsent_at
                 number = self._fail_hits(settings.too_late(), "late")
+                if self.to_client:
+                    self.pump()  # (perhaps it was no hit: see greeting)
         if number > 0:
             settings.circuit.timed_out(number, since, now, timeout_s)
             if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
@@ -1238,7 +1252,8 @@ class Session(Caller):
         answers = self._answers
         requests = self._requests
         state = self.state
-        if self._call_count > 0 or not answers.settled() or not answers.can_count():
+        greeting = self.wait == WAIT_GREETED  # (whose replies are not the client's)
+        if self._call_count > 0 or not (greeting or answers.settled()) or not answers.can_count():
             return 0
         if state.asking or state.quitting or self._discarding or requests.in_command():
             return 0
@@ -1258,6 +1273,10 @@ class Session(Caller):
             if code == COMMAND and requests.command.ours:
                 call = read(self, requests, self._settings)
             if call is None:
+                greeted = self._taken_on_trust(code)
+                if greeted:
+                    self.to_client.append(greeted)
+                    continue
                 requests.rewind(requests.start)
                 break
             if not call.reply:
@@ -1271,6 +1290,23 @@ class Session(Caller):
         if number >= 0:
             requests.release()
         return number
+
+    def _taken_on_trust(self, code: int) -> bytes:
+        """What the framer's command is answered if it is how a client begins: Redis is told when it
+        is there. Nothing where it is not, or where hits get errors, too.
+        """
+        requests = self._requests
+        command = requests.command
+        if code != COMMAND or command.kind not in c.GREETS or requests.oversize:
+            return b""
+        unopened = self.upstream in (UPSTREAM_NONE, UPSTREAM_OPENING)
+        if not unopened or command.ban is not None or not self._settings.answers_hits():
+            return b""
+        greeting = self._greeting or Greeting()
+        reply = greeting.take(requests, self._settings.server, self._settings.server_version)
+        if reply:
+            self._greeting = greeting
+        return reply
 
     # -- the private connection's side ------------------------------------------------------------
 
@@ -1287,6 +1323,9 @@ class Session(Caller):
         """The private connection is there."""
         self.upstream = UPSTREAM_OPEN
         self._last_private = self.now
+        if self._greeting is not None:
+            self._requests.again(self._greeting.begin())
+            self._answers.out = self._greeting.replies
         if self._settings.base_db:
             self._answers.decided = False
             self.wait = WAIT_BASE
@@ -1353,6 +1392,8 @@ class Session(Caller):
                     elif call is not None:
                         limit = 0 if multi else call.rule.limit
                         reply = self._settings.without(limit, call.row, error, "unreachable")
+                elif not multi and requests.command.kind in c.GREETS:
+                    reply = self._taken_on_trust(code) or error
                 elif requests.command.kind == c.MULTI:
                     multi = True
                 elif requests.command.kind in (c.EXEC, c.DISCARD):
@@ -1389,6 +1430,8 @@ class Session(Caller):
             answers.pass_pushes()
             self._emit_calls()
         answers.answer()
+        if self._greeting is not None and not self._greeted(self._greeting):
+            return
         if answers.quiescent():
             self._deciding = False
         if self._asked is not None:
@@ -1404,8 +1447,41 @@ class Session(Caller):
                 self._close()  # what decides about it can't be told any more
             elif answers.decided:
                 self._base_decided()
+        elif self.wait == WAIT_GREETED and self._greeting is None:
+            self._route_in_turn()
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
+
+    def _greeted(self, greeting: Greeting) -> bool:
+        """Redis has answered some of what was taken on trust; whether the client stays. One that
+        Redis does not let in is told so by the reply to what it asks now.
+        """
+        refusal = greeting.heard()
+        if refusal or self._answers.raw:
+            self._not_let_in(refusal)
+            return False
+        if greeting.over():
+            self._greeting = None
+            self._answers.out = self.to_client
+        return True
+
+    def _not_let_in(self, refusal: bytes) -> None:
+        self._greeting = None
+        if refusal and self._requests.unread() > 0:
+            self.to_client.append(refusal)
+        self._close()
+
+    def _begin_anew(self) -> None:
+        """The private connection is gone, and Redis has done nothing on it that matters."""
+        greeting = self._greeting
+        while greeting is not None and greeting.unsent > 0:
+            self._requests.next()
+            greeting.unsent -= 1
+        self.state = ConnectionState(self._settings.base_db)
+        self._answers = Answers(self.state, self.to_client, self._stats)
+        self._lane = self._read_lane = self._write_lane = None
+        self._deciding = False
+        self.to_upstream.clear()
 
     def _turned_away(self) -> bool:
         """Redis has no room for one more client: it has read nothing, and closes. So this is a
@@ -1416,12 +1492,8 @@ class Session(Caller):
         if not self._answers.turned_away(_NO_ROOM, self._without_room):
             self._close()
             return True
-        self.state = ConnectionState(self._settings.base_db)
-        self._answers = Answers(self.state, self.to_client, self._stats)
         self._discarding = self._discarding or self._requests.in_command()
-        self._lane = self._read_lane = self._write_lane = None
-        self._deciding = False
-        self.to_upstream.clear()
+        self._begin_anew()
         self._fail_all(_NO_ROOM)
         return True
 
@@ -1431,6 +1503,10 @@ class Session(Caller):
     def upstream_lost(self) -> None:
         """The private connection ended: answer what certainly was ours, then close."""
         if self._closing:
+            return
+        if self._greeting is not None:
+            self._begin_anew()
+            self._fail_all(r.unreachable(self._settings.where, "connection lost"))
             return
         self.upstream = UPSTREAM_LOST
         self.wait = WAIT_NOTHING

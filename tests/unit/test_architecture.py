@@ -28,6 +28,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "answers": ({"framing", "patience", "replies", "state", "stats"}, set()),
     "introspection": ({"replies", "state"}, set()),
     "window": (set(), {"collections"}),
+    "greeting": ({"commands", "framing", "replies"}, set()),
     "calls": (
         {
             *("circuit", "commands", "denials", "framing", "grammar", "patience", "replies"),
@@ -38,7 +39,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "session": (
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
-            *("introspection", "patience", "permissions", "stats", "waiting", "window"),
+            *("greeting", "introspection", "patience", "permissions", "stats", "waiting", "window"),
         },
         set(),
     ),

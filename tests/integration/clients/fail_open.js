@@ -1,0 +1,35 @@
+// A client that comes while Redis is away: `node fail_open.js PORT ioredis|node-redis`. Prints what
+// its first hit gets, and with Redis back (a line on stdin says so) what a second and GET get.
+"use strict";
+
+const readline = require("readline");
+
+const port = Number(process.argv[2]);
+
+async function connected(name) {
+  if (name === "ioredis") {
+    const Redis = require("ioredis");
+    const client = new Redis({ port, password: "pw", db: 2, enableReadyCheck: false });
+    return (...words) => client.call(...words);
+  }
+  const { createClient } = require("redis");
+  const client = createClient({ socket: { port }, password: "pw", database: 2, RESP: 3 });
+  client.on("error", () => {});
+  await client.connect();
+  return (...words) => client.sendCommand(words);
+}
+
+async function main() {
+  const call = await connected(process.argv[3]);
+  console.log(JSON.stringify(await call("RL.HIT", "k", "5", "60")));
+  for await (const _ of readline.createInterface({ input: process.stdin })) {
+    console.log(JSON.stringify(await call("SET", "s", "v")));
+    console.log(JSON.stringify(await call("RL.HIT", "k", "5", "60")));
+    process.exit(0);
+  }
+}
+
+main().catch((error) => {
+  console.error(error.message);
+  process.exit(1);
+});

@@ -1,0 +1,183 @@
+"""Clients that come while Redis is away, where hits are answered without it: they get as far as
+their hits, and Redis hears who they are before it hears anything else of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests import harness
+from tests.harness import DEADLINE_S, Proxy, RedisServer, ReplyError, wait_until
+from tests.integration.runtimes import CLIENTS
+
+ADMITTED = [0, 5, 5, -1, 0]
+REFUSED = [1, 5, 0, 1, 1]
+COUNTED = [0, 5, 4, -1, 60]
+HIT = ("RL.HIT", "k", 5, 60)
+
+
+@pytest.fixture
+def locked(one_engine: str) -> Iterator[RedisServer]:
+    """A server with a password and a user, and with nobody's rights to change that."""
+    users = "bob on >bp ~* &* +@all"
+    made = RedisServer(
+        one_engine,
+        harness.engines()[one_engine],
+        ("--requirepass", "pw", "--user", *users.split()),
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def failing(server: RedisServer, mode: str = "allow", *args: str) -> Any:
+    return harness.proxy(
+        f"redis://:pw@127.0.0.1:{server.port}",
+        *("--on-upstream-failure", mode, "--hit-timeout", "400"),
+        *args,
+    )
+
+
+def client(proxy: Proxy, protocol: int = 3, **options: Any) -> Any:
+    """redis-py, as it comes, but on one connection, and nothing is tried again."""
+    all_options: dict[str, Any] = {"single_connection_client": True, "retry": None, **options}
+    return redis.Redis(port=proxy.port, protocol=protocol, decode_responses=True, **all_options)
+
+
+def counted(made: Any) -> list[int]:
+    """What a hit gets once Redis answers it."""
+    found: list[int] = []
+
+    def answered() -> bool:
+        found[:] = made.execute_command(*HIT)
+        return found not in (ADMITTED, REFUSED)
+
+    wait_until(answered, "Redis answers hits")
+    return found
+
+
+@pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
+@pytest.mark.parametrize("mode", ["allow", "deny"])
+def test_who_they_are_and_where(locked: RedisServer, mode: str, protocol: int) -> None:
+    with failing(locked, mode) as proxy:
+        one = client(proxy, protocol, username="bob", password="bp", db=2, client_name="one")
+        two = client(proxy, protocol, password="pw")
+        for made in (one, two):
+            for _ in range(3):
+                got = made.execute_command(*HIT)
+                assert got == (ADMITTED if mode == "allow" else REFUSED)
+            with pytest.raises(redis.ResponseError, match="UPSTREAMDOWN"):
+                made.get("s")
+        locked.start()
+        assert counted(one) == COUNTED  # its first, in a database of its own
+        assert counted(two) == COUNTED
+        assert one.acl_whoami() == "bob"
+        assert two.acl_whoami() == "default"
+        me = one.client_info()
+        assert (me["name"], me["db"], me["user"]) == ("one", 2, "bob")
+        if locked.version >= (7, 2):
+            assert me["lib-name"].startswith("redis-py")
+            assert me["resp"] == str(protocol)
+        assert one.set("s", 1)
+        assert two.get("s") is None
+        assert two.exists("k")
+
+
+def test_as_it_was_killed(locked: RedisServer) -> None:
+    locked.start()
+    with failing(locked) as proxy:
+        made = client(proxy, password="pw", db=2, single_connection_client=False)
+        assert made.execute_command(*HIT) == COUNTED
+        locked.stop()
+
+        def admitted() -> bool:  # (the connection that it had is gone, as with Redis itself)
+            try:
+                return bool(made.execute_command(*HIT) == ADMITTED)
+            except redis.RedisError:
+                return False
+
+        wait_until(admitted, "hits are admitted")
+        assert all(made.execute_command(*HIT) == ADMITTED for _ in range(10))
+        locked.start()
+        assert counted(made) == COUNTED
+
+
+def test_as_it_hangs(locked: RedisServer) -> None:
+    locked.start()
+    with failing(locked) as proxy:
+        first = client(proxy, password="pw")
+        assert first.execute_command(*HIT) == COUNTED
+        os.kill(locked.pid, signal.SIGSTOP)
+        assert first.execute_command(*HIT) == ADMITTED
+        began = time.monotonic()
+        made = client(proxy, username="bob", password="bp", db=3)
+        assert made.execute_command(*HIT) == ADMITTED
+        assert time.monotonic() - began < DEADLINE_S
+        os.kill(locked.pid, signal.SIGCONT)
+        assert counted(made) == COUNTED
+        assert made.acl_whoami() == "bob"
+
+
+def test_who_is_not_let_in(locked: RedisServer) -> None:
+    with failing(locked) as proxy:
+        with proxy.raw() as wrong, proxy.raw() as without, proxy.raw() as nowhere:
+            assert wrong.ask("AUTH", "bob", "no") == "OK"
+            assert isinstance(without.ask("HELLO", 2), list)
+            assert nowhere.ask("AUTH", "pw") == "OK"
+            assert nowhere.ask("SELECT", 9999) == "OK"
+            for raw in (wrong, without, nowhere):
+                assert raw.ask(*HIT) == ADMITTED
+            locked.start()
+            for raw, why in ((wrong, "WRONGPASS"), (without, "NOAUTH"), (nowhere, "ERR DB index")):
+                raw.send(harness.command("SET", "s", 1) + harness.command(*HIT))
+                refused = raw.reply()
+                assert isinstance(refused, ReplyError)
+                assert str(refused).startswith(why)
+                assert raw.closes()
+        with locked.raw() as direct:
+            assert direct.ask("AUTH", "pw") == "OK"
+            assert direct.ask("DBSIZE") == 0  # nothing ran
+
+
+@pytest.mark.parametrize("name", ["ioredis", "node-redis"])
+def test_clients_of_node(locked: RedisServer, name: str) -> None:
+    if missing := CLIENTS[name].missing():
+        pytest.skip(missing)
+    script = Path(__file__).parent / "clients" / "fail_open.js"
+    with failing(locked) as proxy:
+        process = subprocess.Popen(
+            ["node", str(script), str(proxy.port), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert first, process.stderr.read() if process.stderr else ""
+            assert json.loads(first) == ADMITTED
+            locked.start()
+            with proxy.raw() as raw:
+                assert raw.ask("AUTH", "pw") == "OK"
+                wait_until(lambda: raw.ask("PING") == "PONG", "Redis is back")
+            out, err = process.communicate("go on\n", timeout=DEADLINE_S)
+        finally:
+            process.kill()
+            process.wait()
+        assert [json.loads(line) for line in out.splitlines()] == ["OK", COUNTED], err
+        with locked.raw() as direct:
+            assert direct.ask("AUTH", "pw") == "OK"
+            assert direct.ask("SELECT", 2) == "OK"
+            assert direct.ask("DBSIZE") == 2

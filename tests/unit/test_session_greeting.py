@@ -1,0 +1,366 @@
+"""session: clients that come while Redis is away, where hits are answered without it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import hiredis
+import pytest
+
+from proxy import permissions
+from proxy import replies as r
+from proxy import session as sn
+from proxy.framing import ReplyFramer
+from proxy.greeting import MAX_COMMANDS
+from proxy.replies import bulks
+from tests.unit.test_session import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
+from tests.unit.test_session_faults import LATE, NO_ROOM, REFUSED, Faulty
+
+OK = b"+OK\r\n"
+HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
+INFO = bulks(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
+SELECT = bulks(b"SELECT", b"3")
+GET = bulks(b"GET", b"k")
+WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+# what Redis answers, in RESP3
+MAP = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+
+answering = pytest.mark.parametrize("mode", ["allow", "deny"])
+
+
+def failed(bench: Faulty, data: bytes) -> bytes:
+    """What the client gets for `data`, as Redis refuses connections."""
+    bench.send(data)
+    bench.session.upstream_failed("connection refused")
+    return bench.down()
+
+
+def greeted(mode: str = "allow", base_db: int = 0, said: bytes = HELLO + INFO + SELECT) -> Faulty:
+    """A client that has said its greeting."""
+    bench = Faulty(mode, base_db)
+    reply = failed(bench, said + HIT)
+    assert reply.endswith(bench.without(REFUSED))
+    assert b"UPSTREAMDOWN" not in reply
+    return bench
+
+
+def asking(bench: Faulty, data: bytes = GET) -> bytes:
+    """Redis is back, and the client sends `data`; what goes to Redis."""
+    bench.send(data)
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.upstream_opened()
+    return bench.up()
+
+
+@answering
+def test_the_handshake_of_a_client_and_its_hits(mode: str) -> None:
+    bench = Faulty(mode)
+    reply = failed(bench, HELLO + INFO + SELECT + HIT + GET)
+    assert reply.startswith(b"%7\r\n")
+    assert reply.endswith(OK + OK + bench.without(REFUSED) + REFUSED)
+
+
+def test_where_hits_get_errors_so_does_it() -> None:
+    bench = Faulty("error")
+    assert failed(bench, HELLO + INFO + HIT) == REFUSED * 3
+    assert asking(bench) == GET
+
+
+def test_known_to_be_away() -> None:
+    bench = Faulty("allow")
+    bench.circuit.connect_failed(0.0, "connection refused")
+    bench.circuit.asked(0.0)
+    assert bench.send(SELECT + HIT + INFO) == b""
+    assert bench.down() == OK + bench.without(b"") + OK
+    assert bench.session.upstream == sn.UPSTREAM_NONE
+
+
+def test_a_connection_that_does_not_open() -> None:
+    bench = Faulty("allow")
+    bench.send_at(10.0, SELECT + HIT + GET)
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.overdue(10.9)
+    assert bench.down() == b""
+    bench.session.overdue(11.0)
+    assert bench.down() == OK + bench.without(LATE)
+    bench.session.upstream_opened()
+    assert bench.up() == SELECT
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+
+
+def test_no_hit_behind_it() -> None:
+    bench = Faulty("allow")
+    moved: list[bytes] = []
+    bench.session.pump = lambda: moved.append(bench.down())
+    bench.send_at(10.0, SELECT)
+    bench.session.overdue(11.0)
+    assert moved == [OK]
+
+
+def test_what_is_no_redis() -> None:
+    bench = greeted()
+    asking(bench)
+    assert bench.answer(b"HTTP/1.1 400 Bad Request\r\n") == b""
+    assert bench.session.closed
+    assert bench.up() == b""
+
+
+def test_redis_hears_all_before_it_hears_anything_else() -> None:
+    bench = greeted()
+    assert asking(bench, GET + HIT + GET) == HELLO + INFO + SELECT
+    said = MAP + OK + OK
+    for at in range(len(said) - 1):
+        assert bench.answer(said[at : at + 1]) == b""
+        assert bench.up() == b""
+    assert bench.answer(said[-1:]) == b""
+    assert bench.up() == GET + in_place() + GET
+    assert bench.answer(b"$-1\r\n" + FIVE + b"$-1\r\n") == b"$-1\r\n" + FIVE + b"$-1\r\n"
+    # and it is who it said, where it said
+    assert bench.send(HIT) == b""
+    assert bench.identities[-1].key() == (b"bob", b"pw", 3)
+    assert bench.session.state.protocol == 3
+    assert bench.settle() == FIVE
+
+
+@pytest.mark.parametrize(
+    ("replies", "refusal"),
+    [
+        (WRONGPASS + OK + OK, WRONGPASS),
+        (MAP + OK + b"-ERR DB index is out of range\r\n", b"-ERR DB index is out of range\r\n"),
+    ],
+)
+def test_who_is_not_let_in_is_told_and_has_run_nothing(replies: bytes, refusal: bytes) -> None:
+    bench = greeted()
+    asking(bench, GET + HIT)
+    assert bench.answer(replies) == refusal
+    assert bench.session.closed
+    assert bench.up() == b""
+
+
+def test_a_name_that_redis_does_not_take_changes_nothing() -> None:
+    bench = greeted(said=INFO)
+    assert asking(bench) == INFO
+    assert bench.answer(b"-ERR unknown subcommand\r\n") == b""
+    assert bench.up() == GET
+    assert not bench.session.closed
+
+
+def test_a_password_is_wanted_and_none_was_said() -> None:
+    bench = greeted(said=bulks(b"HELLO", b"3"))
+    asking(bench)
+    assert bench.answer(NOAUTH) == NOAUTH
+    assert bench.session.closed
+
+
+def test_in_the_database_of_the_proxy() -> None:
+    bench = greeted(base_db=2, said=HELLO)
+    assert asking(bench) == BASE
+    assert bench.answer(NOAUTH) == b""
+    assert bench.up() == HELLO
+    assert bench.answer(MAP) == b""
+    assert bench.up() == BASE
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+    assert bench.answer(PONG) == PONG
+
+
+LOST = r.unreachable("redis:1", "connection lost")
+
+
+def test_lost_before_redis_has_answered_it() -> None:
+    bench = greeted()
+    asking(bench, GET + HIT)
+    assert bench.answer(MAP + OK[:2]) == b""
+    bench.session.upstream_lost()
+    assert bench.down() == LOST + bench.without(LOST)
+    assert not bench.session.closed
+    assert asking(bench, PING) == HELLO + INFO + SELECT
+    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == PING
+    assert bench.answer(PONG) == PONG
+
+
+def test_lost_before_redis_has_heard_all_of_it() -> None:
+    bench = greeted(base_db=2)
+    asking(bench, GET + HIT)
+    assert bench.answer(NOAUTH) == b""
+    assert bench.up() == HELLO  # (what follows depends on its reply)
+    bench.session.upstream_lost()
+    assert bench.down() == LOST + bench.without(LOST)
+    assert asking(bench, PING) == BASE
+    assert bench.answer(OK) == b""
+    assert bench.up() == HELLO + INFO + SELECT
+    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == PING
+
+
+def test_no_room_for_it() -> None:
+    bench = greeted()
+    asking(bench, GET + HIT)
+    assert bench.answer(NO_ROOM) == NO_ROOM + bench.without(NO_ROOM)
+    assert not bench.session.closed
+    assert asking(bench, PING) == HELLO + INFO + SELECT
+    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == PING
+
+
+def test_redis_hangs_as_it_is_told() -> None:
+    bench = greeted()
+    bench.send_at(20.0, HIT + GET)
+    bench.session.upstream_opened()
+    assert bench.up() == HELLO + INFO + SELECT
+    bench.session.overdue(20.9)
+    assert bench.down() == b""
+    bench.session.overdue(21.0)
+    assert bench.down() == bench.without(LATE)
+    assert bench.circuit.open
+    assert bench.answer_at(22.0, MAP + OK + OK) == b""
+    assert bench.up() == GET
+
+
+def test_more_of_it_in_a_longer_outage() -> None:
+    bench = greeted(said=HELLO)
+    assert failed(bench, GET) == REFUSED
+    assert failed(bench, SELECT) == OK
+    assert asking(bench) == HELLO + SELECT
+
+
+def test_not_within_a_transaction() -> None:
+    bench = Faulty("allow")
+    assert failed(bench, bulks(b"MULTI") + SELECT + bulks(b"EXEC") + SELECT) == REFUSED * 3 + OK
+
+
+def test_not_of_one_whom_redis_knows() -> None:
+    bench = Faulty("allow").open()
+    bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
+    bench.circuit.asked(2.0)
+    assert bench.send_at(2.0, SELECT) == SELECT
+    assert bench.down() == b""
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_what_is_denied_stays_denied(later: bool, known: bool) -> None:
+    table = permissions.table(("select",), False)
+    denied = b"-NOPERM command 'select' is denied by rlproxy (--deny-command)\r\n"
+    if later:
+        bench = greeted()
+        bench.session.use(table)
+        assert asking(bench) == HELLO + INFO
+        assert bench.down() == denied
+        assert bench.session.closed
+    else:
+        bench = Faulty("allow")
+        bench.session.use(table)
+        if known:
+            bench.circuit.connect_failed(0.0, "connection refused")
+            bench.circuit.asked(0.0)
+        assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
+
+
+def test_forgotten_with_its_client() -> None:
+    bench = greeted()
+    bench.session.abandon()
+    bench.session.let_go()
+    assert bench.session._greeting is None
+
+
+class AwayAndBack:
+    """A client, and a Redis that comes and goes, at random."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.bench = Faulty("allow", random.choice([0, 2]))
+        self.asked: list[bytes] = []  # by the client
+        self.unsent = b""
+        self.replies = ReplyFramer()  # to the client
+        self.answered = 0
+        self.promised: list[bytes] = []  # what was answered OK while there was no Redis
+        self.heard: list[bytes] = []  # by Redis, on its present connection
+        self.owed = b""  # by Redis
+        self.reader = hiredis.Reader()  # Redis'
+
+    def step(self) -> None:
+        session = self.bench.session
+        steps = [self.ask, self.send, self.send]
+        if session.upstream == sn.UPSTREAM_OPENING:
+            steps += [self.open, self.fail]
+        elif session.upstream == sn.UPSTREAM_OPEN:
+            steps += [self.answer] * 5 + [self.lose]
+        self.random.choice(steps)()
+        self.listen()
+        self.look()
+
+    def ask(self) -> None:
+        get = bulks(b"GET", b"k%d" % len(self.asked))
+        self.asked.append(self.random.choice([HELLO, SELECT, INFO, get, get, HIT, HIT]))
+        self.unsent += self.asked[-1]
+
+    def send(self) -> None:
+        cut = self.random.randrange(len(self.unsent) + 1)
+        self.bench.session.receive(self.unsent[:cut])
+        self.unsent = self.unsent[cut:]
+
+    def open(self) -> None:
+        self.heard, self.owed, self.reader = [], b"", hiredis.Reader()
+        self.bench.session.upstream_opened()
+
+    def fail(self) -> None:
+        self.bench.session.upstream_failed("connection refused")
+
+    def lose(self) -> None:
+        self.bench.session.upstream_lost()
+
+    def answer(self) -> None:
+        cut = self.random.randrange(len(self.owed) + 1)
+        data, self.owed = self.owed[:cut], self.owed[cut:]
+        self.bench.session.upstream_received(data)
+
+    def listen(self) -> None:
+        """Redis hears what the session has for it: first of all, what was promised."""
+        self.reader.feed(self.bench.up())
+        while words := self.reader.gets():
+            assert isinstance(words, list)
+            name = words[0]
+            if name in (b"GET", b"EVAL"):
+                assert self.heard[: len(self.promised)] == self.promised
+            if bulks(*words) != BASE:
+                self.heard.append(bulks(*words))
+            if name == b"HELLO":
+                self.owed += MAP
+            elif name == b"EVAL":
+                self.owed += FIVE
+            else:
+                self.owed += r.bulk(words[1]) if name == b"GET" else OK
+
+    def look(self) -> None:
+        """The client gets one reply for each command, in order."""
+        replies = self.replies
+        replies.feed(self.bench.down())
+        while frame := replies.frame():
+            asked = self.asked[self.answered]
+            self.answered += 1
+            if asked == HIT:
+                assert frame in (FIVE, self.bench.without(b""), r.LOST)
+            elif b"GET" in asked:
+                own = r.bulk(asked.split(b"\r\n")[4])
+                assert frame == own or frame.startswith(b"-UPSTREAMDOWN")
+            else:
+                assert frame[:1] == (b"%" if asked == HELLO else b"+")
+                if self.bench.session.upstream in (sn.UPSTREAM_NONE, sn.UPSTREAM_OPENING):
+                    self.promised.append(asked)
+
+
+def test_redis_comes_and_goes_at_random() -> None:
+    promised = kept = 0
+    for seed in range(400):
+        run = AwayAndBack(Random(seed))
+        for _ in range(60):
+            if len(run.promised) > MAX_COMMANDS - 4 or run.bench.session.closed:
+                break
+            run.step()
+        promised += bool(run.promised)
+        kept += bool(run.promised and run.heard[: len(run.promised)] == run.promised)
+    assert promised > 100
+    assert kept > 50
