@@ -97,6 +97,17 @@ class Answers:
             slot = slot.next
         return slot
 
+    def owed_to_commands(self) -> int:
+        """How many replies are owed to commands of the client's that are not of the family."""
+        number = 0
+        slot = self._head
+        while slot is not None:
+            kind = slot.kind
+            if kind not in (s.S_HIT, s.S_LOCAL) and kind not in _NOT_THE_CLIENTS:
+                number += slot.count if kind == s.S_PASS else 1
+            slot = slot.next
+        return number
+
     def settled(self) -> bool:
         """Whether the client is owed nothing: what is said to it now is in its place."""
         return self._first_of_client() is None and not self._replies.mid
@@ -381,8 +392,8 @@ class Answers:
             slot = slot.next
         return number
 
-    def turned_away(self, error: bytes, instead: Callable[[Slot], bytes]) -> bool:
-        """Redis has read none of the requests: give the client `error` for each, or `instead`
+    def turned_away(self, reply: Callable[[], bytes], instead: Callable[[Slot], bytes]) -> bool:
+        """Redis has read none of the requests: give the client a `reply` for each, or `instead`
         for a hit. Whether there was a reply for each.
         """
         slot = self._head
@@ -391,14 +402,14 @@ class Answers:
         while slot is not None:
             kind = slot.kind
             if kind in (s.S_RAW, s.S_FRAMED):
-                self.out.append(error)
+                self.out.append(reply())
                 return False
             if kind == s.S_LOCAL:
                 self.out.append(slot.data)
             elif kind == s.S_HIT and slot.limit != NOT_LATE:
                 self.out.append(instead(slot))
             elif kind not in _NOT_THE_CLIENTS:
-                self.out += [error] * (slot.count if kind == s.S_PASS else 1)
+                self.out += [reply() for _ in range(slot.count if kind == s.S_PASS else 1)]
             slot = slot.next
         return True
 

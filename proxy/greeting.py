@@ -57,7 +57,7 @@ class Greeting:
         elif kind == c.AUTH:
             reply = _OK if len(words) in (1, 2) else b""
         elif kind == c.SELECT:
-            reply = _OK if len(words) == 1 and words[0].isdigit() and len(words[0]) < 6 else b""
+            reply = _OK if len(words) == 1 and _is_number(words[0]) else b""
         elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
             return _NOT_HERE  # (its client does without, as with most servers)
         elif kind == c.CLIENT:
@@ -68,6 +68,10 @@ class Greeting:
             self._said.append((written, kind != c.CLIENT))
             self._size += len(written)
         return reply
+
+    def empty(self) -> bool:
+        """Whether there is nothing to say."""
+        return not self._said
 
     def begin(self) -> bytes:
         """What is to be said to Redis before anything else; its replies belong into `replies`."""
@@ -124,6 +128,11 @@ def _names_itself(words: list[bytes]) -> bool:
     if word != b"SETINFO" or len(words) != 3:
         return False
     return words[1].upper() in (b"LIB-NAME", b"LIB-VER") and _is_name(words[2])
+
+
+def _is_number(word: bytes) -> bool:
+    """Whether Redis would take it for the number of a database."""
+    return word.isdigit() and len(word) < 6 and (word == b"0" or word[:1] != b"0")
 
 
 def _is_name(word: bytes) -> bool:

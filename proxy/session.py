@@ -59,6 +59,7 @@ WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so muc
 WORK_OF_A_STRANGER: Final = 8  # times as much: of a client that Redis has let do nothing yet
 HITS_OF_A_STRANGER: Final = SLOW_HITS // 2  # and a turn of its is so many of Settings.slow_room
 WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
+MAX_PROMISES: Final = 16  # of what a client says before Redis answers anything
 LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
 UPSTREAM_NONE: Final = 0
@@ -126,6 +127,7 @@ class Session(Caller):
         "_failing",
         "_failing_left",
         "_failing_multi",
+        "_first",
         "_greeting",
         "_heard",
         "_hits",
@@ -135,6 +137,7 @@ class Session(Caller):
         "_lane_used",
         "_last_private",
         "_piped",
+        "_promises",
         "_question",
         "_question_at",
         "_read_lane",
@@ -209,6 +212,8 @@ class Session(Caller):
         self._heard = False  # the private connection has brought something
         self._stranger: int = _NEW
         self._greeting: Greeting | None = None  # what Redis has not heard yet
+        self._first: Greeting | None = None  # what was said to a Redis that has not answered at all
+        self._promises: list[bytes] = []  # and what is told its client if it does not
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -303,7 +308,7 @@ class Session(Caller):
             self._settings.window.latest = None
         self.pump = _nothing
         self.state.identity = Identity(None, None, 0)
-        self._greeting = None
+        self._greeting = self._first = None
         self._answers.forget()
         self._answers = Answers(self.state, self.to_client, self._stats)  # (whose edits hold us)
         self._lane = self._read_lane = self._write_lane = None
@@ -755,6 +760,8 @@ class Session(Caller):
             self._greeting.unsent -= 1
             if self._greeting.unsent == 0:
                 self.wait = WAIT_GREETED
+        elif self._first is not None:
+            self._promise(code)
         if command.kind == c.HTTP:
             self._answers.hushed = True
         if (
@@ -1189,6 +1196,7 @@ class Session(Caller):
         number = self._answers.late(before, self._last_private, self._late)
         oldest = self._answers.oldest
         since = self._answers.late_since
+        done_without = False
         question = self._question
         if question is not None:
             oldest = max(self._question_at, self._last_private)
@@ -1199,6 +1207,13 @@ class Session(Caller):
                 self._question = None
                 self._answers.forget_asked()
                 self.lane_late(question)
+        if number == 0 and self._may_do_without():
+            if self._last_private <= before:
+                since = self._last_private
+                done_without = True
+                number = self._do_without()
+            elif oldest == NOTHING or self._last_private < oldest:
+                oldest = self._last_private
         if self.wait in (WAIT_UPSTREAM, WAIT_BASE, WAIT_GREETED):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and self._unsent_at <= before:
@@ -1206,7 +1221,7 @@ class Session(Caller):
                 number = self._fail_hits(settings.too_late(), "late")
                 if self.to_client:
                     self.pump()  # (perhaps it was no hit: see greeting)
-        if number > 0:
+        if number > 0 or done_without:
             settings.circuit.timed_out(number, since, now, timeout_s)
             if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
                 self._route()
@@ -1252,8 +1267,7 @@ class Session(Caller):
         answers = self._answers
         requests = self._requests
         state = self.state
-        greeting = self.wait == WAIT_GREETED  # (whose replies are not the client's)
-        if self._call_count > 0 or not (greeting or answers.settled()) or not answers.can_count():
+        if self._call_count > 0 or not answers.settled() or not answers.can_count():
             return 0
         if state.asking or state.quitting or self._discarding or requests.in_command():
             return 0
@@ -1291,22 +1305,89 @@ class Session(Caller):
             requests.release()
         return number
 
+    # -- who comes meanwhile: see greeting --------------------------------------------------------
+
     def _taken_on_trust(self, code: int) -> bytes:
         """What the framer's command is answered if it is how a client begins: Redis is told when it
         is there. Nothing where it is not, or where hits get errors, too.
         """
+        unopened = self.upstream in (UPSTREAM_NONE, UPSTREAM_OPENING)
+        if not unopened or not self._settings.answers_hits():
+            return b""
+        greeting = self._greeting or Greeting()
+        reply = self._take(greeting, code)
+        if reply and not greeting.empty():
+            self._greeting = greeting
+        return reply
+
+    def _take(self, greeting: Greeting, code: int) -> bytes:
         requests = self._requests
         command = requests.command
         if code != COMMAND or command.kind not in c.GREETS or requests.oversize:
             return b""
-        unopened = self.upstream in (UPSTREAM_NONE, UPSTREAM_OPENING)
-        if not unopened or command.ban is not None or not self._settings.answers_hits():
+        if command.ban is not None and command.ban.error(requests.arguments(), True):
             return b""
-        greeting = self._greeting or Greeting()
-        reply = greeting.take(requests, self._settings.server, self._settings.server_version)
-        if reply:
-            self._greeting = greeting
-        return reply
+        return greeting.take(requests, self._settings.server, self._settings.server_version)
+
+    def _promise(self, code: int) -> None:
+        """The framer's command is said to a Redis that has not answered anything yet."""
+        assert self._first is not None
+        reply = self._take(self._first, code)
+        if reply and len(self._promises) < MAX_PROMISES:
+            self._promises.append(reply)
+        else:
+            self._first = None
+
+    def _may_do_without(self) -> bool:
+        """Whether the private connection owes nothing but replies to how its client began, and that
+        is what keeps the client from being answered without Redis.
+        """
+        if self.upstream != UPSTREAM_OPEN or self._call_count > 0:
+            return False
+        if self._greeting is not None:
+            command = self._next_behind(self._greeting.unsent)
+            return command.ours or command.kind in c.GREETS
+        if self._first is None or self._answers.owed_to_commands() != len(self._promises):
+            return False
+        return bool(self._promises) or self._next_behind(0).kind in c.GREETS
+
+    def _next_behind(self, number: int) -> Command:
+        """The command behind so many that are unread, if it is whole."""
+        requests = self._requests
+        requests.gather()
+        begin = requests.pos
+        for _ in range(number):
+            requests.next()
+        found = requests.command if requests.next() == COMMAND else c.UNKNOWN_COMMAND
+        requests.rewind(begin)
+        return found
+
+    def _do_without(self) -> int:
+        """Redis leaves even that unanswered: its client is told what was promised, and what follows
+        is answered as if there were no connection. The number of hits that were late.
+        """
+        late: list[Slot] = []
+        promises = self._promises
+
+        def instead(slot: Slot) -> bytes:
+            late.append(slot)
+            return self._late(slot)
+
+        if self._greeting is None and self._first is not None:
+            self._answers.turned_away(lambda: promises.pop(0), instead)
+            if not self._first.empty():
+                self._greeting = self._first
+        self._begin_anew()
+        self.upstream = UPSTREAM_NONE
+        self.wait = WAIT_NOTHING
+        number = len(late) + self._fail_hits(self._settings.too_late(), "late")
+        self.pump()  # which lets go of the connection
+        if self._requests.unread() > 0:
+            self._route()
+        else:
+            self._finish_eof()
+        self.pump()
+        return number
 
     # -- the private connection's side ------------------------------------------------------------
 
@@ -1326,6 +1407,9 @@ class Session(Caller):
         if self._greeting is not None:
             self._requests.again(self._greeting.begin())
             self._answers.out = self._greeting.replies
+        elif self._settings.answers_hits():
+            self._first = Greeting()
+            self._promises = []
         if self._settings.base_db:
             self._answers.decided = False
             self.wait = WAIT_BASE
@@ -1412,6 +1496,7 @@ class Session(Caller):
         self._settings.circuit.heard(self.now)
         if not self._heard:
             self._heard = True
+            self._first = None
             if data.startswith(_NO_ROOM) and self._turned_away():
                 return
         first = data[0] if data else 0
@@ -1467,6 +1552,7 @@ class Session(Caller):
 
     def _not_let_in(self, refusal: bytes) -> None:
         self._greeting = None
+        self.wait = WAIT_NOTHING
         if refusal and self._requests.unread() > 0:
             self.to_client.append(refusal)
         self._close()
@@ -1480,6 +1566,7 @@ class Session(Caller):
         self.state = ConnectionState(self._settings.base_db)
         self._answers = Answers(self.state, self.to_client, self._stats)
         self._lane = self._read_lane = self._write_lane = None
+        self._first = None
         self._deciding = False
         self.to_upstream.clear()
 
@@ -1489,7 +1576,7 @@ class Session(Caller):
         """
         if self._call_count > 0:
             return False
-        if not self._answers.turned_away(_NO_ROOM, self._without_room):
+        if not self._answers.turned_away(lambda: _NO_ROOM, self._without_room):
             self._close()
             return True
         self._discarding = self._discarding or self._requests.in_command()

@@ -51,6 +51,7 @@ def test_what_is_answered_ok(said: str) -> None:
         "AUTH a b c",
         "SELECT",
         "SELECT -1",
+        "SELECT 01",
         "SELECT x",
         "SELECT 1 2",
         "SELECT 1000000",

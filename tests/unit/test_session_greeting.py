@@ -12,6 +12,7 @@ from proxy import replies as r
 from proxy import session as sn
 from proxy.framing import ReplyFramer
 from proxy.greeting import MAX_COMMANDS
+from proxy.patience import NEVER, NOTHING
 from proxy.replies import bulks
 from tests.unit.test_session import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
 from tests.unit.test_session_faults import LATE, NO_ROOM, REFUSED, Faulty
@@ -19,6 +20,7 @@ from tests.unit.test_session_faults import LATE, NO_ROOM, REFUSED, Faulty
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
 INFO = bulks(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
+MAINTENANCE = bulks(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON")
 SELECT = bulks(b"SELECT", b"3")
 GET = bulks(b"GET", b"k")
 WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
@@ -133,7 +135,8 @@ def test_redis_hears_all_before_it_hears_anything_else() -> None:
 def test_who_is_not_let_in_is_told_and_has_run_nothing(replies: bytes, refusal: bytes) -> None:
     bench = greeted()
     asking(bench, GET + HIT)
-    assert bench.answer(replies) == refusal
+    got = b"".join(bench.answer(replies[at : at + 1]) for at in range(len(replies)))
+    assert got == refusal
     assert bench.session.closed
     assert bench.up() == b""
 
@@ -205,18 +208,165 @@ def test_no_room_for_it() -> None:
     assert bench.up() == PING
 
 
-def test_redis_hangs_as_it_is_told() -> None:
-    bench = greeted()
-    bench.send_at(20.0, HIT + GET)
+@pytest.mark.parametrize("base_db", [0, 2])
+def test_redis_hangs_as_it_is_told(base_db: int) -> None:
+    bench = greeted(base_db=base_db)
+    bench.send_at(20.0, HIT + INFO + HIT + GET)
+    left: list[int] = []
+    bench.session.pump = lambda: left.append(bench.session.upstream)
     bench.session.upstream_opened()
-    assert bench.up() == HELLO + INFO + SELECT
-    bench.session.overdue(20.9)
+    assert left == []
+    assert bench.up() == BASE if base_db else HELLO + INFO + SELECT
+    assert bench.session.overdue(20.9) == 20.0
     assert bench.down() == b""
     bench.session.overdue(21.0)
-    assert bench.down() == bench.without(LATE)
+    assert bench.down() == bench.without(LATE) + OK + bench.without(LATE)
     assert bench.circuit.open
-    assert bench.answer_at(22.0, MAP + OK + OK) == b""
+    # GET waits, on a connection of its own, which nothing would be gained by leaving
+    assert left[:2] == [sn.UPSTREAM_NONE, sn.UPSTREAM_OPENING]
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.now = 21.0
+    bench.session.upstream_opened()
+    if base_db:
+        assert bench.up() == BASE
+        assert bench.session.overdue(30.0) == NEVER
+        assert bench.answer_at(31.0, OK) == b""
+    assert bench.up() == HELLO + INFO + SELECT + INFO
+    assert bench.session.overdue(40.0) == NEVER
+    assert bench.down() == b""
+    assert bench.answer_at(41.0, MAP + OK + OK + OK) == b""
     assert bench.up() == GET
+
+
+def hung(mode: str, said: bytes, base_db: int = 0) -> Faulty:
+    """Redis takes a connection at 10.0, and `said`, and answers nothing."""
+    bench = Faulty(mode, base_db)
+    bench.send_at(10.0, said)
+    bench.session.upstream_opened()
+    return bench
+
+
+@answering
+@pytest.mark.parametrize("base_db", [0, 2])
+def test_redis_hangs_as_a_client_comes(mode: str, base_db: int) -> None:
+    bench = hung(mode, MAINTENANCE + SELECT + HIT + INFO + HIT[:9], base_db)
+    left: list[int] = []
+    bench.session.pump = lambda: left.append(bench.session.upstream)
+    assert bench.session.overdue(10.9) == 10.0
+    assert left == []
+    bench.session.overdue(11.0)
+    assert left[0] == sn.UPSTREAM_NONE
+    refused, _, rest = bench.down().partition(b"\r\n")
+    assert refused.startswith(b"-ERR unknown subcommand")
+    assert rest == OK + bench.without(LATE) + OK
+    assert bench.circuit.open
+    assert bench.circuit.counts.timeouts == 1
+    # the connection is let go, and what follows is answered without one
+    bench.up()
+    bench.circuit.asked(11.0)
+    bench.send_at(11.0, HIT[9:] + HELLO)
+    assert bench.down().startswith(bench.without(LATE) + b"%7\r\n")
+    assert bench.session.upstream == sn.UPSTREAM_NONE
+    # and Redis is told all of it in the end
+    told = asking(bench)
+    if base_db:
+        assert told == BASE
+        bench.answer(OK)
+        told = bench.up()
+    assert told == SELECT + INFO + HELLO
+    assert bench.answer(OK + OK + MAP) == b""
+    assert bench.up() == GET
+
+
+def test_redis_hangs_and_nothing_but_the_greeting_was_said() -> None:
+    bench = hung("allow", SELECT)
+    bench.session.overdue(11.0)
+    assert bench.down() == OK
+    assert bench.circuit.open
+    assert bench.session.overdue(12.0) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("error", SELECT),
+        ("allow", SELECT + GET),
+        ("allow", GET + SELECT),
+        ("allow", bulks(b"MULTI") + SELECT),
+        ("allow", SELECT + bulks(b"CLIENT", b"ID")),
+        ("allow", SELECT + bulks(b"FOO")),
+        ("allow", SELECT + bulks(b"RL.HELP")),
+        ("allow", SELECT + bulks(b"SUBSCRIBE", b"c")),
+        ("allow", SELECT + b"*1\r\n+"),
+        ("allow", bulks(b"HELLO", b"4")),
+        ("allow", INFO * (MAX_COMMANDS + 1)),
+        ("allow", MAINTENANCE * (sn.MAX_PROMISES + 1)),
+    ],
+)
+def test_what_redis_may_have_run_waits_for_it(mode: str, said: bytes) -> None:
+    bench = hung(mode, said + HIT)
+    sent = bench.up()
+    assert sent
+    for now in (11.0, 12.0):
+        bench.session.overdue(now)
+        assert bench.down() == b""
+    assert bench.session.upstream == sn.UPSTREAM_OPEN
+    assert bench.up() == b""
+
+
+def test_whom_redis_has_answered_once_waits_for_it() -> None:
+    bench = hung("allow", SELECT + INFO)
+    bench.up()
+    assert bench.answer_at(10.0, OK[:1]) == b""
+    assert bench.session.overdue(12.0) == NOTHING
+    assert bench.answer(OK[1:] + OK) == OK + OK
+    assert bench.send_at(20.0, SELECT) == SELECT
+    bench.session.overdue(22.0)
+    assert bench.down() == b""
+
+
+@pytest.mark.parametrize("how", ["refused", "hung"])
+def test_a_client_of_which_nothing_need_be_said(how: str) -> None:
+    if how == "hung":
+        bench = hung("allow", MAINTENANCE)
+        bench.session.overdue(11.0)
+        said = bench.down()
+        bench.up()
+    else:
+        bench = Faulty("allow")
+        said = failed(bench, MAINTENANCE)
+    assert said.startswith(b"-ERR unknown subcommand")
+    assert asking(bench) == GET
+    assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
+
+
+def test_no_room_and_then_it_hangs() -> None:
+    bench = hung("allow", SELECT + INFO + INFO)
+    bench.up()
+    assert bench.answer(NO_ROOM) == NO_ROOM * 3
+    bench.send_at(20.0, SELECT + INFO + INFO)
+    bench.session.upstream_opened()
+    bench.session.overdue(21.0)
+    assert bench.down() == OK * 3
+
+
+def test_it_is_not_let_go_before_it_is_there() -> None:
+    bench = greeted()
+    bench.send_at(20.0, HIT)
+    left: list[int] = []
+    bench.session.pump = lambda: left.append(bench.session.upstream)
+    bench.session.overdue(21.0)
+    assert bench.down() == bench.without(LATE)
+    assert sn.UPSTREAM_NONE not in left
+
+
+def test_who_has_gone_as_redis_hung() -> None:
+    bench = hung("allow", SELECT + HIT)
+    bench.session.receive_eof()
+    assert bench.session.wants_eof
+    bench.session.overdue(11.0)
+    assert bench.down() == OK + bench.without(LATE)
+    assert bench.session.closed
 
 
 def test_more_of_it_in_a_longer_outage() -> None:
@@ -259,6 +409,12 @@ def test_what_is_denied_stays_denied(later: bool, known: bool) -> None:
         assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
 
 
+def test_what_is_denied_of_others_of_its_name() -> None:
+    bench = Faulty("allow")
+    bench.session.use(permissions.table(("client|kill",), False))
+    assert failed(bench, INFO + HIT) == OK + bench.without(REFUSED)
+
+
 def test_forgotten_with_its_client() -> None:
     bench = greeted()
     bench.session.abandon()
@@ -279,6 +435,7 @@ class AwayAndBack:
         self.promised: list[bytes] = []  # what was answered OK while there was no Redis
         self.heard: list[bytes] = []  # by Redis, on its present connection
         self.owed = b""  # by Redis
+        self.let_go = 0  # connections
         self.reader = hiredis.Reader()  # Redis'
 
     def step(self) -> None:
@@ -287,7 +444,7 @@ class AwayAndBack:
         if session.upstream == sn.UPSTREAM_OPENING:
             steps += [self.open, self.fail]
         elif session.upstream == sn.UPSTREAM_OPEN:
-            steps += [self.answer] * 5 + [self.lose]
+            steps += [self.answer] * 5 + [self.lose, self.hang]
         self.random.choice(steps)()
         self.listen()
         self.look()
@@ -311,6 +468,13 @@ class AwayAndBack:
 
     def lose(self) -> None:
         self.bench.session.upstream_lost()
+
+    def hang(self) -> None:
+        session = self.bench.session
+        session.now += 2.0
+        session.overdue(session.now)
+        if session.upstream != sn.UPSTREAM_OPEN:
+            self.let_go += 1
 
     def answer(self) -> None:
         cut = self.random.randrange(len(self.owed) + 1)
@@ -353,7 +517,7 @@ class AwayAndBack:
 
 
 def test_redis_comes_and_goes_at_random() -> None:
-    promised = kept = 0
+    promised = kept = let_go = 0
     for seed in range(400):
         run = AwayAndBack(Random(seed))
         for _ in range(60):
@@ -361,6 +525,8 @@ def test_redis_comes_and_goes_at_random() -> None:
                 break
             run.step()
         promised += bool(run.promised)
+        let_go += run.let_go
         kept += bool(run.promised and run.heard[: len(run.promised)] == run.promised)
     assert promised > 100
     assert kept > 50
+    assert let_go > 50
