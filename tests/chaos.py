@@ -1,5 +1,5 @@
 """Faults under load: `python -m tests.chaos --seconds 600 [--seed S] [--engine NAME] [--share]
-[--proxy-args "..."]`.
+[--fails-open] [--proxy-args "..."]`.
 
 The server is killed and started anew, stopped, loses its connections and its scripts; the link to
 it is delayed, throttled, stalled, refused, cut in mid frame. Meanwhile redis-py, ioredis and
@@ -252,6 +252,7 @@ async def run(
     world = World(engine, seed, violations)
     world.server.start()
     world.started_at = time.time()
+    world.fails_open = "allow" in args
     relay = Relay(world.server.port, random.Random(seed + 2))
     await relay.start()
     proxy = await asyncio.to_thread(
@@ -327,6 +328,7 @@ async def _run(
     took_part += ["redis-benchmark"] if shutil.which("redis-benchmark") else []
     return [
         f"{world.answered} replies judged, {world.hits} hits, {world.refused} errors",
+        f"{world.without} hits admitted without the server",
         f"{world.judged} keys compared with the server, {world.life // 2 + 1} lives of the server",
         f"took part: {', '.join(took_part)}",
         f"faults: {dict(sorted(chaos.faults.items()))}",
@@ -362,9 +364,14 @@ def main(argv: list[str] | None = None) -> int:
         "--back", type=float, default=BACK_S, help="seconds in which service must be back"
     )
     parser.add_argument("--share", action="store_true", help="the proxy runs with --share")
+    parser.add_argument(
+        "--fails-open", action="store_true", help="and with --on-upstream-failure allow"
+    )
     parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
     options = parser.parse_args(argv)
     args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
+    if options.fails_open:
+        args += ["--on-upstream-failure", "allow"]
     engine = options.engine or sorted(harness.engines())[0]
     made = run(options.seconds, options.seed, engine, args, options.clients, options.back)
     try:

@@ -71,6 +71,13 @@ def judge_hit(violations: Violations, key: str, most: int, got: object) -> bool 
     return not limited
 
 
+def without_redis(most: int, got: object) -> bool:
+    """Whether a hit of cost 1 was admitted by --on-upstream-failure allow: Redis' own replies have
+    less remaining.
+    """
+    return got == [0, most, most, -1, 0]
+
+
 # -- counts ---------------------------------------------------------------------------------------
 
 

@@ -88,6 +88,8 @@ class World:
         self.life = 0  # counts the server's starts
         self.started_at = 0.0  # the latest of them, in seconds of the wall clock
         self.port = 0  # of the proxy
+        self.fails_open = False  # it admits hits without the server
+        self.without = 0  # so many
         self.stop = asyncio.Event()
         self.answered = 0
         self.refused = 0  # replies that say the server is away, and connections lost
@@ -304,6 +306,9 @@ class HitWork:
             if isinstance(reply, errors.ResponseError):
                 world.error(reply)  # outcome unknown: it stays so
                 continue
+            if world.fails_open and judges.without_redis(self._max, reply):
+                world.without += 1  # likewise
+                continue
             admitted = judges.judge_hit(world.violations, self._key, self._max, reply)
             if admitted is not None:
                 tally.unknown -= 1
@@ -344,6 +349,7 @@ class ForeignLoad:
             return False
         self._process = await asyncio.create_subprocess_exec(
             *(node, str(CLIENT), str(self._world.port), str(connections)),
+            *(["open"] if self._world.fails_open else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -365,6 +371,7 @@ class ForeignLoad:
                 world.finished(found["key"], tally, life)
                 world.hits += found["sent"]
                 world.answered += found["answered"]
+                world.without += found["without"]
 
     async def finish(self) -> None:
         """End it, and read what it has to tell."""

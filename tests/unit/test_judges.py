@@ -73,6 +73,12 @@ def test_a_hit_says_whether_it_was_admitted() -> None:
     assert judges.judge_hit(violations, "k", 7, [0, 8, 6, -1, 60]) is None
 
 
+def test_a_hit_that_was_admitted_without_redis() -> None:
+    assert judges.without_redis(7, [0, 7, 7, -1, 0])
+    assert not judges.without_redis(7, FIVE)
+    assert not judges.without_redis(8, [0, 7, 7, -1, 0])
+
+
 def test_few_samples_tell_no_growth() -> None:
     with pytest.raises(ValueError, match="8 samples"):
         judges.growth([1.0] * 8)
