@@ -1496,9 +1496,9 @@ class Session(Caller):
         self._settings.circuit.heard(self.now)
         if not self._heard:
             self._heard = True
-            self._first = None
             if data.startswith(_NO_ROOM) and self._turned_away():
                 return
+            self._first = None
         first = data[0] if data else 0
         if first == 45:
             if data.startswith(b"-NOAUTH") or (self._stranger and data.startswith(b"-WRONGPASS")):
@@ -1576,7 +1576,13 @@ class Session(Caller):
         """
         if self._call_count > 0:
             return False
-        if not self._answers.turned_away(lambda: _NO_ROOM, self._without_room):
+        promises = self._promises
+        first = self._first
+        if first is not None and self._answers.owed_to_commands() == len(promises):
+            self._answers.turned_away(lambda: promises.pop(0), self._without_room)
+            if not first.empty():
+                self._greeting = first
+        elif not self._answers.turned_away(lambda: _NO_ROOM, self._without_room):
             self._close()
             return True
         self._discarding = self._discarding or self._requests.in_command()

@@ -130,6 +130,25 @@ def test_as_it_hangs(locked: RedisServer, known: bool, where: str) -> None:
         assert made.client_info()["db"] == 3
 
 
+def test_as_it_has_no_room(locked: RedisServer) -> None:
+    locked.start()
+    with failing(locked) as proxy, proxy.raw() as raw, locked.raw() as admin:
+        assert raw.ask("AUTH", "pw") == "OK"
+        assert raw.ask(*HIT) == COUNTED
+        assert admin.ask("AUTH", "pw") == "OK"
+        clients = admin.ask("CLIENT", "LIST")
+        assert isinstance(clients, bytes)
+        assert admin.ask("CONFIG", "SET", "maxclients", clients.count(b"\n")) == "OK"
+        made = client(proxy, username="bob", password="bp", db=3)
+        assert made.execute_command(*HIT) == ADMITTED
+        with pytest.raises(redis.ConnectionError, match="max number of clients"):
+            made.get("s")
+        assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+        assert counted(made) == COUNTED
+        assert made.acl_whoami() == "bob"
+        assert made.client_info()["db"] == 3
+
+
 def test_who_is_not_let_in(locked: RedisServer) -> None:
     with failing(locked) as proxy:
         with proxy.raw() as wrong, proxy.raw() as without, proxy.raw() as nowhere:

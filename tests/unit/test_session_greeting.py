@@ -15,7 +15,7 @@ from proxy.greeting import MAX_COMMANDS
 from proxy.patience import NEVER, NOTHING
 from proxy.replies import bulks
 from tests.unit.test_session import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
-from tests.unit.test_session_faults import LATE, NO_ROOM, REFUSED, Faulty
+from tests.unit.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
 
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
@@ -340,10 +340,28 @@ def test_a_client_of_which_nothing_need_be_said(how: str) -> None:
     assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
 
 
-def test_no_room_and_then_it_hangs() -> None:
-    bench = hung("allow", SELECT + INFO + INFO)
+@pytest.mark.parametrize("mode", MODES)
+def test_no_room_for_one_more_client(mode: str) -> None:
+    bench = hung(mode, SELECT + HIT + INFO)
     bench.up()
-    assert bench.answer(NO_ROOM) == NO_ROOM * 3
+    no_room = mode == "error"
+    told = NO_ROOM if no_room else OK
+    assert bench.answer(NO_ROOM) == told + bench.without(NO_ROOM) + told
+    assert not bench.session.closed
+    assert asking(bench) == (GET if no_room else SELECT + INFO)
+
+
+def test_no_room_for_what_was_asked_behind_it() -> None:
+    bench = hung("allow", SELECT + GET)
+    bench.up()
+    assert bench.answer(NO_ROOM) == NO_ROOM * 2
+    assert asking(bench) == GET
+
+
+def test_no_room_and_then_it_hangs() -> None:
+    bench = hung("allow", SELECT + GET)
+    bench.up()
+    assert bench.answer(NO_ROOM) == NO_ROOM * 2
     bench.send_at(20.0, SELECT + INFO + INFO)
     bench.session.upstream_opened()
     bench.session.overdue(21.0)
