@@ -16,9 +16,11 @@ from typing import Final
 from . import commands as c
 from . import replies as r
 from .framing import ReplyFramer, RequestFramer
+from .state import database
 
 MAX_COMMANDS: Final = 16  # of one client; further ones get the error that others get
 MAX_BYTES: Final = 4096  # of them
+MOST_DATABASES: Final = 100_000  # that a server may have, for all that is known of it
 
 _OK: Final = b"+OK\r\n"
 _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
@@ -57,7 +59,7 @@ class Greeting:
         elif kind == c.AUTH:
             reply = _OK if len(words) in (1, 2) else b""
         elif kind == c.SELECT:
-            reply = _OK if len(words) == 1 and _is_number(words[0]) else b""
+            reply = _OK if len(words) == 1 and 0 <= database(words[0]) < MOST_DATABASES else b""
         elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
             return _NOT_HERE  # (its client does without, as with most servers)
         elif kind == c.CLIENT:
@@ -128,11 +130,6 @@ def _names_itself(words: list[bytes]) -> bool:
     if word != b"SETINFO" or len(words) != 3:
         return False
     return words[1].upper() in (b"LIB-NAME", b"LIB-VER") and _is_name(words[2])
-
-
-def _is_number(word: bytes) -> bool:
-    """Whether Redis would take it for the number of a database."""
-    return word.isdigit() and len(word) < 6 and (word == b"0" or word[:1] != b"0")
 
 
 def _is_name(word: bytes) -> bool:

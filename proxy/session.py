@@ -17,6 +17,7 @@ everything is passed on as it comes, and hits still go as EVAL in their place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from . import commands as c
@@ -37,7 +38,7 @@ from .framing import (
     RequestFramer,
 )
 from .grammar import Rule
-from .greeting import Greeting
+from .greeting import MAX_COMMANDS, Greeting
 from .patience import NEVER, NOTHING
 from .state import Catch, ConnectionState, Identity, Slot
 from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
@@ -59,7 +60,6 @@ WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so muc
 WORK_OF_A_STRANGER: Final = 8  # times as much: of a client that Redis has let do nothing yet
 HITS_OF_A_STRANGER: Final = SLOW_HITS // 2  # and a turn of its is so many of Settings.slow_room
 WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
-MAX_PROMISES: Final = 16  # of what a client says before Redis answers anything
 LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
 UPSTREAM_NONE: Final = 0
@@ -1219,15 +1219,14 @@ class Session(Caller):
             if number == 0 and self._unsent_at <= before:
                 since = self._unsent_at
                 number = self._fail_hits(settings.too_late(), "late")
-                if self.to_client:
-                    self.pump()  # (perhaps it was no hit: see greeting)
         if number > 0 or done_without:
             settings.circuit.timed_out(number, since, now, timeout_s)
             if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
                 self._route()
-            self.pump()
             if oldest == NOTHING:
                 oldest = NEVER  # what follows may have been sent
+        if number > 0 or done_without or self.to_client:
+            self.pump()
         self._watched = oldest != NOTHING
         return oldest
 
@@ -1333,7 +1332,7 @@ class Session(Caller):
         """The framer's command is said to a Redis that has not answered anything yet."""
         assert self._first is not None
         reply = self._take(self._first, code)
-        if reply and len(self._promises) < MAX_PROMISES:
+        if reply and len(self._promises) < MAX_COMMANDS:
             self._promises.append(reply)
         else:
             self._first = None
@@ -1347,9 +1346,24 @@ class Session(Caller):
         if self._greeting is not None:
             command = self._next_behind(self._greeting.unsent)
             return command.ours or command.kind in c.GREETS
-        if self._first is None or self._answers.owed_to_commands() != len(self._promises):
+        if not self._only_promised():
             return False
         return bool(self._promises) or self._next_behind(0).kind in c.GREETS
+
+    def _only_promised(self) -> bool:
+        """Whether a Redis that has not answered anything was told nothing but how its client began,
+        and hits.
+        """
+        return self._first is not None and self._answers.owed_to_commands() == len(self._promises)
+
+    def _keep_promises(self, instead: Callable[[Slot], bytes]) -> None:
+        """Redis has done none of that: its client is told what was promised, and Redis once more.
+        Hits get what `instead` says.
+        """
+        promises = self._promises
+        self._answers.turned_away(lambda: promises.pop(0), instead)
+        if self._first is not None and not self._first.empty():
+            self._greeting = self._first
 
     def _next_behind(self, number: int) -> Command:
         """The command behind so many that are unread, if it is whole."""
@@ -1367,16 +1381,13 @@ class Session(Caller):
         is answered as if there were no connection. The number of hits that were late.
         """
         late: list[Slot] = []
-        promises = self._promises
 
         def instead(slot: Slot) -> bytes:
             late.append(slot)
             return self._late(slot)
 
-        if self._greeting is None and self._first is not None:
-            self._answers.turned_away(lambda: promises.pop(0), instead)
-            if not self._first.empty():
-                self._greeting = self._first
+        if self._greeting is None:
+            self._keep_promises(instead)
         self._begin_anew()
         self.upstream = UPSTREAM_NONE
         self.wait = WAIT_NOTHING
@@ -1386,7 +1397,6 @@ class Session(Caller):
             self._route()
         else:
             self._finish_eof()
-        self.pump()
         return number
 
     # -- the private connection's side ------------------------------------------------------------
@@ -1576,12 +1586,8 @@ class Session(Caller):
         """
         if self._call_count > 0:
             return False
-        promises = self._promises
-        first = self._first
-        if first is not None and self._answers.owed_to_commands() == len(promises):
-            self._answers.turned_away(lambda: promises.pop(0), self._without_room)
-            if not first.empty():
-                self._greeting = first
+        if self._only_promised():
+            self._keep_promises(self._without_room)
         elif not self._answers.turned_away(lambda: _NO_ROOM, self._without_room):
             self._close()
             return True

@@ -311,9 +311,9 @@ class ConnectionState:
 
     def _sent_select(self, args: list[bytes]) -> Slot | None:
         slot = Slot(S_SELECT)
-        word = args[0] if len(args) == 1 else b""
-        if word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0"):
-            slot.identity = Identity(None, None, int(word))
+        number = database(args[0]) if len(args) == 1 else -1
+        if number >= 0:
+            slot.identity = Identity(None, None, number)
         return slot
 
     def _sent_auth(self, args: list[bytes]) -> Slot | None:
@@ -439,6 +439,12 @@ class ConnectionState:
         self._no_transaction(slot)
         if slot.watch_gen == self._watch_gen:
             self.watching = False
+
+
+def database(word: bytes) -> int:
+    """The number that SELECT takes `word` for; -1 if it is none, or has ten digits or more."""
+    written_so = word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0")
+    return int(word) if written_so else -1
 
 
 def _credential(user: bytes, password: bytes) -> Identity | None:

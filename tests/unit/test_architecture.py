@@ -28,7 +28,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "answers": ({"framing", "patience", "replies", "state", "stats"}, set()),
     "introspection": ({"replies", "state"}, set()),
     "window": (set(), {"collections"}),
-    "greeting": ({"commands", "framing", "replies"}, set()),
+    "greeting": ({"commands", "framing", "replies", "state"}, set()),
     "calls": (
         {
             *("circuit", "commands", "denials", "framing", "grammar", "patience", "replies"),

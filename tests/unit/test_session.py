@@ -96,6 +96,17 @@ def opened(base_db: int = 0) -> Bench:
     return bench
 
 
+def told(*heard: bytes) -> Bench:
+    """A client of whose first command, a PING, Redis has said `heard`."""
+    bench = Bench()
+    bench.send(PING)
+    bench.session.upstream_opened()
+    assert bench.up() == PING
+    for data in heard:
+        bench.answer(data)
+    return bench
+
+
 def probed(base_db: int = 0) -> Bench:
     """One whose hits may take the lane."""
     bench = opened(base_db)
@@ -1499,11 +1510,7 @@ def test_a_stranger_does_less_in_a_turn(
 
 @pytest.mark.parametrize("refusal", [NOAUTH, b"-WRONGPASS invalid username-password pair\r\n"])
 def test_who_was_refused_waits_for_each_word_while_others_are_served(refusal: bytes) -> None:
-    bench = Bench()
-    bench.send(PING)
-    bench.session.upstream_opened()
-    bench.up()
-    bench.answer(refusal)
+    bench = told(refusal)
     shared = bench.session._settings
     guess = bulks(b"AUTH", b"guess")
     shared.window.others_at = -1.0  # nobody is there
@@ -1526,22 +1533,13 @@ def test_who_was_refused_waits_for_each_word_while_others_are_served(refusal: by
 def test_a_command_that_is_not_whole_is_read_on() -> None:
     """However little may wait of a client: what would make it a command is to come."""
     for heard in ([], [NOAUTH], [PONG]):
-        bench = Bench()
-        bench.send(PING)
-        bench.session.upstream_opened()
-        bench.up()
-        for data in heard:
-            bench.answer(data)
+        bench = told(*heard)
         bench.send(b"echo " + b"a" * 60_000)
         assert not bench.session.full()
 
 
 def test_a_stranger_goes_on_slowly_while_others_are_served() -> None:
-    bench = Bench()
-    bench.send(PING)
-    bench.session.upstream_opened()
-    bench.up()
-    bench.answer(NOAUTH)
+    bench = told(NOAUTH)
     shared = bench.session._settings
     shared.window.latest = None  # somebody else
     bench.session.receive(PING * 3 * sn.MAX_WORK)

@@ -300,7 +300,7 @@ def test_redis_hangs_and_nothing_but_the_greeting_was_said() -> None:
         ("allow", SELECT + b"*1\r\n+"),
         ("allow", bulks(b"HELLO", b"4")),
         ("allow", INFO * (MAX_COMMANDS + 1)),
-        ("allow", MAINTENANCE * (sn.MAX_PROMISES + 1)),
+        ("allow", MAINTENANCE * (MAX_COMMANDS + 1)),
     ],
 )
 def test_what_redis_may_have_run_waits_for_it(mode: str, said: bytes) -> None:
