@@ -74,7 +74,7 @@ WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
 WAIT_UPSTREAM: Final = 3  # for the private connection to open
 WAIT_BASE: Final = 4  # for what decides about the database of --upstream
 WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or is in to_upstream
-WAIT_QUIET: Final = 6  # for the last reply of the private connection, for a hit that may be held
+WAIT_QUIET: Final = 6  # for the last reply of the private connection: a hit with WAIT, or AUTH
 WAIT_TURN: Final = 7  # for a hit that is held
 WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
 WAIT_PACE: Final = 9  # for a moment: a stranger, or it leaves its replies unread; it goes on slowly
@@ -251,7 +251,7 @@ class Session(Caller):
     def leaves_unread(self) -> None:
         """The client reads nothing of what waits for it: see `client_slow`."""
         self.client_slow = True
-        if self.wait == WAIT_ANSWERS:  # (these are not read meanwhile)
+        if self.wait in (WAIT_ANSWERS, WAIT_QUIET):  # the upstream is not read until it does
             self.wait = WAIT_PACE
 
     def receive_eof(self) -> None:
@@ -683,6 +683,11 @@ class Session(Caller):
                     self._answers.own_name(command.name)
                 elif command.kind == c.INTROSPECT:
                     run = self._introspect(code, run)
+                elif self._waits_to_authenticate():
+                    run = self._send_run(run)
+                    requests.rewind(requests.start)
+                    self.wait = WAIT_QUIET
+                    break
                 else:
                     if command.kind == c.WAIT and self._lane_used and self._answers.can_count():
                         run = self._send_run(run)
@@ -754,8 +759,11 @@ class Session(Caller):
         """A command is forwarded whose effect on its connection must be watched."""
         requests = self._requests
         command = requests.command
-        args = requests.arguments() if command.whole else []
-        slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
+        if self._auth_error_may_be_lost():
+            slot: Slot | None = self.state.sent_unsure()
+        else:
+            args = requests.arguments() if command.whole else []
+            slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
         if self._greeting is not None:
             self._greeting.unsent -= 1
             if self._greeting.unsent == 0:
@@ -766,7 +774,7 @@ class Session(Caller):
             self._answers.hushed = True
         if (
             self._settings.base_db
-            and not self._answers.counting()
+            and (self.state.level == s.RAW or not self._answers.counting())
             and self.state.leaves_base(command)
         ):
             self._close()  # better no connection than one to another database
@@ -784,6 +792,33 @@ class Session(Caller):
         ):
             self._answers.decided = False
             self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
+
+    def _authenticates(self) -> bool:
+        """Whether the framer's command is AUTH, or a HELLO that may contain it."""
+        requests = self._requests
+        kind = requests.command.kind
+        return kind == c.AUTH or (kind == c.HELLO and requests.argc > 2)
+
+    def _waits_to_authenticate(self) -> bool:
+        """Whether the framer's command waits until the private connection owes nothing.
+
+        Redis from 7.2 leaves out the error of an AUTH while it has other replies to write.
+        """
+        answers = self._answers
+        if not self._authenticates() or not answers.counting() or answers.quiescent():
+            return False
+        if self.state.base_owed or self._greeting is not None:
+            return True  # no command that blocks or has a large reply can be ahead
+        # A command that blocks must see the end of file. A client that reads nothing may never
+        # read, and Redis would take all that it sends.
+        return not self._eof and not self.client_slow
+
+    def _auth_error_may_be_lost(self) -> bool:
+        """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
+        answers = self._answers
+        if not self._authenticates() or not answers.counting():
+            return False
+        return self.state.writes_before_auth() or not answers.quiescent()
 
     def _introspect(self, code: int, run: int) -> int:
         """COMMAND is forwarded; where the place of its reply is certain, that will tell the family

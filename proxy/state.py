@@ -261,6 +261,17 @@ class ConnectionState:
             return self._sent_auth(args)
         return self._sent_hello(args)
 
+    def writes_before_auth(self) -> bool:
+        """Whether Redis may have bytes to write when it runs an AUTH, though it owes no reply: the
+        head of EXEC's array, or a push.
+        """
+        return self.multi or (self.level == COUNTED and self.protocol != 2)
+
+    def sent_unsure(self) -> Slot | None:
+        """A command goes upstream now that may get no reply at all."""
+        self.asking = False
+        return self._fall(RAW)
+
     def _sent_private(self, kind: int) -> Slot | None:
         if self.level == COUNTED:
             if kind == c.RESET:

@@ -184,6 +184,19 @@ def slowly(parts: list[bytes]) -> Iterator[bytes]:
         pos = end
 
 
+def before_each_auth(parts: list[bytes]) -> Iterator[bytes]:
+    """`parts` joined, cut before each AUTH or HELLO with AUTH: Redis 7.2 to 8 leave out its error
+    while they have other replies to write, which through the proxy they never have.
+    """
+    joined = b""
+    for part in parts:
+        if b"AUTH" in part.upper() and joined:
+            yield joined
+            joined = b""
+        joined += part
+    yield joined
+
+
 def difference(expected: Outcome, got: Outcome) -> str:
     """The first place where the two differ, for a person."""
     pairs = zip(expected.data, got.data, strict=False)
@@ -261,7 +274,9 @@ class Bench:
                         raw.send(piece)
                     fence(self.look, 1)
             else:
-                raw.send(b"".join(parts))
+                for part in before_each_auth(parts):
+                    raw.send(part)
+                    fence(self.look, 1)
             size = sum(map(len, parts))
             fence(self.look, FENCE_ROUNDS + size // 8192)
             data += raw.quiet(STILL_S)

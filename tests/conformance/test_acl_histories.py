@@ -173,8 +173,6 @@ WHOSE: Final = [
             HIT, say("EXEC"), *TWICE, WHO, WARM, *TWICE),
     history("AUTH in MULTI that is discarded", admin(BOB), WARM, HIT, say("MULTI"), AS_BOB,
             say("DISCARD"), WARM, *TWICE, WHO),
-    history("a wrong AUTH in MULTI", admin(BOB), AS_BOB, WARM, say("MULTI"), say("AUTH", "$u", "x"),
-            HIT, say("EXEC"), *TWICE, WHO),
     history("AUTH under REPLY SKIP", admin(BOB), WARM, HIT, say("CLIENT", "REPLY", "ON"), WARM,
             *TWICE, AS_BOB, *TWICE, WHO),
     history("databases", admin(BOB), AS_BOB, say("SELECT", 2), WARM, *TWICE, say("AUTH", "$u", "x"),

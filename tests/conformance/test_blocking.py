@@ -14,6 +14,7 @@ from tests.harness import Raw, ReplyError, command, wait_until
 
 PING = command("PING")
 BLPOP = command("BLPOP", "l", 0)
+WRONG_AUTH = command("AUTH", "nobody", "no")
 
 
 def blocked(bench: Bench) -> int:
@@ -56,6 +57,17 @@ def test_what_is_behind_a_blocking_command_waits(bench: Bench) -> None:
     both(bench, talk)
 
 
+def test_a_wrong_auth_behind_a_blocking_command_gets_its_reply(bench: Bench) -> None:
+    bench.reset()
+    with bench.proxy.raw() as raw:
+        raw.send(BLPOP + WRONG_AUTH + HIT.proxied + PING)
+        wait_until(lambda: blocked(bench), "blocked")
+        bench.look.ask("RPUSH", "l", "x")
+        assert raw.reply() == [b"l", b"x"]
+        assert str(raw.reply()).startswith("WRONGPASS ")
+        assert [raw.reply(), raw.reply()] == [[0, 10, 9, -1, 60], "PONG"]
+
+
 def test_a_hit_behind_a_blocking_command_is_not_counted_before(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit + BLPOP)
@@ -81,7 +93,11 @@ def leave_by_reset(raw: Raw) -> None:
     raw.close()
 
 
-@pytest.mark.parametrize("behind", [b"", PING, PING * 5000], ids=["bare", "ping", "70-KB"])
+@pytest.mark.parametrize(
+    "behind",
+    [b"", PING, PING * 5000, WRONG_AUTH, WRONG_AUTH + PING * 5000],
+    ids=["bare", "ping", "70-KB", "auth", "auth and 70-KB"],
+)
 @pytest.mark.parametrize("leave", [leave_by_close, leave_by_half_close, leave_by_reset])
 def test_who_left_takes_no_element(
     bench: Bench, leave: Callable[[Raw], None], behind: bytes

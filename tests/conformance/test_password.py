@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import harness
 from tests.conformance.compare import ARITY, HIT, INLINE_HIT, Bench, Case, case, hit, name_of
 from tests.harness import ReplyError, command
 
@@ -86,6 +87,17 @@ WHOSE = [
          setup=[BOB]),
     case("bob, wrong password", AS_BOB, command("AUTH", "bob", "no"), WHO, HIT, BOB_HIT,
          setup=[BOB]),
+    case("bob, wrong passwords in a pipeline", PING, command("AUTH", "bob", "no"), PING, HIT,
+         command("HELLO", 2, "AUTH", "bob", "no"), command("AUTH", "bob", "no"), HIT, WHO,
+         command("SELECT", 1), command("HELLO", 3, "SETNAME", "n", "AUTH", "bob", "no"), HIT,
+         AS_BOB, WHO, command("AUTH", "no"), BOB_HIT, PING, setup=[BOB]),
+    # (Redis 7.2 to 8 leave the error out of EXEC's array, which is one element short)
+    case("bob, wrong password in MULTI", AS_BOB, BOB_HIT, command("MULTI"),
+         command("AUTH", "bob", "no"), BOB_HIT, command("EXEC"), WHO, BOB_HIT, PING, BOB_HIT,
+         setup=[BOB]),
+    case("bob by HELLO, wrong password in MULTI", AS_BOB, command("MULTI"), PING,
+         command("HELLO", 3, "AUTH", "bob", "no"), command("EXEC"), WHO, BOB_HIT, PING, BOB_HIT,
+         setup=[BOB]),
     case("bob may not hit", AS_BOB, HIT, PING, HIT, WHO, setup=[POOR]),
     case("bob may not hit in MULTI", AS_BOB, command("MULTI"), HIT, PING, command("EXEC"),
          setup=[("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+ping", "+multi", "+exec")]),
@@ -110,6 +122,31 @@ def test_needed(bench: Bench, row: Case) -> None:
 @pytest.mark.parametrize("row", WHOSE, ids=name_of)
 def test_a_hit_runs_as_its_client(bench: Bench, row: Case) -> None:
     bench.compare(row)
+
+
+def test_wrong_passwords_where_the_url_has_a_database(bench: Bench) -> None:
+    bench.reset([PASSWORD])
+    wrong = command("AUTH", "no")
+    with (
+        harness.proxy(f"redis://127.0.0.1:{bench.server.port}/2") as proxy,
+        proxy.raw() as raw,
+    ):
+        raw.send(PING + wrong + wrong + HIT.proxied + LOGIN + PING + wrong + HIT.proxied)
+        told = [str(raw.reply()).partition(" ")[0] for _ in range(7)]
+        assert told == ["NOAUTH", "WRONGPASS", "WRONGPASS", "NOAUTH", "OK", "PONG", "WRONGPASS"]
+        assert raw.reply() == [0, 10, 9, -1, 60]
+        assert bench.keys() == [b"2:k=list1"]
+    bench.reset()
+
+
+def test_a_hit_behind_a_wrong_password_is_answered_once(bench: Bench) -> None:
+    bench.reset([BOB])
+    with harness.proxy(bench.server) as proxy, proxy.raw() as raw:
+        raw.send(PING + command("AUTH", "bob", "no") + HIT.proxied)
+        raw.finish()
+        replies = raw.quiet(5)
+        assert replies.endswith(b"\r\n*5\r\n:0\r\n:10\r\n:9\r\n:-1\r\n:60\r\n")
+    bench.reset()
 
 
 def test_a_connection_from_before_the_password_keeps_its_rights(bench: Bench) -> None:

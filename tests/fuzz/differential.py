@@ -29,6 +29,7 @@ from tests.conformance.compare import (
     Case,
     Outcome,
     Piece,
+    before_each_auth,
     case,
     difference,
     fence,
@@ -37,7 +38,7 @@ from tests.conformance.compare import (
     rewritten,
 )
 from tests.fuzz.choices import pieces
-from tests.harness import command
+from tests.harness import RedisServer, command
 
 BLOCK_S = 0.02
 PATIENCE_S = 3.0
@@ -153,6 +154,10 @@ BROKEN: tuple[bytes, ...] = (
     *(b"*2\r\n$4\r\nECHO\r\n$3\r\nab", b"*2\r\n$4\r\nECHO", b"*1\r\n$536870913\r\n", b"PIN"),
     *(b"*-99999999999999999999\r\n", b"*1\r\n$99999999999999999999\r\n", b"*1\r\n+4\r\nPING\r\n"),
 )
+WRONG_AUTH = command("AUTH", "bob", "no")
+# Where a server leaves out the error of an AUTH behind other replies, the proxy does not, as long
+# as it can count replies. Behind these, or a second AUTH in RESP3, it may not.
+UNCOUNTED = (b"SUBSCRIBE\r\n", b"\r\nREPLY\r\n", b"MULTI\r\n", b"HELLO\r\n")
 VERTICAL_TAB = hit("k\x0bt", written=b"rl.hit k\x0bt 10 60\r\n")
 SETUP = (("ACL", "SETUSER", "bob", "on", ">pw", "allkeys", "allchannels", "+@all"),)
 
@@ -206,6 +211,14 @@ def stream(source: random.Random, number: int) -> Stream:
     return Stream(row, cuts, block_s, source.random() < 0.5)
 
 
+def comparable(made: Stream, server: RedisServer) -> bool:
+    """Whether the replies to the stream follow from its commands, however they are written."""
+    redis_leaves_out = server.engine.startswith("redis") and server.version >= (7, 2)
+    sent = b"".join(made.row.proxied())
+    wrong = WRONG_AUTH in sent and any(word in sent for word in UNCOUNTED)
+    return not (redis_leaves_out and wrong)
+
+
 def _words(line: Line) -> list[str | int]:
     return [word if isinstance(word, (int, str)) else str(word) for word in line]
 
@@ -230,9 +243,11 @@ class Differential:
         with bench.server.raw() as raw:
             data = bench.warm(raw, [HIT.direct] * 2) if made.warm else b""
             sent = b"".join(row.direct())
-            raw.send(sent)
-            if made.block_s:
-                time.sleep(made.block_s * 1.5 + 0.15)  # (it looks for who waits ten times a second)
+            for part in before_each_auth(row.direct()):
+                raw.send(part)
+                if made.block_s:  # a server looks ten times a second for timeouts that are over
+                    time.sleep(made.block_s * 1.5 + 0.15)
+                fence(bench.look, 1)
             fence(bench.look, FENCE_ROUNDS + len(sent) // 8192)
             data += raw.quiet(STILL_S)
             closed = raw.closed
@@ -285,7 +300,7 @@ def run(
     assert done.differences is not None
     for number in range(first, first + streams):
         made = stream(random.Random(f"{seed}:{number}"), number)
-        found = differential.compare(made)
+        found = differential.compare(made) if comparable(made, bench.server) else ""
         if found:  # timing may differ on a busy machine: what is wrong is so again
             again = [differential.compare(made) for _ in range(2)]
             if all(again):

@@ -149,6 +149,32 @@ def test_as_it_has_no_room(locked: RedisServer) -> None:
         assert made.client_info()["db"] == 3
 
 
+def test_a_wrong_password_behind_a_database(engine: str) -> None:
+    """Some versions of Redis leave out the error of an AUTH that is not the first of a write."""
+    args = ("--requirepass", "pw", "--user", "bob", "on", ">bp", "~*", "&*", "+@all")
+    made = RedisServer(engine, harness.engines()[engine], args)
+    try:
+        with failing(made, where="/1") as proxy, failing(made) as plain:
+            for each in (proxy, plain):
+                for greeting in (
+                    [("AUTH", "pw"), ("SELECT", 2), ("AUTH", "bob", "no")],
+                    [("CLIENT", "SETNAME", "n"), ("HELLO", 2, "AUTH", "bob", "no")],
+                ):
+                    made.stop()
+                    with each.raw() as raw:
+                        assert not any(isinstance(raw.ask(*one), ReplyError) for one in greeting)
+                        assert raw.ask(*HIT) == ADMITTED
+                        made.start()
+                        raw.send(harness.command("SET", "s", 1) + harness.command(*HIT))
+                        assert str(raw.reply()).startswith("WRONGPASS")
+                        assert raw.closes()
+                    with made.raw() as direct:
+                        assert direct.ask("AUTH", "pw") == "OK"
+                        assert direct.ask("DBSIZE") == 0
+    finally:
+        made.close()
+
+
 def test_who_is_not_let_in(locked: RedisServer) -> None:
     with failing(locked) as proxy:
         with proxy.raw() as wrong, proxy.raw() as without, proxy.raw() as nowhere:

@@ -19,6 +19,7 @@ from tests.unit.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
 
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
+AUTH = bulks(b"AUTH", b"bob", b"pw")
 INFO = bulks(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
 MAINTENANCE = bulks(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON")
 SELECT = bulks(b"SELECT", b"3")
@@ -238,6 +239,45 @@ def test_redis_hangs_as_it_is_told(base_db: int) -> None:
     assert bench.up() == GET
 
 
+def test_an_auth_that_was_taken_on_trust_goes_when_nothing_is_owed() -> None:
+    bench = greeted("allow", said=SELECT + HELLO + AUTH)
+    assert asking(bench) == SELECT
+    assert bench.answer(OK) == b""
+    assert bench.up() == HELLO
+    assert bench.answer(MAP) == b""
+    assert bench.up() == AUTH
+    assert bench.answer(WRONGPASS) == WRONGPASS
+    assert bench.up() == b""
+    assert bench.session.closed
+
+
+def test_so_it_is_where_the_client_has_sent_its_end_of_file() -> None:
+    bench = greeted("allow", said=SELECT + AUTH)
+    bench.send(GET)
+    bench.session.receive_eof()
+    bench.session.upstream_opened()
+    assert bench.up() == SELECT
+    assert bench.answer(OK) == b""
+    assert bench.up() == AUTH
+    assert not bench.session.wants_eof
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+    assert bench.session.wants_eof
+
+
+def test_redis_hangs_while_an_auth_waits() -> None:
+    bench = hung("allow", INFO + AUTH + HIT)
+    assert bench.up() == INFO
+    bench.session.overdue(11.0)
+    assert bench.down() == OK + OK + bench.without(LATE)
+    bench.up()
+    assert asking(bench) == INFO
+    assert bench.answer(OK) == b""
+    assert bench.up() == AUTH
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+
+
 def hung(mode: str, said: bytes, base_db: int = 0) -> Faulty:
     """Redis takes a connection at 10.0, and `said`, and answers nothing."""
     bench = Faulty(mode, base_db)
@@ -273,8 +313,10 @@ def test_redis_hangs_as_a_client_comes(mode: str, base_db: int) -> None:
         assert told == BASE
         bench.answer(OK)
         told = bench.up()
-    assert told == SELECT + INFO + HELLO
-    assert bench.answer(OK + OK + MAP) == b""
+    assert told == SELECT + INFO
+    assert bench.answer(OK + OK) == b""
+    assert bench.up() == HELLO
+    assert bench.answer(MAP) == b""
     assert bench.up() == GET
 
 

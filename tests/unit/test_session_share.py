@@ -325,8 +325,10 @@ def test_a_new_identity_is_judged_anew() -> None:
 def test_what_was_asked_as_another_is_no_leave_for_this_one() -> None:
     bench = opened()
     auth = bulks(b"AUTH", b"bob", b"pw")
-    assert bench.send(GET + auth + GET) == GET + auth + GET
-    bench.answer(NIL + OK + b"-NOPERM no\r\n")
+    assert bench.send(GET + auth + GET) == GET
+    assert bench.answer(NIL) == NIL
+    assert bench.up() == auth + GET
+    bench.answer(OK + b"-NOPERM no\r\n")
     assert not bench.shares(GET)
     assert bench.shares(GET)
 
