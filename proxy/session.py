@@ -113,9 +113,9 @@ def _nothing() -> None:
 def not_covered(name: bytes) -> bytes:
     """The error for a WAIT or WAITAOF (`name`) whose number might be too high."""
     return r.error(
-        f"ERR {name.decode()} can't cover this connection's earlier writes: they went over a "
-        "shared connection of rlproxy. Send WAIT 0 0 before the first write of a connection that "
-        "uses it"
+        f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
+        "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
+        "with --share, send WAIT 0 0 before the first write, too"
     )
 
 
@@ -159,11 +159,11 @@ class Session(Caller):
         "_requests",
         "_settings",
         "_share_not",
-        "_stays",
         "_stats",
         "_stranger",
         "_turn",
         "_unsent_at",
+        "_unshared",
         "_waiter",
         "_watched",
         "_write_lane",
@@ -216,7 +216,7 @@ class Session(Caller):
         self._share_not: int = 0  # so many reads stay private
         self._lane_wrote = False  # WAIT on the private connection does not cover that: see _cover()
         self._last_hit: bytes = b""  # the key of the latest hit, as a bulk
-        self._stays = False  # the client uses WAIT: its further commands stay private
+        self._unshared = False  # the client uses WAIT: its ordinary commands are not shared
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
         self._call_count: int = 0
@@ -414,7 +414,6 @@ class Session(Caller):
             and self._answers.quiescent()
             and self.state.plain()
             and not self.client_slow
-            and not self._stays
             and not self._requests.in_command()
             and self.now - self._last_private < self._settings.refresh_s
         )
@@ -487,7 +486,7 @@ class Session(Caller):
         """Put what is unread on a shared connection, if it is one small ordinary command; whether
         that was done.
         """
-        if not self._may_leave() or self._eof:
+        if not self._may_leave() or self._eof or self._unshared:
             return False
         requests = self._requests
         requests.release()  # so that next() joins nothing that would move `start`
@@ -704,7 +703,7 @@ class Session(Caller):
                     run = self._introspect(code, run)
                 else:
                     if command.kind == c.WAIT:
-                        self._stays = True
+                        self._unshared = True
                         if self._lane_wrote:
                             run = self._send_run(run)
                             self._cover(code)

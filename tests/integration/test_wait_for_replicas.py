@@ -30,7 +30,7 @@ RIGHTS = [
     *("+ltrim", "+zrange", "+zcard", "+zcount", "+zadd", "+zremrangebyrank", "+pexpire", "+pttl"),
     *("+client|tracking", "+client|caching", "+del", "+wait"),
 ]
-NOT_COVERED = "can't cover this connection's earlier writes"
+NOT_COVERED = "can't cover this connection's earlier writes here"
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Pair:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """The replica has acknowledged all earlier writes, and acknowledges none meanwhile."""
+        """The replica has acknowledged all earlier writes here, and acknowledges none meanwhile."""
         self.in_step()
         os.kill(self.replica.pid, signal.SIGSTOP)
         try:

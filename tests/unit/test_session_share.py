@@ -463,7 +463,7 @@ def test_wait_behind_a_shared_write_is_refused() -> None:
     bench = opened()
     assert bench.shares(SET, OK)
     assert bench.send(WAIT) == b""
-    assert bench.down().startswith(b"-ERR WAIT can't cover this connection's earlier writes")
+    assert bench.down().startswith(b"-ERR WAIT can't cover this connection's earlier writes here")
 
 
 def test_wait_behind_a_shared_read() -> None:
