@@ -174,7 +174,6 @@ class Settings:
         "stats",
         "tell",
         "turn_work",
-        "wait_by_publish",
         "waiting",
         "where",
         "window",
@@ -203,7 +202,6 @@ class Settings:
         self.share_of = share_of  # the lane of an identity and protocol for commands.SHARED_*
         self.where = where  # the server's name in errors
         self.base_db = base_db
-        self.wait_by_publish = False  # WAIT needs a PUBLISH before it; see upstream.Facts
         self.native_throttle = False  # the server itself has CL.THROTTLE
         self.knows_ro = False  # the server has EVAL_RO
         # what it called itself in HELLO; before that, who asks is to expect little of it

@@ -87,7 +87,7 @@ class Command:
         self.ours = kind == OURS
         self.ban: Ban | None = None
         # Its arguments are needed before it can be forwarded.
-        self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT)
+        self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)
 
 
 # Leaves no state on its connection, gives one reply, and changes no data.

@@ -413,7 +413,6 @@ class Server:
         if self._shared is None or self._lanes is None:
             return
         settings = self._shared.settings
-        settings.wait_by_publish = found.wait_by_publish
         settings.native_throttle = found.has_throttle
         settings.knows_ro = self._lanes.knows_ro = found.has_ro
         settings.server = found.name.lower().encode()

@@ -91,10 +91,15 @@ _FULL: Final = 1  # the rest must wait for the lane
 _HOLD: Final = 3  # a hit that may be held is next; all before it went to the lane
 _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 
-# What moves a connection's offset past the writes of others: any command on Redis, on Valkey 9 only
-# one that is propagated and runs.
-_WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
-_PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
+# A write that replicas get and that leaves its key as it was; 0 where the key has no time to live.
+# It needs only rights that hits need.
+_REWRITE_SCRIPT: Final = (
+    b"local k,t=KEYS[1],redis.call('PTTL',KEYS[1])"
+    b"if t==-1 then return 0 elseif t>=0 then redis.call('PEXPIRE',k,t+(t==0 and 1 or 0))"
+    b"else redis.call('SET',k,'')redis.call('DEL',k)end return 1"
+)
+REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
+_REWRITTEN: Final = b":1\r\n"
 _BEGINS: Final = b"+$:*%_~,#(>"  # what a reply begins with that is no error
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # how Redis turns a connection away
@@ -103,6 +108,15 @@ _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shor
 
 def _nothing() -> None:
     return
+
+
+def not_covered(name: bytes) -> bytes:
+    """The error for a WAIT or WAITAOF (`name`) whose number might be too high."""
+    return r.error(
+        f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
+        "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
+        "with --share, send WAIT 0 0 before the first write, too"
+    )
 
 
 class Session(Caller):
@@ -134,7 +148,8 @@ class Session(Caller):
         "_eof",
         "_judged",
         "_lane",
-        "_lane_used",
+        "_lane_wrote",
+        "_last_hit",
         "_last_private",
         "_piped",
         "_promises",
@@ -148,6 +163,7 @@ class Session(Caller):
         "_stranger",
         "_turn",
         "_unsent_at",
+        "_unshared",
         "_waiter",
         "_watched",
         "_write_lane",
@@ -198,7 +214,9 @@ class Session(Caller):
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
         self._share_not: int = 0  # so many reads stay private
-        self._lane_used = False  # since the last command on the private connection
+        self._lane_wrote = False  # WAIT on the private connection does not cover that: see _cover()
+        self._last_hit: bytes = b""  # the key of the latest hit, as a bulk
+        self._unshared = False  # the client uses WAIT: its ordinary commands are not shared
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
         self._call_count: int = 0
@@ -468,7 +486,7 @@ class Session(Caller):
         """Put what is unread on a shared connection, if it is one small ordinary command; whether
         that was done.
         """
-        if not self._may_leave() or self._eof:
+        if not self._may_leave() or self._eof or self._unshared:
             return False
         requests = self._requests
         requests.release()  # so that next() joins nothing that would move `start`
@@ -498,9 +516,9 @@ class Session(Caller):
         call = shared(self, how, written)
         self._call_head = self._call_tail = call
         self._call_count = 1
-        self._lane_used = True
         if not command.reads:
             self.fenced = True
+            self._lane_wrote = True
         lane.submit(call)
         return True
 
@@ -563,7 +581,7 @@ class Session(Caller):
                 if call.reply:
                     call.row = NO_ROW  # (see Denials.harvest)
                 else:
-                    self._lane_used = True
+                    self._writes_by_lane(call)
         self._emit_calls()
         return found
 
@@ -689,17 +707,14 @@ class Session(Caller):
                     self.wait = WAIT_QUIET
                     break
                 else:
-                    if command.kind == c.WAIT and self._lane_used and self._answers.can_count():
-                        run = self._send_run(run)
-                        out.append(_WAIT_FOR_OURS)
-                        self._answers.expect(Slot(s.S_DROP))
-                        if self._settings.wait_by_publish:
-                            out.append(_PUBLISH_NOTHING)
-                            self._answers.expect(Slot(s.S_DROP))
-                        self._lane_used = False
+                    if command.kind == c.WAIT:
+                        self._unshared = True
+                        if self._lane_wrote:
+                            run = self._send_run(run)
+                            self._cover(code)
+                            continue
                     work += WORK_TO_FOLLOW + ((requests.end - requests.start) >> WORK_OF_BYTES)
                     self._follow(code)
-                self._spoke()
                 passed += 1
             if run < 0:
                 run = requests.start
@@ -742,12 +757,43 @@ class Session(Caller):
         self.wait = WAIT_ANSWERS
         return False
 
-    def _spoke(self) -> None:
-        """A command goes to the private connection: on Redis its offset is past the lanes' then,
-        elsewhere only behind our own PUBLISH.
+    def _cover(self, code: int) -> None:
+        """Forward a WAIT or WAITAOF that is to cover what lanes have written for this client.
+
+        Redis counts the replicas that have the latest write of the connection that asks. So the
+        private connection rewrites the key of the latest hit first. Where that fails, or where
+        replies can't be counted, the client gets an error, never a number that is too high.
         """
-        if not self._settings.wait_by_publish:
-            self._lane_used = False
+        requests = self._requests
+        answers = self._answers
+        error = not_covered(requests.command.name)
+        if not self._last_hit or code != COMMAND or not answers.can_count():
+            self._deny(code, error)
+            return
+        self.state.asking = False
+        self.fenced = True
+        self._stats.commands += 1
+        self.to_upstream += [REWRITE, self._last_hit]
+        answers.expect(Catch(self._covered, s.S_DROP))
+        self.to_upstream.append(requests.buf[requests.start : requests.pos])
+
+        def judged(reply: bytes) -> bytes:
+            return error if self._lane_wrote and not reply.startswith(b"-") else reply
+
+        answers.expect(Catch(judged))
+
+    def _writes_by_lane(self, call: Call) -> None:
+        rule = call.rule
+        if rule.takes:
+            self._last_hit = call.key
+        if rule.takes or rule.frees:
+            self._lane_wrote = True
+
+    def _covered(self, reply: bytes) -> bytes:
+        """The reply to REWRITE, which the client does not get."""
+        if reply == _REWRITTEN:
+            self._lane_wrote = False
+        return b""
 
     def _send_run(self, run: int) -> int:
         """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
@@ -899,7 +945,6 @@ class Session(Caller):
         self._stats.answered(other(of), b"", b"")
         self.to_upstream.append(said)
         self._expanded += len(said)
-        self._spoke()
         self._answers.expect_one()
         self._answers.remember_name(b"eval", requests.name)
 
@@ -928,8 +973,9 @@ class Session(Caller):
         head = call.rule.by_source(self._settings.knows_ro)
         self.to_upstream += [head, call.key, call.rule.tail]
         self._expanded += len(head)
-        self._spoke()
         self.fenced = True
+        if call.rule.takes:
+            self._last_hit = call.key
 
     def _concerns_others(self, call: Call) -> bool:
         """Whether the reply to `call` means something to those who wait on its key."""
@@ -947,7 +993,6 @@ class Session(Caller):
             self._answers.local(error)
         else:
             self.to_upstream.append(written)
-            self._spoke()
             self._answers.expect(Slot(s.S_WRONG, error))
 
     def _denied(self, code: int) -> bytes:
@@ -971,7 +1016,6 @@ class Session(Caller):
         instead = permissions.instead_of(self._requests.command)
         if asking:
             self.to_upstream.append(instead)
-            self._spoke()
             self._answers.expect(Slot(s.S_WRONG, error))
         else:
             self._answer_in_place(error, instead)
@@ -1027,7 +1071,7 @@ class Session(Caller):
         if self.now - self._last_private < self._settings.refresh_s / 2 and self._may_use_lane():
             lane = self._lane
             assert lane is not None
-            self._lane_used = True
+            self._writes_by_lane(call)
             reply = lane.submit(call)
             assert not reply  # no waiter asks what may be remembered
             return
@@ -1142,7 +1186,6 @@ class Session(Caller):
     def _send_privately(self, call: Call) -> None:
         self.to_upstream.append(call.key)
         self._answers.expect_one()
-        self._spoke()
 
     def _end(self) -> None:
         self._end_calls()

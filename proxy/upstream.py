@@ -152,16 +152,12 @@ def _refusal(text: str, password: str | None) -> str:
 class Facts:
     """What the control connection has learnt of the server."""
 
-    __slots__ = ("has_ro", "has_throttle", "name", "timeout_s", "version", "wait_by_publish")
+    __slots__ = ("has_ro", "has_throttle", "name", "timeout_s", "version")
 
     def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
         self.timeout_s = 0  # after which it closes a silent connection; 0: never
-        found = re.match(r"(\d+)\.(\d+)", version)
-        numbers = (int(found[1]), int(found[2])) if found else (0, 0)
-        # WAIT speaks of what its own connection propagated; before, of all that was before it
-        self.wait_by_publish = name != "Redis" or numbers >= (7, 2)
         self.has_ro = False  # it knows EVAL_RO and EVALSHA_RO
         self.has_throttle = False  # it has a CL.THROTTLE of its own
 

@@ -594,28 +594,6 @@ def test_a_forged_reset_opens_no_lane(client: Raw, look: Raw, state: bytes) -> N
     assert stays_private(client, look)
 
 
-def test_wait_speaks_of_the_hits_on_the_lane(engine: str) -> None:
-    with (
-        harness.server(engine, "--repl-diskless-sync-delay", "0") as server,
-        harness.server(engine, "--replicaof", "127.0.0.1", str(server.port)) as replica,
-        server.raw() as look,
-        harness.proxy(server) as proxy,
-        proxy.raw() as client,
-    ):
-        wait_until(lambda: look.ask("WAIT", 1, 100) == 1, "the replica follows")
-        assert client.ask("SET", "a", 1) == "OK"
-        assert client.ask("WAIT", 1, 20_000) == 1
-        join_lane(client, look)
-        assert client.ask("WAIT", 1, 20_000) == 1
-        os.kill(replica.pid, signal.SIGSTOP)
-        try:
-            assert goes_by_lane(client, look)
-            assert client.ask("WAIT", 1, 60) == 0
-        finally:
-            os.kill(replica.pid, signal.SIGCONT)
-        assert client.ask("WAIT", 1, 20_000) == 1
-
-
 @pytest.mark.parametrize(
     ("state", "replies"),
     [

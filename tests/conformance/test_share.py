@@ -368,7 +368,6 @@ STAY: tuple[Words, ...] = (
     ("PUBLISH", "a", "b"),
     ("SORT", "l", "ALPHA"),
     ("SCAN", 0),
-    ("WAIT", 0, 0),
     ("INFO",),
 )
 
@@ -1285,39 +1284,3 @@ def stopped(process: int) -> Iterator[None]:
         yield
     finally:
         os.kill(process, signal.SIGCONT)
-
-
-def test_wait_counts_what_went_by_lane(engine: str) -> None:
-    between: tuple[tuple[Words, ...], ...] = (
-        (),
-        (("GET", "x"),),
-        (("CLIENT", "ID"),),
-        (("GET", "x"), ("GET", "x")),
-        (("MULTI",), ("GET", "x"), ("EXEC",)),
-    )
-    writes: tuple[Words, ...] = (("SET", "x", 1), ("RL.HIT", "h", 9999, 60))
-    in_time = int(DEADLINE_S * 1000)
-    with (
-        harness.server(engine, "--repl-diskless-sync-delay", "0") as server,
-        harness.server(engine) as replica,
-        harness.proxy(server, *SHARE) as proxy,
-        server.raw() as look,
-        proxy.raw() as client,
-    ):
-        with replica.raw() as raw:
-            raw.ask("REPLICAOF", "127.0.0.1", server.port)
-            look.ask("SET", "x", 0)
-            wait_until(lambda: look.ask("WAIT", 1, 100) == 1, "the replica follows")
-        join(client, look)
-        for words in between:
-            for write in writes:
-                look.ask("SET", "x", 0)
-                assert look.ask("WAIT", 1, in_time) == 1
-                client.ask("SET", "x", 0)
-                assert client.ask("WAIT", 1, in_time) == 1  # its own offset is not ahead
-                with stopped(replica.pid):
-                    client.ask(*write)
-                    client.send(b"".join(command(*each) for each in words))
-                    for _ in words:
-                        frame(client)
-                    assert client.ask("WAIT", 1, 20) == 0, (write, words)

@@ -74,7 +74,7 @@ TRANSACTIONS = [
     case("CLIENT in MULTI", MULTI, command("CLIENT", "SETNAME", "n"), HIT, EXEC, HIT,
          command("CLIENT", "GETNAME")),
     case("CLIENT REPLY SKIP in MULTI", MULTI, command("CLIENT", "REPLY", "SKIP"), HIT, EXEC, HIT),
-    case("WAIT in MULTI", MULTI, HIT, command("WAIT", 0, 0), EXEC, command("WAIT", 0, 0), HIT),
+    case("WAIT behind EXEC", MULTI, HIT, EXEC, command("WAIT", 0, 0), HIT),
     case("SUBSCRIBE in MULTI", MULTI, command("SUBSCRIBE", "a"), HIT, EXEC, PING),
     case("SUBSCRIBE to two in MULTI", MULTI, command("SUBSCRIBE", "a", "b"), HIT, EXEC, PING, HIT,
          either_name=True),

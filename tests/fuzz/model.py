@@ -13,6 +13,8 @@ from proxy import commands as c
 from proxy import replies as r
 from proxy import scripts
 from proxy.grammar import Grammar
+from proxy.replies import bulks
+from proxy.session import REWRITE, not_covered
 from tests.fuzz import reference
 from tests.fuzz.reference import IncompleteError, ProtocolError
 
@@ -112,6 +114,9 @@ class Model:
 
     def _process(self, words: tuple[bytes, ...]) -> None:
         name = words[0].upper()
+        if name == b"RL.DENIED" and not self.native:  # (it stands for a WAIT)
+            words = words[1:]
+            name = words[0].upper()
         if name in (b"POST", b"HOST:"):
             self.closed = self.silent = True
             return
@@ -153,6 +158,9 @@ class Model:
         if name in (b"EXEC", b"DISCARD", b"MULTI", b"WATCH", b"UNWATCH", b"QUIT", b"RESET"):
             assert handler is not None
             handler(words[1:])
+            return
+        if name in (b"WAIT", b"WAITAOF"):  # (the proxy may refuse it)
+            self._say(b":0\r\n", not_covered(name), hit=True)
             return
         for reply in self._run(name, words[1:]):
             self._say(reply, hit=hit)
@@ -202,8 +210,8 @@ class Model:
         self, name: bytes, args: tuple[bytes, ...], context: Context, protocol: int
     ) -> bytes:
         """A command that leaves no state; what it answers names the request."""
-        if name in (b"WAIT", b"WAITAOF") or args[:1] == (b"rlproxy",):
-            return b":0\r\n"  # (what a proxy may put in, or ask once more)
+        if name in (b"WAIT", b"WAITAOF"):
+            return b":0\r\n"
         if name in (b"COMMAND", b"SHUTDOWN", b"DEBUG", b"SCRIPT", b"MONITOR", b"SYNC", b"PSYNC"):
             return OK if name != b"COMMAND" else b"-ERR not here\r\n"
         words = (name, *args)
@@ -236,6 +244,8 @@ class Model:
         return self.hit(args[0], argv, self.context, attempt=False)
 
     def _eval(self, args: tuple[bytes, ...]) -> bytes:
+        if len(args) == 3 and bulks(b"EVAL", *args[:2]).endswith(REWRITE[4:]):
+            return b":1\r\n"  # (it changes nothing)
         if len(args) < 4 or args[1] != b"1":
             return HELP_TEXT
         argv = args[3:]

@@ -233,7 +233,6 @@ class Walk:
         )
         settings.native_throttle = throttle
         settings.knows_ro = bool(config & 64)
-        settings.wait_by_publish = bool(config & 128)
         self.session = Session(settings)
         self.session.pump = self.move
         self.redis = Model(False, self.base_db, self.locked, throttle)

@@ -36,8 +36,6 @@ HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
 FIVE = r.five(0, 10, 9, -1, 60)
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 WELCOME = b"%1\r\n$5\r\nproto\r\n:3\r\n"
-WAIT_0_0 = bulks(b"WAIT", b"0", b"0")
-PUBLISH = bulks(b"PUBLISH", b"rlproxy", b"")
 
 
 class FakeLane(Lane):
@@ -64,15 +62,13 @@ class FakeLane(Lane):
 class Bench(Sides):
     """A session, its lanes, and what moved."""
 
-    def __init__(self, base_db: int = 0, by_publish: bool = False) -> None:
+    def __init__(self, base_db: int = 0) -> None:
         self.lanes: list[FakeLane] = []
         self.allowed = True
         self.ready = True
-        shared = Settings(
-            GRAMMAR, self.lane_of, "redis:1", base_db, REFRESH_S, share_of=self.share_of
+        self.session = Session(
+            Settings(GRAMMAR, self.lane_of, "redis:1", base_db, REFRESH_S, share_of=self.share_of)
         )
-        shared.wait_by_publish = by_publish
-        self.session = Session(shared)
 
     def lane_of(self, identity: Identity) -> Lane | None:
         return self._lane(identity, HITS)
@@ -126,9 +122,9 @@ class Bench(Sides):
         return False
 
 
-def opened(base_db: int = 0, by_publish: bool = False) -> Bench:
+def opened(base_db: int = 0) -> Bench:
     """A client whose private connection has answered a GET: the next one may leave."""
-    bench = Bench(base_db, by_publish)
+    bench = Bench(base_db)
     bench.session.receive(GET)
     bench.session.upstream_opened()
     if base_db:
@@ -462,23 +458,27 @@ def test_a_write_on_the_lane_fences_the_remembered_refusals() -> None:
     assert bench.session.fenced
 
 
-def test_wait_counts_what_went_by_lane() -> None:
+WAIT = bulks(b"WAIT", b"1", b"100")
+
+
+def test_wait_behind_a_shared_write_is_refused() -> None:
     bench = opened()
-    wait = bulks(b"WAIT", b"1", b"100")
     assert bench.shares(SET, OK)
-    assert bench.send(wait) == WAIT_0_0 + wait
-    assert bench.answer(b":0\r\n:1\r\n") == b":1\r\n"
-    assert bench.send(wait) == wait
+    assert bench.send(WAIT) == b""
+    assert bench.down().startswith(b"-ERR WAIT can't cover this connection's earlier writes here")
 
 
-@pytest.mark.parametrize("between", [PING, GET + GET, bulks(b"CLIENT", b"ID")])
-def test_where_only_what_is_propagated_counts_so_does_wait(between: bytes) -> None:
-    bench = opened(by_publish=True)
-    wait = bulks(b"WAIT", b"1", b"100")
-    assert bench.shares(SET, OK)
-    assert bench.send(between) == between
-    bench.answer(PONG * (2 if between == GET + GET else 1))
-    assert bench.send(wait) == WAIT_0_0 + PUBLISH + wait
+def test_wait_behind_a_shared_read() -> None:
+    bench = opened()
+    assert bench.shares(GET)
+    assert bench.send(WAIT) == WAIT
+
+
+def test_a_client_that_waits_shares_nothing_more() -> None:
+    bench = opened()
+    assert bench.send(WAIT) == WAIT
+    bench.answer(b":1\r\n")
+    assert bench.send(SET) == SET
 
 
 # -- large replies ---------------------------------------------------------------------------------
