@@ -7,15 +7,16 @@
 The order invariant: Redis answers in the order of the bytes, so the n-th frame that comes back
 belongs to the n-th call in `inflight`. What is not written yet can still go another way when the
 connection is lost; what is written can't: nothing is sent twice whose outcome is unknown. A
--NOSCRIPT is an outcome that is known (nothing was counted): the call is sent again as EVAL, and
-whoever has calls on their way meanwhile sends no more until these are answered, so that none
-overtakes another of its own client.
+-NOSCRIPT is an outcome that is known (nothing was counted): the lane writes nothing more until all
+of its calls are answered and the scripts are loaded (see loading), and then sends again, first and
+in their order, the calls that were not run. So no call overtakes another one of its client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -25,11 +26,15 @@ from typing import Final
 from . import commands as c
 from . import denials as d
 from . import replies
+from . import scripts as s
 from .calls import MAX_LANE_HITS, Call, Caller, Lane
 from .circuit import Backoff, Circuit
 from .denials import Denial, Denials
 from .framing import ReplyFramer
+from .grammar import Rule
+from .loading import Loading
 from .patience import NEVER, NOTHING, Patience
+from .scripts import Script
 from .state import Identity
 from .stats import Stats
 from .tlsstream import last_words
@@ -53,6 +58,7 @@ RETRY_MOST_S: Final = 1.0
 DEAF_S: Final = (
     0.5  # or the hit timeout: silent for longer, while Redis is heard elsewhere, is dead
 )
+MISLED_S: Final = 10.0  # the time a lane goes without scripts that were loaded, but are not there
 
 # (Not NOLOOP: Redis 7 and Valkey 9 then don't tell what they evict while the lane's calls run.)
 _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
@@ -60,6 +66,12 @@ _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 _TELL_ME: Final = replies.bulks(b"CLIENT", b"CACHING", b"YES")
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 _OK: Final = b"+OK\r\n"
+
+# Redis has not run a call, because of the command by which it came.
+_NO_RIGHT: Final = re.compile(
+    rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
+)
+_UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`]", re.IGNORECASE)
 
 # An identity, what the lane carries, in which protocol.
 _Key = tuple[bytes | None, bytes | None, int, int, int]
@@ -87,11 +99,18 @@ class SharedLane(Lane):
         self._transport: asyncio.Transport | None = None
         self._replies = ReplyFramer()
         self._greetings: int = 0  # replies of the handshake still to come
-        self._out: list[bytes] = []
         self._unsent: list[Call] = []
         self._inflight: deque[Call] = deque()
+        self._again: list[Call] = []  # not run: they go before the unsent ones
+        self._again_at: float = 0.0  # since when there are some
         self._scheduled = False
-        self._mended = False  # everybody who has calls on their way knows that some are mended
+        self._loading = pool.loading
+        self._early = False  # it could be ready, but the first attempt to load is not over
+        self._by: int = s.LOADED  # or BROUGHT: the text that EVALSHA names
+        self._brought: set[Script] = set()  # of BROUGHT: those that this connection sent by EVAL
+        self._misled_until: float = 0.0  # LOADED was tried, and the scripts were not there
+        self._sourced = [False, False]  # EVALSHA, EVALSHA_RO is not possible
+        self._no_ro = False  # nor is one of EVALSHA_RO and EVAL_RO known
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self.room = pool.max_lane_hits
@@ -120,44 +139,29 @@ class SharedLane(Lane):
             known = self._denied(call)
             if known:
                 return known
-            if call.opens:
-                rule = call.rule.final()
-                self._out.append(_TELL_ME)
-                self._send(call, rule.by_sha(self._pool.knows_ro), rule.tail)
-                return b""
-        self._send(call, call.rule.by_sha(self._pool.knows_ro), call.rule.tail)
-        return b""
-
-    def _send_source(self, call: Call) -> None:
-        """Send `call` again; this time nothing is opened by it."""
-        denial = call.denial
-        if call.opens and denial is not None and denial.state == d.OPENING:
-            denial.state = d.MARKED
-        call.opens = False
-        if self._tracks:
-            self._entry(call)  # perhaps opened since, by a call that ran before this one will
-        self._send(call, call.rule.by_source(self._pool.knows_ro), call.rule.tail)
-
-    def _send(self, call: Call, head: bytes, tail: bytes) -> None:
-        out = self._out
-        out.append(head)
-        out.append(call.key)
-        out.append(tail)
         self._unsent.append(call)
         self.room -= 1
-        self._mended = False
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush_soon)
+        return b""
 
     def _flush(self) -> None:
         self._scheduled = False
         transport = self._transport
-        if transport is None or not self._out:
+        if transport is None or not self._unsent or self._again:
             return
-        data = b"".join(self._out)
+        if self._carries != HITS:
+            out = [call.key for call in self._unsent]
+        elif self._loading.held:
+            self._pool.wait()
+            return
+        else:
+            if self._by != s.LOADED and not self._inflight:
+                self._choose()
+            out = self._requests()
+        data = b"".join(out)
         transport.write(data)
-        self._out.clear()
         self._inflight.extend(self._unsent)
         calls = len(self._unsent)
         self._sent += calls
@@ -169,6 +173,39 @@ class SharedLane(Lane):
             self._timed_at = self._clock()
         if not self._watched:
             self._watch()
+
+    def _requests(self) -> list[bytes]:
+        """The unsent calls as Redis gets them."""
+        out: list[bytes] = []
+        knows_ro = self._pool.knows_ro and not self._no_ro
+        for call in self._unsent:
+            rule = call.rule
+            if call.opens:
+                rule = rule.final()
+                out.append(_TELL_ME)
+            out.append(rule.words(self._way(rule, knows_ro), knows_ro))
+            out.append(call.key)
+            out.append(rule.tail)
+        return out
+
+    def _way(self, rule: Rule, knows_ro: bool) -> int:
+        """How a call names its script: see scripts.LOADED ..."""
+        if self._sourced[knows_ro and rule.by_ro]:
+            return s.SOURCE
+        if self._by == s.LOADED:
+            return s.LOADED
+        script = rule.script
+        assert script is not None
+        if script in self._brought:
+            return s.BROUGHT
+        self._brought.add(script)
+        return s.BRING
+
+    def _choose(self) -> None:
+        """Which text EVALSHA names from now on. Only while no call is under way."""
+        loaded = self._loading.loaded and self._loop.time() >= self._misled_until
+        self._by = s.LOADED if loaded else s.BROUGHT
+        self.mixes = loaded
 
     def received(self, data: bytes) -> None:
         """Bytes of Redis."""
@@ -223,12 +260,7 @@ class SharedLane(Lane):
                 self._touch(caller, touched)
                 continue
             if frame[0] == 45:
-                if frame.startswith(b"-NOSCRIPT"):
-                    self._mend(call)
-                    continue
-                if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha") >= 0:
-                    # the client's own connection would have sent EVAL
-                    self._send_source(call)
+                if self._goes_again(call, frame):
                     continue
                 frame = replies.clean_error(frame)
                 self._refused(frame)
@@ -251,7 +283,9 @@ class SharedLane(Lane):
             self._stats.round_trips.add(took_s)
             if self._carries == HITS:
                 self._pool.window.took(took_s, now)
-        self.room = self._pool.max_lane_hits - len(inflight) - len(self._unsent)
+        self.room = self._pool.max_lane_hits - self.unanswered()
+        if not inflight:
+            self._drained()
         if touched:
             self.used_at = now
             self._settle(touched, now)
@@ -273,6 +307,8 @@ class SharedLane(Lane):
         inflight = self._inflight
         marks = self._marks
         timeout_s = self._patience.timeout_s
+        if self._again and now - self._again_at >= timeout_s > 0.0:
+            self._give_up_again(now)
         if not inflight or timeout_s <= 0.0:
             self._watched = False
             marks.clear()
@@ -314,7 +350,7 @@ class SharedLane(Lane):
     def _dropped(self, call: Call, frame: bytes) -> None:
         """The reply to a call that is late: nobody gets it, but it tells of its key."""
         if frame.startswith(b"-NOSCRIPT"):
-            self._pool.script_missing()  # (it was not counted, and its client knows)
+            self._missing()  # (it was not counted, and its client has its answer)
         if call.opens:
             self._heard(call, frame)
         elif self._tracks:
@@ -352,7 +388,9 @@ class SharedLane(Lane):
         denial = self._entry(call)
         if denial is None:
             return b""
-        if denial.state == d.OPENING or (denial.state == d.OPEN and call.caller.fenced):
+        if denial.state == d.OPENING:
+            return b""
+        if denial.state == d.OPEN and (call.caller.fenced or self._again):
             return b""
         now = denials.clock()
         if denial.state == d.OPEN:
@@ -411,16 +449,74 @@ class SharedLane(Lane):
         if self._denials is not None:
             self._scope = self._denials.scope()
 
-    def _mend(self, call: Call) -> None:
-        """Redis doesn't know the script of `call`: nothing was run. Bring it along."""
-        call.caller.mending = True
-        if not self._mended:
-            for other in list(self._inflight) + self._unsent:
-                other.caller.mending = True
-        self._send_source(call)
-        self._stats.noscript += 1
-        self._mended = True
-        self._pool.script_missing()
+    # -- calls that Redis has not run -------------------------------------------------------------
+
+    def _goes_again(self, call: Call, error: bytes) -> bool:
+        """Whether Redis has not run `call` for a reason that another way of sending it mends."""
+        if error.startswith(b"-NOSCRIPT"):
+            if call.mended and self._by == s.LOADED:
+                self._misled_until = self._loop.time() + MISLED_S
+            call.mended = True
+            self._stats.noscript += 1
+            self._missing()
+        else:
+            unknown = _UNKNOWN.match(error)
+            found = unknown or _NO_RIGHT.match(error)
+            if found is None:
+                return False
+            ro = found[2] is not None
+            if unknown is not None and ro:
+                self._no_ro = True
+            else:
+                # (without EVAL, rights to EVALSHA may be back before those to EVAL)
+                self._sourced[ro] = by_sha = len(found[1]) > len(b"EVAL")
+                if not by_sha:
+                    return False
+        denial = call.denial
+        if call.opens and denial is not None and denial.state == d.OPENING:
+            denial.state = d.MARKED
+        call.opens = False
+        if self._tracks:
+            self._entry(call)  # what was sent behind it runs first
+        if not self._again:
+            self._again_at = self._loop.time()
+        self._again.append(call)
+        return True
+
+    def _missing(self) -> None:
+        """Redis does not have a script that EVALSHA named."""
+        self._brought.clear()
+        self._pool.wait()
+        self._loading.load()
+
+    def _drained(self) -> None:
+        """No call is under way."""
+        if self._loading.held:
+            self._loading.look()
+        if self._again and not self._loading.held:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The pause for loading the scripts is over: send what Redis has not run, and the rest."""
+        self.ready = self.ready or self._early
+        self._early = False
+        if self._inflight or self._transport is None:
+            return
+        again, self._again = self._again, []
+        if again:
+            self._choose()
+            self._unsent = again + self._unsent
+            # They are late by the time that they have waited already, see overdue().
+            if self._patience.timeout_s > 0.0:
+                self._marks.append((self._again_at, self._sent + len(again)))
+        self._flush()
+
+    def _give_up_again(self, now: float) -> None:
+        """Redis has not run these, and they are late: they are never sent."""
+        again, self._again = self._again, []
+        self._circuit.timed_out(len(again), self._again_at, now, self._patience.timeout_s)
+        self._tell_late(again, now)
+        self._flush()
 
     def _touch(self, caller: Caller, touched: list[Caller]) -> None:
         if not caller.dirty:
@@ -481,13 +577,17 @@ class SharedLane(Lane):
             return False
         if self._greetings == 0 and self._state == _OPENING:
             self._state = _READY
-            self.ready = True
+            self._choose()
+            self._early = self._carries == HITS and not self._loading.settled
+            self.ready = not self._early
+            if self._early:
+                self._pool.wait()
             self._backoff.reset()
             self.used_at = self._loop.time()
         return True
 
     def _abort(self) -> None:
-        self.ready = False
+        self.ready = self._early = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -498,17 +598,21 @@ class SharedLane(Lane):
 
     def lost(self) -> None:
         """The connection is gone."""
-        self.ready = False
+        self.ready = self._early = False
         self._transport = None
         self._closed()
         self._replies = ReplyFramer()
         self._greetings = 0
         self._declining = False
         self._track(False)
-        self._out.clear()
+        self._brought.clear()
+        self._misled_until = 0.0
+        self._sourced = [False, False]
+        self._no_ro = False
         inflight = list(self._inflight)
-        unsent = list(self._unsent)
+        unsent = self._again + self._unsent
         self._inflight.clear()
+        self._again.clear()
         self._unsent.clear()
         self._marks.clear()
         self._sent = self._late = 0
@@ -524,6 +628,7 @@ class SharedLane(Lane):
         for call in unsent:
             call.caller.lane_returned(call)
         self._settle(touched, self._loop.time())
+        self._loading.look()
 
     def carries(self) -> str:
         """What it carries, for people."""
@@ -531,11 +636,15 @@ class SharedLane(Lane):
 
     def unanswered(self) -> int:
         """How many calls are on their way."""
-        return len(self._inflight) + len(self._unsent)
+        return len(self._inflight) + len(self._again) + len(self._unsent)
+
+    def drained(self) -> bool:
+        """Whether it has no call of the family under way."""
+        return self._carries != HITS or not self._inflight
 
     def idle(self, since: float) -> bool:
         """Whether nothing was called after `since`, and nothing is owed."""
-        return self.used_at < since and not self._inflight and not self._unsent
+        return self.used_at < since and self.unanswered() == 0
 
     def retire(self) -> None:
         """Close for good; sessions ask for another one."""
@@ -575,7 +684,7 @@ class LanePool:
         self,
         loop: asyncio.AbstractEventLoop,
         target: Target,
-        script_missing: Callable[[], None],
+        loading: Loading,
         denials: Denials | None,
         read_only: Callable[[], None] | None = None,
         patience: Patience | None = None,
@@ -591,7 +700,9 @@ class LanePool:
         self.patience = patience or Patience(Circuit())
         self.max_lane_hits = max_lane_hits  # unanswered ones on one lane
         self.denials = denials  # None: no refusal is remembered
-        self.script_missing = script_missing
+        self.loading = loading
+        loading.drained = self._drained
+        self._waits = False  # go_on() follows
         self.read_only = read_only  # the server says that it is a replica
         self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
         self._target = target
@@ -616,6 +727,20 @@ class LanePool:
                 return None
             lane = self._lanes[key] = SharedLane(self, identity, carries, protocol)
         return lane
+
+    def wait(self) -> None:
+        """Some lane goes on when the scripts are loaded, or can't be."""
+        if not self._waits:
+            self._waits = True
+            self.loading.when_over(self._go_on)
+
+    def _go_on(self) -> None:
+        self._waits = False
+        for lane in self.lanes():
+            lane.go_on()
+
+    def _drained(self) -> bool:
+        return all(lane.drained() for lane in self._lanes.values())
 
     def lanes(self) -> list[SharedLane]:
         """Those that there are, opened or not."""

@@ -127,7 +127,6 @@ def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Fa
     bench.answer(NOSCRIPT)
     assert bench.sent() == b""
     assert bench.reloads == 1
-    assert not caller.session.mending
 
 
 def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
