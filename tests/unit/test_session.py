@@ -1846,6 +1846,33 @@ def test_what_waits_for_the_lane_has_not_written_yet() -> None:
     assert bench.session.fenced
 
 
+# -- a lane whose scripts may be missing one by one ------------------------------------------------
+
+
+def fixed(key: bytes) -> bytes:
+    return bulks(b"RL.HIT", key, b"10", b"60", b"ALGO", b"FIXED")
+
+
+def test_calls_of_different_scripts_go_to_such_a_lane_one_after_the_other() -> None:
+    bench = probed()
+    bench.lane.mixes = False
+    assert bench.send(numbered(b"1"), numbered(b"2") + fixed(b"3"), numbered(b"4")) == b""
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"1"), r.bulk(b"2")]
+    assert bench.settle() == FIVE * 2
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"3")]
+    assert bench.settle() == FIVE
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"4")]
+    assert bench.settle() == FIVE
+    assert bench.up() == b""
+
+
+def test_and_together_to_any_other() -> None:
+    bench = probed()
+    bench.send(numbered(b"1") + fixed(b"2"), numbered(b"3"))
+    assert len(bench.lane.calls) == 3
+    assert bench.settle() == FIVE * 3
+
+
 # -- replies that a lane knows ---------------------------------------------------------------------
 
 DENIED = r.five(1, 10, 0, 42, 60)
