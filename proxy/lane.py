@@ -103,6 +103,7 @@ class SharedLane(Lane):
         self._inflight: deque[Call] = deque()
         self._again: list[Call] = []  # not run: they go before the unsent ones
         self._again_at: float = 0.0  # since when there are some
+        self._missing = False  # a script that EVALSHA named
         self._scheduled = False
         self._loading = pool.loading
         self._early = False  # it could be ready, but the first attempt to load is not over
@@ -284,8 +285,8 @@ class SharedLane(Lane):
             if self._carries == HITS:
                 self._pool.window.took(took_s, now)
         self.room = self._pool.max_lane_hits - self.unanswered()
-        if not inflight:
-            self._drained()
+        if self._missing or not inflight:
+            self._mend()
         if touched:
             self.used_at = now
             self._settle(touched, now)
@@ -350,7 +351,7 @@ class SharedLane(Lane):
     def _dropped(self, call: Call, frame: bytes) -> None:
         """The reply to a call that is late: nobody gets it, but it tells of its key."""
         if frame.startswith(b"-NOSCRIPT"):
-            self._missing()  # (it was not counted, and its client has its answer)
+            self._missing = True  # (it was not counted, and its client has its answer)
         if call.opens:
             self._heard(call, frame)
         elif self._tracks:
@@ -458,7 +459,7 @@ class SharedLane(Lane):
                 self._misled_until = self._loop.time() + MISLED_S
             call.mended = True
             self._stats.noscript += 1
-            self._missing()
+            self._missing = True
         else:
             unknown = _UNKNOWN.match(error)
             found = unknown or _NO_RIGHT.match(error)
@@ -483,15 +484,14 @@ class SharedLane(Lane):
         self._again.append(call)
         return True
 
-    def _missing(self) -> None:
-        """Redis does not have a script that EVALSHA named."""
-        self._brought.clear()
-        self._pool.wait()
-        self._loading.load()
-
-    def _drained(self) -> None:
-        """No call is under way."""
-        if self._loading.held:
+    def _mend(self) -> None:
+        """All that has come is read: mend what is missing, once no call is under way."""
+        if self._missing:
+            self._missing = False
+            self._brought.clear()
+            self._pool.wait()
+            self._loading.load()
+        elif self._loading.held and not self._inflight:
             self._loading.look()
         if self._again and not self._loading.held:
             self.go_on()
@@ -605,6 +605,7 @@ class SharedLane(Lane):
         self._greetings = 0
         self._declining = False
         self._track(False)
+        self._missing = False
         self._brought.clear()
         self._misled_until = 0.0
         self._sourced = [False, False]

@@ -876,6 +876,20 @@ def test_scripts_that_can_not_be_loaded_come_with_the_calls(bench: Bench) -> Non
     assert bench.lane.mixes
 
 
+def test_what_was_not_run_goes_before_what_was_not_written(bench: Bench) -> None:
+    for loaded in (True, False, False):
+        bench.hit(key=b"1")
+        bench.sent()
+        bench.hit(key=b"2")
+        bench.answer(NOSCRIPT)
+        if bench.reloads:
+            bench.reloads = 0
+            bench.loads(loaded)
+        sent = bench.sent()
+        assert sent.index(r.bulk(b"1") + HIT.tail) < sent.index(r.bulk(b"2") + HIT.tail)
+        bench.answer(ADMITTED * 2)
+
+
 def test_a_new_lane_brings_the_scripts_where_none_can_be_loaded(bench: Bench) -> None:
     bench.loads(False)
     bench.wire.abort()
