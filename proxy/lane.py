@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -26,19 +25,17 @@ from typing import Final
 from . import commands as c
 from . import denials as d
 from . import replies
-from . import scripts as s
 from .calls import MAX_LANE_HITS, Call, Caller, Lane
 from .circuit import Backoff, Circuit
 from .denials import Denial, Denials
 from .framing import ReplyFramer
-from .grammar import Rule
 from .loading import Loading
 from .patience import NEVER, NOTHING, Patience
-from .scripts import Script
 from .state import Identity
 from .stats import Stats
 from .tlsstream import last_words
 from .upstream import Target, hello, lacks, reason
+from .ways import Ways
 from .window import Window
 
 log = logging.getLogger("rlproxy")
@@ -58,7 +55,6 @@ RETRY_MOST_S: Final = 1.0
 DEAF_S: Final = (
     0.5  # or the hit timeout: silent for longer, while Redis is heard elsewhere, is dead
 )
-MISLED_S: Final = 10.0  # the time a lane goes without scripts that were loaded, but are not there
 
 # (Not NOLOOP: Redis 7 and Valkey 9 then don't tell what they evict while the lane's calls run.)
 _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
@@ -66,12 +62,6 @@ _TRACK: Final = replies.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 _TELL_ME: Final = replies.bulks(b"CLIENT", b"CACHING", b"YES")
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 _OK: Final = b"+OK\r\n"
-
-# Redis has not run a call, because of the command by which it came.
-_NO_RIGHT: Final = re.compile(
-    rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
-)
-_UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`]", re.IGNORECASE)
 
 # An identity, what the lane carries, in which protocol.
 _Key = tuple[bytes | None, bytes | None, int, int, int]
@@ -107,11 +97,7 @@ class SharedLane(Lane):
         self._scheduled = False
         self._loading = pool.loading
         self._early = False  # it could be ready, but the first attempt to load is not over
-        self._by: int = s.LOADED  # or BROUGHT: the text that EVALSHA names
-        self._brought: set[Script] = set()  # of BROUGHT: those that this connection sent by EVAL
-        self._misled_until: float = 0.0  # LOADED was tried, and the scripts were not there
-        self._sourced = [False, False]  # EVALSHA, EVALSHA_RO is not possible
-        self._no_ro = False  # nor is one of EVALSHA_RO and EVAL_RO known
+        self._ways = Ways()
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self.room = pool.max_lane_hits
@@ -158,7 +144,7 @@ class SharedLane(Lane):
             self._pool.wait()
             return
         else:
-            if self._by != s.LOADED and not self._inflight:
+            if not self._ways.loaded and not self._inflight:
                 self._choose()
             out = self._requests()
         data = b"".join(out)
@@ -178,35 +164,21 @@ class SharedLane(Lane):
     def _requests(self) -> list[bytes]:
         """The unsent calls as Redis gets them."""
         out: list[bytes] = []
-        knows_ro = self._pool.knows_ro and not self._no_ro
+        ways, knows_ro = self._ways, self._pool.knows_ro
         for call in self._unsent:
             rule = call.rule
             if call.opens:
                 rule = rule.final()
                 out.append(_TELL_ME)
-            out.append(rule.words(self._way(rule, knows_ro), knows_ro))
+            out.append(ways.words(rule, knows_ro))
             out.append(call.key)
             out.append(rule.tail)
         return out
 
-    def _way(self, rule: Rule, knows_ro: bool) -> int:
-        """How a call names its script: see scripts.LOADED ..."""
-        if self._sourced[knows_ro and rule.by_ro]:
-            return s.SOURCE
-        if self._by == s.LOADED:
-            return s.LOADED
-        script = rule.script
-        assert script is not None
-        if script in self._brought:
-            return s.BROUGHT
-        self._brought.add(script)
-        return s.BRING
-
     def _choose(self) -> None:
-        """Which text EVALSHA names from now on. Only while no call is under way."""
-        loaded = self._loading.loaded and self._loop.time() >= self._misled_until
-        self._by = s.LOADED if loaded else s.BROUGHT
-        self.mixes = loaded
+        """See Ways.choose()."""
+        self._ways.choose(self._loading.loaded, self._loop.time())
+        self.mixes = self._ways.loaded
 
     def received(self, data: bytes) -> None:
         """Bytes of Redis."""
@@ -352,6 +324,7 @@ class SharedLane(Lane):
         """The reply to a call that is late: nobody gets it, but it tells of its key."""
         if frame.startswith(b"-NOSCRIPT"):
             self._missing = True  # (it was not counted, and its client has its answer)
+            self._ways.missing(False, 0.0)
         if call.opens:
             self._heard(call, frame)
         elif self._tracks:
@@ -455,24 +428,11 @@ class SharedLane(Lane):
     def _goes_again(self, call: Call, error: bytes) -> bool:
         """Whether Redis has not run `call` for a reason that another way of sending it mends."""
         if error.startswith(b"-NOSCRIPT"):
-            if call.mended and self._by == s.LOADED:
-                self._misled_until = self._loop.time() + MISLED_S
-            call.mended = True
+            self._ways.missing(call.mended, self._loop.time())
+            call.mended = self._missing = True
             self._stats.noscript += 1
-            self._missing = True
-        else:
-            unknown = _UNKNOWN.match(error)
-            found = unknown or _NO_RIGHT.match(error)
-            if found is None:
-                return False
-            ro = found[2] is not None
-            if unknown is not None and ro:
-                self._no_ro = True
-            else:
-                # (without EVAL, rights to EVALSHA may be back before those to EVAL)
-                self._sourced[ro] = by_sha = len(found[1]) > len(b"EVAL")
-                if not by_sha:
-                    return False
+        elif not self._ways.changes(error):
+            return False
         denial = call.denial
         if call.opens and denial is not None and denial.state == d.OPENING:
             denial.state = d.MARKED
@@ -488,7 +448,6 @@ class SharedLane(Lane):
         """All that has come is read: mend what is missing, once no call is under way."""
         if self._missing:
             self._missing = False
-            self._brought.clear()
             self._pool.wait()
             self._loading.load()
         elif self._loading.held and not self._inflight:
@@ -606,10 +565,7 @@ class SharedLane(Lane):
         self._declining = False
         self._track(False)
         self._missing = False
-        self._brought.clear()
-        self._misled_until = 0.0
-        self._sourced = [False, False]
-        self._no_ro = False
+        self._ways = Ways()
         inflight = list(self._inflight)
         unsent = self._again + self._unsent
         self._inflight.clear()

@@ -22,6 +22,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "metrics": ({"stats"}, {"dataclasses"}),
     "patience": ({"circuit"}, set()),
     "loading": ({"patience"}, set()),
+    "ways": ({"grammar", "scripts"}, {"re"}),
     "grammar": ({"limiters", "replies", "scripts", "stats"}, {"re"}),
     "waiting": ({"grammar", "limiters", "replies", "stats"}, {"collections", "math"}),
     "denials": ({"grammar", "replies"}, set()),
@@ -82,7 +83,7 @@ IMPURE: dict[str, set[str]] = {
     "topology": {"circuit", "config", "masters", "tls", "upstream"},
     "lane": {
         *("calls", "circuit", "commands", "denials", "replies", "framing", "patience", "state"),
-        *("stats", "tlsstream", "upstream", "window", "grammar", "loading", "scripts"),
+        *("stats", "tlsstream", "upstream", "window", "loading", "ways"),
     },
     "telemetry": {
         *("board", "build", "calls", "downstream", "lane", "limiters", "metrics", "replies"),

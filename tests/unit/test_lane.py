@@ -18,7 +18,7 @@ from proxy.config import Address
 from proxy.denials import Denials
 from proxy.framing import COMMAND, NEED_MORE, RequestFramer
 from proxy.grammar import Grammar, Rule
-from proxy.lane import MAX_KEPT_KEY, MISLED_S, LanePool
+from proxy.lane import MAX_KEPT_KEY, LanePool
 from proxy.loading import Loading
 from proxy.patience import Patience
 from proxy.replies import bulks
@@ -26,6 +26,7 @@ from proxy.scripts import BRING, BROUGHT, LOADED, SOURCE
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.upstream import Target
+from proxy.ways import MISLED_S
 from proxy.window import LEAST, SHRINKS, Window
 
 GRAMMAR = Grammar(scripts.load())
