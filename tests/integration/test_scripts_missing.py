@@ -255,28 +255,37 @@ class Client(threading.Thread):
         self.problem = ""
 
     def run(self) -> None:
+        """Send one pipeline while the replies to the one before are still to come."""
         taken = dict.fromkeys(["LOG", "ZLOG", "FIXED"], 0)
-        size = 1 + 5 * (self.number % 4)
+        expected: list[object] = []
         while not self.over.is_set() and not self.problem:
-            expected = []
-            data = b""
-            for at in range(size):
-                algorithm = list(taken)[(self.hits + at) % 3]
-                name = "RL.PEEK" if at % 4 == 3 else "RL.HIT"
-                taken[algorithm] += name == "RL.HIT"
-                key = f"{algorithm}:{self.number}"
-                data += command(name, key, 50_000, 86400, "ALGO", algorithm)
-                expected.append([0, 50_000, 50_000 - taken[algorithm], -1])
-            if self.number % 8 == 7:  # among other commands: in their place
-                data += command("ECHO", "x")
-            self.raw.send(data)
-            for each in expected:
-                reply = self.raw.reply()
-                if not isinstance(reply, list) or reply[:4] != each:
-                    self.problem = f"{reply!r} instead of {each}, after {self.hits}"
-            if self.number % 8 == 7:
-                assert self.raw.reply() == b"x"
-            self.hits += size
+            before = len(expected)
+            self.raw.send(self.pipeline(taken, expected))
+            self.check(expected[:before])
+            del expected[:before]
+        self.check(expected)
+
+    def pipeline(self, taken: dict[str, int], expected: list[object]) -> bytes:
+        """Hits and looks in turn; what they are answered is added to `expected`."""
+        data = b""
+        for at in range(1 + 5 * (self.number % 4)):
+            algorithm = list(taken)[(self.hits + at // 2) % 3]
+            name = "RL.PEEK" if at % 4 == 3 else "RL.HIT"
+            taken[algorithm] += name == "RL.HIT"
+            key = f"{algorithm}:{self.number}"
+            data += command(name, key, 50_000, 86400, "ALGO", algorithm)
+            expected.append([0, 50_000, 50_000 - taken[algorithm], -1])
+        if self.number % 8 == 7:  # among other commands: in their place
+            data += command("ECHO", "x")
+            expected.append(b"x")
+        return data
+
+    def check(self, expected: list[object]) -> None:
+        for each in expected:
+            reply = self.raw.reply()
+            if (reply[:4] if isinstance(reply, list) else reply) != each:
+                self.problem = self.problem or f"{reply!r} instead of {each!r}, after {self.hits}"
+            self.hits += 1
 
 
 def control(server: RedisServer, admin: Raw) -> list[str]:

@@ -1079,6 +1079,7 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     bench.answer(error)
     assert bench.sent() == b""
     calls.append(bench.hit(key=b"3"))
+    assert bench.sent() == b""
     bench.answer(error)
     assert bench.sent() == b"".join(by_source(HIT, key) for key in (b"1", b"2", b"3"))
     bench.answer(ADMITTED * 3)
