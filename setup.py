@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 HOT = ["commands", "framing", "replies", "limiters", "stats", "grammar", "scripts", "state"]
 HOT += ["answers", "introspection", "waiting", "denials", "circuit", "patience", "window", "calls"]
-HOT += ["session", "lane", "downstream", "tlsstream"]
+HOT += ["session", "loading", "ways", "lane", "downstream", "tlsstream"]
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 

@@ -11,6 +11,7 @@ import hiredis
 from proxy import replies, scripts
 from proxy.grammar import Grammar
 from proxy.limiters import ALGORITHMS
+from proxy.scripts import LOADED, SOURCE
 
 from .errors import BenchError
 
@@ -33,7 +34,8 @@ def of(command: tuple[bytes, ...]) -> ScriptCall:
     if rule.script is None:
         raise BenchError(f"{b' '.join(command).decode()}: {rule.error.decode().strip()}")
     rest = replies.bulk(command[1]) + rule.tail
-    return ScriptCall(_words(rule.evalsha + rest), _words(rule.eval + rest), rule.script.source)
+    by_sha, by_source = (_words(rule.words(way) + rest) for way in (LOADED, SOURCE))
+    return ScriptCall(by_sha, by_source, rule.script.source)
 
 
 def direct(command: tuple[bytes, ...]) -> tuple[bytes, ...]:

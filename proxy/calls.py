@@ -60,6 +60,7 @@ class Call:
         "expects_caching",
         "key",
         "late",
+        "mended",
         "next",
         "opens",
         "others",
@@ -85,21 +86,20 @@ class Call:
         self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
         self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
         self.late = False  # its client has an answer already
+        self.mended = False  # it was answered NOSCRIPT before
 
 
 class Caller:
     """Who makes calls, as a lane sees it. `now` is the loop's time in seconds, `pump` moves the
     bytes that a reply has set free, `dirty` is of use to whoever batches the writes of many.
-    `mending`: some of its calls may be sent again, so that further ones would overtake them.
     `fenced`: it has written on its private connection, and no lane has answered it since.
     """
 
-    __slots__ = ("dirty", "fenced", "mending", "now", "pump")
+    __slots__ = ("dirty", "fenced", "now", "pump")
 
     def __init__(self) -> None:
         self.now: float = 0.0
         self.dirty = False
-        self.mending = False
         self.fenced = False
         self.pump: Callable[[], None] = _nothing
 
@@ -132,12 +132,15 @@ class Caller:
 class Lane:
     """What a caller sees of a lane."""
 
-    __slots__ = ("ready", "retired", "room")
+    __slots__ = ("mixes", "ready", "retired", "room")
 
     def __init__(self) -> None:
         self.room: int = MAX_LANE_HITS  # for so many calls more
         self.ready: bool = False  # calls submitted now go out in this turn
         self.retired: bool = False  # ask for another one
+        # Calls of different scripts may be under way for one caller. Not where Redis may evict one
+        # of the scripts: the call of the other one would run first.
+        self.mixes: bool = True
 
     def submit(self, call: Call) -> bytes:
         """The reply to `call` where it is known, or else nothing: then it is sent, and its caller's
@@ -294,7 +297,7 @@ def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | 
         tail = data[end : requests.end]
     if name == c.RL_RESET:
         rule = Rule()
-        rule.evalsha = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
+        rule.head = b"*%d\r\n$3\r\nDEL\r\n" % requests.argc
         rule.tail = tail
         rule.frees = True
         rule.row = other(RESET)

@@ -92,28 +92,22 @@ HELP: Final = (
 )
 
 
-_EVAL: Final = b"$4\r\nEVAL\r\n"
-_EVAL_RO: Final = b"$7\r\nEVAL_RO\r\n"
-
-
 class Rule:
     """A command of the family, all but its key: ready to be sent, or refused.
 
-    `error` is the reply of a refused one, else empty. What by_sha() or by_source() returns goes
-    before the key's bulk, `tail` after it. The script's source is not kept here: rules are many.
+    `error` is the reply of a refused one, else empty. What words() returns goes before the key's
+    bulk, `tail` after it. The script's source is not kept here: rules are many.
     """
 
     __slots__ = (
         "_attempt",
         "_final",
-        "_head",
         "_look",
-        "_word_ro",
+        "by_ro",
         "denies",
         "error",
-        "evalsha",
-        "evalsha_ro",
         "frees",
+        "head",
         "limit",
         "limiter",
         "reads",
@@ -130,10 +124,8 @@ class Rule:
         self.error = error
         self.script: Script | None = None
         self.limiter: Limiter | None = None
-        self._head = b""  # how many words
-        self._word_ro = b""  # of a rule that only reads: what it goes by to who knows EVAL_RO
-        self.evalsha = b""
-        self.evalsha_ro = b""
+        self.head = b""  # the number of words; without a script, all that goes before the key
+        self.by_ro = False  # goes by EVAL_RO where the server has that
         self.tail = b""
         self.reads = False
         self.row: int = stats.NO_ROW  # where it is counted
@@ -148,31 +140,18 @@ class Rule:
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
-    @property
-    def eval(self) -> bytes:
-        """As `evalsha`, with the script's source."""
-        return self._head + _EVAL + self.script.as_argument if self.script else self.evalsha
-
-    @property
-    def eval_ro(self) -> bytes:
-        """As `evalsha_ro`, likewise."""
+    def words(self, way: int, knows_ro: bool = False) -> bytes:
+        """What goes before the key. `way` is one of scripts.LOADED ..., `knows_ro` whether the
+        server has EVAL_RO and EVALSHA_RO.
+        """
         script = self.script
-        return self._head + self._word_ro + script.as_argument if script and self._word_ro else b""
-
-    def by_sha(self, knows_ro: bool) -> bytes:
-        """What goes before the key, of a call by sha to a server that knows EVALSHA_RO, or not."""
-        return self.evalsha_ro if knows_ro and self.reads else self.evalsha
-
-    def by_source(self, knows_ro: bool) -> bytes:
-        """What goes before the key, of a call by source; see by_sha()."""
-        return self.eval_ro if knows_ro and self.reads else self.eval
+        return self.head if script is None else self.head + script.words(way, knows_ro & self.by_ro)
 
     def look(self) -> Rule:
         """The rule that looks at the same hit, answered in microseconds."""
         if self._look is None:
             self._look = self._variant(self._known().look(), False)
-            look = self._look
-            look.evalsha_ro, look._word_ro = look.evalsha, _EVAL  # with the rights of a hit
+            self._look.by_ro = False  # with the rights of a hit
         return self._look
 
     def attempt(self) -> Rule:
@@ -342,12 +321,8 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == limiters.SHAPING
-    rule._head = b"*%d\r\n" % (4 + len(argv))
-    sha = replies.bulk(script.sha) + b"$1\r\n1\r\n"
-    rule.evalsha = rule._head + b"$7\r\nEVALSHA\r\n" + sha
-    if rule.reads:
-        rule.evalsha_ro = rule._head + b"$10\r\nEVALSHA_RO\r\n" + sha
-        rule._word_ro = _EVAL_RO
+    rule.head = b"*%d\r\n" % (4 + len(argv))
+    rule.by_ro = rule.reads
     rule.tail = b"".join([replies.bulk(word) for word in argv])
     return rule
 

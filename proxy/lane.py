@@ -7,9 +7,9 @@
 The order invariant: Redis answers in the order of the bytes, so the n-th frame that comes back
 belongs to the n-th call in `inflight`. What is not written yet can still go another way when the
 connection is lost; what is written can't: nothing is sent twice whose outcome is unknown. A
--NOSCRIPT is an outcome that is known (nothing was counted): the call is sent again as EVAL, and
-whoever has calls on their way meanwhile sends no more until these are answered, so that none
-overtakes another of its own client.
+-NOSCRIPT is an outcome that is known (nothing was counted): the lane writes nothing more until all
+of its calls are answered and the scripts are loaded (see loading), and then sends again, first and
+in their order, the calls that were not run. So no call overtakes another one of its client.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from .calls import MAX_LANE_HITS, Call, Caller, Lane
 from .circuit import Backoff, Circuit
 from .denials import Denial, Denials
 from .framing import ReplyFramer
+from .loading import Loading
 from .patience import NEVER, NOTHING, Patience
 from .state import Identity
 from .stats import Stats
 from .tlsstream import last_words
 from .upstream import Target, hello, lacks, reason
+from .ways import Ways
 from .window import Window
 
 log = logging.getLogger("rlproxy")
@@ -87,11 +89,15 @@ class SharedLane(Lane):
         self._transport: asyncio.Transport | None = None
         self._replies = ReplyFramer()
         self._greetings: int = 0  # replies of the handshake still to come
-        self._out: list[bytes] = []
         self._unsent: list[Call] = []
         self._inflight: deque[Call] = deque()
+        self._again: list[Call] = []  # not run: they go before the unsent ones
+        self._again_at: float = 0.0  # since when there are some
+        self._missing = False  # a script that EVALSHA named
         self._scheduled = False
-        self._mended = False  # everybody who has calls on their way knows that some are mended
+        self._loading = pool.loading
+        self._early = False  # it could be ready, but the first attempt to load is not over
+        self._ways = Ways()
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self.room = pool.max_lane_hits
@@ -120,44 +126,29 @@ class SharedLane(Lane):
             known = self._denied(call)
             if known:
                 return known
-            if call.opens:
-                rule = call.rule.final()
-                self._out.append(_TELL_ME)
-                self._send(call, rule.by_sha(self._pool.knows_ro), rule.tail)
-                return b""
-        self._send(call, call.rule.by_sha(self._pool.knows_ro), call.rule.tail)
-        return b""
-
-    def _send_source(self, call: Call) -> None:
-        """Send `call` again; this time nothing is opened by it."""
-        denial = call.denial
-        if call.opens and denial is not None and denial.state == d.OPENING:
-            denial.state = d.MARKED
-        call.opens = False
-        if self._tracks:
-            self._entry(call)  # perhaps opened since, by a call that ran before this one will
-        self._send(call, call.rule.by_source(self._pool.knows_ro), call.rule.tail)
-
-    def _send(self, call: Call, head: bytes, tail: bytes) -> None:
-        out = self._out
-        out.append(head)
-        out.append(call.key)
-        out.append(tail)
         self._unsent.append(call)
         self.room -= 1
-        self._mended = False
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush_soon)
+        return b""
 
     def _flush(self) -> None:
         self._scheduled = False
         transport = self._transport
-        if transport is None or not self._out:
+        if transport is None or not self._unsent or self._again:
             return
-        data = b"".join(self._out)
+        if self._carries != HITS:
+            out = [call.key for call in self._unsent]
+        elif self._loading.held:
+            self._pool.wait()
+            return
+        else:
+            if not self._ways.loaded and not self._inflight:
+                self._choose()
+            out = self._requests()
+        data = b"".join(out)
         transport.write(data)
-        self._out.clear()
         self._inflight.extend(self._unsent)
         calls = len(self._unsent)
         self._sent += calls
@@ -169,6 +160,25 @@ class SharedLane(Lane):
             self._timed_at = self._clock()
         if not self._watched:
             self._watch()
+
+    def _requests(self) -> list[bytes]:
+        """The unsent calls as Redis gets them."""
+        out: list[bytes] = []
+        ways, knows_ro = self._ways, self._pool.knows_ro
+        for call in self._unsent:
+            rule = call.rule
+            if call.opens:
+                rule = rule.final()
+                out.append(_TELL_ME)
+            out.append(ways.words(rule, knows_ro))
+            out.append(call.key)
+            out.append(rule.tail)
+        return out
+
+    def _choose(self) -> None:
+        """See Ways.choose()."""
+        self._ways.choose(self._loading.loaded, self._loop.time())
+        self.mixes = self._ways.loaded
 
     def received(self, data: bytes) -> None:
         """Bytes of Redis."""
@@ -223,12 +233,7 @@ class SharedLane(Lane):
                 self._touch(caller, touched)
                 continue
             if frame[0] == 45:
-                if frame.startswith(b"-NOSCRIPT"):
-                    self._mend(call)
-                    continue
-                if frame.startswith(b"-NOPERM") and frame.find(b"'evalsha") >= 0:
-                    # the client's own connection would have sent EVAL
-                    self._send_source(call)
+                if self._goes_again(call, frame):
                     continue
                 frame = replies.clean_error(frame)
                 self._refused(frame)
@@ -251,7 +256,9 @@ class SharedLane(Lane):
             self._stats.round_trips.add(took_s)
             if self._carries == HITS:
                 self._pool.window.took(took_s, now)
-        self.room = self._pool.max_lane_hits - len(inflight) - len(self._unsent)
+        self.room = self._pool.max_lane_hits - self.unanswered()
+        if self._missing or not inflight:
+            self._mend()
         if touched:
             self.used_at = now
             self._settle(touched, now)
@@ -273,6 +280,8 @@ class SharedLane(Lane):
         inflight = self._inflight
         marks = self._marks
         timeout_s = self._patience.timeout_s
+        if self._again and now - self._again_at >= timeout_s > 0.0:
+            self._give_up_again(now)
         if not inflight or timeout_s <= 0.0:
             self._watched = False
             marks.clear()
@@ -314,7 +323,8 @@ class SharedLane(Lane):
     def _dropped(self, call: Call, frame: bytes) -> None:
         """The reply to a call that is late: nobody gets it, but it tells of its key."""
         if frame.startswith(b"-NOSCRIPT"):
-            self._pool.script_missing()  # (it was not counted, and its client knows)
+            self._missing = True  # (it was not counted, and its client has its answer)
+            self._ways.missing(False, 0.0)
         if call.opens:
             self._heard(call, frame)
         elif self._tracks:
@@ -352,7 +362,9 @@ class SharedLane(Lane):
         denial = self._entry(call)
         if denial is None:
             return b""
-        if denial.state == d.OPENING or (denial.state == d.OPEN and call.caller.fenced):
+        if denial.state == d.OPENING:
+            return b""
+        if denial.state == d.OPEN and (call.caller.fenced or self._again):
             return b""
         now = denials.clock()
         if denial.state == d.OPEN:
@@ -411,16 +423,59 @@ class SharedLane(Lane):
         if self._denials is not None:
             self._scope = self._denials.scope()
 
-    def _mend(self, call: Call) -> None:
-        """Redis doesn't know the script of `call`: nothing was run. Bring it along."""
-        call.caller.mending = True
-        if not self._mended:
-            for other in list(self._inflight) + self._unsent:
-                other.caller.mending = True
-        self._send_source(call)
-        self._stats.noscript += 1
-        self._mended = True
-        self._pool.script_missing()
+    # -- calls that Redis has not run -------------------------------------------------------------
+
+    def _goes_again(self, call: Call, error: bytes) -> bool:
+        """Whether Redis has not run `call` for a reason that another way of sending it mends."""
+        if error.startswith(b"-NOSCRIPT"):
+            self._ways.missing(call.mended, self._loop.time())
+            call.mended = self._missing = True
+            self._stats.noscript += 1
+        elif not self._ways.changes(error):
+            return False
+        denial = call.denial
+        if call.opens and denial is not None and denial.state == d.OPENING:
+            denial.state = d.MARKED
+        call.opens = False
+        if self._tracks:
+            self._entry(call)  # what was sent behind it runs first
+        if not self._again:
+            self._again_at = self._loop.time()
+        self._again.append(call)
+        return True
+
+    def _mend(self) -> None:
+        """All that has come is read: mend what is missing, once no call is under way."""
+        if self._missing:
+            self._missing = False
+            self._pool.wait()
+            self._loading.load()
+        elif self._loading.held and not self._inflight:
+            self._loading.look()
+        if self._again and not self._loading.held:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The pause for loading the scripts is over: send what Redis has not run, and the rest."""
+        self.ready = self.ready or self._early
+        self._early = False
+        if self._inflight or self._transport is None:
+            return
+        again, self._again = self._again, []
+        if again:
+            self._choose()
+            self._unsent = again + self._unsent
+            # They are late by the time that they have waited already, see overdue().
+            if self._patience.timeout_s > 0.0:
+                self._marks.append((self._again_at, self._sent + len(again)))
+        self._flush()
+
+    def _give_up_again(self, now: float) -> None:
+        """Redis has not run these, and they are late: they are never sent."""
+        again, self._again = self._again, []
+        self._circuit.timed_out(len(again), self._again_at, now, self._patience.timeout_s)
+        self._tell_late(again, now)
+        self._flush()
 
     def _touch(self, caller: Caller, touched: list[Caller]) -> None:
         if not caller.dirty:
@@ -481,13 +536,17 @@ class SharedLane(Lane):
             return False
         if self._greetings == 0 and self._state == _OPENING:
             self._state = _READY
-            self.ready = True
+            self._choose()
+            self._early = self._carries == HITS and not self._loading.settled
+            self.ready = not self._early
+            if self._early:
+                self._pool.wait()
             self._backoff.reset()
             self.used_at = self._loop.time()
         return True
 
     def _abort(self) -> None:
-        self.ready = False
+        self.ready = self._early = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -498,17 +557,19 @@ class SharedLane(Lane):
 
     def lost(self) -> None:
         """The connection is gone."""
-        self.ready = False
+        self.ready = self._early = False
         self._transport = None
         self._closed()
         self._replies = ReplyFramer()
         self._greetings = 0
         self._declining = False
         self._track(False)
-        self._out.clear()
+        self._missing = False
+        self._ways = Ways()
         inflight = list(self._inflight)
-        unsent = list(self._unsent)
+        unsent = self._again + self._unsent
         self._inflight.clear()
+        self._again.clear()
         self._unsent.clear()
         self._marks.clear()
         self._sent = self._late = 0
@@ -524,6 +585,7 @@ class SharedLane(Lane):
         for call in unsent:
             call.caller.lane_returned(call)
         self._settle(touched, self._loop.time())
+        self._loading.look()
 
     def carries(self) -> str:
         """What it carries, for people."""
@@ -531,11 +593,15 @@ class SharedLane(Lane):
 
     def unanswered(self) -> int:
         """How many calls are on their way."""
-        return len(self._inflight) + len(self._unsent)
+        return len(self._inflight) + len(self._again) + len(self._unsent)
+
+    def drained(self) -> bool:
+        """Whether it has no call of the family under way."""
+        return self._carries != HITS or not self._inflight
 
     def idle(self, since: float) -> bool:
         """Whether nothing was called after `since`, and nothing is owed."""
-        return self.used_at < since and not self._inflight and not self._unsent
+        return self.used_at < since and self.unanswered() == 0
 
     def retire(self) -> None:
         """Close for good; sessions ask for another one."""
@@ -575,7 +641,7 @@ class LanePool:
         self,
         loop: asyncio.AbstractEventLoop,
         target: Target,
-        script_missing: Callable[[], None],
+        loading: Loading,
         denials: Denials | None,
         read_only: Callable[[], None] | None = None,
         patience: Patience | None = None,
@@ -591,7 +657,9 @@ class LanePool:
         self.patience = patience or Patience(Circuit())
         self.max_lane_hits = max_lane_hits  # unanswered ones on one lane
         self.denials = denials  # None: no refusal is remembered
-        self.script_missing = script_missing
+        self.loading = loading
+        loading.drained = self._drained
+        self._waits = False  # go_on() follows
         self.read_only = read_only  # the server says that it is a replica
         self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
         self._target = target
@@ -616,6 +684,20 @@ class LanePool:
                 return None
             lane = self._lanes[key] = SharedLane(self, identity, carries, protocol)
         return lane
+
+    def wait(self) -> None:
+        """Some lane goes on when the scripts are loaded, or can't be."""
+        if not self._waits:
+            self._waits = True
+            self.loading.when_over(self._go_on)
+
+    def _go_on(self) -> None:
+        self._waits = False
+        for lane in self.lanes():
+            lane.go_on()
+
+    def _drained(self) -> bool:
+        return all(lane.drained() for lane in self._lanes.values())
 
     def lanes(self) -> list[SharedLane]:
         """Those that there are, opened or not."""

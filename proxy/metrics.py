@@ -156,7 +156,7 @@ TABLE: Final = (
     Row("rlproxy_upstream_timeouts_total", COUNTER, "Calls that Redis answered late, or never"),
     Row("rlproxy_upstream_connects_failed_total", COUNTER, "Connections that could not be opened"),
     Row("rlproxy_scripts_loaded", GAUGE, "1 if Redis has the scripts", (), LEAST),
-    Row("rlproxy_noscript_repairs_total", COUNTER, "Calls that were sent again with their script"),
+    Row("rlproxy_noscript_repairs_total", COUNTER, "Calls that were sent again after NOSCRIPT"),
     # the processes
     Row("rlproxy_draining", GAUGE, "1 while the proxy ends", (), MOST),
     Row("rlproxy_workers", GAUGE, "Processes that serve, and have been heard of lately"),

@@ -11,6 +11,7 @@ _SUFFIX: Final = re.compile(
 _PREFIX: Final = re.compile(
     rb"^-(?:ERR Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script:\s?\d+: )+-?"
 )
+_NO_EVAL: Final = re.compile(rb"^(-ERR unknown command ['`]EVAL(?:SHA)?(?:_RO)?['`]), with args.*")
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
 _INTEGERS: Final = re.compile(rb"\*[56]\r\n:[01]\r\n(?::-?[0-9]{1,19}\r\n){4,5}")
 
@@ -63,13 +64,14 @@ def bulk(word: bytes) -> bytes:
 
 
 def clean_error(line: bytes) -> bytes:
-    """Redis' error `line` without the script's name, sha and line number; what is no error stays.
+    """Redis' error `line` without the script's name, sha, line number and text; what is no error
+    stays.
 
     Redis 7 and Valkey append them, Redis 6.2 puts them before the error proper.
     """
     if not line.startswith(b"-"):
         return line
-    line = _SUFFIX.sub(b"", line)
+    line = _SUFFIX.sub(b"", _NO_EVAL.sub(rb"\1: RL commands need it on the server\r", line))
     bare = _PREFIX.sub(b"", line)
     if bare != line:
         line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare

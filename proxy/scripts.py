@@ -16,6 +16,14 @@ from typing import Final
 
 MAX_EVAL_BYTES: Final = 4096  # of a stripped script: it travels with every hit that goes by EVAL
 
+# The ways in which a call names its script. Each of the three texts has a sha of its own: from
+# version 7.4 on Redis evicts a text that came by EVAL first, even if SCRIPT LOAD brings it later.
+LOADED: Final = 0  # EVALSHA of the text that the control connection loads
+BROUGHT: Final = 1  # EVALSHA of the text that lanes send by EVAL where SCRIPT LOAD is not possible
+BRING: Final = 2  # EVAL of that text
+SOURCE: Final = 3  # EVAL of a text that no EVALSHA names
+_ENDS: Final = (b"", b"\n", b"\n", b" ")  # what the text of each way has behind the source
+
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
 _CONTINUED: Final = re.compile(r"^--\s{3,}(\S.*)$")
@@ -32,20 +40,35 @@ class ScriptError(ValueError):
 
 
 class Script:
-    """One Lua file: `header` by word, `source` as sent to Redis (comments stripped), its `sha`.
-    `as_argument` is the source in a request, with the number of keys behind it.
-    """
+    """One Lua file: `header` by word, `source` without comments as Redis loads it, its `sha`."""
 
-    __slots__ = ("as_argument", "header", "name", "sha", "source")
+    __slots__ = ("_words", "header", "name", "sha", "source")
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.header = parse_header(name, text)
         self.source = strip(text)
-        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
-        self.as_argument = b"$%d\r\n%b\r\n$1\r\n1\r\n" % (len(self.source), self.source)
+        self.sha = _sha(self.source)
+        self._words = [_words(self.source, way, ro) for way in range(4) for ro in (b"", b"_RO")]
         if len(self.source) > MAX_EVAL_BYTES:
             raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
+
+    def words(self, way: int, ro: bool) -> bytes:
+        """The words of a call between their number and the key; `ro`: by EVAL_RO or EVALSHA_RO."""
+        return self._words[2 * way + ro]
+
+
+def _sha(text: bytes) -> bytes:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+
+
+def _words(source: bytes, way: int, suffix: bytes) -> bytes:
+    """See Script.words()."""
+    text = source + _ENDS[way]
+    by_sha = way in (LOADED, BROUGHT)
+    verb = (b"EVALSHA" if by_sha else b"EVAL") + suffix
+    body = _sha(text) if by_sha else text
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(verb), verb, len(body), body)
 
 
 def parse_header(name: str, text: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from .embedded import EmbeddedError, EmbeddedServer
 from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import ListenError, Listeners
+from .loading import Loading
 from .patience import Patience
 from .peers import Peer
 from .prefixes import Prefixes
@@ -195,13 +196,15 @@ class Server:
         window = Window(config.max_client_hits)
         circuit = Circuit()
         patience = Patience(circuit, clock=loop.time, later=loop.call_later)
-        control = Control(target, config.upstream, loaded, self._met, patience)
+        loading = Loading(patience, loop.call_later)
+        control = Control(target, config.upstream, loaded, self._met, patience, loading)
+        loading.on_wanted = control.reload
         denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
         topology = self._topology = self._followed(target, control)
         self._lanes = LanePool(
             loop,
             target,
-            control.reload,
+            loading,
             denials,
             topology.suspect if topology is not None else None,
             patience,

@@ -40,6 +40,7 @@ from .framing import (
 from .grammar import Rule
 from .greeting import MAX_COMMANDS, Greeting
 from .patience import NEVER, NOTHING
+from .scripts import SOURCE
 from .state import Catch, ConnectionState, Identity, Slot
 from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
 from .waiting import Waiter, Where
@@ -88,7 +89,7 @@ _REFUSED: Final = 2  # no, the latest was that it wants a password, or another o
 
 _DONE: Final = 0  # all that is here went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
-_HOLD: Final = 3  # a hit that may be held is next; all before it went to the lane
+_HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
 _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 
 # A write that replicas get and that leaves its key as it was; 0 where the key has no time to live.
@@ -368,12 +369,10 @@ class Session(Caller):
             return
         while self._call_count > 0 or self._may_use_lane():
             lane = self._lane
-            if self._call_count == 0:
-                self.mending = False
             head = self._call_head
             sharing = head is not None and head.shared != c.PRIVATE
             stale = self.now - self._last_private >= self._settings.refresh_s
-            if sharing or self.mending or stale:
+            if sharing or stale:
                 self.wait = WAIT_LANE_EMPTY  # (where stale: then the private connection's turn)
                 return
             if self._deep and not self._turn and not self._may_go():
@@ -559,7 +558,9 @@ class Session(Caller):
             if call is None or (call.rule.script is None and not call.reply):
                 requests.rewind(start)
                 return _OTHER
-            if call.rule.waits:
+            before = calls[-1] if calls else self._call_tail
+            mixed = before is not None and before.rule.script is not call.rule.script
+            if call.rule.waits or (mixed and not lane.mixes):
                 requests.rewind(requests.start)
                 found = _HOLD
                 break
@@ -970,7 +971,7 @@ class Session(Caller):
         self._answers.expect(slot)
 
     def _put_in_place(self, call: Call) -> None:
-        head = call.rule.by_source(self._settings.knows_ro)
+        head = call.rule.words(SOURCE, self._settings.knows_ro)
         self.to_upstream += [head, call.key, call.rule.tail]
         self._expanded += len(head)
         self.fenced = True

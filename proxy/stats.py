@@ -153,7 +153,7 @@ class Stats:
         self.upstream_out: int = 0
         self.accepted: int = 0  # clients
         self.private: int = 0  # private connections that are open
-        self.noscript: int = 0  # calls that were sent again with their script
+        self.noscript: int = 0  # calls that were answered NOSCRIPT and sent again
         self.errors: dict[str, int] = {}  # by kind
         self.round_trips = Times()  # of lanes
         self.lag = Times()  # of the event loop

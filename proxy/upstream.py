@@ -20,6 +20,7 @@ import hiredis
 from . import replies
 from .circuit import Backoff
 from .config import Address, Upstream
+from .loading import Loading
 from .metrics import SCRIPT_TIMES_S, Distribution
 from .patience import Patience
 from .scripts import Script
@@ -37,7 +38,6 @@ _PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whe
 _PROBE_MOST_S: Final = 1.0  # as long as a hit, within these
 _STEP_S: Final = 0.05
 _HTTP: Final = (b"HTTP/", b"<")  # how an answer to what is no request of HTTP begins
-RELOAD_S: Final = 1.0  # lanes mend themselves: scripts that come in between would change the order
 
 
 class Target:
@@ -158,13 +158,14 @@ class Facts:
         self.name = name
         self.version = version
         self.timeout_s = 0  # after which it closes a silent connection; 0: never
-        self.has_ro = False  # it knows EVAL_RO and EVALSHA_RO
+        self.has_ro = False  # it has both of EVAL_RO and EVALSHA_RO
         self.has_throttle = False  # it has a CL.THROTTLE of its own
 
 
 class Control(asyncio.Protocol):
     """The proxy's own connection: tells who the server is and loads the scripts on it, again
-    after every reconnect. Runs until cancelled; a server that is away is waited for.
+    after every reconnect and when `loading` wants it. Runs until cancelled; a server that is away
+    is waited for.
     """
 
     def __init__(
@@ -174,8 +175,10 @@ class Control(asyncio.Protocol):
         scripts: dict[str, Script],
         on_server: Callable[[Facts], None],
         patience: Patience,
+        loading: Loading,
     ) -> None:
         self._target = target
+        self._loading = loading
         self._upstream = upstream
         self._scripts = scripts
         self._on_server = on_server
@@ -184,7 +187,9 @@ class Control(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
         self._reader = hiredis.Reader()
-        self._waiting: asyncio.Future[Any] | None = None
+        self._waiting: asyncio.Future[list[Any]] | None = None
+        self._answers: list[Any] = []
+        self._expected = 0
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._reload = asyncio.Event()
@@ -193,6 +198,7 @@ class Control(asyncio.Protocol):
         self.settled = asyncio.Event()  # the first attempt is over, well or not
         self._ping_s = _PING_S
         self.reached = False  # a server was there at the latest attempt
+        self._let_in = False  # and accepted the user and password of the URL
         self.problem = ""  # why the server can't be used fully; empty if it can
         self.loaded = False  # the scripts are there
         self.measures = False  # whether to ask how long Redis takes for scripts, too
@@ -210,19 +216,22 @@ class Control(asyncio.Protocol):
         self._circuit.heard(self._loop.time())
         self._reader.feed(data)
         try:
-            reply = self._reader.gets()
+            while (reply := self._reader.gets()) is not False:
+                self._answers.append(reply)
         except hiredis.ProtocolError as error:
             http = data.startswith(_HTTP)
             self._fail(OSError(f"not a Redis server: {'it speaks HTTP' if http else error}"))
             if self._transport is not None:
                 self._transport.abort()
             return
-        if reply is not False and self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(reply)
+        enough = len(self._answers) >= self._expected
+        if enough and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(self._answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self._lost.set()
+        self._loading.lost()
         why = exc if isinstance(exc, TlsFailure) else OSError("connection closed by the server")
         self._fail(why)
 
@@ -233,11 +242,12 @@ class Control(asyncio.Protocol):
     # -- work -------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """A script is missing on the server: load them again soon."""
+        """Load the scripts now; see Loading."""
         self._reload.set()
 
     def move(self) -> None:
         """The target has moved: connect there, at once."""
+        self._loading.lost()
         self._moved.set()
         if self._transport is not None:
             self._transport.abort()
@@ -280,6 +290,7 @@ class Control(asyncio.Protocol):
                 warned = why
             self.problem = why
             self.reached = self.loaded = False
+            self._loading.over(False)
             self.settled.set()
             await _first_of(self._backoff.pause_s(), self._moved)
 
@@ -320,15 +331,22 @@ class Control(asyncio.Protocol):
         return max(_PROBE_LEAST_S, min(self._patience.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S))
 
     async def _ask(self, *words: bytes) -> Any:
+        return (await self._ask_all([replies.bulks(*words)]))[0]
+
+    async def _ask_all(self, requests: list[bytes]) -> list[Any]:
+        """The replies to these requests, which are sent in one write."""
         if self._transport is None or self._lost.is_set():
             raise OSError("connection closed by the server")
-        self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(replies.bulks(*words))
+        self._waiting = self._loop.create_future()
+        self._answers = []
+        self._expected = len(requests)
+        self._transport.write(b"".join(requests))
         return await self._waiting
 
     async def _prepare(self) -> None:
         self.problem = ""
         self.reached = True
+        self._let_in = False
         user, password = self._upstream.user, self._upstream.password
         words = hello(
             b"rlproxy-control",
@@ -341,9 +359,11 @@ class Control(asyncio.Protocol):
                 raise OSError("max number of clients reached")
             why = _refusal(str(greeting), password)
             self.problem = f"{why}; clients that log in themselves are served all the same"
+            self._loading.over(False)
             return
         if not isinstance(greeting, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
+        self._let_in = True
         facts = greeting
         found = Facts(
             _text(facts.get(b"server", b"redis")).capitalize(),
@@ -353,10 +373,10 @@ class Control(asyncio.Protocol):
         if isinstance(answer, dict):
             text = _text(answer.get(b"timeout", b"0"))
             found.timeout_s = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
-        answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"CL.THROTTLE")
-        if isinstance(answer, list) and len(answer) == 2:
-            found.has_ro = answer[0] is not None
-            found.has_throttle = answer[1] is not None
+        answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"EVAL_RO", b"CL.THROTTLE")
+        if isinstance(answer, list) and len(answer) == 3:
+            found.has_ro = answer[0] is not None and answer[1] is not None
+            found.has_throttle = answer[2] is not None
         # A server that closes idle connections must not take this one for idle.
         self._ping_s = min(_PING_S, found.timeout_s / 2) if found.timeout_s else _PING_S
         self._on_server(found)
@@ -364,32 +384,47 @@ class Control(asyncio.Protocol):
             answer = await self._ask(b"SELECT", b"%d" % self._upstream.db)
             if isinstance(answer, hiredis.ReplyError):
                 self.problem = f"database {self._upstream.db}: {answer}"
+        await self._load_first()
+
+    async def _load_first(self) -> None:
+        """Load the scripts for no lane that wants them, once all lanes have stopped for it."""
+        self._reload.clear()
+        self._loading.connected()
+        await self._reload.wait()
         await self._load()
 
     async def _load(self) -> None:
         self._reload.clear()
-        self.loaded = False
-        for script in self._scripts.values():
-            answer = await self._ask(b"SCRIPT", b"LOAD", script.source)
-            if isinstance(answer, hiredis.ReplyError):
-                self.problem = f"SCRIPT LOAD: {answer}; scripts go with the first hits instead"
-                return
-        self.loaded = True
+        sources = [script.source for script in self._scripts.values()]
+        answers = await self._ask_all(
+            [replies.bulks(b"SCRIPT", b"LOAD", source) for source in sources]
+        )
+        errors = [str(answer) for answer in answers if isinstance(answer, hiredis.ReplyError)]
+        self.loaded = not errors
+        self._loading.over(self.loaded)
+        if self.problem.startswith("SCRIPT LOAD"):
+            self.problem = ""
+        if errors:
+            why = errors[0].partition(", with args")[0]  # (which quotes the script)
+            self.problem = f"SCRIPT LOAD: {why}; scripts go with the first hits instead"
+            self._loading.missed = not why.startswith(("NOPERM", "ERR unknown command"))
 
     async def _watch(self) -> None:
         """Until the connection is lost: load the scripts when asked, and see that it lives."""
         while not self._lost.is_set():
             await _first_of(self._ping_s, self._lost, self._reload, self._probe)
-            if self._reload.is_set():
-                await _first_of(RELOAD_S, self._lost, self._probe)
             if self._lost.is_set():
                 return
             self._circuit.asked(self._loop.time())
-            if self._reload.is_set() and not self._probe.is_set():
+            if self._reload.is_set():
                 await self._in_time(self._load())
-            else:
+            elif self._probe.is_set():
                 self._probe.clear()
                 await self._in_time(self._ping())
+            else:
+                await self._in_time(self._ping())
+                if self._loading.missed and self._let_in:
+                    await self._in_time(self._load_first())
 
     async def _ping(self) -> None:
         await self._ask(b"PING")

@@ -37,6 +37,7 @@ from typing import Final
 
 from proxy import replies, scripts
 from proxy.grammar import Grammar
+from proxy.scripts import LOADED
 from tests import harness
 from tests.harness import ROOT, Proxy, RedisServer, command
 
@@ -53,7 +54,7 @@ def hit(key: str, direct: bool) -> bytes:
     if not direct:
         return command("RL.HIT", key, *words)
     rule = Grammar(scripts.load()).rule(b"", b"RL.HIT", [key.encode(), *words])
-    return rule.by_sha(False) + replies.bulk(key.encode()) + rule.tail
+    return rule.words(LOADED) + replies.bulk(key.encode()) + rule.tail
 
 
 class Attacker:

@@ -26,6 +26,7 @@ import pytest
 
 from proxy import replies, scripts
 from proxy.grammar import Grammar
+from proxy.scripts import LOADED, SOURCE
 from tests.conformance.compare import SCRIPT_NAMES, Bench, rewritten
 from tests.harness import Raw, ReplyError, command, wait_until
 from tests.integration.started import lane_commands
@@ -270,7 +271,7 @@ def direct_hit(key: str, rule: tuple[int, int], by: str) -> bytes:
     written = command("RL.HIT", key, *rule)
     args = [key.encode(), *(b"%d" % number for number in rule)]
     found = GRAMMAR.rule(written, b"RL.HIT", args)
-    head = found.by_sha(False) if by == "evalsha" else found.by_source(False)
+    head = found.words(LOADED if by == "evalsha" else SOURCE)
     return head + replies.bulk(key.encode()) + found.tail
 
 

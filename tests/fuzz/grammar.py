@@ -9,6 +9,7 @@ from proxy import replies as r
 from proxy.calls import Call, Settings, read
 from proxy.framing import COMMAND, RequestFramer
 from proxy.grammar import Grammar, Rule
+from proxy.scripts import LOADED
 from proxy.session import Session
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
@@ -59,7 +60,11 @@ def calls(data: bytes) -> None:
     rule = grammar.rule(written, name, args)
     _check(rule, name, args)
     again = Grammar(SCRIPTS).rule(b"else", name, args)
-    assert (again.error, again.evalsha, again.tail) == (rule.error, rule.evalsha, rule.tail)
+    assert (again.error, again.words(LOADED), again.tail) == (
+        rule.error,
+        rule.words(LOADED),
+        rule.tail,
+    )
     assert (grammar.known(written) is rule) == (len(written) <= g.RULE_BYTES)
     _reads((NAMES[kind % len(NAMES)], *args))
 
@@ -105,7 +110,7 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
 def _call(rule: Rule, key: bytes) -> None:
     """Each form of it is one whole request with one key and arguments in the script's order."""
     assert rule.script is not None
-    forms = [rule.by_sha(ro) for ro in (False, True)] + [rule.by_source(ro) for ro in (False, True)]
+    forms = [rule.words(way, ro) for ro in (False, True) for way in range(4)]
     for form in forms:
         sent = form + r.bulk(key) + rule.tail
         one = reference.request(sent, 0)
@@ -131,11 +136,11 @@ def _reads(request: tuple[bytes, ...]) -> None:
         assert one is two
         assert request[0].upper() == c.RL_HELP
         return
-    assert (one.key, one.reply, one.rule.evalsha, one.rule.tail) == (
-        *(two.key, two.reply, two.rule.evalsha, two.rule.tail),
+    assert (one.key, one.reply, one.rule.words(LOADED), one.rule.tail) == (
+        *(two.key, two.reply, two.rule.words(LOADED), two.rule.tail),
     )
     if not one.reply:
-        sent = one.rule.evalsha + one.key + one.rule.tail
+        sent = one.rule.words(LOADED) + one.key + one.rule.tail
         assert reference.request(sent, 0).end == len(sent)
 
 

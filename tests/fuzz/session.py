@@ -15,6 +15,7 @@ from proxy import replies as r
 from proxy import session as sn
 from proxy.calls import SLOW_HITS, Call, Lane, Settings
 from proxy.replies import bulks
+from proxy.scripts import LOADED
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.waiting import Waiting
@@ -361,7 +362,7 @@ class Walk:
             assert lane.protocol == redis.protocol
             words = reference.request(call.key, 0).words
             return redis.ordinary(words[0].upper(), words[1:], redis.context, redis.protocol)
-        written = call.rule.by_sha(False) + call.key + call.rule.tail
+        written = call.rule.words(LOADED) + call.key + call.rule.tail
         words = reference.request(written, 0).words
         if words[0] == b"DEL":
             return redis.ordinary(b"DEL", words[1:], redis.context, redis.protocol)
@@ -506,7 +507,6 @@ class Walk:
             again = [call for call, reply in lane.written if not reply]
             if again:
                 lane.written = [pair for pair in lane.written if pair[1]]
-                session.mending = True
                 lane.unsent = again + lane.unsent
         elif kind == 49:
             self.lose(lane)

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.limiters import ALGORITHMS
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
+from tests.integration.started import by_lane_of
 
 LINE = re.search(r"^ACL SETUSER app .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
 assert LINE is not None
@@ -110,7 +111,7 @@ def test_refusals_are_remembered_with_all_rights_and_hits_served_without(
     admin.ask("FLUSHALL")
     with proxy.raw() as raw:
         assert raw.ask("AUTH", "app", "secret") == "OK"
-        wait_until(lambda: on_a_lane(raw, admin), "a lane of the user")
+        by_lane_of(redis_server, raw, "limit:a", admin)
         assert raw.ask("RL.HIT", "limit:r", 1, 60) == [0, 1, 0, -1, 60]
         admin.ask("CONFIG", "RESETSTAT")
         for _ in range(50):

@@ -21,6 +21,8 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "stats": ({"limiters"}, {"hashlib"}),
     "metrics": ({"stats"}, {"dataclasses"}),
     "patience": ({"circuit"}, set()),
+    "loading": ({"patience"}, set()),
+    "ways": ({"grammar", "scripts"}, {"re"}),
     "grammar": ({"limiters", "replies", "scripts", "stats"}, {"re"}),
     "waiting": ({"grammar", "limiters", "replies", "stats"}, {"collections", "math"}),
     "denials": ({"grammar", "replies"}, set()),
@@ -40,6 +42,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
         {
             *("answers", "calls", "commands", "replies", "state", "framing", "grammar"),
             *("greeting", "introspection", "patience", "permissions", "stats", "waiting", "window"),
+            "scripts",
         },
         set(),
     ),
@@ -75,11 +78,12 @@ IMPURE: dict[str, set[str]] = {
     "tlsstream": {"tls"},
     "upstream": {
         *("circuit", "patience", "replies", "config", "scripts", "tls", "tlsstream", "metrics"),
+        "loading",
     },
     "topology": {"circuit", "config", "masters", "tls", "upstream"},
     "lane": {
         *("calls", "circuit", "commands", "denials", "replies", "framing", "patience", "state"),
-        *("stats", "tlsstream", "upstream", "window"),
+        *("stats", "tlsstream", "upstream", "window", "loading", "ways"),
     },
     "telemetry": {
         *("board", "build", "calls", "downstream", "lane", "limiters", "metrics", "replies"),
@@ -105,7 +109,7 @@ IMPURE: dict[str, set[str]] = {
         *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
         *("circuit", "descriptors", "doors", "logs", "patience", "peers", "quiet", "version"),
         *("adminprocess", "board", "commands", "prefixes", "sketch", "stats", "telemetry"),
-        "window",
+        *("loading", "window"),
     },
     "workers": {
         *("adminprocess", "scripts", "balance", "board", "config", "embedded", "listeners"),

@@ -315,7 +315,7 @@ def test_a_hit_is_called_directly_as_the_proxy_calls_it() -> None:
     hit = (b"RL.HIT", b"k", b"10", b"60")
     call = calls.of(hit)
     assert call.evalsha[:1] + call.evalsha[2:4] == (b"EVALSHA", b"1", b"k")
-    assert call.eval[:2] == (b"EVAL", call.source)
+    assert call.eval[:2] == (b"EVAL", call.source + b" ")
     assert call.eval[2:] == call.evalsha[2:]
     assert calls.direct(hit) == call.evalsha
     assert calls.direct((b"GET", b"k")) == (b"GET", b"k")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from proxy import grammar as g
 from proxy import limiters, replies, scripts
 from proxy.grammar import Grammar, GrammarError, Rule
+from proxy.scripts import BRING, BROUGHT, LOADED, SOURCE
 
 SCRIPTS = scripts.load()
 LOG = SCRIPTS["sliding_window_log"]
+WAYS = (LOADED, BROUGHT, BRING, SOURCE)
 
 INTEGER = "value is not an integer or out of range"
 WINDOW = "window is not a valid number of seconds"
@@ -68,7 +71,8 @@ def error(text: str, name: str = "RL.HIT") -> str:
         assert rule.script is not None
         return ""
     assert rule.script is None and rule.limiter is None
-    assert (rule.eval, rule.evalsha, rule.eval_ro, rule.evalsha_ro, rule.tail) == (b"",) * 5
+    assert {rule.words(way, ro) for way in WAYS for ro in (False, True)} == {b""}
+    assert rule.tail == b""
     assert not (rule.reads or rule.takes or rule.waits or rule.shapes)
     assert rule.error.startswith(b"-ERR ") and rule.error.endswith(b"\r\n")
     return rule.error[5:-2].decode()
@@ -88,18 +92,25 @@ def request(data: bytes) -> list[bytes]:
     return words
 
 
+def sha_of(text: bytes) -> bytes:
+    return hashlib.sha1(text).hexdigest().encode()
+
+
 def argv(rule: Rule) -> list[bytes]:
     """The words of a rule's ARGV, the same whichever way it is sent."""
     script = rule.script
     assert rule.error == b"" and script is not None
-    ways = [(rule.evalsha, b"EVALSHA", script.sha), (rule.eval, b"EVAL", script.source)]
-    if rule.evalsha_ro == rule.evalsha:  # a look that stands for a hit
-        assert rule.reads and rule.eval_ro == rule.eval
-    elif rule.reads:
-        ways.append((rule.evalsha_ro, b"EVALSHA_RO", script.sha))
-        ways.append((rule.eval_ro, b"EVAL_RO", script.source))
-    else:
-        assert (rule.evalsha_ro, rule.eval_ro) == (b"", b"")
+    assert rule.reads or not rule.by_ro  # (a look that stands for a hit goes as the hit does)
+    ways = [
+        (rule.words(way, ro), verb + (b"_RO" if ro and rule.by_ro else b""), body)
+        for ro in (False, True)
+        for way, verb, body in (
+            (LOADED, b"EVALSHA", script.sha),
+            (BROUGHT, b"EVALSHA", sha_of(script.source + b"\n")),
+            (BRING, b"EVAL", script.source + b"\n"),
+            (SOURCE, b"EVAL", script.source + b" "),
+        )
+    ]
     sent = [request(head + replies.bulk(b"a\r\nb") + rule.tail) for head, _, _ in ways]
     for words, (_, verb, body) in zip(sent, ways, strict=True):
         assert words[:4] == [verb, body, b"1", b"a\r\nb"]
@@ -318,11 +329,11 @@ def test_a_call_is_one_request_with_the_key_between_head_and_tail() -> None:
     rule = parse("10 60 COST 3")
     key = replies.bulk(b"a\r\nb")
     words = [b"10", b"60000000", b"1000000", b"3"]
-    assert rule.evalsha + key + rule.tail == replies.bulks(
+    assert rule.words(LOADED) + key + rule.tail == replies.bulks(
         b"EVALSHA", LOG.sha, b"1", b"a\r\nb", *words
     )
-    assert rule.eval + key + rule.tail == replies.bulks(
-        b"EVAL", LOG.source, b"1", b"a\r\nb", *words
+    assert rule.words(SOURCE) + key + rule.tail == replies.bulks(
+        b"EVAL", LOG.source + b" ", b"1", b"a\r\nb", *words
     )
 
 
@@ -775,7 +786,7 @@ def test_throttle(name: str, text: str, expected: str) -> None:
 
 def test_throttle_is_the_same_call_as_gcra() -> None:
     hit, throttle = parse("30 60 ALGO GCRA BURST 16 COST 3"), parse("15 30 60 3", "CL.THROTTLE")
-    assert (hit.evalsha, hit.tail) == (throttle.evalsha, throttle.tail)
+    assert (hit.words(LOADED), hit.tail) == (throttle.words(LOADED), throttle.tail)
 
 
 # -- the variants of a hit that waits --------------------------------------------------------------
@@ -858,8 +869,7 @@ def test_variants(text: str, look: str, attempt: str, final: str) -> None:
         assert made().script is rule.script
         assert made().limiter is not rule.limiter
     look_rule = rule.look()
-    assert look_rule.reads
-    assert (look_rule.evalsha_ro, look_rule.eval_ro) == (look_rule.evalsha, look_rule.eval)
+    assert look_rule.reads and not look_rule.by_ro
     assert not rule.attempt().reads and not rule.final().reads
 
 

@@ -12,16 +12,21 @@ from hypothesis import strategies as st
 
 from proxy import grammar, scripts
 from proxy import replies as r
-from proxy.calls import Call, Lane, Settings
+from proxy.calls import Call, Caller, Lane, Settings
+from proxy.circuit import Circuit
 from proxy.config import Address
 from proxy.denials import Denials
 from proxy.framing import COMMAND, NEED_MORE, RequestFramer
 from proxy.grammar import Grammar, Rule
 from proxy.lane import MAX_KEPT_KEY, LanePool
+from proxy.loading import Loading
+from proxy.patience import Patience
 from proxy.replies import bulks
+from proxy.scripts import BRING, BROUGHT, LOADED, SOURCE
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.upstream import Target
+from proxy.ways import MISLED_S
 from proxy.window import LEAST, SHRINKS, Window
 
 GRAMMAR = Grammar(scripts.load())
@@ -59,14 +64,19 @@ IN_MS = rule(b"1", b"60000", b"MS")
 OTHER = rule(b"2", b"60")
 PEEK = rule(b"1", b"60", name=b"RL.PEEK")
 REFUND = rule(b"1", b"60", b"1", name=b"RL.REFUND")
+ZHIT = rule(b"1", b"60", b"ALGO", b"ZLOG")
 
 
 def by_sha(of: Rule, key: bytes = b"k") -> bytes:
-    return of.evalsha + r.bulk(key) + of.tail
+    return of.words(LOADED) + r.bulk(key) + of.tail
 
 
 def by_source(of: Rule, key: bytes = b"k") -> bytes:
-    return of.eval + r.bulk(key) + of.tail
+    return written(of, SOURCE, key)
+
+
+def written(of: Rule, way: int, key: bytes = b"k", ro: bool = False) -> bytes:
+    return of.words(way, ro) + r.bulk(key) + of.tail
 
 
 def opener(of: Rule, key: bytes = b"k") -> bytes:
@@ -136,7 +146,11 @@ class Bench:
         self.reloads = 0
         self.denials = Denials(remembers, lambda: loop.now) if remembers else None
         target = Target(Address("redis", 1), 5.0)
-        self.pool = LanePool(loop, target, self.script_missing, self.denials, clock=clock)
+        self.timers: list[Callable[[], None]] = []
+        self.loading = Loading(Patience(Circuit()), lambda _, then: self.timers.append(then))
+        self.loading.on_wanted = self.script_missing
+        self.loading.over(True)
+        self.pool = LanePool(loop, target, self.loading, self.denials, clock=clock)
         lane = self.pool.lane_of(NOBODY)
         assert lane is not None
         self.lane: Lane = lane
@@ -149,6 +163,10 @@ class Bench:
 
     def script_missing(self) -> None:
         self.reloads += 1
+
+    def loads(self, loaded: bool = True) -> None:
+        """The control connection has tried to load the scripts."""
+        self.loading.over(loaded)
 
     @property
     def wire(self) -> Wire:
@@ -199,6 +217,23 @@ class Bench:
             return True
         self.answer(OK + STAYS if sent.startswith(CACHING) else REFUSED)
         return False
+
+
+class Returned(Caller):
+    """Notes what became of its calls on a lane that was lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, Call]] = []
+
+    def lane_lost(self, call: Call) -> None:
+        self.seen.append(("lost", call))
+
+    def lane_returned(self, call: Call) -> None:
+        self.seen.append(("returned", call))
+
+    def resume(self) -> None:
+        pass
 
 
 def client() -> Session:
@@ -320,10 +355,10 @@ def test_a_lost_lane_tells_what_was_sent_and_returns_what_was_not(bench: Bench) 
 
 def test_who_does_not_know_the_ro_commands(bench: Bench) -> None:
     bench.hit(PEEK)
-    assert bench.sent() == PEEK.evalsha + r.bulk(b"k") + PEEK.tail
+    assert bench.sent() == PEEK.words(LOADED) + r.bulk(b"k") + PEEK.tail
     bench.pool.knows_ro = True
     bench.hit(PEEK)
-    assert bench.sent() == PEEK.evalsha_ro + r.bulk(b"k") + PEEK.tail
+    assert bench.sent() == PEEK.words(LOADED, True) + r.bulk(b"k") + PEEK.tail
 
 
 # -- opening an entry ------------------------------------------------------------------------------
@@ -760,48 +795,180 @@ def test_the_fence_keeps_nobody_from_opening(bench: Bench) -> None:
 # -- scripts that Redis does not know, and rights --------------------------------------------------
 
 
-def test_a_missing_script_is_brought_along_once(bench: Bench) -> None:
+def test_a_missing_script_is_loaded_and_the_call_sent_again(bench: Bench) -> None:
     call = bench.hit()
     bench.sent()
     bench.answer(NOSCRIPT)
-    assert call.reply == b""
-    assert call.caller.mending
-    assert bench.sent() == by_source(HIT)
-    assert bench.reloads == 1
+    assert (call.reply, bench.sent(), bench.reloads) == (b"", b"", 1)
+    bench.loads()
+    assert bench.sent() == by_sha(HIT)
     bench.answer(ADMITTED)
     assert call.reply == ADMITTED
+    assert bench.pool.stats.noscript == 1
 
 
-def test_all_who_have_calls_on_their_way_are_told(bench: Bench) -> None:
-    callers = [client() for _ in range(5)]
-    calls = [bench.hit(key=b"%d" % at, caller=caller) for at, caller in enumerate(callers[:3])]
+def test_nothing_is_written_until_all_is_answered_and_loaded(bench: Bench) -> None:
+    calls = [bench.hit(key=b"%d" % at) for at in range(3)]
     bench.sent()
-    calls.append(bench.hit(key=b"3", caller=callers[3]))  # not even written
-    bench.answer(ADMITTED)
+    calls.append(bench.hit(key=b"3"))  # not even written
+    bench.answer(ADMITTED + NOSCRIPT)
+    assert (bench.sent(), bench.reloads) == (b"", 0)
     bench.answer(NOSCRIPT)
-    assert [caller.mending for caller in callers] == [False, True, True, True, False]
-    assert bench.sent() == by_sha(HIT, b"3") + by_source(HIT, b"1")
-    bench.answer(NOSCRIPT)
-    assert bench.sent() == by_source(HIT, b"2")
-    bench.answer(NOSCRIPT)
-    assert bench.sent() == by_source(HIT, b"3")
-    replies = [r.five(0, 1, 0, -1, number) for number in (1, 2, 3)]
+    assert (bench.sent(), bench.reloads) == (b"", 1)
+    calls.append(bench.hit(key=b"4"))
+    assert bench.sent() == b""
+    bench.loads()
+    assert bench.sent() == b"".join(by_sha(HIT, b"%d" % at) for at in (1, 2, 3, 4))
+    replies = [r.five(0, 1, 0, -1, number) for number in (1, 2, 3, 4)]
     bench.answer(*replies)
     assert [call.reply for call in calls] == [ADMITTED, *replies]
-    assert bench.reloads == 3
 
 
-def test_who_comes_between_two_that_are_mended_is_told_too(bench: Bench) -> None:
-    callers = [client() for _ in range(3)]
-    for at, caller in enumerate(callers[:2]):
-        bench.hit(key=b"%d" % at, caller=caller)
+def test_all_lanes_stop_while_the_scripts_are_loaded(bench: Bench) -> None:
+    """Or they would appear between two calls of a client of another lane."""
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    assert other is not None
+    first = bench.wire
+    other.wake()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    calls = [Call(client(), HIT, r.bulk(b"%d" % at)) for at in range(3)]
+    for call in calls[:2]:
+        assert other.submit(call) == b""
+    bench.sent()
+    bench.hit()
+    bench.loop.turns()
+    first.protocol.data_received(NOSCRIPT)
+    assert bench.reloads == 0
+    other.submit(calls[2])
+    assert bench.sent() == b""
+    bench.answer(ADMITTED)
+    assert bench.reloads == 0
+    bench.answer(ADMITTED)
+    assert bench.reloads == 1
+    first.writes.clear()
+    bench.loads()
+    assert bench.sent() == by_sha(HIT, b"2")
+    assert first.writes == [by_sha(HIT)]
+
+
+def test_scripts_that_can_not_be_loaded_come_with_the_calls(bench: Bench) -> None:
+    calls = [bench.hit(of, key) for of, key in ((HIT, b"1"), (ZHIT, b"2"), (HIT, b"3"))]
+    bench.sent()
+    bench.answer(NOSCRIPT * 3)
+    bench.loads(False)
+    assert bench.sent() == (
+        written(HIT, BRING, b"1") + written(ZHIT, BRING, b"2") + written(HIT, BROUGHT, b"3")
+    )
+    assert not bench.lane.mixes
+    bench.answer(ADMITTED * 3)
+    assert [call.reply for call in calls] == [ADMITTED] * 3
+    again = bench.hit()
+    assert bench.sent() == written(HIT, BROUGHT)
+    bench.answer(NOSCRIPT)  # it was evicted: nothing is waited for
+    assert bench.sent() == written(HIT, BRING)
+    bench.answer(ADMITTED)
+    assert again.reply == ADMITTED
+    assert bench.reloads == 1
+    assert bench.loading.missed
+    bench.loads()
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+    assert bench.lane.mixes
+
+
+def test_what_was_not_run_goes_before_what_was_not_written(bench: Bench) -> None:
+    for loaded in (True, False, False):
+        bench.hit(key=b"1")
+        bench.sent()
+        bench.hit(key=b"2")
+        bench.answer(NOSCRIPT)
+        if bench.reloads:
+            bench.reloads = 0
+            bench.loads(loaded)
+        sent = bench.sent()
+        assert sent.index(r.bulk(b"1") + HIT.tail) < sent.index(r.bulk(b"2") + HIT.tail)
+        bench.answer(ADMITTED * 2)
+
+
+def test_a_new_lane_brings_the_scripts_where_none_can_be_loaded(bench: Bench) -> None:
+    bench.loads(False)
+    bench.wire.abort()
+    bench.loop.turns()
+    bench.loop.now += 1.0
+    bench.lane.wake()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    bench.pool.knows_ro = True
+    for of, way in ((HIT, BRING), (HIT, BROUGHT), (ZHIT, BRING), (PEEK, BROUGHT)):
+        bench.hit(of)
+        assert bench.sent() == written(of, way, ro=True)
+        bench.answer(ADMITTED)
+
+
+def test_a_lane_is_not_ready_before_the_first_attempt_to_load(bench: Bench) -> None:
+    bench.wire.abort()
+    bench.loading.lost()
+    bench.loop.turns()
+    bench.loop.now += 1.0
+    bench.lane.wake()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    assert not bench.lane.ready
+    bench.loads()
+    assert bench.lane.ready
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+
+
+def test_a_slow_load_is_not_waited_for(bench: Bench) -> None:
+    call = bench.hit()
     bench.sent()
     bench.answer(NOSCRIPT)
+    later = bench.hit(ZHIT)
+    assert bench.sent() == b""
+    (timer,) = bench.timers
+    timer()
+    assert bench.sent() == written(HIT, BRING) + written(ZHIT, BRING)
+    bench.loads()
+    bench.hit()
+    assert bench.sent() == written(HIT, BROUGHT)  # two texts never are under way at once
+    bench.answer(ADMITTED * 3)
+    assert call.reply == later.reply == ADMITTED
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+
+
+def test_a_lane_whose_server_is_another_one_brings_the_scripts(bench: Bench) -> None:
+    call = bench.hit()
     bench.sent()
-    bench.hit(key=b"2", caller=callers[2])
-    assert not callers[2].mending
     bench.answer(NOSCRIPT)
-    assert callers[2].mending
+    bench.loads()
+    assert bench.sent() == by_sha(HIT)
+    bench.answer(NOSCRIPT)
+    bench.loads()
+    assert bench.sent() == written(HIT, BRING)
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    bench.hit()
+    assert bench.sent() == written(HIT, BROUGHT)
+    bench.answer(ADMITTED)
+    bench.loop.now += MISLED_S
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+
+
+def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> None:
+    caller = Returned()
+    calls = [Call(caller, HIT, r.bulk(b"%d" % at)) for at in range(2)]
+    for call in calls:
+        bench.lane.submit(call)
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    bench.wire.abort()
+    bench.loop.turns()
+    assert caller.seen == [("lost", calls[1]), ("returned", calls[0])]
+    assert bench.lane.room == bench.pool.max_lane_hits
 
 
 def test_noscript_to_an_opener(bench: Bench) -> None:
@@ -810,8 +977,9 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
     call = bench.hit()
     assert bench.sent() == opener(HIT)
     bench.answer(OK + NOSCRIPT)
+    bench.loads()
     assert call.reply == b""
-    assert bench.sent() == by_source(HIT)
+    assert bench.sent() == by_sha(HIT)
     bench.answer(REFUSED)
     assert call.reply == REFUSED
     assert bench.hit().reply == b""
@@ -825,6 +993,7 @@ def test_noscript_to_an_opener_that_is_admitted_then(bench: Bench) -> None:
     call = bench.hit()
     bench.sent()
     bench.answer(OK + NOSCRIPT)
+    bench.loads()
     bench.sent()
     bench.answer(ADMITTED)
     assert call.reply == ADMITTED
@@ -836,6 +1005,7 @@ def test_noscript_to_an_opener_whose_key_was_touched(bench: Bench) -> None:
     call = bench.hit()
     bench.sent()
     bench.answer(OK + touched(b"k") + NOSCRIPT)
+    bench.loads()
     bench.sent()
     bench.answer(ADMITTED)
     assert call.reply == ADMITTED
@@ -843,7 +1013,7 @@ def test_noscript_to_an_opener_whose_key_was_touched(bench: Bench) -> None:
 
 
 def test_noscript_to_a_hit_before_an_opener(bench: Bench) -> None:
-    """It runs behind the opener now, and what it is told counts."""
+    """It runs behind the opener now, and the reply to it counts."""
     for reply in (ADMITTED, REFUSED):
         bench.hit()
         late = bench.hit()
@@ -852,13 +1022,27 @@ def test_noscript_to_a_hit_before_an_opener(bench: Bench) -> None:
         bench.hit()
         assert bench.sent() == opener(HIT)
         bench.answer(NOSCRIPT)
-        assert bench.sent() == by_source(HIT)
+        assert bench.sent() == b""
         bench.answer(OK + STAYS)
+        bench.loads()
+        assert bench.sent() == by_sha(HIT)
         assert bench.hit().reply
         bench.answer(reply)
         assert late.reply == reply
         assert bench.known() == (reply == REFUSED)
         bench.answer(touched(b"k"))
+
+
+def test_no_refusal_is_answered_here_before_what_was_not_run(bench: Bench) -> None:
+    """The client's own call before it may free the key."""
+    bench.open(key=b"open")
+    bench.hit(REFUND, b"other")
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    call = bench.hit(key=b"open")
+    assert call.reply == b""
+    bench.loads()
+    assert bench.sent() == by_sha(REFUND, b"other") + by_sha(HIT, b"open")
 
 
 @pytest.mark.parametrize("of", [OTHER, REFUND, PEEK])
@@ -871,24 +1055,67 @@ def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> No
     bench.hit()
     assert bench.sent() == opener(HIT)
     bench.answer(NOSCRIPT)
-    assert bench.sent() == by_source(of)
     bench.answer(OK + STAYS)
+    bench.loads()
+    assert bench.sent() == by_sha(of)
     assert bool(bench.hit().reply) == (of is PEEK)
     bench.answer(ADMITTED)
     assert late.reply == ADMITTED
 
 
-def test_who_may_not_evalsha_goes_by_eval(bench: Bench) -> None:
-    call = bench.hit()
+NO_EVALSHA_RO = NO_EVALSHA.replace(b"evalsha", b"evalsha_ro")
+UNKNOWN = b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'k' \r\n"
+UNKNOWN_6 = b"-ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `k`, \r\n"
+UNKNOWN_RO = UNKNOWN.replace(b"EVALSHA", b"EVALSHA_RO")
+
+
+@pytest.mark.parametrize("error", [NO_EVALSHA, UNKNOWN, UNKNOWN_6])
+def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
+    bench: Bench, error: bytes
+) -> None:
+    bench.pool.knows_ro = True
+    calls = [bench.hit(key=b"1"), bench.hit(key=b"2")]
     bench.sent()
-    bench.answer(NO_EVALSHA)
-    assert call.reply == b""
-    assert not call.caller.mending
+    bench.answer(error)
+    assert bench.sent() == b""
+    calls.append(bench.hit(key=b"3"))
+    assert bench.sent() == b""
+    bench.answer(error)
+    assert bench.sent() == b"".join(by_source(HIT, key) for key in (b"1", b"2", b"3"))
+    bench.answer(ADMITTED * 3)
+    assert [call.reply for call in calls] == [ADMITTED] * 3
+    bench.hit()
     assert bench.sent() == by_source(HIT)
-    denied = b"-NOPERM this user has no permissions to run the 'eval' command\r\n"
-    bench.answer(denied)
-    assert call.reply == denied
-    assert bench.reloads == 0
+    bench.answer(ADMITTED)
+    bench.hit(PEEK)
+    assert bench.sent() == written(PEEK, LOADED, ro=True)
+    assert bench.reloads == bench.pool.stats.noscript == 0
+
+
+def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(bench: Bench) -> None:
+    for user in (b"this user", b"User run the 'evalsha' command"):
+        call = bench.hit()
+        bench.sent()
+        bench.answer(NO_EVALSHA.replace(b"this user", user))
+        assert bench.sent() == by_source(HIT)
+        denied = b"-NOPERM " + user + b" has no permissions to run the 'eval' command\r\n"
+        bench.answer(denied)
+        assert call.reply == denied
+
+
+def test_looks_that_can_not_go_by_the_commands_that_only_read(bench: Bench) -> None:
+    bench.pool.knows_ro = True
+    call = bench.hit(PEEK)
+    assert bench.sent() == written(PEEK, LOADED, ro=True)
+    bench.answer(NO_EVALSHA_RO)
+    assert bench.sent() == written(PEEK, SOURCE, ro=True)
+    bench.answer(UNKNOWN_RO.replace(b"EVALSHA_RO", b"EVAL_RO"))
+    assert bench.sent() == by_sha(PEEK)
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    bench.hit()
+    bench.hit(PEEK)
+    assert bench.sent() == by_sha(HIT) + by_sha(PEEK)
 
 
 # -- any traffic -----------------------------------------------------------------------------------
@@ -930,7 +1157,6 @@ class Redis:
         if words[0] == b"EVALSHA" and not self.known:
             self.out += NOSCRIPT
             return
-        self.known = True
         key, most, unit = words[3], int(words[4]), words[6]
         if self.caching:
             self.told_of.add(key)
@@ -981,9 +1207,15 @@ class Traffic:
 
     def __init__(self, loop: Loop) -> None:
         self.bench, self.redis = Bench(loop), Redis()
+        self.bench.loading.on_wanted = self.loads
         self.clients = [client() for _ in range(3)]
         self.calls: list[Call] = []
         self.wrote: dict[bytes, Session | None] = dict.fromkeys(KEYS)  # who freed a key last
+
+    def loads(self) -> None:
+        """The control connection loads the scripts."""
+        self.redis.known = True
+        self.bench.loop.call_soon(self.bench.loads)
 
     def hit(self, of: Rule, key: bytes, caller: Session) -> None:
         call = self.bench.hit(of, key, caller)
@@ -1140,6 +1372,13 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
         clients = [Client(bench, number) for number in range(3)]
         framer, counted, known, out = RequestFramer(), [], True, b""
 
+        def loads() -> None:
+            nonlocal known
+            known = True
+            loop.call_soon(bench.loads)
+
+        bench.loading.on_wanted = loads
+
         def exchange(most: int) -> None:
             nonlocal known, out
             sent = bench.sent()
@@ -1150,7 +1389,6 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
                 if words[0] == b"EVALSHA" and not known:
                     out += NOSCRIPT
                     continue
-                known = True
                 counted.append(words[3])
                 out += r.five(0, int(words[4]), 0, -1, 60)
             bench.answer(out[:most])
@@ -1171,7 +1409,6 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
             replies = [r.five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
             assert client.take() == b"".join(replies)
             assert client.session.to_upstream[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
-            assert not client.session.mending or not client.session.outstanding()
     finally:
         loop.close()
 

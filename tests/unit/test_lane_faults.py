@@ -127,7 +127,46 @@ def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Fa
     bench.answer(NOSCRIPT)
     assert bench.sent() == b""
     assert bench.reloads == 1
-    assert not caller.session.mending
+
+
+def test_the_time_before_noscript_counts(bench: Faulty) -> None:
+    caller = Late()
+    call = bench.sent_call(caller)
+    bench.look(100.0)
+    bench.loop.now = 100.4
+    bench.answer(NOSCRIPT)
+    bench.loop.now = 100.8
+    bench.loads()
+    assert bench.sent() == by_sha(HIT)
+    other = bench.sent_call(caller)
+    bench.look(101.39)
+    assert caller.late == []
+    bench.look(101.4)
+    assert caller.late == [call]
+    bench.look(101.8)
+    bench.look(102.4)
+    assert caller.late == [call, other]
+    bench.answer(ADMITTED * 2)
+    assert caller.got == []
+
+
+def test_what_waits_behind_a_call_that_is_not_answered_is_late_and_never_sent(
+    bench: Faulty,
+) -> None:
+    caller = Late()
+    calls = [bench.call_of(caller) for _ in range(2)]
+    bench.sent()
+    bench.look(100.0)
+    bench.answer(NOSCRIPT)
+    bench.look(100.9)
+    assert caller.late == []
+    bench.look(101.0)
+    assert caller.late == calls
+    assert bench.sent() == b""
+    bench.answer(NOSCRIPT)
+    bench.loads()
+    assert bench.sent() == b""
+    assert bench.lane.room == bench.pool.max_lane_hits
 
 
 def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:

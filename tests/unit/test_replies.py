@@ -44,6 +44,15 @@ def test_what_is_no_reply_to_a_hit_has_no_integers(frame: bytes) -> None:
     assert r.integers(frame) == []
 
 
+def test_an_unknown_eval_is_reported_without_the_script() -> None:
+    for name, args in ((b"'EVAL'", b"'local a' '1' "), (b"`EVAL_RO`", b"`local a`, `1`, ")):
+        error = b"-ERR unknown command %b, with args beginning with: %b\r\n" % (name, args)
+        cleaned = b"-ERR unknown command %b: RL commands need it on the server\r\n" % name
+        assert r.clean_error(error) == cleaned
+    other = b"-ERR unknown command 'DEL', with args beginning with: 'k' \r\n"
+    assert r.clean_error(other) == other
+
+
 def test_only_an_error_is_cleaned() -> None:
     text = b"$40\r\nERR x script: on @user_script:3.%b\r\n" % (b"y" * 8)
     assert r.clean_error(text) == text

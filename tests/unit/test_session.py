@@ -17,6 +17,7 @@ from proxy.calls import MAX_CLIENT_HITS, MAX_TURN_WORK, SLOW_HITS, Call, Lane, S
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Grammar
 from proxy.replies import bulks
+from proxy.scripts import LOADED, SOURCE
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.window import LEAST, TURNS
@@ -79,7 +80,7 @@ class Bench(Sides):
 def in_place(key: bytes = b"k") -> bytes:
     """RL.HIT key 10 60 as it goes over the private connection."""
     rule = GRAMMAR.rule(b"in place", b"RL.HIT", [key, b"10", b"60"])
-    return rule.eval + r.bulk(key) + rule.tail
+    return rule.words(SOURCE) + r.bulk(key) + rule.tail
 
 
 def opened(base_db: int = 0) -> Bench:
@@ -438,7 +439,7 @@ def test_hits_in_other_writings_are_the_same_call(written: bytes) -> None:
     bench.send(HIT + written)
     one, other = bench.lane.calls
     assert other.key == one.key
-    assert other.rule.evalsha == one.rule.evalsha
+    assert other.rule.words(LOADED) == one.rule.words(LOADED)
     assert other.rule.tail == one.rule.tail
 
 
@@ -1889,65 +1890,31 @@ def test_what_waits_for_the_lane_has_not_written_yet() -> None:
     assert bench.session.fenced
 
 
-# -- while the lane sends some calls again ---------------------------------------------------------
+# -- a lane whose scripts may be missing one by one ------------------------------------------------
 
 
-def test_while_calls_are_mended_no_hit_follows_them() -> None:
+def fixed(key: bytes) -> bytes:
+    return bulks(b"RL.HIT", key, b"10", b"60", b"ALGO", b"FIXED")
+
+
+def test_calls_of_different_scripts_go_to_such_a_lane_one_after_the_other() -> None:
     bench = probed()
-    bench.send(numbered(b"1"), numbered(b"2"))
-    first, second = bench.lane.calls
-    bench.lane.calls.clear()
-    bench.session.mending = True
-    assert bench.send(numbered(b"3"), numbered(b"4")) == b""
-    assert bench.session.wait == sn.WAIT_LANE_EMPTY
-    bench.session.lane_answered(first, FIVE)
-    bench.session.resume()
-    assert bench.lane.calls == []
-    assert bench.session.mending
-    bench.session.lane_answered(second, FIVE)
-    bench.session.resume()
-    assert [call.key for call in bench.lane.calls] == [r.bulk(b"3"), r.bulk(b"4")]
-    assert not bench.session.mending
-    assert bench.down() == FIVE * 2
+    bench.lane.mixes = False
+    assert bench.send(numbered(b"1"), numbered(b"2") + fixed(b"3"), numbered(b"4")) == b""
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"1"), r.bulk(b"2")]
     assert bench.settle() == FIVE * 2
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"3")]
+    assert bench.settle() == FIVE
+    assert [call.key for call in bench.lane.calls] == [r.bulk(b"4")]
+    assert bench.settle() == FIVE
     assert bench.up() == b""
 
 
-def test_who_is_told_of_it_with_nothing_on_its_way_goes_on() -> None:
+def test_and_together_to_any_other() -> None:
     bench = probed()
-    bench.session.mending = True
-    assert bench.send(numbered(b"1"), numbered(b"2")) == b""
-    assert len(bench.lane.calls) == 2
-    assert not bench.session.mending
-    assert bench.settle() == FIVE * 2
-
-
-def test_what_is_full_while_it_is_mended_waits_for_all() -> None:
-    bench = probed()
-    for number in range(MAX_CLIENT_HITS + 5):
-        bench.session.receive(numbered(b"%d" % number))
-    calls = bench.lane.calls[:]
-    assert len(calls) == MAX_CLIENT_HITS
-    bench.lane.calls.clear()
-    bench.session.mending = True
-    for call in calls[:-1]:
-        bench.session.lane_answered(call, FIVE)
-        bench.session.resume()
-        assert bench.lane.calls == []
-    bench.session.lane_answered(calls[-1], FIVE)
-    bench.session.resume()
-    assert len(bench.lane.calls) == 5
-    assert bench.down() == FIVE * MAX_CLIENT_HITS
-
-
-def test_other_commands_wait_for_what_is_mended_too() -> None:
-    bench = probed()
-    bench.send(numbered(b"1"))
-    bench.session.mending = True
-    assert bench.send(numbered(b"2"), PING, numbered(b"3")) == b""
-    assert bench.settle() == FIVE
-    assert bench.up() == in_place(b"2") + PING + in_place(b"3")
-    assert bench.answer(FIVE + PONG + FIVE) == FIVE + PONG + FIVE
+    bench.send(numbered(b"1") + fixed(b"2"), numbered(b"3"))
+    assert len(bench.lane.calls) == 3
+    assert bench.settle() == FIVE * 3
 
 
 # -- replies that a lane knows ---------------------------------------------------------------------

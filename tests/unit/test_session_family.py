@@ -7,6 +7,7 @@ import pytest
 from proxy import replies as r
 from proxy.framing import MAX_RL_BYTES
 from proxy.replies import bulks
+from proxy.scripts import SOURCE
 from tests.unit.test_session import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
 
 THROTTLE = bulks(b"CL.THROTTLE", b"k", b"15", b"30", b"60")
@@ -24,7 +25,7 @@ def rule_of(request: bytes) -> tuple[bytes, bytes]:
     words = request.split(b"\r\n")[2::2]
     rule = GRAMMAR.rule(request, words[0], words[1:])
     assert rule.error == b""
-    return rule.eval, rule.tail
+    return rule.words(SOURCE), rule.tail
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -12,6 +12,7 @@ from proxy.calls import MAX_CLIENT_HITS, Call, Caller, Lane, Settings
 from proxy.framing import COMMAND, EMPTY, RequestFramer
 from proxy.grammar import Rule
 from proxy.replies import bulks
+from proxy.scripts import SOURCE
 from proxy.session import Session
 from proxy.state import Identity
 from proxy.waiting import MAX_WAITING, Waiting
@@ -48,7 +49,7 @@ TOLD_LATER = r.five(1, 10, 0, 2, 9)
 
 
 def as_eval(asked: Rule, key: bytes = b"k") -> bytes:
-    return asked.eval + r.bulk(key) + asked.tail
+    return asked.words(SOURCE) + r.bulk(key) + asked.tail
 
 
 def attempt(text: str = RULE, key: bytes = b"k") -> bytes:
@@ -123,7 +124,7 @@ class World:
 
     def on_lanes(self) -> list[bytes]:
         """The same, each as it would go over a private connection."""
-        return [call.rule.eval + call.key + call.rule.tail for call in self.calls()]
+        return [call.rule.words(SOURCE) + call.key + call.rule.tail for call in self.calls()]
 
     def lane_answers(self, *frames: bytes) -> None:
         """The lane's answers to what it was given first, as SharedLane tells them."""

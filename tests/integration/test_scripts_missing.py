@@ -1,0 +1,333 @@
+"""Scripts that Redis does not have, or not under the names of the commands that call them.
+
+Every hit is counted once and answered as if the scripts had been there, and the hits of one client
+run in the order in which it sent them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests import harness
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import by_lane, client_list, lanes
+
+MAX = 1_000_000
+SECONDS = 3.0  # of a load, or until its disturbance has happened often enough
+
+
+def info(admin: Raw, section: str, name: str) -> int:
+    """A counter of INFO; 0 where there is none yet."""
+    text = admin.ask("INFO", section)
+    assert isinstance(text, bytes), text
+    found = re.search(re.escape(name.encode()) + rb"(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def noscripts(admin: Raw) -> int:
+    """How often the server has answered NOSCRIPT."""
+    return info(admin, "errorstats", "errorstat_NOSCRIPT:count=")
+
+
+def loads(admin: Raw) -> int:
+    """How many SCRIPT LOADs the server has run."""
+    return info(admin, "commandstats", "cmdstat_script|load:calls=")
+
+
+def errors(admin: Raw) -> int:
+    """How many errors the server has answered, those of INFO itself apart."""
+    return info(admin, "stats", "total_error_replies:")
+
+
+def has_lane(server: RedisServer, raw: Raw, admin: Raw) -> None:
+    """Hit the key `warm` until there is a lane, and a hit more that takes it."""
+
+    def opened() -> bool:
+        raw.ask("RL.HIT", "warm", MAX, 3600)
+        return bool(lanes(server, admin))
+
+    wait_until(opened, "there is a lane")
+    for _ in range(20):
+        assert isinstance(raw.ask("RL.HIT", "warm", MAX, 3600), list)
+
+
+# -- commands that are renamed --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def lacking(engine: str, name: str) -> Iterator[tuple[RedisServer, Proxy, Raw]]:
+    """A server without the command `name`, a proxy in front, and a connection to the server."""
+    with (
+        harness.server(engine, "--rename-command", name, "") as server,
+        harness.proxy(server) as proxy,
+        server.raw() as admin,
+    ):
+        yield server, proxy, admin
+
+
+@pytest.mark.parametrize("name", ["EVALSHA", "EVALSHA_RO", "EVAL_RO"])
+def test_without_one_of_the_script_commands_all_goes_by_the_others(engine: str, name: str) -> None:
+    if name.endswith("_RO") and engine == "redis-6.2":
+        pytest.skip("this server has no such command")
+    with lacking(engine, name) as (server, proxy, admin), proxy.raw() as raw:
+        has_lane(server, raw, admin)
+        for at in range(3):  # the first one of each kind may be answered with the error
+            assert raw.ask("RL.HIT", "k", 100, 60) == [0, 100, 99 - at, -1, 60]
+            assert raw.ask("RL.PEEK", "k", 100, 60) == [0, 100, 99 - at, -1, 60]
+        before = errors(admin)
+        raw.send(command("RL.HIT", "k", 100, 60) * 10 + command("RL.PEEK", "k", 100, 60))
+        raw.send(command("CL.THROTTLE", "cell", 15, 30, 60))
+        replies = [raw.reply() for _ in range(12)]
+        assert replies == [
+            *([0, 100, left, -1, 60] for left in range(96, 86, -1)),
+            [0, 100, 87, -1, 60],
+            [0, 16, 15, -1, 2],
+        ]
+        raw.send(command("PING") + command("RL.PEEK", "k", 100, 60))  # in their place
+        assert [raw.reply() for _ in range(2)] == ["PONG", [0, 100, 87, -1, 60]]
+        assert errors(admin) == before
+
+
+def test_refusals_are_remembered_without_evalsha(engine: str) -> None:
+    with lacking(engine, "EVALSHA") as (server, proxy, admin), proxy.raw() as raw:
+        has_lane(server, raw, admin)
+        assert raw.ask("RL.HIT", "k", 1, 3600) == [0, 1, 0, -1, 3600]
+        calls = info(admin, "commandstats", "cmdstat_eval:calls=")
+        for _ in range(50):
+            reply = raw.ask("RL.HIT", "k", 1, 3600)
+            assert isinstance(reply, list) and reply[0] == 1
+        assert info(admin, "commandstats", "cmdstat_eval:calls=") - calls < 10
+
+
+def test_without_eval_the_error_says_so_once_for_each_hit(engine: str) -> None:
+    with lacking(engine, "EVAL") as (_, proxy, admin), proxy.raw() as raw:
+        before = errors(admin)
+        raw.send((command("RL.HIT", "k", 5, 60) + command("PING")) * 10)
+        for _ in range(10):
+            reply = raw.reply()
+            assert isinstance(reply, ReplyError)
+            assert re.fullmatch(
+                "ERR unknown command ['`]EVAL['`]: RL commands need it on the server", str(reply)
+            )
+            assert raw.reply() == "PONG"
+        assert errors(admin) - before == 10
+
+
+# -- the order of one client's calls --------------------------------------------------------------
+
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+
+
+def fixed_then_log(raw: Raw, key: str) -> None:
+    """The hit of FIXED is first: that of LOG finds its string."""
+    fixed = command("RL.HIT", key, 5, 60, "ALGO", "FIXED")
+    raw.send(fixed + command("RL.HIT", key, 5, 60) + fixed)
+    replies = [raw.reply() for _ in range(3)]
+    assert isinstance(replies[1], ReplyError), replies
+    assert str(replies[1]) == WRONG_TYPE
+    assert [replies[0], replies[2]] == [[0, 5, 4, -1, 60], [0, 5, 3, -1, 60]]
+
+
+def test_two_algorithms_on_one_key_keep_their_order(
+    redis_server: RedisServer, proxy: Proxy
+) -> None:
+    """Another client's first hit, in its place, brings the script of one of them only."""
+    with redis_server.raw() as admin, proxy.raw() as raw:
+        by_lane(redis_server, raw, admin)
+        for turn in range(20):
+            assert admin.ask("SCRIPT", "FLUSH") == "OK"
+            with proxy.raw() as other:
+                assert isinstance(other.ask("RL.HIT", "another", MAX, 60), list)
+            fixed_then_log(raw, f"k{turn}")
+
+
+@contextlib.contextmanager
+def not_loading(server: RedisServer) -> Iterator[Proxy]:
+    """A proxy whose own user may not load scripts."""
+    with server.raw() as admin:
+        rights = ["~*", "&*", "+@all", "-script"]
+        assert admin.ask("ACL", "SETUSER", "control", "reset", "on", ">pw", *rights) == "OK"
+        url = f"redis://control:pw@127.0.0.1:{server.port}"
+        with harness.proxy(url) as proxy:
+            yield proxy
+        admin.ask("ACL", "DELUSER", "control")
+
+
+def test_they_do_where_no_script_can_be_loaded(redis_server: RedisServer) -> None:
+    """A lane of another user brings the script of one of them only."""
+    with (
+        redis_server.raw() as admin,
+        not_loading(redis_server) as proxy,
+        proxy.raw() as raw,
+        proxy.raw() as other,
+    ):
+        assert admin.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all") == "OK"
+        assert other.ask("AUTH", "bob", "pw") == "OK"
+        for each in (raw, other):
+            by_lane(redis_server, each, admin)
+        loaded = loads(admin)
+        for turn in range(20):
+            fixed_then_log(raw, f"a{turn}")
+            assert admin.ask("SCRIPT", "FLUSH") == "OK"
+            assert isinstance(other.ask("RL.HIT", "another", MAX, 60), list)
+            fixed_then_log(raw, f"b{turn}")
+        assert loads(admin) == loaded
+        assert admin.ask("ACL", "DELUSER", "bob") == 1
+
+
+# -- scripts that are evicted ---------------------------------------------------------------------
+
+
+def many_evals(admin: Raw, numbers: Iterator[int]) -> None:
+    """As many different scripts by EVAL as Redis keeps, and some more."""
+    admin.send(b"".join(command("EVAL", f"return {next(numbers)}", 0) for _ in range(600)))
+    for _ in range(600):
+        assert isinstance(admin.reply(), int)
+
+
+def hits_among_evals(raw: Raw, admin: Raw, key: str) -> None:
+    numbers = itertools.count()
+    for left in range(99, -1, -1):
+        if left % 5 == 4:
+            many_evals(admin, numbers)
+        assert raw.ask("RL.HIT", key, 100, 3600) == [0, 100, left, -1, 3600]
+
+
+@pytest.fixture
+def evicting() -> Iterator[RedisServer]:
+    """A server that evicts scripts."""
+    name = "redis-8.2"
+    if name not in harness.engines():
+        pytest.skip("no server that evicts scripts")
+    with harness.server(name) as made:
+        yield made
+
+
+def test_loaded_scripts_are_not_evicted_though_hits_in_their_place_go_by_eval(
+    evicting: RedisServer,
+) -> None:
+    with harness.proxy(evicting) as proxy, proxy.raw() as raw, evicting.raw() as admin:
+        by_lane(evicting, raw, admin)
+        assert admin.ask("SCRIPT", "FLUSH") == "OK"
+        raw.send(command("PING") + command("RL.HIT", "place", 5, 60))  # by EVAL, before the load
+        assert [raw.reply() for _ in range(2)] == ["PONG", [0, 5, 4, -1, 60]]
+        missing, loaded = noscripts(admin), loads(admin)
+        hits_among_evals(raw, admin, "k")
+        assert info(admin, "stats", "evicted_scripts:") > 1000
+        assert noscripts(admin) - missing == 1
+        assert loads(admin) - loaded == 7
+        with proxy.raw() as other:
+            by_lane(evicting, other, admin)
+            hits_among_evals(other, admin, "again")
+        assert noscripts(admin) - missing == 1
+
+
+def test_evicted_scripts_come_again_where_none_can_be_loaded(evicting: RedisServer) -> None:
+    with not_loading(evicting) as proxy, proxy.raw() as raw, evicting.raw() as admin:
+        by_lane(evicting, raw, admin)
+        missing = noscripts(admin)
+        hits_among_evals(raw, admin, "k")
+        assert 0 < noscripts(admin) - missing <= 20  # one for each time it was evicted
+        assert loads(admin) == 0
+
+
+# -- scripts that vanish all the time -------------------------------------------------------------
+
+
+class Client(threading.Thread):
+    """Pipelines of hits on keys of its own, each with the one reply that order and once allow."""
+
+    def __init__(self, proxy: Proxy, number: int, over: threading.Event) -> None:
+        super().__init__()
+        self.raw = proxy.raw()
+        if number % 2:
+            assert self.raw.ask("AUTH", "bob", "pw") == "OK"
+        self.over = over
+        self.number = number
+        self.hits = 0
+        self.problem = ""
+
+    def run(self) -> None:
+        """Send one pipeline while the replies to the one before are still to come."""
+        taken = dict.fromkeys(["LOG", "ZLOG", "FIXED"], 0)
+        expected: list[object] = []
+        while not self.over.is_set() and not self.problem:
+            before = len(expected)
+            self.raw.send(self.pipeline(taken, expected))
+            self.check(expected[:before])
+            del expected[:before]
+        self.check(expected)
+
+    def pipeline(self, taken: dict[str, int], expected: list[object]) -> bytes:
+        """Hits and looks in turn; what they are answered is added to `expected`."""
+        data = b""
+        for at in range(1 + 5 * (self.number % 4)):
+            algorithm = list(taken)[(self.hits + at // 2) % 3]
+            name = "RL.PEEK" if at % 4 == 3 else "RL.HIT"
+            taken[algorithm] += name == "RL.HIT"
+            key = f"{algorithm}:{self.number}"
+            data += command(name, key, 50_000, 86400, "ALGO", algorithm)
+            expected.append([0, 50_000, 50_000 - taken[algorithm], -1])
+        if self.number % 8 == 7:  # among other commands: in their place
+            data += command("ECHO", "x")
+            expected.append(b"x")
+        return data
+
+    def check(self, expected: list[object]) -> None:
+        for each in expected:
+            reply = self.raw.reply()
+            if (reply[:4] if isinstance(reply, list) else reply) != each:
+                self.problem = self.problem or f"{reply!r} instead of {each!r}, after {self.hits}"
+            self.hits += 1
+
+
+def control(server: RedisServer, admin: Raw) -> list[str]:
+    return [row["id"] for row in client_list(server, admin) if row["name"] == "rlproxy-control"]
+
+
+@pytest.mark.parametrize("may_load", [True, False])
+@pytest.mark.parametrize("kills", [False, True])
+def test_scripts_that_are_flushed_all_the_time_change_no_reply(
+    redis_server: RedisServer, may_load: bool, kills: bool
+) -> None:
+    made: Callable[[RedisServer], contextlib.AbstractContextManager[Proxy]]
+    made = harness.proxy if may_load else not_loading
+    over = threading.Event()
+    with redis_server.raw() as admin, made(redis_server) as proxy:
+        assert admin.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all") == "OK"
+        clients = [Client(proxy, number, over) for number in range(16)]
+        for client in clients:
+            client.start()
+        end = time.monotonic() + SECONDS
+        last = time.monotonic() + 60.0
+        flushes = 0
+        missing = 0 if redis_server.engine == "redis-6.2" else noscripts(admin)
+
+        def enough() -> bool:
+            if time.monotonic() > last:
+                return True
+            seen = redis_server.engine == "redis-6.2" or noscripts(admin) - missing > 20
+            return time.monotonic() > end and seen and all(one.hits > 50 for one in clients)
+
+        while not enough() and not any(client.problem for client in clients):
+            assert admin.ask("SCRIPT", "FLUSH") == "OK"
+            flushes += 1
+            if kills and flushes % 10 == 0:
+                for each in control(redis_server, admin):
+                    admin.ask("CLIENT", "KILL", "ID", each)
+            over.wait(0.005)
+        over.set()
+        for client in clients:
+            client.join(30)
+            client.raw.close()
+        assert [client.problem for client in clients if client.problem] == []
+        assert time.monotonic() < last
+        assert lanes(redis_server, admin)
+        admin.ask("ACL", "DELUSER", "bob")
