@@ -223,8 +223,8 @@ EVENTS: Final = (
         "warning",
         "check the settings: %s",
         ("reason",),
-        "It runs, but hardly as somebody meant it: a variable of no option, a certificate that is "
-        "not checked",
+        "The settings are dangerous: a certificate that is not checked, or `--admin` at an address "
+        "that other machines reach",
     ),
     Event(
         "settings_reloaded",

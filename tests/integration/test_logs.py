@@ -58,13 +58,13 @@ def test_a_life_in_json(own_server: RedisServer, tmp_path: Path) -> None:
     """Start, clients turned away, Redis lost and back, settings read again, the end."""
     file = tmp_path / "rlproxy.toml"
     file.write_text("max-clients = 1\n")
-    env = {**JSON, "RLPROXY_SHARES": "yes"}
-    with started(*words(own_server), "--config", str(file), env=env) as made:
+    doubtful = ("--admin", "0.0.0.0:0")
+    with started(*words(own_server), *doubtful, "--config", str(file), env=JSON) as made:
         at = port(made)
         begun = told(made, event="started")
         assert begun["workers"] == 1
         assert begun["message"].startswith("rlproxy 0.")
-        assert told(made, event="settings_doubtful")["reason"].startswith("RLPROXY_SHARES is")
+        assert told(made, event="settings_doubtful")["reason"].startswith("--admin")
         with Raw(at) as raw:
             assert raw.ask("PING") == "PONG"
             for _ in range(5):  # (the rest are counted, and told of some seconds later)
@@ -216,7 +216,7 @@ def answers(at: int) -> bool:
 
 @pytest.mark.parametrize("option", ["--log-level", "--log-format"])
 def test_a_wrong_value(option: str) -> None:
-    with started(option, "loud") as made:
+    with started("--upstream", "embedded:", option, "loud") as made:
         assert made.wait() == 2
         wanted = {
             "--log-level": "debug, info, warning or error",

@@ -39,6 +39,7 @@ if not Path("/proc/self/fd").exists():
 
 DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)
 ANY_PORT = ("--listen", "127.0.0.1:0")
+EMBEDDED = ("--upstream", "embedded:")
 TWO = ("--workers", "2")
 REPLACED = re.compile(r"WARNING (worker \d) \(process (\d+)\) (.*?); it is started again (.*)\n")
 
@@ -567,7 +568,7 @@ def test_a_worker_that_is_stuck_is_killed_and_told(upstream: str) -> None:
 
 def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
-    with started(*ANY_PORT, "--listen", f"unix:{path}", *TWO) as made:
+    with started(*ANY_PORT, "--listen", f"unix:{path}", *EMBEDDED, *TWO) as made:
         port = made.port()
         pids = [*workers(made), embedded_pid(made)]
         assert len(pids) == 3
@@ -589,7 +590,7 @@ def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
 
 
 def test_one_embedded_server_for_all_and_its_end_is_the_end() -> None:
-    with started(*ANY_PORT, *TWO) as made:
+    with started(*ANY_PORT, *EMBEDDED, *TWO) as made:
         port = made.port()
         pids = workers(made)
         assert "embedded (its data ends with this process)" in made.log()
