@@ -305,6 +305,10 @@ ERRORS = "; clients get errors until it is there"
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
         (b"<!DOCTYPE HTML>\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
+        (
+            b"\x15\x03\x01\x00\x02\x02\x46",  # an alert
+            f"it speaks TLS: write rediss:// instead of redis:// in --upstream{ERRORS}",
+        ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", 'not a Redis server: Protocol error, got "S" '),
         (b"+welcome\r\n", f"not a Redis server: it does not answer HELLO as Redis does{ERRORS}"),
         (
@@ -331,7 +335,7 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
         port = made.port()
         assert time.monotonic() - begin < 10
         where = f"127.0.0.1:{unstarted_server.port}"
-        assert f"WARNING cannot reach Redis at {where}: connection refused; trying on" in made.log()
+        assert f"WARNING Redis at {where} does not answer (connection refused); hits" in made.log()
         made.logged(rf"  in front of   {re.escape(where)}: connection refused; clients get errors")
         with Raw(port) as raw:
             for words in (["GET", "k"], ["RL.HIT", "k", "5", "60"], ["PING"]):
@@ -347,7 +351,55 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
             assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
             assert ask_once(port, "RL.HIT", "k", 5, 60) == [0, 5, 3, -1, 60]
         made.logged(rf"Redis at {re.escape(where)} is back")
-        assert made.log().count("WARNING") == 3  # two when it was away, one when it came
+        assert made.log().count("WARNING") == 2  # one when it was away, one when it came
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("error", "clients get errors until it is there"),
+        ("allow", "hits are admitted, and other commands get errors, until it is there"),
+        ("deny", "hits are refused, and other commands get errors, until it is there"),
+    ],
+)
+def test_the_banner_says_what_hits_get_meanwhile(
+    unstarted_server: RedisServer, answer: str, told: str
+) -> None:
+    away = url(unstarted_server)
+    with started(*ANY_PORT, "--upstream", away, "--on-upstream-failure", answer) as made:
+        made.port()
+        made.logged(rf"  in front of   \S+: connection refused; {told}\n")
+        with made.raw() as raw:
+            reply = raw.ask("RL.HIT", "user:42", 5, 60)
+            assert is_error(reply, "UPSTREAMDOWN") == (answer == "error")
+            assert is_error(raw.ask("GET", "k"), "UPSTREAMDOWN")
+
+
+# -- a node of a Redis Cluster --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_a_node_of_a_cluster_is_refused(engine: str, workers: str) -> None:
+    with harness.server(engine, "--cluster-enabled", "yes") as node:
+        code, output, log = ended(*ANY_PORT, "--upstream", url(node), "--workers", workers)
+    assert (code, output) == (1, "")
+    assert log.count("\n") == 1, log
+    assert log.startswith(
+        f"rlproxy: Redis at 127.0.0.1:{node.port}: it is a node of a Redis Cluster"
+    )
+    assert "--upstream redis://HOST:PORT" in log
+    assert "redis+sentinel://" in log
+
+
+def test_a_node_of_a_cluster_is_refused_by_whoever_may_log_in(one_engine: str) -> None:
+    user = ("--user", "bare", "on", ">pw", "-@all")
+    words = ("--cluster-enabled", "yes", "--requirepass", "pw", *user)
+    with harness.server(one_engine, *words) as node:
+        code, _, log = ended(*ANY_PORT, "--upstream", f"redis://bare:pw@127.0.0.1:{node.port}")
+        assert code == 1
+        assert "it is a node of a Redis Cluster" in log
+        with started(*ANY_PORT, "--upstream", url(node)) as made:  # (nothing can be learnt)
+            made.logged("in front of .* it wants a password")
 
 
 def controlled(server: RedisServer) -> bool:
@@ -373,7 +425,7 @@ def test_a_server_killed_and_started_again(own_server: RedisServer) -> None:
                 own_server.start()
                 wait_until(lambda raw=raw: raw.ask("PING") == "PONG", "it works again")  # type: ignore[misc]
                 assert raw.ask("GET", "k") is None
-            made.logged(rf"(?s)(is back.*){{{turn + 1}}}")
+            made.logged(rf"(?s)((is back|a new one works).*){{{turn + 1}}}")
 
 
 def test_a_server_that_needs_a_password_which_the_url_lacks(one_engine: str) -> None:

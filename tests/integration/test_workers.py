@@ -608,7 +608,7 @@ def test_a_server_that_is_away_is_told_by_each_worker(unstarted_server: RedisSer
     with started(*ANY_PORT, "--upstream", f"redis://{where}", *TWO) as made:
         made.port()
         for name in ("worker 1", "worker 2"):
-            made.logged(rf"WARNING {name}: cannot reach Redis at {where}: connection refused")
+            made.logged(rf"WARNING {name}: Redis at {where} does not answer \(connection refused\)")
         made.logged(rf"  in front of   {where}: connection refused; clients get errors")
         with made.raw() as raw:
             assert isinstance(raw.ask("RL.HIT", "k", 5, 60), ReplyError)
