@@ -24,23 +24,12 @@ def error_of(raw: Raw, *words: str | int) -> str:
 
 @contextlib.contextmanager
 def cluster_node(engine: str) -> Iterator[RedisServer]:
-    """Not started yet."""
     options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
     made = RedisServer(engine, harness.engines()[engine], options)
     try:
-        yield made
+        yield made.start()
     finally:
         made.close()
-
-
-@contextlib.contextmanager
-def in_front_of(node: RedisServer) -> Iterator[Proxy]:
-    """A proxy whose server became a node of a cluster after the start, which would refuse one."""
-    with harness.proxy(node) as made:
-        node.start()
-        with made.raw() as raw:
-            wait_until(lambda: raw.ask("PING") == "PONG", "the proxy reaches the node")
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +38,8 @@ def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
     them."""
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(cluster_node(engine))
-        two = stack.enter_context(cluster_node(engine)).start()
-        proxy = stack.enter_context(in_front_of(one))
+        two = stack.enter_context(cluster_node(engine))
+        proxy = stack.enter_context(harness.proxy_of_node(one))
         with one.raw() as here, two.raw() as there:
             theirs = {here.ask("CLUSTER", "KEYSLOT", key) for key in (FOREIGN, IMPORTED)}
             ours = [slot for slot in range(16384) if slot not in theirs]
