@@ -19,6 +19,9 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --no-index --find-links /wheels "rlproxy[embedded]" \
     && useradd --system --no-create-home rlproxy
 USER rlproxy
+# Empty, so that it is an error to start without an upstream, `docker run -it` included. For a private
+# server whose data ends with the container: --upstream embedded:
+ENV RLPROXY_UPSTREAM=
 # All addresses of the container: what of it is published is for `docker run -p` to say.
 ENV RLPROXY_LISTEN=0.0.0.0:6380
 # Protected mode serves loopback clients only, and to a container nobody is one: published ports and

@@ -38,7 +38,7 @@ from . import logs
 from .board import Board
 from .embedded import end_with_parent
 from .peers import Peer
-from .probes import EXCLUDABLE, not_alive, not_ready, without_redis
+from .probes import EXCLUDABLE, Seen, degraded, not_alive, not_ready, without_redis
 from .quiet import Repeats
 from .watch import Watch
 
@@ -112,9 +112,15 @@ class Pages:
                 return PlainTextResponse(f"What may be asked here is {known}.\n", 400)
             leave_out.append(value)
         seen = self._watch.seen()
-        without = without_redis(seen)
-        good = "ok" if not without else f"ok, but Redis does not answer: hits are {without}"
-        return _verdict(not_ready(seen, leave_out), good)
+        return _verdict(not_ready(seen, leave_out), _ready(seen))
+
+
+def _ready(seen: Sequence[Seen]) -> str:
+    """What is answered while the proxy is ready."""
+    if without := without_redis(seen):
+        return f"ok, but Redis does not answer: hits are {without}"
+    problem = degraded(seen)
+    return f"degraded: {problem}" if problem else "ok"
 
 
 def _verdict(reasons: Sequence[str], good: str) -> Response:

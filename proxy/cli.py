@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -32,7 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.version:
             print(f"rlproxy {describe()}")
             return 0
-        settings = config.load(args)
+        terminal = sys.stdin is not None and sys.stdin.isatty()
+
+        def read() -> config.Config:
+            return config.load(args, terminal=terminal)
+
+        settings = read()
         tls.contexts(settings)
         if args.check_config:
             return _approve(settings)
@@ -44,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for warning in _warnings(settings):
         log.warning("check the settings: %s", warning)
     try:
-        return _run(settings, lambda: config.load(args))
+        return _run(settings, read)
     except (StartError, ScriptError) as error:
         log.critical("failed: %s", error, extra={logs.PLAIN: [f"rlproxy: {error}"]})
         return 1
@@ -67,9 +71,7 @@ def _approve(settings: config.Config) -> int:
 
 
 def _warnings(settings: config.Config) -> list[str]:
-    unknown = config.unknown_variables(os.environ)
-    found = [f"{name} is the variable of no option{config.meant(name)}" for name in unknown]
-    return [*found, *tls.warnings(settings), *adminprocess.warnings(settings)]
+    return [*tls.warnings(settings), *adminprocess.warnings(settings)]
 
 
 def _run(settings: config.Config, read: Callable[[], config.Config]) -> int:

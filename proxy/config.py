@@ -19,6 +19,12 @@ LIKE: Final = (
     0.75  # how like each other (1: the same) a misspelt name and the one that was meant are
 )
 MAX_MISTAKES: Final = 20  # in how a file is written
+PREFIX: Final = "RLPROXY_"  # of environment variables
+NO_UPSTREAM: Final = (
+    "--upstream: no Redis is given. Write --upstream redis://HOST:PORT (or RLPROXY_UPSTREAM, or "
+    "upstream in the file of --config), or --upstream embedded: for a private server whose data "
+    "ends with the proxy"
+)
 MAX_COMMAND: Final = 64  # bytes of a command's name, as framing.MAX_NAME
 
 
@@ -142,7 +148,6 @@ class Config:
     metrics_prefixes: int = 0
     log_level: str = "info"
     log_format: str = "auto"
-    upstream_given: bool = True
 
     def __post_init__(self) -> None:
         assert self.unix_mode <= 0o777
@@ -189,7 +194,7 @@ class Option:
     @property
     def variable(self) -> str:
         """The environment variable of the same meaning."""
-        return "RLPROXY_" + self.name.replace("-", "_").upper()
+        return PREFIX + self.name.replace("-", "_").upper()
 
     @property
     def attribute(self) -> str:
@@ -223,7 +228,8 @@ OPTIONS: Final = (
         "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]"
         "[?sentinel_user=u&sentinel_password=p] (rediss+sentinel:// over TLS) for the master that "
         "these Sentinels name, or embedded: for a private Valkey server that lives as long as the "
-        "proxy. Credentials are for the proxy's own control connection only; clients authenticate "
+        "proxy. The default holds at a terminal only. Credentials are for the proxy's own control "
+        "connection only; clients authenticate "
         "themselves",
         metavar="URL",
     ),
@@ -627,22 +633,28 @@ class _Given:
     values: list[str]
 
 
-def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
+def load(
+    args: argparse.Namespace, environ: Mapping[str, str] = os.environ, terminal: bool = True
+) -> Config:
     """The settings of a parsed command line over the environment over the file.
 
+    terminal: whether a person at a terminal starts the proxy. Otherwise an upstream is required.
     Raises ConfigError naming every mistake.
     """
     mistakes: list[str] = []
     path = args.config or environ.get("RLPROXY_CONFIG", "").strip()
     in_file = _read_file(path, mistakes) if path else {}
+    for name in unknown_variables(environ):
+        near = _meant(name, _VARIABLES, PREFIX) or "; see rlproxy --help"
+        mistakes.append(f"{name}: no option has this environment variable{near}")
     all_known = not mistakes  # or a setting may be missing that would make others right
     wrong_flags: set[str] = set()
     values: dict[str, Any] = {}
-    upstream_given = False
     for option in OPTIONS:
         given = _given(option, args, environ, in_file)
-        if option.flag == "--upstream":
-            upstream_given = given is not None
+        if option.flag == "--upstream" and given is None and all_known:
+            # The Docker image sets the variable empty, so that a terminal makes no difference.
+            mistakes += [NO_UPSTREAM] if not terminal or option.variable in environ else []
         default = [option.default] if option.default or not option.repeats else []
         texts = given.values if given is not None else default
         parsed: list[Any] = []
@@ -658,7 +670,7 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
             values[option.attribute] = tuple(parsed)
         else:
             values[option.attribute] = parsed[0] if parsed else _parsed(option, option.default)
-    made = Config(**values, upstream_given=upstream_given)
+    made = Config(**values)
     if all_known and not wrong_flags & {"--listen", "--upstream"}:
         found = _contradictions(made)
         mistakes += [one for one in found if not any(flag in one for flag in wrong_flags)]
@@ -669,22 +681,21 @@ def load(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> C
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """The variables that look like an option's and are none."""
-    known = {option.variable for option in OPTIONS} | {"RLPROXY_CONFIG"}
-    ours = (*(f"RLPROXY_{group}" for group in ("SERVICE_", "PORT")), *_OTHER_VARIABLES)
     return sorted(
         name
-        for name in environ
-        # (Kubernetes itself sets RLPROXY_PORT and RLPROXY_SERVICE_... for a service named rlproxy)
-        if name.startswith("RLPROXY_") and name not in known and not name.startswith(ours)
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+        and name not in _VARIABLES
+        and name not in _OTHER_VARIABLES
+        and not _of_a_service(name, value)
     )
 
 
-def meant(name: str) -> str:
-    """To be put behind a message of the variable `name` that is no option's: which one is like it,
-    if one is.
-    """
-    known = [option.variable for option in OPTIONS] + ["RLPROXY_CONFIG"]
-    return _meant(name, known, "RLPROXY_")
+def _of_a_service(name: str, value: str) -> bool:
+    """Whether Kubernetes sets the variable, for a Service named rlproxy or rlproxy-..."""
+    if _SERVICE.fullmatch(name):
+        return True
+    return _SERVICE_PORT.fullmatch(name) is not None and _ENDPOINT.fullmatch(value) is not None
 
 
 def _meant_flag(message: str) -> str:
@@ -704,7 +715,15 @@ def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
+_VARIABLES: Final = (*(option.variable for option in OPTIONS), f"{PREFIX}CONFIG")
 _OTHER_VARIABLES: Final = ("RLPROXY_COMPILE", "RLPROXY_INTERPRETED")  # of build and tests
+_SERVICE: Final = re.compile(
+    rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+# These names alone could be meant for an option: the value decides.
+_SERVICE_PORT: Final = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?PORT")
+_ENDPOINT: Final = re.compile(r"(?:tcp|udp|sctp)://.+:\d+")
 
 
 def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:

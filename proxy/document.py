@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .config import GROUPS, OPTIONS
 from .events import EVENTS
-from .metrics import ERRORS, TABLE
+from .metrics import ERRORS, PROBLEMS, TABLE
 
 
 def options() -> str:
@@ -65,7 +65,20 @@ def errors() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": options, "metrics": metrics, "errors": errors, "events": events}
+def problems() -> str:
+    """The kinds of rlproxy_upstream_problem."""
+    rows = ["| kind | what is wrong with the proxy's own connection |", "|---|---|"]
+    rows += [f"| `{kind}` | {what} |" for kind, what in PROBLEMS.items()]
+    return "\n".join(rows)
+
+
+TABLES = {
+    "options": options,
+    "metrics": metrics,
+    "errors": errors,
+    "problems": problems,
+    "events": events,
+}
 
 
 def filled(text: str) -> str:

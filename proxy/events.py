@@ -75,7 +75,8 @@ EVENTS: Final = (
         "warning",
         "cannot reach Redis at %s: %s; trying on",
         ("address", "reason"),
-        "The proxy's own connection to Redis can't be opened, or was lost. Once for each reason",
+        "What answers is no Redis, or answers nothing; or the proxy lacks files or ports for "
+        "connections. Once for an outage, instead of `redis_silent`",
     ),
     Event(
         "redis_silent",
@@ -95,9 +96,16 @@ EVENTS: Final = (
     Event(
         "redis_back",
         "warning",
-        "Redis at %s is back",
+        "Redis at %s: the proxy's own connection works again",
         ("address",),
-        "The proxy's own connection is there again, and no hit was answered without Redis",
+        "`redis_unreachable` or `redis_refuses` is over; no hit was answered without Redis",
+    ),
+    Event(
+        "redis_back",
+        "warning",
+        "Redis at %s: the proxy's own connection was lost; a new one works",
+        ("address",),
+        "Redis was restarted, or closed connections; clients may have lost theirs",
     ),
     Event(
         "redis_refuses",
@@ -105,7 +113,8 @@ EVENTS: Final = (
         "Redis at %s: %s",
         ("address", "reason"),
         "The server answers, but not as the proxy needs it: a wrong user or password, no right to "
-        "load scripts, a database that is not there",
+        "load scripts, a database that is not there, a node of a Redis Cluster. It is tried again "
+        "every 5 s",
     ),
     # Sentinels
     Event(
@@ -223,8 +232,8 @@ EVENTS: Final = (
         "warning",
         "check the settings: %s",
         ("reason",),
-        "It runs, but hardly as somebody meant it: a variable of no option, a certificate that is "
-        "not checked",
+        "The settings are dangerous: a certificate that is not checked, or `--admin` at an address "
+        "that other machines reach",
     ),
     Event(
         "settings_reloaded",

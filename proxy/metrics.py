@@ -152,6 +152,13 @@ TABLE: Final = (
         "Connections to Redis (kind: private, lane, share)",
         ("kind",),
     ),
+    Row(
+        "rlproxy_upstream_problem",
+        GAUGE,
+        "1 while the proxy's own connection to Redis can't do its work, by kind: see below",
+        ("kind",),
+        MOST,
+    ),
     Row("rlproxy_upstream_opened_total", COUNTER, "How often the circuit opened"),
     Row("rlproxy_upstream_timeouts_total", COUNTER, "Calls that Redis answered late, or never"),
     Row("rlproxy_upstream_connects_failed_total", COUNTER, "Connections that could not be opened"),
@@ -201,6 +208,21 @@ ERRORS: Final = {
     "cut": "a client read nothing for --write-timeout",
     "idle": "a client was silent for --idle-timeout",
     "protocol": "a client's bytes were no command",
+}
+
+UNREACHABLE: Final = "unreachable"
+CLUSTER: Final = "cluster"
+LOGIN: Final = "login"
+DATABASE: Final = "database"
+SCRIPTS: Final = "scripts"
+
+# Every kind of rlproxy_upstream_problem.
+PROBLEMS: Final = {
+    UNREACHABLE: "it can't be opened, or what answers is no Redis",
+    CLUSTER: "the server is a node of a Redis Cluster, which is not supported",
+    LOGIN: "the server refuses the user or password of the URL, or wants one",
+    DATABASE: "the server refuses the database of the URL",
+    SCRIPTS: "the server refuses to load the scripts",
 }
 
 

@@ -9,10 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from .metrics import CLUSTER, UNREACHABLE
+
 HEARD_S: Final = 2.0  # a worker that has told nothing for so long does not serve
 UPSTREAM: Final = "upstream"
 EXCLUDABLE: Final = (UPSTREAM,)  # what a question for readiness may leave out
 ERROR: Final = "error"  # of --on-upstream-failure
+UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which no client is well served
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
@@ -60,6 +63,19 @@ def without_redis(seen: Sequence[Seen]) -> str:
     return ""
 
 
+def degraded(seen: Sequence[Seen]) -> str:
+    """What the proxy's own connection can't do, while clients are served; empty if it can all."""
+    for one in seen:
+        upstream = _upstream(one)
+        if one.heard() and upstream.get("up", True) and upstream.get("problem"):
+            return _problem(upstream)
+    return ""
+
+
+def _problem(upstream: Mapping[str, Any]) -> str:
+    return f"Redis at {upstream.get('where', '')}: {upstream['problem']}"
+
+
 def _silence(one: Seen) -> str:
     if one.age_s is None:
         return f"worker {one.worker + 1} has not been heard of yet"
@@ -82,6 +98,8 @@ def _reasons(one: Seen, leave_out: Collection[str]) -> list[str]:
         if one.facts.get("on_upstream_failure", ERROR) == ERROR:
             why = f" ({upstream['why']})" if upstream.get("why") else ""
             found.append(f"Redis at {upstream.get('where', '')} does not answer{why}")
+    elif upstream.get("kind") in UNUSABLE:
+        found.append(_problem(upstream))
     elif not one.facts.get("scripts", True) and not upstream.get("problem"):
         # (where the proxy itself may not load them, clients' hits bring them along)
         found.append("the scripts are not loaded yet")

@@ -29,9 +29,11 @@ from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import ListenError, Listeners
 from .loading import Loading
+from .metrics import CLUSTER, UNREACHABLE
 from .patience import Patience
 from .peers import Peer
 from .prefixes import Prefixes
+from .probes import WITHOUT
 from .quiet import Repeats
 from .sketch import Merged, Top
 from .stats import Keys, Stats
@@ -52,6 +54,7 @@ EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 NEARLY: Final = 0.9  # room for so much of --max-clients is no news
 READY: Final = "ready"
 LEAVING: Final = "leaving"
+FAILED: Final = "failed"
 
 
 class StartError(Exception):
@@ -70,7 +73,9 @@ class Post:
     started: float  # when the proxy began, of time.time()
     upstream: Address | None  # None: where the Sentinels say
     scripts: dict[str, scripts.Script]
-    tell: Callable[[str, str], None]  # READY and what the proxy stands in front of, or LEAVING
+    first: bool  # the proxy is not up yet: this worker replaces none
+    # READY and what the proxy stands in front of, LEAVING, or FAILED and why it can't start
+    tell: Callable[[str, str], None]
 
 
 class Server:
@@ -228,7 +233,7 @@ class Server:
         )
         patience.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
-        circuit.on_close = lambda out_s, without: self._back(settings, out_s, without)
+        circuit.on_close = lambda out_s, without: self._back(settings, control, out_s, without)
         told = Repeats(time.monotonic, lambda line, of: log.warning("%s", line, extra={**of}))
         self._doors = doors = Doors(config, target.where, self._room())
         self._shared = shared = Shared(loop, settings, target, doors, config, told)
@@ -257,6 +262,8 @@ class Server:
                 await control.settled.wait()
                 if self._probe is not None:
                     await self._probe.settled.wait()
+        if control.kind == CLUSTER and (post is None or post.first):
+            raise StartError(f"Redis at {target.where}: {control.problem}")
         if post is None:
             self._balance = Balance(1)
             self._take_in(0, self._balance, self._listeners)
@@ -288,6 +295,7 @@ class Server:
                 "since": round(loop.time() - circuit.since, 1) if circuit.since else None,
                 "why": circuit.why,
                 "problem": control.problem,
+                "kind": control.kind,
             }
 
         top, prefixes = Top(time.monotonic), Prefixes(config.metrics_prefixes)
@@ -307,6 +315,7 @@ class Server:
             denials=lambda: len(denials) if denials is not None else 0,
             clients_max=lambda: doors.max_clients,
             upstream=upstream,
+            problem=lambda: control.kind,
             scripts_loaded=lambda: control.loaded,
             script_times=lambda: control.script_times,
             top=top.published,
@@ -429,7 +438,7 @@ class Server:
         """Redis does not answer: the circuit has opened."""
         control.probe()
         circuit = settings.circuit
-        if circuit.told:
+        if circuit.told and not control.warned:
             log.warning(
                 "Redis at %s does not answer (%s)%s; "
                 "hits are answered as --on-upstream-failure says (%s)",
@@ -443,15 +452,16 @@ class Server:
             )
             circuit.untold = 0
 
-    def _back(self, settings: Settings, out_s: float, without: int) -> None:
+    def _back(self, settings: Settings, control: Control, out_s: float, without: int) -> None:
         """It answers again."""
-        if settings.circuit.told:
+        if settings.circuit.told or control.warned:
             log.warning(
                 "Redis at %s is back after %.1f s; hits answered without it: %d",
                 settings.where,
                 out_s,
                 without,
             )
+        control.warned = False
 
     def _behind(self, control: Control) -> str:
         """What the proxy stands in front of, for the banner."""
@@ -464,8 +474,8 @@ class Server:
             where += f", database {self._config.upstream.db}"
         if self._config.upstream.embedded:
             return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
-        if control.problem and not control.reached:
-            return f"{where}: {control.problem}; clients get errors until it is there"
+        if control.kind == UNREACHABLE:
+            return f"{where}: {control.problem}; {self._until_it_is_there()}"
         if not control.settled.is_set():
             if control.reached:
                 silent = "it accepts connections, but does not answer as Redis does"
@@ -473,6 +483,14 @@ class Server:
             return f"{where}: no connection within {FIRST_CONTACT_S:g} s; it is tried on"
         behind = f"{self._who or 'a server'} at {where}"
         return f"{behind}: {control.problem}" if control.problem else behind
+
+    def _until_it_is_there(self) -> str:
+        assert self._shared is not None
+        settings = self._shared.settings
+        hits = WITHOUT.get(settings.on_upstream_failure) if settings.circuit.open else None
+        if hits is None:
+            return "clients get errors until it is there"
+        return f"hits are {hits}, and other commands get errors, until it is there"
 
     # -- main loop --------------------------------------------------------------------------------
 

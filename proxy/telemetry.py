@@ -26,6 +26,7 @@ from .lane import LanePool
 from .limiters import ALGORITHMS
 from .metrics import (
     ERRORS,
+    PROBLEMS,
     Distribution,
     Labels,
     Samples,
@@ -60,6 +61,7 @@ class Sources:
     denials: Callable[[], int]
     clients_max: Callable[[], int]
     upstream: Callable[[], dict[str, Any]]
+    problem: Callable[[], str]  # its kind
     scripts_loaded: Callable[[], bool]
     script_times: Callable[[], Distribution | None]
     top: Callable[[], dict[str, Any]]
@@ -233,6 +235,9 @@ class Telemetry:
                 ("private",): stats.private,
                 ("lane",): sum(ready),
                 ("share",): len(ready) - sum(ready),
+            },
+            "rlproxy_upstream_problem": {
+                (kind,): float(kind == sources.problem()) for kind in PROBLEMS
             },
             "rlproxy_upstream_opened_total": _one(circuit.counts.opened),
             "rlproxy_upstream_timeouts_total": _one(circuit.counts.timeouts),

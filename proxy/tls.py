@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 from .config import Config, ConfigError
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+NO_TLS: Final = "no TLS was spoken"
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
 # What OpenSSL calls the first bytes of something that speaks no TLS.
@@ -198,7 +199,7 @@ def why(error: BaseException) -> str:
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return " ".join(str(text).split())
     if reason in _NO_TLS:
-        return "no TLS was spoken"
+        return NO_TLS
     return _REASONS.get(reason) or _words(reason)
 
 

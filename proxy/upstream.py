@@ -21,10 +21,10 @@ from . import replies
 from .circuit import Backoff
 from .config import Address, Upstream
 from .loading import Loading
-from .metrics import SCRIPT_TIMES_S, Distribution
+from .metrics import CLUSTER, DATABASE, LOGIN, SCRIPT_TIMES_S, SCRIPTS, UNREACHABLE, Distribution
 from .patience import Patience
 from .scripts import Script
-from .tls import ClientSide, TlsFailure
+from .tls import NO_TLS, ClientSide, TlsFailure
 from .tlsstream import TlsStream
 
 log = logging.getLogger("rlproxy")
@@ -38,6 +38,18 @@ _PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whe
 _PROBE_MOST_S: Final = 1.0  # as long as a hit, within these
 _STEP_S: Final = 0.05
 _HTTP: Final = (b"HTTP/", b"<")  # how an answer to what is no request of HTTP begins
+_HANDSHAKE: Final = "TLS handshake"
+_ALERT: Final = b"\x15\x03"  # how TLS answers what is no TLS
+_SPEAKS_TLS: Final = "it speaks TLS: write rediss:// instead of redis:// in --upstream"
+_MAY_SPEAK_TLS: Final = (
+    "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
+)
+_SPEAKS_NONE: Final = "; if that port has no TLS, write redis:// instead of rediss:// in --upstream"
+_IN_CLUSTER: Final = (
+    "it is a node of a Redis Cluster, which is not supported yet. Name a server without "
+    "cluster-enabled (--upstream redis://HOST:PORT) or Sentinels "
+    "(redis+sentinel://HOST:PORT,.../MASTER)"
+)
 
 
 class Target:
@@ -69,7 +81,8 @@ class Target:
                         protocol, address.host, address.port
                     )
         except TimeoutError:
-            raise OSError(f"no {awaited[-1]} within {self._timeout_s:g} s") from None
+            hint = _SPEAKS_NONE if awaited[-1] == _HANDSHAKE else ""
+            raise OSError(f"no {awaited[-1]} within {self._timeout_s:g} s{hint}") from None
         return transport
 
 
@@ -100,12 +113,14 @@ async def _secured(
     except ValueError:
         raise TlsFailure(f"{address.host} can be no name in a certificate") from None
     transport, _ = await loop.create_connection(lambda: stream, address.host, address.port)
-    awaited.append("TLS handshake")
+    awaited.append(_HANDSHAKE)
     try:
         await done
     except BaseException as error:
         if not isinstance(error, TlsFailure):  # (who fails by itself says why, and closes)
             transport.abort()
+        elif str(error) == NO_TLS:
+            raise TlsFailure(f"{NO_TLS}{_SPEAKS_NONE}") from None
         raise
     return cast("asyncio.Transport", stream)
 
@@ -191,14 +206,18 @@ class Control(asyncio.Protocol):
         self._answers: list[Any] = []
         self._expected = 0
         self._transport: asyncio.Transport | None = None
+        self._answered = False  # anything came on this connection
         self._lost = asyncio.Event()
         self._reload = asyncio.Event()
         self._moved = asyncio.Event()
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
         self._ping_s = _PING_S
+        self._logged = ""  # the problem that was logged last
+        self._unexplained = False  # the connection was lost, and the log has no line on that
+        self.warned = False  # the present outage was logged here
         self.reached = False  # a server was there at the latest attempt
-        self._let_in = False  # and accepted the user and password of the URL
+        self.kind = ""  # of the problem, see metrics.PROBLEMS
         self.problem = ""  # why the server can't be used fully; empty if it can
         self.loaded = False  # the scripts are there
         self.measures = False  # whether to ask how long Redis takes for scripts, too
@@ -209,18 +228,19 @@ class Control(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._reader = hiredis.Reader()
+        self._answered = False
         self._lost.clear()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self._circuit.heard(self._loop.time())
+        self._answered = True
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
                 self._answers.append(reply)
         except hiredis.ProtocolError as error:
-            http = data.startswith(_HTTP)
-            self._fail(OSError(f"not a Redis server: {'it speaks HTTP' if http else error}"))
+            self._fail(OSError(_foreign(data) or f"not a Redis server: {error}"))
             if self._transport is not None:
                 self._transport.abort()
             return
@@ -232,8 +252,12 @@ class Control(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._lost.set()
         self._loading.lost()
-        why = exc if isinstance(exc, TlsFailure) else OSError("connection closed by the server")
-        self._fail(why)
+        self._fail(exc if isinstance(exc, TlsFailure) else self._closed())
+
+    def _closed(self) -> OSError:
+        # Redis closes a connection without TLS at a port with TLS, and sends nothing.
+        hint = "" if self._answered or self._target.tls is not None else _MAY_SPEAK_TLS
+        return OSError(f"connection closed by the server{hint}")
 
     def _fail(self, error: OSError) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -258,25 +282,19 @@ class Control(asyncio.Protocol):
 
     async def run(self) -> None:
         """Connect, prepare, watch; for ever."""
-        warned = ""
-        told = 0  # outages that the circuit has told of, before this one
         while True:
             self._moved.clear()
-            before = self._circuit.counts.opened
+            self.reached = self.loaded = False
             try:
                 await self._connect()
-                await self._in_time(self._prepare())
-                if self.problem:
-                    log.warning("Redis at %s: %s", self._target.where, self.problem)
-                elif warned and self._circuit.counts.opened == told:
-                    log.warning("Redis at %s is back", self._target.where)
-                warned = ""
+                await self._prepare()
                 self._backoff.reset()
                 self.settled.set()
                 await self._watch()
-                why = "connection lost"
+                self._unexplained = not (self._circuit.open or self._moved.is_set())
             except OSError as error:
-                why = reason(error)
+                if not self._moved.is_set():
+                    self._failed(error)
             finally:
                 if self._transport is not None:
                     self._transport.abort()
@@ -284,15 +302,35 @@ class Control(asyncio.Protocol):
             if self._moved.is_set():
                 self._backoff.reset()
                 continue
-            if why != warned:
-                log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, why)
-                told = told if warned else before
-                warned = why
-            self.problem = why
-            self.reached = self.loaded = False
-            self._loading.over(False)
             self.settled.set()
             await _first_of(self._backoff.pause_s(), self._moved)
+
+    def _failed(self, error: OSError) -> None:
+        """The server can't be used. A connection that can't be opened is logged by the circuit."""
+        self.kind, self.problem = UNREACHABLE, reason(error)
+        self.loaded = False
+        self._loading.over(False)
+        if (self.reached or lacks(error)) and not (self._circuit.open or self.warned):
+            self.warned = True
+            log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, self.problem)
+        if self._circuit.open or self.warned:
+            self._unexplained = False
+
+    def _report(self) -> None:
+        """Log a problem that is new, or that the last one is over. (At the start a node of a
+        Cluster is the error that ends the proxy.)
+        """
+        where = self._target.where
+        if self.kind == CLUSTER and not self.settled.is_set():
+            return
+        if self.problem and (self.warned or self.problem != self._logged):
+            log.warning("Redis at %s: %s", where, self.problem)
+        elif not self.problem and (self.warned or self._logged):
+            log.warning("Redis at %s: the proxy's own connection works again", where)
+        elif self._unexplained:
+            log.warning("Redis at %s: the proxy's own connection was lost; a new one works", where)
+        self._logged = self.problem
+        self.warned = self._unexplained = False
 
     async def _connect(self) -> None:
         circuit = self._circuit
@@ -336,7 +374,7 @@ class Control(asyncio.Protocol):
     async def _ask_all(self, requests: list[bytes]) -> list[Any]:
         """The replies to these requests, which are sent in one write."""
         if self._transport is None or self._lost.is_set():
-            raise OSError("connection closed by the server")
+            raise self._closed()
         self._waiting = self._loop.create_future()
         self._answers = []
         self._expected = len(requests)
@@ -344,9 +382,12 @@ class Control(asyncio.Protocol):
         return await self._waiting
 
     async def _prepare(self) -> None:
-        self.problem = ""
+        """Log in, learn what the server is, load the scripts; what fails is the problem."""
         self.reached = True
-        self._let_in = False
+        await self._in_time(self._introduce())
+        self._report()
+
+    async def _introduce(self) -> None:
         user, password = self._upstream.user, self._upstream.password
         words = hello(
             b"rlproxy-control",
@@ -358,16 +399,28 @@ class Control(asyncio.Protocol):
             if str(greeting).startswith("ERR max number of clients"):
                 raise OSError("max number of clients reached")
             why = _refusal(str(greeting), password)
+            self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
+            self.loaded = False
             self._loading.over(False)
             return
         if not isinstance(greeting, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
-        self._let_in = True
-        facts = greeting
+        await self._learn(greeting)
+        if greeting.get(b"mode") == b"cluster":
+            kind, problem = CLUSTER, _IN_CLUSTER
+        else:
+            kind, problem = await self._select()
+        unloaded = "" if self.loaded else await self._load_first()
+        if unloaded and not kind:
+            kind, problem = SCRIPTS, unloaded
+        self.kind, self.problem = kind, problem
+
+    async def _learn(self, greeting: dict[Any, Any]) -> None:
+        """What the server is, from its answer to HELLO and what else it answers."""
         found = Facts(
-            _text(facts.get(b"server", b"redis")).capitalize(),
-            _text(facts.get(b"version", b"?")),
+            _text(greeting.get(b"server", b"redis")).capitalize(),
+            _text(greeting.get(b"version", b"?")),
         )
         answer = await self._ask(b"CONFIG", b"GET", b"timeout")
         if isinstance(answer, dict):
@@ -380,20 +433,24 @@ class Control(asyncio.Protocol):
         # A server that closes idle connections must not take this one for idle.
         self._ping_s = min(_PING_S, found.timeout_s / 2) if found.timeout_s else _PING_S
         self._on_server(found)
+
+    async def _select(self) -> tuple[str, str]:
+        """Kind and text of the problem with the URL's database; empty if there is none."""
         if self._upstream.db:
             answer = await self._ask(b"SELECT", b"%d" % self._upstream.db)
             if isinstance(answer, hiredis.ReplyError):
-                self.problem = f"database {self._upstream.db}: {answer}"
-        await self._load_first()
+                return DATABASE, f"database {self._upstream.db}: {answer}"
+        return "", ""
 
-    async def _load_first(self) -> None:
-        """Load the scripts for no lane that wants them, once all lanes have stopped for it."""
+    async def _load_first(self) -> str:
+        """Load the scripts though no lane wants them, once no lane has a call under way."""
         self._reload.clear()
         self._loading.connected()
         await self._reload.wait()
-        await self._load()
+        return await self._load()
 
-    async def _load(self) -> None:
+    async def _load(self) -> str:
+        """Load the scripts. Returns why that is refused, empty if it is not."""
         self._reload.clear()
         sources = [script.source for script in self._scripts.values()]
         answers = await self._ask_all(
@@ -402,29 +459,46 @@ class Control(asyncio.Protocol):
         errors = [str(answer) for answer in answers if isinstance(answer, hiredis.ReplyError)]
         self.loaded = not errors
         self._loading.over(self.loaded)
-        if self.problem.startswith("SCRIPT LOAD"):
-            self.problem = ""
-        if errors:
-            why = errors[0].partition(", with args")[0]  # (which quotes the script)
-            self.problem = f"SCRIPT LOAD: {why}; scripts go with the first hits instead"
-            self._loading.missed = not why.startswith(("NOPERM", "ERR unknown command"))
+        if not errors:
+            return ""
+        why = errors[0].partition(", with args")[0]  # (which quotes the script)
+        self._loading.missed = not why.startswith(("NOPERM", "ERR unknown command"))
+        return f"SCRIPT LOAD: {why}; scripts go with the first hits instead"
 
     async def _watch(self) -> None:
         """Until the connection is lost: load the scripts when asked, and see that it lives."""
         while not self._lost.is_set():
             await _first_of(self._ping_s, self._lost, self._reload, self._probe)
-            if self._lost.is_set():
-                return
-            self._circuit.asked(self._loop.time())
-            if self._reload.is_set():
-                await self._in_time(self._load())
-            elif self._probe.is_set():
-                self._probe.clear()
-                await self._in_time(self._ping())
-            else:
-                await self._in_time(self._ping())
-                if self._loading.missed and self._let_in:
-                    await self._in_time(self._load_first())
+            try:
+                await self._look()
+            except OSError:
+                if not self._lost.is_set():
+                    raise
+
+    async def _look(self) -> None:
+        self._circuit.asked(self._loop.time())
+        if self._reload.is_set():
+            await self._in_time(self._load_again())
+        elif self._is_worth_another_try() and not self._probe.is_set():
+            await self._prepare()
+        else:
+            self._probe.clear()
+            await self._in_time(self._ping())
+
+    def _is_worth_another_try(self) -> bool:
+        """Whether what the server refused may be allowed by now. (Another SCRIPT LOAD holds all
+        lanes for a moment, so it follows only where a script was missed.)
+        """
+        return bool(self.problem) and (self.kind != SCRIPTS or self._loading.missed)
+
+    async def _load_again(self) -> None:
+        """Load the scripts, which a lane has missed."""
+        unloaded = await self._load()
+        if unloaded and not self.kind:
+            self.kind, self.problem = SCRIPTS, unloaded
+        elif not unloaded and self.kind == SCRIPTS:
+            self.kind = self.problem = ""
+        self._report()
 
     async def _ping(self) -> None:
         await self._ask(b"PING")
@@ -432,6 +506,13 @@ class Control(asyncio.Protocol):
             found = await self._ask(b"LATENCY", b"HISTOGRAM", *_SCRIPT_CALLS)
             took = await self._ask(b"INFO", b"commandstats")
             self.script_times = _script_times(found, took)
+
+
+def _foreign(data: bytes) -> str:
+    """What sends `data` instead of a reply, as far as that is known."""
+    if data.startswith(_ALERT):
+        return _SPEAKS_TLS
+    return "not a Redis server: it speaks HTTP" if data.startswith(_HTTP) else ""
 
 
 def _text(found: Any) -> str:

@@ -35,6 +35,7 @@ from .restarts import MAX_FAILURES, Restarts, ending
 from .server import (
     CUT,
     EMBEDDED_ENDED,
+    FAILED,
     LEAVING,
     READY,
     Post,
@@ -123,8 +124,9 @@ class Supervisor:
                     break
                 if self._hung_up:
                     self._reload()
-                self._read_reports()
-                for worker, code in self._ended():
+                ended = self._ended()
+                self._read_reports()  # (those of the ended ones are all there by now)
+                for worker, code in ended:
                     self._retry(worker, ending(code))
                 self._relay()
                 if self._admin is not None and self._up_at is not None:
@@ -219,7 +221,7 @@ class Supervisor:
                 self._serve(self._config, self._post(worker))
             code = 0
         except StartError as error:
-            log.error("failed: %s", error)
+            self._report(worker, FAILED, str(error))
         except BaseException:
             log.critical("unexpected error", exc_info=True)
         finally:
@@ -228,11 +230,6 @@ class Supervisor:
             os._exit(code)
 
     def _post(self, worker: _Worker) -> Post:
-        def tell(word: str, text: str) -> None:
-            line = f"{worker.number} {word} {' '.join(text.split())[:MAX_BEHIND]}\n"
-            with contextlib.suppress(OSError):
-                os.write(self._report_out, line.encode("utf-8", "replace"))
-
         return Post(
             worker.number,
             self._pid,
@@ -242,8 +239,15 @@ class Supervisor:
             self._started,
             self._upstream,
             self._scripts,
-            tell,
+            self._up_at is None,
+            partial(self._report, worker),
         )
+
+    def _report(self, worker: _Worker, word: str, text: str) -> None:
+        """In a worker's process: have the supervisor read this."""
+        line = f"{worker.number} {word} {' '.join(text.split())[:MAX_BEHIND]}\n"
+        with contextlib.suppress(OSError):
+            os.write(self._report_out, line.encode("utf-8", "replace"))
 
     # -- main loop --------------------------------------------------------------------------------
 
@@ -276,7 +280,11 @@ class Supervisor:
         for line in text.splitlines():
             number, word, behind = line.split(" ", 2)
             worker = self._workers[int(number)]
-            if word == LEAVING:
+            if word == FAILED and self._up_at is None:
+                self._failed = behind
+            elif word == FAILED:
+                log.error("failed: %s", f"worker {worker.number + 1}: {behind}")
+            elif word == LEAVING and self._up_at is not None:
                 log.info("worker %d (process %d) ends", worker.number + 1, worker.pid)
             elif word == READY:
                 worker.ready = True
@@ -304,7 +312,7 @@ class Supervisor:
         """A worker ended, or could not be started: start it again, unless that is in vain."""
         pid, worker.pid = worker.pid, 0
         if self._up_at is None:
-            self._failed = f"{worker.name} {how} before the proxy was ready"
+            self._failed = self._failed or f"{worker.name} {how} before the proxy was ready"
             return
         pause_s = worker.restarts.ended()
         if all(other.restarts.hopeless() for other in self._workers):

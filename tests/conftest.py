@@ -1,7 +1,7 @@
 """Fixtures: one server and one proxy per engine and module; tests begin with an empty server.
 
 Hypothesis judges no time here (a busy machine is no error of the code), and makes the same examples
-in every run; with RLPROXY_RANDOM=yes in the environment it looks for new ones.
+in every run; with TESTS_RANDOM=yes in the environment it looks for new ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.harness import Proxy, RedisServer
 settings.register_profile(
     "steady",
     deadline=None,
-    derandomize=not os.environ.get("RLPROXY_RANDOM"),
+    derandomize=not os.environ.get("TESTS_RANDOM"),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")

@@ -357,3 +357,21 @@ def proxy(
         yield made
     finally:
         made.close()
+
+
+@contextlib.contextmanager
+def proxy_of_node(node: RedisServer, *args: str) -> Iterator[Proxy]:
+    """A running proxy in front of a node of a Redis Cluster, which the proxy refuses at its start:
+    the node hangs until then.
+    """
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        made = Proxy(f"redis://127.0.0.1:{node.port}", *args)
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+    try:
+        with made.raw() as raw:
+            wait_until(lambda: raw.ask("PING") == "PONG", "the proxy reaches the node")
+        yield made
+    finally:
+        made.close()

@@ -5,8 +5,8 @@ meanwhile. It is run on a connection to the server, where a hit is the script it
 the proxy, twice there: as it is, and with the client's hits on a lane wherever its user may have
 one (WARM). Users differ from row to row, so that each begins with lanes of its own.
 
-RLPROXY_ACL_HISTORIES=5000 runs so many histories made at random (15 otherwise, for each server),
-RLPROXY_ACL_SEED repeats one.
+TESTS_ACL_HISTORIES=5000 runs so many histories made at random (15 otherwise, for each server),
+TESTS_ACL_SEED repeats one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FULL: Final = (1, 3600)
 OUT: Final = "the connection is closed"
 LANE_S: Final = 0.2  # a hit that has not gone by lane after so long may not
 SLOW_S: Final = 5.0  # by how much a busy machine may be late
-HISTORIES: Final = int(os.environ.get("RLPROXY_ACL_HISTORIES", "15"))
-SEED: Final = os.environ.get("RLPROXY_ACL_SEED", "")
+HISTORIES: Final = int(os.environ.get("TESTS_ACL_HISTORIES", "15"))
+SEED: Final = os.environ.get("TESTS_ACL_SEED", "")
 RIGHTS: Final = "+eval +evalsha +lpush +rpush +lindex +lrange +lpop +llen +pexpire +time +pttl"
 USERS: Final = (
     20  # names that are used in turn: a lane that lost its user opens again after a pause

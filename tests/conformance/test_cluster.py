@@ -39,7 +39,7 @@ def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(cluster_node(engine))
         two = stack.enter_context(cluster_node(engine))
-        proxy = stack.enter_context(harness.proxy(one))
+        proxy = stack.enter_context(harness.proxy_of_node(one))
         with one.raw() as here, two.raw() as there:
             theirs = {here.ask("CLUSTER", "KEYSLOT", key) for key in (FOREIGN, IMPORTED)}
             ours = [slot for slot in range(16384) if slot not in theirs]

@@ -565,7 +565,11 @@ def test_errors_of_the_server_come_as_they_are(pair: Pair, name: str) -> None:
 
 @pytest.mark.parametrize("one", ONE)
 def test_errors_of_a_cluster_come_as_they_are(one: str) -> None:
-    with cluster_node(one) as node, harness.proxy(node, *SHARE) as proxy, node.raw() as look:
+    with (
+        cluster_node(one) as node,
+        harness.proxy_of_node(node, *SHARE) as proxy,
+        node.raw() as look,
+    ):
         node_id = text(look, "CLUSTER", "MYID")
         look.ask("CLUSTER", "ADDSLOTS", *range(12000))
         wait_until(lambda: told(look, "GET", "bar") == b"$-1\r\n", "the node serves")

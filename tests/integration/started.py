@@ -23,14 +23,18 @@ class Started:
     """`python -m proxy ARGS`, as a user starts it."""
 
     def __init__(
-        self, *args: str, env: dict[str, str] | None = None, module: str = "proxy"
+        self,
+        *args: str,
+        env: dict[str, str] | None = None,
+        module: str = "proxy",
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")}
         self._output = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *args],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=self._output,
             stderr=self._log,
             env={**kept, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
@@ -108,9 +112,11 @@ def _content(descriptor: int) -> str:
 
 
 @contextlib.contextmanager
-def started(*args: str, env: dict[str, str] | None = None) -> Iterator[Started]:
+def started(
+    *args: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
+) -> Iterator[Started]:
     """A running proxy; ended afterwards."""
-    made = Started(*args, env=env)
+    made = Started(*args, env=env, stdin=stdin)
     try:
         yield made
     finally:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from proxy.limiters import ALGORITHMS
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import by_lane_of
+from tests.integration.test_first_contact import redis_cli
 
 LINE = re.search(r"^ACL SETUSER app .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
 assert LINE is not None
-RULES = LINE[0].split()[3:]
+RULES = shlex.split(LINE[0])[3:]
 RIGHTS = [rule for rule in RULES if rule.startswith("+")]
 SINCE_7 = ["+eval_ro", "+evalsha_ro"]  # README says so: leave them out on Redis 6.2
 SPARES_BYTES = ["+evalsha", "+evalsha_ro"]  # without them the script's source is sent
@@ -56,6 +61,8 @@ def everything(raw: Raw, admin: Raw) -> list[object]:
     each("RL.HIT limit:and 2 60 GAP 1 STRICT AND 5 600", "RL.HIT limit:wait 5 1 WAIT 1")
     each("CL.THROTTLE limit:cell 1 10 60", "RL.THROTTLE limit:cell 1 10 60")
     each("RL.RESET limit:log limit:LOG", "RL.HELP")
+    # what client libraries send besides
+    each("PING", "INFO server", "MULTI", "RL.HIT limit:m 5 60", "EXEC", "MULTI", "DISCARD")
     return replies
 
 
@@ -131,3 +138,75 @@ def test_other_keys_are_refused(proxy: Proxy, redis_server: RedisServer, admin: 
         assert raw.ask("AUTH", "app", "secret") == "OK"
         reply = raw.ask("RL.HIT", "other:a", 3, 60)
         assert str(reply).startswith("NOPERM")
+
+
+STAND_IN = """#!{python}
+import sys
+sys.path.insert(0, {root!r})
+from tests.harness import Raw
+with Raw(int(sys.argv[2])) as raw:
+    print(raw.ask(*sys.argv[3:]))
+"""
+OWN = re.search(r"^ACL SETUSER rlproxy .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+assert OWN is not None
+LINES = [LINE[0], OWN[0]]
+
+
+def for_server(line: str, server: RedisServer) -> str:
+    unknown = SINCE_7 if server.version < (7, 0) else []
+    return " ".join(word for word in line.split(" ") if word not in unknown)
+
+
+def cli(tmp_path: Path) -> str:
+    """redis-cli, or what sends its arguments as they are."""
+    found = redis_cli()
+    if found is not None:
+        return found
+    made = tmp_path / "redis-cli"
+    made.write_text(STAND_IN.format(python=sys.executable, root=str(ROOT)))
+    made.chmod(0o755)
+    return str(made)
+
+
+def needs_its_password(server: RedisServer, admin: Raw, user: str) -> None:
+    with server.raw() as raw:
+        for wrong in ("", "nothing"):
+            assert str(raw.ask("AUTH", user, wrong)).startswith("WRONGPASS")
+        assert raw.ask("AUTH", user, "secret") == "OK"
+    assert admin.ask("ACL", "DELUSER", user) == 1
+
+
+@pytest.mark.parametrize("line", LINES, ids=["README", "SECURITY"])
+def test_a_line_pasted_into_a_shell_makes_a_user_with_a_password(
+    redis_server: RedisServer, admin: Raw, tmp_path: Path, line: str
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f"{cli(tmp_path)} -p {redis_server.port} {for_server(line, redis_server)}"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("OK", "")
+    assert list(place.iterdir()) == []  # (a redirection would have made one)
+    needs_its_password(redis_server, admin, line.split()[2])
+
+
+@pytest.mark.parametrize("line", LINES, ids=["README", "SECURITY"])
+def test_a_line_typed_at_the_prompt_makes_a_user_with_a_password(
+    redis_server: RedisServer, admin: Raw, line: str
+) -> None:
+    found = redis_cli()
+    if found is None:
+        pytest.skip("no redis-cli")
+    done = subprocess.run(
+        [found, "-p", str(redis_server.port)],
+        input=f"{for_server(line, redis_server)}\n",
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("OK", "")
+    needs_its_password(redis_server, admin, line.split()[2])

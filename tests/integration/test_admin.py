@@ -30,6 +30,7 @@ from tests.integration.started import (
     Started,
     UnixRaw,
     alive,
+    answering,
     by_lane,
     children,
     ended,
@@ -232,15 +233,104 @@ def test_probes_without_any_redis_where_hits_are_admitted() -> None:
             assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 5, -1, 0]
 
 
-def test_a_proxy_that_may_not_load_scripts_is_ready(one_engine: str) -> None:
+def problem(made: Started, kind: str) -> bool:
+    """Whether the metric says so, and only so."""
+    text = get(made, "/metrics").text
+    found = re.findall(r'^rlproxy_upstream_problem\{kind="(\w+)"\} 1\.0$', text, re.MULTILINE)
+    return found == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
+def test_a_wrong_password_is_degraded_until_redis_accepts_it(
+    engine: str, more: tuple[str, ...]
+) -> None:
+    with harness.server(engine, "--requirepass", "old") as guarded:
+        wrong = f"redis://:new@127.0.0.1:{guarded.port}"
+        with started(*HERE, "--upstream", wrong, *more) as made, made.raw() as raw:
+            where = f"degraded: Redis at 127.0.0.1:{guarded.port}: "
+            answers(made, "/readyz", 200, f"{where}it refuses the user or password of the URL; ")
+            assert problem(made, "login")
+            assert raw.ask("AUTH", "old") == "OK"
+            assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+            assert raw.ask("CONFIG", "SET", "requirepass", "new") == "OK"
+            answers(made, "/readyz", 200, r"ok\n")
+            assert problem(made, "")
+            workers = 2 if more else 1
+            assert made.log().count("the proxy's own connection works again") == workers
+            assert made.log().count("WARNING") == 2 * workers
+
+
+def test_a_missing_password_is_degraded(one_engine: str) -> None:
     with (
         harness.server(one_engine, "--requirepass", "secret") as guarded,
         started(*HERE, "--upstream", url(guarded)) as made,
     ):
-        answers(made, "/readyz", 200, r"ok\n")
+        answers(made, "/readyz", 200, "degraded: .*it wants a password, and the URL has none; ")
         with made.raw() as raw:
             assert raw.ask("AUTH", "secret") == "OK"
             assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+
+
+def test_a_server_that_becomes_a_node_of_a_cluster(engine: str) -> None:
+    with contextlib.ExitStack() as stack:
+        made = RedisServer(engine, harness.engines()[engine])
+        stack.callback(made.close)
+        made.start()
+        proxy = stack.enter_context(started(*HERE, "--upstream", url(made)))
+        answers(proxy, "/readyz", 200, r"ok\n")
+        made.stop()
+        made.args = ("--cluster-enabled", "yes")
+        made.start()
+        node = rf"Redis at 127\.0\.0\.1:{made.port}: it is a node of a Redis Cluster, "
+        answers(proxy, "/readyz", 503, node)
+        assert get(proxy, "/readyz?exclude=upstream").status == 200
+        assert problem(proxy, "cluster")
+        proxy.logged(f"WARNING {node}")
+        made.stop()
+        made.args = ()
+        made.start()
+        answers(proxy, "/readyz", 200, r"ok\n")
+        assert problem(proxy, "")
+
+
+@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
+def test_one_outage_is_one_warning_of_each_worker(
+    own_server: RedisServer, more: tuple[str, ...]
+) -> None:
+    workers = 2 if more else 1
+    with started(*HERE, "--upstream", url(own_server), *more) as made:
+        answers(made, "/readyz", 200, r"ok\n")
+        for turn in range(1, 3):
+            before = connects_failed(made)
+            own_server.stop()
+            wait_until(
+                lambda before=before: connects_failed(made) >= before + 4 * workers,  # type: ignore[misc]
+                "the proxy has tried to connect again and again",
+            )
+            own_server.start()
+            wait_until(
+                lambda turn=turn: made.log().count(" is back after ") == turn * workers,  # type: ignore[misc]
+                "each worker is back",
+            )
+            answers(made, "/readyz", 200, r"ok\n")
+        away = f"Redis at 127.0.0.1:{own_server.port} does not answer (connection refused); "
+        assert made.log().count(away) == 2 * workers
+        assert made.log().count("WARNING") == 4 * workers, made.log()
+
+
+def connects_failed(made: Started) -> int:
+    text = get(made, "/metrics").text
+    found = re.search(r"^rlproxy_upstream_connects_failed_total (\d+)", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def test_what_is_no_redis_is_not_ready() -> None:
+    with (
+        answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
+        started(*HERE, "--upstream", f"redis://127.0.0.1:{port}") as made,
+    ):
+        answers(made, "/readyz", 503, r"Redis at \S+ not a Redis server: it speaks HTTP\n")
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])

@@ -615,7 +615,7 @@ def test_the_proxys_own_user_needs_no_more(engine: str) -> None:
     (block,) = [block for block in BLOCKS if block.text.startswith("ACL SETUSER rlproxy ")]
     with harness.server(engine) as server:
         with server.raw() as raw:
-            assert raw.ask(*block.text.split()) == "OK"
+            assert raw.ask(*shlex.split(block.text)) == "OK"
             assert raw.ask("ACL", "SETUSER", "default", "-script") == "OK"
         url = f"redis://rlproxy:secret@127.0.0.1:{server.port}"
         with started("--listen", "127.0.0.1:0", "--upstream", url) as made:

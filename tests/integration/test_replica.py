@@ -93,7 +93,7 @@ def test_a_replica_of_a_cluster_answers_looks(engine: str) -> None:
             wait_until(lambda: two.ask("CLUSTER", "REPLICATE", name) == "OK", "it is a replica")
             wait_until(lambda: b"cluster_state:ok" in state(two), "the cluster is up")
             wait_until(lambda: b"master_link_status:up" in info(two), "the link is up")
-        with stack.enter_context(harness.proxy(replica)).raw() as raw:
+        with stack.enter_context(harness.proxy_of_node(replica)).raw() as raw:
             assert str(raw.ask("RL.PEEK", "k", 3, 60)).startswith("MOVED")
             assert raw.ask("READONLY") == "OK"
             assert raw.ask("RL.PEEK", "k", 3, 60) == [0, 3, 3, -1, 0]

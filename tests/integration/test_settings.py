@@ -79,14 +79,16 @@ def test_check_config(tmp_path: Path) -> None:
     code, out, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", "/nothing")
     assert (code, out) == (2, "")
     assert err == "rlproxy: --tls-key /nothing: No such file or directory\n"
-    code, out, err = ended("--check-config", "--workers", "0", "--hit-timeout", "x")
+    code, out, err = ended(
+        "--check-config", "--upstream", url, "--workers", "0", "--hit-timeout", "x"
+    )
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 2
     env = {"RLPROXY_UPSTREM": "redis://h", "RLPROXY_PORT": "tcp://10.0.0.1:6380"}
     with started("--check-config", "--upstream", url, env=env) as made:
-        assert made.wait() == 0
+        assert made.wait() == 2
         assert made.log() == (
-            "rlproxy: warning: RLPROXY_UPSTREM is the variable of no option; "
+            "rlproxy: RLPROXY_UPSTREM: no option has this environment variable; "
             "did you mean RLPROXY_UPSTREAM?\n"
         )
     file = tmp_path / "f.toml"
@@ -101,20 +103,25 @@ def test_check_config(tmp_path: Path) -> None:
     ]
 
 
-def test_a_start_with_wrong_files_and_unknown_variables(
-    own_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_start_with_wrong_files(own_server: RedisServer, tmp_path: Path) -> None:
     mine = Certificates(tmp_path)
     words = ("--listen", "tls:127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
     code, _, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", mine.cert)
     assert code == 2
     assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
-    with started(*words, *mine.server_args(), env={"RLPROXY_SHARES": "yes"}) as made:
-        made.logged(
-            "WARNING check the settings: RLPROXY_SHARES is the variable of no option; "
-            r"did you mean RLPROXY_SHARE\?\n"
-        )
-        made.logged("listening on")
+
+
+def test_a_start_beside_a_kubernetes_service_of_the_name(own_server: RedisServer) -> None:
+    env = {
+        "RLPROXY_UPSTREAM": f"redis://127.0.0.1:{own_server.port}",
+        "RLPROXY_SERVICE_HOST": "10.96.3.7",
+        "RLPROXY_SERVICE_PORT_REDIS": "6380",
+        "RLPROXY_PORT": "tcp://10.96.3.7:6380",
+        "RLPROXY_PORT_6380_TCP_ADDR": "10.96.3.7",
+    }
+    with started(*ANY_PORT, env=env) as made, made.raw() as raw:
+        assert raw.ask("PING") == "PONG"
+        assert "WARNING" not in made.log()
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [(None, 0o600), ("660", 0o660), ("0777", 0o777)])

@@ -311,6 +311,9 @@ def test_all_connections_to_redis_are_tls(
         assert {row["laddr"].rpartition(":")[2] for row in rows} == {str(speaking[1])}
 
 
+PLAIN = "; if that port has no TLS, write redis:// instead of rediss:// in --upstream"
+
+
 @pytest.mark.parametrize(
     ("host", "args", "why"),
     [
@@ -325,7 +328,7 @@ def test_all_connections_to_redis_are_tls(
             (),
             "IP address mismatch, certificate is not valid for '127.0.0.2'",
         ),
-        ("localhost", ("plain",), "no TLS was spoken"),
+        ("localhost", ("plain",), f"no TLS was spoken{PLAIN}"),
         ("localhost", ("anonymous",), "the other side wants a certificate of ours"),
     ],
 )
@@ -350,7 +353,7 @@ def test_a_server_that_is_not_trusted(
     elif args == ("anonymous",):
         words = own[:2]
     with harness.proxy(f"rediss://{host}:{port}", *words) as made, made.raw() as raw:
-        line = rf"WARNING cannot reach Redis at {host}:{port}: .*{why}; trying on\n"
+        line = rf"WARNING .*Redis at {host}:{port}.*{why}.*\n"
         logged(made, line)
         if args != ("anonymous",):  # (a private connection is told only after the handshake)
             for words_ in (("PING",), ("RL.HIT", "k", 5, 60)) * 3:
@@ -399,8 +402,26 @@ def test_sni_and_a_server_that_hangs(certificates: Certificates) -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     url = f"rediss://127.0.0.1:{silent.getsockname()[1]}"
     with harness.proxy(url, *words, "--connect-timeout", "0.2") as made, made.raw() as raw:
-        assert "no TLS handshake within 0.2 s" in str(raw.ask("PING"))
+        assert f"no TLS handshake within 0.2 s{PLAIN}" in str(raw.ask("PING"))
     silent.close()
+
+
+def test_tls_to_a_port_that_has_none(engine: str) -> None:
+    quick = ("--connect-timeout", "0.5")
+    with (
+        harness.server(engine) as server,
+        harness.proxy(f"rediss://127.0.0.1:{server.port}", *quick) as made,
+    ):
+        logged(made, rf"WARNING Redis at \S+ does not answer \(.*{PLAIN}\); hits")
+
+
+def test_no_tls_to_a_port_that_has_it(speaking: tuple[RedisServer, int]) -> None:
+    with harness.proxy(f"redis://127.0.0.1:{speaking[1]}") as made:
+        hint = "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
+        logged(
+            made, rf"WARNING cannot reach Redis at \S+ connection closed by the server{hint}; try"
+        )
+        assert f"connection closed by the server{hint}; clients get errors" in made.read_log()
 
 
 def test_sighup_brings_a_new_authority(

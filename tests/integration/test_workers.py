@@ -39,6 +39,7 @@ if not Path("/proc/self/fd").exists():
 
 DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)
 ANY_PORT = ("--listen", "127.0.0.1:0")
+EMBEDDED = ("--upstream", "embedded:")
 TWO = ("--workers", "2")
 REPLACED = re.compile(r"WARNING (worker \d) \(process (\d+)\) (.*?); it is started again (.*)\n")
 
@@ -567,7 +568,7 @@ def test_a_worker_that_is_stuck_is_killed_and_told(upstream: str) -> None:
 
 def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
-    with started(*ANY_PORT, "--listen", f"unix:{path}", *TWO) as made:
+    with started(*ANY_PORT, "--listen", f"unix:{path}", *EMBEDDED, *TWO) as made:
         port = made.port()
         pids = [*workers(made), embedded_pid(made)]
         assert len(pids) == 3
@@ -589,7 +590,7 @@ def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
 
 
 def test_one_embedded_server_for_all_and_its_end_is_the_end() -> None:
-    with started(*ANY_PORT, *TWO) as made:
+    with started(*ANY_PORT, *EMBEDDED, *TWO) as made:
         port = made.port()
         pids = workers(made)
         assert "embedded (its data ends with this process)" in made.log()
@@ -607,7 +608,7 @@ def test_a_server_that_is_away_is_told_by_each_worker(unstarted_server: RedisSer
     with started(*ANY_PORT, "--upstream", f"redis://{where}", *TWO) as made:
         made.port()
         for name in ("worker 1", "worker 2"):
-            made.logged(rf"WARNING {name}: cannot reach Redis at {where}: connection refused")
+            made.logged(rf"WARNING {name}: Redis at {where} does not answer \(connection refused\)")
         made.logged(rf"  in front of   {where}: connection refused; clients get errors")
         with made.raw() as raw:
             assert isinstance(raw.ask("RL.HIT", "k", 5, 60), ReplyError)

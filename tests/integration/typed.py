@@ -108,8 +108,6 @@ class Desk:
         (place / "etc/systemd/system").mkdir(parents=True)
         self._environment = {
             **{name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")},
-            # (scripts/run would install anew without it)
-            "RLPROXY_COMPILE": os.environ.get("RLPROXY_COMPILE", ""),
             "PYTHONPATH": str(ROOT),
             "RLPROXY_LOG_FORMAT": "text",
             "RLPROXY_LISTEN": f"127.0.0.1:{self._ports['6380']}",
@@ -138,7 +136,14 @@ class Desk:
         self._put("python3", _PYTHON3.format(place=self._place, python=sys.executable))
         for name in STAND_INS:
             self._put(name, _NOTE.format(place=self._place, name=name))
-        for name, run in (("rlproxy", f"{sys.executable} -m proxy"), ("scripts/run", script())):
+        # The real scripts/run, with nothing to install.
+        shutil.copy(ROOT / "scripts/run", self.directory / "scripts/run.real")
+        self._put("scripts/setup", "#!/bin/sh\n")
+        self._put(".venv/bin/rlproxy", f'#!/bin/sh\nexec {sys.executable} -m proxy "$@"\n')
+        for name, run in (
+            ("rlproxy", f"{sys.executable} -m proxy"),
+            ("scripts/run", "scripts/run.real"),
+        ):
             text = _START.format(place=self._place, run=run, once="|".join(_ONCE))
             self._put(name, f'{text[:10]}PATH="{path}"\n{text[10:]}')
 
@@ -222,20 +227,3 @@ class Desk:
             wait_until(lambda pid=pid: not alive(pid), "the proxy ends")  # type: ignore[misc]
         for _, log in self.started():
             assert "Traceback" not in log, log
-
-
-def script() -> str:
-    """scripts/run itself where it has nothing to install, else what it starts."""
-    stamp = ROOT / ".venv" / "rlproxy-stamp"
-    if stamp.exists():
-        told = subprocess.run(
-            'cat pyproject.toml setup.py proxy/*.py lua/*.lua | cksum; echo "${RLPROXY_COMPILE:-}"',
-            shell=True,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        if told.stdout.strip() == stamp.read_text().strip():
-            return str(ROOT / "scripts" / "run")
-    return f"{sys.executable} -m proxy"

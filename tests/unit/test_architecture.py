@@ -62,7 +62,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "prefixes": ({"names", "stats"}, {"collections", "json"}),
     "dashboard": ({"names"}, {"collections", "dataclasses", "math", "sys", "unicodedata"}),
-    "probes": (set(), {"dataclasses"}),
+    "probes": ({"metrics"}, {"dataclasses"}),
     "recent": ({"metrics", "stats"}, {"collections", "dataclasses", "itertools"}),
     "view": ({"metrics", "names", "probes", "recent", "stats"}, {"math"}),
     "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
@@ -109,7 +109,7 @@ IMPURE: dict[str, set[str]] = {
         *("arrivals", "grammar", "lane", "listeners", "tls", "topology", "upstream", "waiting"),
         *("circuit", "descriptors", "doors", "logs", "patience", "peers", "quiet", "version"),
         *("adminprocess", "board", "commands", "prefixes", "sketch", "stats", "telemetry"),
-        *("loading", "window"),
+        *("loading", "metrics", "probes", "window"),
     },
     "workers": {
         *("adminprocess", "scripts", "balance", "board", "config", "embedded", "listeners"),

@@ -25,7 +25,6 @@ def test_defaults() -> None:
     made = load()
     assert made.listen == (Address("127.0.0.1", 6380),)
     assert made.upstream == Upstream(None)
-    assert not made.upstream_given
     assert (made.connect_timeout_s, made.drain_timeout_s, made.private_refresh_s) == (5, 10, 30)
 
 
@@ -101,9 +100,10 @@ def test_option(
             file.write_text(f"{name} = {written}\n")
             assert getattr(load(*also, "--config", str(file)), field) == value
             assert getattr(load(*also, RLPROXY_CONFIG=str(file)), field) == value
-    # an empty variable is none, and the others keep their defaults
-    assert load(**{variable(flag): ""}) == load()
-    others = {each.name for each in dataclasses.fields(Config)} - {field, "upstream_given"}
+    # an empty variable is none (of --upstream it is a mistake), and the others keep their defaults
+    if flag != "--upstream":
+        assert load(**{variable(flag): ""}) == load()
+    others = {each.name for each in dataclasses.fields(Config)} - {field}
     default = dict(zip(also[::2], also[1::2], strict=True))
     for option in config.OPTIONS:
         if option.attribute in others and option.flag not in default:
@@ -233,27 +233,54 @@ def test_what_a_reload_may_change() -> None:
     assert (made.workers, made.hit_timeout_ms) == (2, 2)
 
 
-def test_unknown_variables() -> None:
+def test_known_variables_are_no_mistake() -> None:
     known = {option.variable: "" for option in config.OPTIONS}
-    other = dict.fromkeys(("RLPROXY_PORT_6380_TCP", "RLPROXY_SERVICE_HOST", "HOME"), "")
-    wrong = dict.fromkeys(("RLPROXY_UPSTRAEM", "RLPROXY_TIMEOUT"), "")
-    found = config.unknown_variables({**known, **other, **wrong, "RLPROXY_CONFIG": ""})
-    assert found == ["RLPROXY_TIMEOUT", "RLPROXY_UPSTRAEM"]
+    others = {"HOME": "", "RLPROXY_CONFIG": "", "RLPROXY_COMPILE": "0", "RLPROXY_INTERPRETED": "1"}
+    assert config.unknown_variables({**known, **others}) == []
+
+
+# What Kubernetes sets in every pod beside a Service of the name, here with the port `redis` of TCP.
+SERVICE = {
+    "{}_SERVICE_HOST": "10.96.3.7",
+    "{}_SERVICE_PORT": "6380",
+    "{}_SERVICE_PORT_REDIS": "6380",
+    "{}_PORT": "tcp://10.96.3.7:6380",
+    "{}_PORT_6380_TCP": "tcp://10.96.3.7:6380",
+    "{}_PORT_6380_TCP_PROTO": "tcp",
+    "{}_PORT_6380_TCP_PORT": "6380",
+    "{}_PORT_6380_TCP_ADDR": "10.96.3.7",
+    "{}_PORT_53_UDP": "udp://[fd00::7]:53",
+}
+
+
+@pytest.mark.parametrize("service", ["RLPROXY", "RLPROXY_ADMIN", "RLPROXY_2"])
+def test_the_variables_of_a_kubernetes_service_are_no_mistake(service: str) -> None:
+    made = load(**{name.format(service): value for name, value in SERVICE.items()})
+    assert made == load()
 
 
 @pytest.mark.parametrize(
-    ("name", "like"),
+    ("name", "value", "near"),
     [
-        ("RLPROXY_UPSTREM", "; did you mean RLPROXY_UPSTREAM?"),
-        ("RLPROXY_SHARES", "; did you mean RLPROXY_SHARE?"),
-        ("RLPROXY_DRAIN_TIMOUT", "; did you mean RLPROXY_DRAIN_TIMEOUT?"),
-        ("RLPROXY_CONFG", "; did you mean RLPROXY_CONFIG?"),
-        ("RLPROXY_REDIS", ""),
-        ("RLPROXY_", ""),
+        ("RLPROXY_UPSTREM", "redis://h", "did you mean RLPROXY_UPSTREAM?"),
+        ("RLPROXY_SHARES", "yes", "did you mean RLPROXY_SHARE?"),
+        ("RLPROXY_DRAIN_TIMOUT", "1", "did you mean RLPROXY_DRAIN_TIMEOUT?"),
+        ("RLPROXY_CONFG", "f", "did you mean RLPROXY_CONFIG?"),
+        ("RLPROXY_REDIS", "", "see rlproxy --help"),
+        ("RLPROXY_", "", "see rlproxy --help"),
+        # like those of a Service, but written by a person
+        ("RLPROXY_PORT", "6380", "see rlproxy --help"),
+        ("RLPROXY_UPSTREAM_PORT", "6379", "did you mean RLPROXY_UPSTREAM?"),
+        ("RLPROXY_HOST", "10.0.0.1", "see rlproxy --help"),
+        ("RLPROXY_PORT_TCP", "tcp://h:1", "see rlproxy --help"),
     ],
 )
-def test_what_was_meant(name: str, like: str) -> None:
-    assert config.meant(name) == like
+def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> None:
+    line = f"{name}: no option has this environment variable; {near}"
+    assert mistakes(**{name: value}) == (line,)
+    found = mistakes("--workers", "0", **{name: value})
+    assert found[0] == line
+    assert found[1].startswith("--workers 0:")
 
 
 @pytest.mark.parametrize(
@@ -281,9 +308,34 @@ def test_a_blank_variable_is_none() -> None:
     assert load(RLPROXY_LISTEN=" ").listen == load().listen
 
 
-def test_upstream_given() -> None:
-    assert load("--upstream", "embedded:").upstream_given
-    assert load(RLPROXY_UPSTREAM="embedded:").upstream_given
+def away_from_a_terminal(*argv: str, **environ: str) -> config.Config:
+    return config.load(config.parser().parse_args(list(argv)), environ, terminal=False)
+
+
+def test_no_upstream_is_a_mistake_away_from_a_terminal(tmp_path: Path) -> None:
+    for words, environ in (((), {}), (("--workers", "2"), {"RLPROXY_UPSTREAM": " "})):
+        with pytest.raises(ConfigError) as caught:
+            away_from_a_terminal(*words, **environ)
+        assert caught.value.mistakes == (config.NO_UPSTREAM,)
+    file = tmp_path / "f.toml"
+    file.write_text('upstream = "embedded:"\n')
+    for made in (
+        away_from_a_terminal("--upstream", "embedded:"),
+        away_from_a_terminal(RLPROXY_UPSTREAM="embedded:"),
+        away_from_a_terminal("--config", str(file), RLPROXY_UPSTREAM=""),
+    ):
+        assert made.upstream.embedded
+
+
+def test_a_blank_upstream_is_a_mistake_at_a_terminal_too() -> None:
+    assert mistakes(RLPROXY_UPSTREAM="") == (config.NO_UPSTREAM,)
+    assert load("--upstream", "embedded:", RLPROXY_UPSTREAM="").upstream.embedded
+
+
+def test_a_misspelt_upstream_is_one_mistake() -> None:
+    with pytest.raises(ConfigError) as caught:
+        away_from_a_terminal(RLPROXY_UPSTREM="redis://h")
+    assert len(caught.value.mistakes) == 1
 
 
 def test_version() -> None:

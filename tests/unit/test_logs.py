@@ -320,7 +320,7 @@ def test_the_page_shows_what_is_written(form: str, language: str) -> None:
     shown = [block for block in blocks(ROOT / "docs" / "logs.md") if block.language == language]
     stream = made(form, worker=2)
     at = datetime.fromisoformat("2026-03-01T12:00:00.250Z").timestamp()
-    lost = (CANNOT, ("10.0.0.5:6379", "connection refused"))
+    lost = (CANNOT, ("10.0.0.5:6379", "no answer"))
     many = "turned away 1,234 client(s): max number of clients reached"
     full = ("%s", (f"{many} (the latest: 10.0.0.9:40112)",))
     fields = {"kind": doors.FULL.line, "count": 1234, "client": "10.0.0.9:40112"}

@@ -412,6 +412,26 @@ CASES: list[tuple[str, Series, str, Series]] = [
         ],
     ),
     (
+        "RlproxyUpstreamUnusable",
+        [
+            *UP,
+            of("rlproxy_upstream_problem", "1x30", 'kind="cluster"'),
+            of("rlproxy_upstream_up", "1x30"),
+        ],
+        "",
+        [
+            *UP,
+            of("rlproxy_upstream_problem", "1x30", 'kind="unreachable"'),
+            of("rlproxy_upstream_up", "0x30"),
+        ],
+    ),
+    (
+        "RlproxyLoginRefused",
+        [*UP, of("rlproxy_upstream_problem", "1x30", 'kind="login"')],
+        "",
+        [*UP, of("rlproxy_upstream_problem", "1x30", 'kind="scripts"')],
+    ),
+    (
         "RlproxyScriptsMissing",
         [*UP, of("rlproxy_scripts_loaded", "0x30"), of("rlproxy_upstream_up", "1x30")],
         "",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.probes import HEARD_S, UPSTREAM, Seen, not_alive, not_ready, without_redis
+from proxy.probes import HEARD_S, UPSTREAM, Seen, degraded, not_alive, not_ready, without_redis
 
 UP = {"where": "redis:6379", "up": True, "why": "", "problem": ""}
 AWAY = {"where": "redis:6379", "up": False, "why": "connection refused", "problem": "refused"}
@@ -69,6 +69,21 @@ def test_a_proxy_that_answers_without_redis_is_ready(failure: str) -> None:
 def test_a_server_that_refuses_the_proxy_its_scripts_does_not_refuse_its_clients() -> None:
     refused = {**UP, "problem": "needs a password"}
     assert not_ready([seen(0, scripts=False, upstream=refused)]) == []
+
+
+@pytest.mark.parametrize("kind", ["login", "database", "scripts"])
+def test_a_connection_that_lacks_something_is_degraded(kind: str) -> None:
+    facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it lacks something"}}
+    assert not_ready([seen(0, scripts=False, **facts)]) == []
+    assert degraded([seen(0), seen(1, **facts)]) == "Redis at redis:6379: it lacks something"
+    assert degraded([seen(0), seen(1, 9.0, **facts)]) == ""
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "cluster"])
+def test_a_server_that_is_of_no_use_is_not_ready(kind: str) -> None:
+    facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it is of no use"}}
+    assert not_ready([seen(0, **facts)]) == ["Redis at redis:6379: it is of no use"]
+    assert not_ready([seen(0, **facts)], [UPSTREAM]) == []
 
 
 def test_redis_may_be_left_out_but_nothing_else() -> None:

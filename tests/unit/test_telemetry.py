@@ -38,6 +38,7 @@ def made(board: Board, settings: Settings | None = None, samples: bool = True) -
         denials=lambda: 0,
         clients_max=lambda: 1,
         upstream=dict,
+        problem=lambda: "login",
         scripts_loaded=lambda: True,
         script_times=lambda: None,
         top=dict,
