@@ -21,7 +21,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "stats": ({"limiters"}, {"hashlib"}),
     "metrics": ({"stats"}, {"dataclasses"}),
     "patience": ({"circuit"}, set()),
-    "grammar": ({"limiters", "replies", "scripts", "stats"}, {"re"}),
+    "grammar": ({"limiters", "names", "replies", "scripts", "stats"}, {"re"}),
     "waiting": ({"grammar", "limiters", "replies", "stats"}, {"collections", "math"}),
     "denials": ({"grammar", "replies"}, set()),
     "state": ({"commands", "stats"}, set()),
