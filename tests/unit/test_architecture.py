@@ -61,7 +61,7 @@ PURE: dict[str, tuple[set[str], set[str]]] = {
     "dashboard": ({"names"}, {"collections", "dataclasses", "math", "sys", "unicodedata"}),
     "probes": (set(), {"dataclasses"}),
     "recent": ({"metrics", "stats"}, {"collections", "dataclasses", "itertools"}),
-    "view": ({"metrics", "names", "probes", "recent", "stats"}, {"math"}),
+    "view": ({"metrics", "names", "prefixes", "probes", "recent", "stats"}, {"math"}),
     "doors": ({"commands", "config", "peers", "permissions", "replies"}, {"dataclasses"}),
     "peers": (set(), {"ipaddress", "dataclasses"}),
     "proxyprotocol": ({"peers"}, {"ipaddress", "dataclasses"}),
