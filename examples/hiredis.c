@@ -1,11 +1,13 @@
 /* At most 5 hits in any 60 seconds, with hiredis: cc hiredis.c -lhiredis && ./a.out [KEY] */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <hiredis/hiredis.h>
 
 static redisContext *client;
 
-static redisContext *opened(void) {
+/* A new connection; *refused: the error reply to the login, if there is one. */
+static redisContext *opened(redisReply **refused) {
     char host[256] = "127.0.0.1", user[256] = "default", password[256] = "";
     int port = 6380;
     const char *url = getenv("REDIS_URL");
@@ -16,22 +18,30 @@ static redisContext *opened(void) {
     redisContext *made = redisConnectWithTimeout(host, port, half);
     if (made == NULL || made->err) return made;
     redisSetTimeout(made, half);
-    if (password[0]) { /* should it be wrong, the hit is told so */
-        redisReply *reply = redisCommand(made, "AUTH %s %s", user, password);
-        if (reply) freeReplyObject(reply);
-    }
+    if (password[0]) *refused = redisCommand(made, "AUTH %s %s", user, password);
+    if (*refused && (*refused)->type != REDIS_REPLY_ERROR)
+        freeReplyObject(*refused), *refused = NULL;
     return made;
 }
 
+/* The reply to a hit, or to the login if that is refused. NULL: the connection is lost. */
 static redisReply *ask(const char *key) {
-    if (client == NULL) client = opened();
-    if (client == NULL || client->err) return NULL;
+    redisReply *refused = NULL;
+    if (client == NULL) client = opened(&refused);
+    if (refused) redisFree(client), client = NULL;
+    if (client == NULL || client->err) return refused;
     return redisCommand(client, "RL.HIT %s 5 60", key);
 }
 
-/* Whether one more is admitted. */
+/* Whether one more is admitted; -1 for an error reply. */
 static int hit(const char *key) {
     redisReply *reply = ask(key);
+    if (reply && reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "UPSTREAMDOWN ", 13) != 0) {
+        /* A mistake in the configuration, which must not pass for an outage. */
+        fprintf(stderr, "RL.HIT: %s\n", reply->str);
+        freeReplyObject(reply);
+        return -1;
+    }
     if (reply == NULL || reply->type != REDIS_REPLY_ARRAY) {
         /* Fail open: a limiter that is away must not take the service with it. For logins and the
            like, where an uncounted try is worse than none: return 0. */
@@ -49,7 +59,9 @@ static int hit(const char *key) {
 }
 
 int main(int argc, char **argv) {
-    for (int turn = 0; turn < 6; turn++) hit(argc > 1 ? argv[1] : "example:c");
+    int admitted = 0;
+    for (int turn = 0; turn < 6 && admitted >= 0; turn++)
+        admitted = hit(argc > 1 ? argv[1] : "limit:example:c");
     if (client) redisFree(client);
-    return 0;
+    return admitted < 0;
 }

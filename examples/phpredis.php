@@ -13,6 +13,14 @@ function connect(array $url): Redis
     return $client;
 }
 
+// Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
+// error reply (they begin with a code in capitals) is a mistake in the configuration, which must not
+// pass for an outage.
+function away(RedisException $error): bool
+{
+    return !preg_match('/^(?!UPSTREAMDOWN )[A-Z]+ /', $error->getMessage());
+}
+
 function hit(array $url, string $key): bool
 {
     static $client = null;
@@ -23,6 +31,9 @@ function hit(array $url, string $key): bool
             throw new RedisException($client->getLastError() ?: 'no answer');
         }
     } catch (RedisException $error) {
+        if (!away($error)) {
+            throw $error;
+        }
         // Fail open: a limiter that is away must not take the service with it. For logins and the
         // like, where an uncounted try is worse than none: return false.
         $client = null;
@@ -35,6 +46,11 @@ function hit(array $url, string $key): bool
     return !$limited;
 }
 
-for ($turn = 0; $turn < 6; $turn++) {
-    hit($url, $argv[1] ?? 'example:php');
+try {
+    for ($turn = 0; $turn < 6; $turn++) {
+        hit($url, $argv[1] ?? 'limit:example:php');
+    }
+} catch (RedisException $error) {
+    fwrite(STDERR, "RL.HIT: {$error->getMessage()}\n");
+    exit(1);
 }

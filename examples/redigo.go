@@ -2,8 +2,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -20,17 +22,27 @@ var pool = &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) {
 		redis.DialWriteTimeout(half))
 }}
 
-// hit tells whether one more is admitted.
-func hit(key string) bool {
+// away is whether nothing answered: no connection, no reply in time, or no Redis behind the proxy.
+// Any other error reply is a mistake in the configuration, which must not pass for an outage.
+func away(err error) bool {
+	var reply redis.Error
+	return !errors.As(err, &reply) || strings.HasPrefix(reply.Error(), "UPSTREAMDOWN")
+}
+
+// hit returns whether one more is admitted.
+func hit(key string) (bool, error) {
 	client := pool.Get()
 	defer client.Close()
 	reply, err := redis.Ints(client.Do("RL.HIT", key, 5, 60))
+	if err != nil && !away(err) {
+		return false, err
+	}
 	if err != nil {
 		// Fail open: a limiter that is away must not take the service with it. For logins and the
 		// like, where an uncounted try is worse than none: return false.
 		fmt.Fprintln(os.Stderr, "RL.HIT:", err)
 		fmt.Println("admitted, not counted")
-		return true
+		return true, nil
 	}
 	limited, remaining, retryAfter := reply[0] == 1, reply[2], reply[3]
 	if limited {
@@ -38,15 +50,18 @@ func hit(key string) bool {
 	} else {
 		fmt.Printf("admitted, %d left\n", remaining)
 	}
-	return !limited
+	return !limited, nil
 }
 
 func main() {
-	key := "example:go"
+	key := "limit:example:go"
 	if len(os.Args) > 1 {
 		key = os.Args[1]
 	}
 	for turn := 0; turn < 6; turn++ {
-		hit(key)
+		if _, err := hit(key); err != nil {
+			fmt.Fprintln(os.Stderr, "RL.HIT:", err)
+			os.Exit(1)
+		}
 	}
 }

@@ -1,17 +1,22 @@
 #!/bin/sh
 # At most 5 hits in any 60 seconds, with redis-cli: redis_cli.sh [KEY]
 url=${REDIS_URL:-redis://127.0.0.1:6380}
-key=${1:-example:shell}
+key=${1:-limit:example:shell}
 
 hit() {
-    # Without an answer in half a second, or with an error for one, go on uncounted: a limiter
-    # that is away must not take the service with it. (To stay closed instead, refuse at *.)
-    reply=$(timeout 0.5 redis-cli -u "$url" --raw RL.HIT "$key" 5 60 2>/dev/null | tr '\n' ' ')
-    set -- $reply # limited limit remaining retry_after reset_after
-    case "$*" in
-    "0 "*) echo "admitted, $3 left" ;;
-    "1 "*) echo "refused, again in $4 s" ;;
-    *) echo "admitted, not counted" && echo "RL.HIT: ${reply:-no answer}" >&2 ;;
+    reply=$(timeout 0.5 redis-cli --no-auth-warning -u "$url" --raw RL.HIT "$key" 5 60 2>&1 |
+        tr '\n' ' ')
+    case "$reply" in
+    [01]" "*)
+        set -- $reply # limited limit remaining retry_after reset_after
+        [ "$1" = 0 ] && echo "admitted, $3 left" || echo "refused, again in $4 s" ;;
+    "" | "Could not connect"* | "Error: "* | "UPSTREAMDOWN "* | "AUTH failed: UPSTREAMDOWN "*)
+        # No answer in half a second, no connection, or no Redis behind the proxy. Go on uncounted:
+        # a limiter that is away must not take the service with it. (To stay closed, refuse here.)
+        echo "admitted, not counted" && echo "RL.HIT: ${reply:-no answer}" >&2 ;;
+    *)  # any other error is a mistake in the configuration, which must not pass for an outage
+        echo "RL.HIT: $reply" >&2
+        exit 1 ;;
     esac
 }
 

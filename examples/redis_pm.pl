@@ -16,6 +16,9 @@ sub hit {
         scalar $client->__std_cmd('RL.HIT', $key, 5, 60);
     };
     if (!defined $reply) {
+        # "[command] error" is an error reply. But for UPSTREAMDOWN, for which there is no Redis
+        # behind the proxy, it is a mistake in the configuration, which must not pass for an outage.
+        die 'RL.HIT: ' . (split /\n/, $@)[0] . "\n" if $@ =~ /\[[\w.]+\] (?!UPSTREAMDOWN)/;
         # Fail open: a limiter that is away must not take the service with it. For logins and the
         # like, where an uncounted try is worse than none: return 0.
         undef $client;
@@ -28,4 +31,4 @@ sub hit {
     return !$limited;
 }
 
-hit($ARGV[0] // 'example:perl') for 1 .. 6;
+hit($ARGV[0] // 'limit:example:perl') for 1 .. 6;

@@ -14,11 +14,23 @@ client = redis.Redis.from_url(
 )
 
 
+def away(error: redis.RedisError) -> bool:
+    """Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any
+    other error reply is a mistake in the configuration, which must not pass for an outage.
+    """
+    if isinstance(error, (redis.AuthenticationError, redis.BusyLoadingError)):
+        return False  # error replies, although redis-py counts them among ConnectionError
+    lost = isinstance(error, (redis.ConnectionError, redis.TimeoutError))
+    return lost or str(error).startswith("UPSTREAMDOWN")
+
+
 def hit(key: str) -> bool:
     """Whether one more is admitted."""
     try:
         limited, _, remaining, retry_after, _ = client.execute_command("RL.HIT", key, 5, 60)
     except redis.RedisError as error:
+        if not away(error):
+            raise
         # Fail open: a limiter that is away must not take the service with it. For logins and the
         # like, where an uncounted try is worse than none: return False.
         print("RL.HIT:", error, file=sys.stderr)
@@ -28,5 +40,8 @@ def hit(key: str) -> bool:
     return not limited
 
 
-for _ in range(6):
-    hit(sys.argv[1] if len(sys.argv) > 1 else "example:redis-py")
+try:
+    for _ in range(6):
+        hit(sys.argv[1] if len(sys.argv) > 1 else "limit:example:redis-py")
+except redis.RedisError as error:
+    sys.exit(f"RL.HIT: {error}")

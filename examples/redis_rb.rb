@@ -8,11 +8,19 @@ CLIENT = Redis.new(
   reconnect_attempts: 0
 )
 
+# Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
+# error reply is a mistake in the configuration, which must not pass for an outage.
+def away?(error)
+  error.is_a?(Redis::BaseConnectionError) || error.message.start_with?("UPSTREAMDOWN")
+end
+
 def hit(key)
   limited, _, remaining, retry_after, = CLIENT.call("RL.HIT", key, 5, 60)
   puts limited == 1 ? "refused, again in #{retry_after} s" : "admitted, #{remaining} left"
   limited.zero?
 rescue Redis::BaseError => e
+  raise unless away?(e)
+
   # Fail open: a limiter that is away must not take the service with it. For logins and the like,
   # where an uncounted try is worse than none: false.
   warn "RL.HIT: #{e.message}"
@@ -20,4 +28,8 @@ rescue Redis::BaseError => e
   true
 end
 
-6.times { hit(ARGV.fetch(0, "example:ruby")) }
+begin
+  6.times { hit(ARGV.fetch(0, "limit:example:ruby")) }
+rescue Redis::CommandError => e
+  abort "RL.HIT: #{e.message}"
+end

@@ -276,7 +276,8 @@ OPTIONS: Final = (
         CHOICE,
         "error",
         "the answer to a hit while Redis can't be reached or is too slow: an error "
-        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1)",
+        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1). For allow and "
+        "deny ioredis needs enableReadyCheck: false: its INFO gets an error while Redis is away",
         metavar="error|allow|deny",
         reload=True,
     ),

@@ -1,8 +1,9 @@
 """RL.* arguments to the script call they stand for, or to the error that says what is wrong.
 
-The contract is a table: `OPTIONS` are the words of each command. A rule (everything of a command
-but its key) is parsed once and remembered by the bytes it was written in: after that a hit costs
-one look-up. Nothing here knows of connections.
+The contract is a table: `OPTIONS` are the words of each command and the values behind each word.
+A value's range is written there once: it decides what is refused, and it stands in the error.
+A rule (everything of a command but its key) is parsed once and remembered by the bytes it was
+written in: after that a hit costs one look-up. Nothing here knows of connections.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ import re
 from typing import Final
 
 from . import limiters, replies, stats
-from .limiters import ALGORITHMS, DEFAULT_ALGORITHM, MAX_HITS, MICROSECONDS, MILLISECONDS, Limiter
+from .limiters import (
+    ALGORITHMS,
+    DEFAULT_ALGORITHM,
+    MAX_HITS,
+    MICROSECONDS,
+    MILLISECONDS,
+    Algorithm,
+    Limiter,
+)
+from .names import quoted
 from .scripts import Script
 
-MAX_WINDOW_S: Final = 315_360_000  # ten years
-MAX_WAIT_S: Final = 3600
+MAX_WINDOW_US: Final = 315_360_000_000_000  # ten years
+MAX_WAIT_US: Final = 3_600_000_000
 MAX_BURST_CELL: Final = 999_999_999  # CL.THROTTLE's, one less than the limit
 MAX_CELL: Final = 9_223_372_036_854_775_807  # what Redis takes for an integer
 MAX_TOP: Final = 1000  # keys that RL.TOP tells
@@ -24,7 +34,6 @@ RULES_KEPT: Final = 4096
 RULE_BYTES: Final = 512  # longer ones are parsed each time
 
 NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
-SYNTAX_ERROR: Final = "ERR syntax error"
 OUT_OF_RANGE: Final = "ERR rate or burst out of range"
 
 _INTEGER: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
@@ -35,23 +44,130 @@ class GrammarError(Exception):
     """A command that is refused before Redis is asked; its text is the reply's."""
 
 
-# Every option word of each command, and how many words follow it.
-OPTIONS: Final[dict[bytes, dict[bytes, int]]] = {
-    b"RL.HIT": {
-        b"MS": 0,
-        b"ALGO": 1,
-        b"COST": 1,
-        b"BURST": 1,
-        b"GAP": 1,
-        b"STRICT": 0,
-        b"PENALTY": 1,
-        b"WAIT": 1,
-        b"AND": 2,
-    },
-    b"RL.PEEK": {b"MS": 0, b"ALGO": 1, b"COST": 1, b"BURST": 1, b"GAP": 1, b"AND": 2},
-    b"RL.REFUND": {b"MS": 0, b"ALGO": 1, b"BURST": 1, b"AND": 2},
+class Form:
+    """What MS and ALGO decide for the other arguments of a command, wherever they stand."""
+
+    __slots__ = ("algorithm", "milliseconds")
+
+    def __init__(self, milliseconds: bool, algorithm: Algorithm | None) -> None:
+        self.milliseconds = milliseconds
+        self.algorithm = algorithm  # None: the command names an unknown one
+
+
+class Argument:
+    """An integer in a command: its name, its range, and the error that names both."""
+
+    __slots__ = ("_least", "_most", "name")
+
+    def __init__(self, name: str, least: int, most: int) -> None:
+        self.name = name
+        self._least = least
+        self._most = most
+
+    def read(self, word: bytes, form: Form) -> int:
+        """`word` as Redis parses an integer. Raises GrammarError outside the range that the
+        argument has with some algorithm; see check().
+        """
+        if _INTEGER.fullmatch(word) is None or not self._least <= int(word) <= self._most:
+            raise self.wrong(form)
+        return int(word)
+
+    def check(self, value: int, form: Form) -> None:
+        """Raises GrammarError where `value` is more than the command's algorithm takes."""
+        if value > self._largest(form):
+            raise self.wrong(form)
+
+    def wrong(self, form: Form) -> GrammarError:
+        """The error of a value outside the range."""
+        most = self._largest(form)
+        text = f"{NOT_AN_INTEGER}: {self.name} is {self._least} to {most}"
+        if form.algorithm is not None and most < self._most:
+            text += f" with ALGO {form.algorithm.name.decode()}"
+        return GrammarError(text)
+
+    def _largest(self, form: Form) -> int:
+        if form.algorithm is None:
+            return self._most
+        return form.algorithm.bounds.get(self.name, self._most)
+
+
+class Time(Argument):
+    """A time in a command, in seconds or with MS in milliseconds; its range in microseconds."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, name: str, least: int, most: int, end: str = "") -> None:
+        super().__init__(name, least, most)
+        self._end = end or str(most // MILLISECONDS)  # of the range, in words or milliseconds
+
+    def read(self, word: bytes, form: Form) -> int:
+        """`word` in microseconds. Raises GrammarError outside the range."""
+        value = -1
+        if form.milliseconds:
+            if _INTEGER.fullmatch(word) is not None:
+                value = int(word) * MILLISECONDS
+        else:
+            match = _SECONDS.fullmatch(word)
+            if match is not None:
+                value = int(match[1]) * MICROSECONDS + int((match[2] or b"").ljust(6, b"0"))
+        if not self._least <= value <= self._most:
+            raise self.wrong(form)
+        return value
+
+    def wrong(self, form: Form) -> GrammarError:
+        """See Argument.wrong()."""
+        if not form.milliseconds:
+            return GrammarError(f"ERR {self.name} is not a valid number of seconds")
+        least = self._least // MILLISECONDS
+        return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
+
+
+class Name(Argument):
+    """The name of an algorithm: Form.algorithm is the one it stands for."""
+
+    __slots__ = ()
+
+    def read(self, word: bytes, form: Form) -> int:
+        """Always 0. Raises GrammarError for an unknown one."""
+        if form.algorithm is None:
+            raise GrammarError(f"ERR unknown {self.name} {quoted(word)}")
+        return 0
+
+
+MAX: Final = Argument("max", 1, MAX_HITS)
+WINDOW: Final = Time("window", 1000, MAX_WINDOW_US)
+GIVEN_BACK: Final = Argument("n", 1, MAX_HITS)
+COST: Final = Argument("COST", 0, MAX_HITS)
+GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
+
+# Every option word, and the values that follow it.
+_OPTIONS: Final[dict[bytes, tuple[Argument, ...]]] = {
+    b"MS": (),
+    b"ALGO": (Name("ALGO", 0, 0),),
+    b"COST": (COST,),
+    b"BURST": (Argument("BURST", 1, MAX_HITS),),
+    b"GAP": (GAP,),
+    b"STRICT": (),
+    b"PENALTY": (Time("PENALTY", 1000, MAX_WINDOW_US),),
+    b"WAIT": (Time("WAIT", 1000, MAX_WAIT_US),),
+    b"AND": (MAX, WINDOW),
+}
+# The option words of each command.
+OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
+    b"RL.HIT": _OPTIONS,
+    b"RL.PEEK": {word: _OPTIONS[word] for word in b"MS ALGO COST BURST GAP AND".split()},
+    b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
+# What follows the key of those, the last of them optional.
+_THROTTLE: Final = (
+    Argument("max_burst", 0, MAX_BURST_CELL),
+    Argument("count", 1, MAX_CELL),
+    Argument("period", 1, MAX_CELL),
+    Argument("quantity", 0, MAX_CELL),
+)
+_KEYS: Final = Argument("n", 1, MAX_TOP)  # of RL.TOP
+_PLAIN: Final = Form(False, None)  # of commands without MS and ALGO
 
 HELP: Final = (
     "RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:",
@@ -218,74 +334,82 @@ def _limiter(name: bytes, args: list[bytes]) -> Limiter:
     if len(args) < first:
         raise GrammarError(wrong_arity(name))
     options = OPTIONS[name]
-    # MS changes how every time is read, wherever the word stands.
-    milliseconds = b"MS" in _words(options, args[first:])
-    most = integer(args[1], 1, MAX_HITS)
-    window_us = _time("window", args[2], milliseconds, 1000)
+    form = _form(options, args[first:])
     limiter = Limiter(
-        ALGORITHMS[DEFAULT_ALGORITHM],
-        most,
-        window_us,
-        MILLISECONDS if milliseconds else MICROSECONDS,
+        form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM],
+        MAX.read(args[1], form),
+        WINDOW.read(args[2], form),
+        MILLISECONDS if form.milliseconds else MICROSECONDS,
     )
     if refund:
         limiter.mode = limiters.REFUND
-        limiter.cost = integer(args[3], 1, MAX_HITS)
+        limiter.cost = GIVEN_BACK.read(args[3], form)
     elif name == b"RL.PEEK":
         limiter.mode = limiters.PEEK
     seen: set[bytes] = set()
     at = first
     while at < len(args):
         word = args[at].upper()
-        count = options.get(word)
-        values = args[at + 1 : at + 1 + (count or 0)]
+        arguments = options.get(word)
         repeated = word in seen and (word != b"AND" or len(limiter.limits) == MAX_LIMITS)
-        if count is None or repeated or len(values) < count:
-            raise GrammarError(SYNTAX_ERROR)
+        if arguments is None or repeated or at + len(arguments) >= len(args):
+            raise _syntax_error(args[at])
         seen.add(word)
-        _take(limiter, word, values, milliseconds)
-        at += 1 + count
-    _check(limiter, seen)
+        at += 1
+        values = []
+        for argument in arguments:
+            values.append(argument.read(args[at], form))
+            at += 1
+        _take(limiter, word, values)
+    _check(limiter, seen, form)
     return limiter
 
 
-def _take(limiter: Limiter, word: bytes, values: list[bytes], milliseconds: bool) -> None:
-    """One option, as far as it can be judged by itself. Raises GrammarError."""
-    if word == b"ALGO":
-        found = ALGORITHMS.get(values[0].upper())
-        if found is None:
-            raise GrammarError(SYNTAX_ERROR)
-        limiter.algorithm = found
-    elif word == b"COST":
-        limiter.cost = integer(values[0], 0, MAX_HITS)
+def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form:
+    """What MS and ALGO among `args` decide: the first of each that is not another word's value."""
+    algorithm: Algorithm | None = ALGORITHMS[DEFAULT_ALGORITHM]
+    seen: set[bytes] = set()
+    at = 0
+    while at < len(args):
+        word = args[at].upper()
+        if word == b"ALGO" and word not in seen and at + 1 < len(args):
+            algorithm = ALGORITHMS.get(args[at + 1].upper())
+        seen.add(word)
+        at += 1 + len(options.get(word, ()))
+    return Form(b"MS" in seen, algorithm)
+
+
+def _take(limiter: Limiter, word: bytes, values: list[int]) -> None:
+    """One option of `limiter`, with the values behind its word."""
+    if word == b"COST":
+        limiter.cost = values[0]
     elif word == b"BURST":
-        limiter.burst = integer(values[0], 1, MAX_HITS)
+        limiter.burst = values[0]
     elif word == b"GAP":
-        limiter.gap_us = _time("GAP", values[0], milliseconds, 0)
+        limiter.gap_us = values[0]
     elif word == b"STRICT":
         limiter.strict = True
     elif word == b"PENALTY":
-        limiter.penalty_us = _time("PENALTY", values[0], milliseconds, 1000)
+        limiter.penalty_us = values[0]
     elif word == b"WAIT":
-        limiter.wait_us = _time("WAIT", values[0], milliseconds, 1000, MAX_WAIT_S)
+        limiter.wait_us = values[0]
     elif word == b"AND":
-        most = integer(values[0], 1, MAX_HITS)
-        limiter.limits.append((most, _time("window", values[1], milliseconds, 1000)))
+        limiter.limits.append((values[0], values[1]))
 
 
-def _check(limiter: Limiter, seen: set[bytes]) -> None:
+def _check(limiter: Limiter, seen: set[bytes], form: Form) -> None:
     """What the algorithm has to say about it. Raises GrammarError."""
     algorithm = limiter.algorithm
-    most = max([limiter.max] + [most for most, _ in limiter.limits])
-    cost = 0 if limiter.mode == limiters.REFUND else limiter.cost
-    if most > algorithm.max_hits or cost > algorithm.max_cost:
-        raise GrammarError(NOT_AN_INTEGER)
+    for most in [limiter.max] + [most for most, _ in limiter.limits]:
+        MAX.check(most, form)
+    if limiter.mode != limiters.REFUND:
+        COST.check(limiter.cost, form)
     for word in sorted(seen - {b"MS", b"ALGO"} - algorithm.options):
         raise GrammarError(
             f"ERR {word.decode()} is not supported by ALGO {algorithm.name.decode()}"
         )
     if limiter.gap_us > max([limiter.window_us] + [window for _, window in limiter.limits]):
-        raise _no_time("GAP", limiter.unit_us == MILLISECONDS)
+        raise GAP.wrong(form)
     if not limiter.exact():
         raise GrammarError(OUT_OF_RANGE)
 
@@ -294,13 +418,11 @@ def _throttle(name: bytes, args: list[bytes]) -> Limiter:
     """CL.THROTTLE and RL.THROTTLE. Raises GrammarError."""
     if not 4 <= len(args) <= 5:
         raise GrammarError(wrong_arity(name))
-    burst = integer(args[1], 0, MAX_BURST_CELL) + 1
-    count = integer(args[2], 1, MAX_CELL)
-    period_us = integer(args[3], 1, MAX_CELL) * MICROSECONDS
-    limiter = Limiter(ALGORITHMS[b"GCRA"], count, period_us, MICROSECONDS)
-    limiter.burst = burst
-    if len(args) == 5:
-        limiter.cost = integer(args[4], 0, MAX_CELL)
+    values = [_THROTTLE[at].read(word, _PLAIN) for at, word in enumerate(args[1:])]
+    limiter = Limiter(ALGORITHMS[b"GCRA"], values[1], values[2] * MICROSECONDS, MICROSECONDS)
+    limiter.burst = values[0] + 1
+    if len(values) == 4:
+        limiter.cost = values[3]
     if not limiter.exact():
         raise GrammarError(OUT_OF_RANGE)
     return limiter
@@ -338,11 +460,11 @@ def wrong_told(name: bytes, args: list[bytes]) -> bytes:
         return replies.error(wrong_arity(name))
     try:
         if args:
-            integer(args[0], 1, MAX_TOP)
+            _KEYS.read(args[0], _PLAIN)
+        if len(args) == 2 and args[1].upper() != b"REFUSED":
+            raise _syntax_error(args[1])
     except GrammarError as wrong:
         return replies.error(str(wrong))
-    if len(args) == 2 and args[1].upper() != b"REFUSED":
-        return replies.error(SYNTAX_ERROR)
     return b""
 
 
@@ -351,48 +473,8 @@ def wrong_arity(name: bytes) -> str:
     return f"ERR wrong number of arguments for '{name.decode().lower()}' command"
 
 
-def integer(word: bytes, least: int, most: int) -> int:
-    """`word` as Redis parses an integer. Raises GrammarError outside least..most."""
-    if _INTEGER.fullmatch(word) is None or not least <= int(word) <= most:
-        raise GrammarError(NOT_AN_INTEGER)
-    return int(word)
-
-
-def seconds(what: str, word: bytes, least_us: int, most_s: int) -> int:
-    """A time in seconds, with up to six decimals, in microseconds. Raises GrammarError."""
-    match = _SECONDS.fullmatch(word)
-    if match is not None:
-        fraction = match[2] or b""
-        value = int(match[1]) * MICROSECONDS + int(fraction.ljust(6, b"0"))
-        if least_us <= value <= most_s * MICROSECONDS:
-            return value
-    raise _no_time(what, False)
-
-
-def _time(
-    what: str, word: bytes, milliseconds: bool, least_us: int, most_s: int = MAX_WINDOW_S
-) -> int:
-    """A time in the command's unit, in microseconds. Raises GrammarError."""
-    if milliseconds:
-        return integer(word, least_us // 1000, most_s * 1000) * 1000
-    return seconds(what, word, least_us, most_s)
-
-
-def _no_time(what: str, milliseconds: bool) -> GrammarError:
-    if milliseconds:
-        return GrammarError(NOT_AN_INTEGER)
-    return GrammarError(f"ERR {what} is not a valid number of seconds")
-
-
-def _words(options: dict[bytes, int], args: list[bytes]) -> set[bytes]:
-    """The option words among `args`, as far as they can be told: a value is not taken for one."""
-    found: set[bytes] = set()
-    index = 0
-    while index < len(args):
-        word = args[index].upper()
-        found.add(word)
-        index += 1 + options.get(word, 0)
-    return found
+def _syntax_error(word: bytes) -> GrammarError:
+    return GrammarError(f"ERR syntax error near {quoted(word)}")
 
 
 def _help_call() -> bytes:

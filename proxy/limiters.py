@@ -23,7 +23,7 @@ REFUND: Final = b"refund"
 class Algorithm:
     """One row of the table: an ALGO name, its script, its bounds, the options it supports."""
 
-    __slots__ = ("bucket", "max_cost", "max_hits", "name", "options", "script")
+    __slots__ = ("bounds", "bucket", "name", "options", "script")
 
     def __init__(
         self,
@@ -36,18 +36,27 @@ class Algorithm:
     ) -> None:
         self.name = name
         self.script = script
-        self.max_hits = max_hits
-        self.max_cost = max_cost
+        self.bounds = {"max": max_hits, "COST": max_cost}  # the largest it takes, by argument
         self.options = frozenset(options.split())
         self.bucket = bucket  # called with a limit and an emission interval, not a max and a window
 
 
-# Every ALGO: the file it runs, the options it supports, the largest max and COST it takes.
+# Every ALGO: the file it runs, the options it supports, its own bounds.
 _ROWS: Final = (
     Algorithm(
-        b"LOG", "sliding_window_log", b"COST GAP STRICT PENALTY WAIT AND", 1_000_000, 100_000
+        b"LOG",
+        "sliding_window_log",
+        b"COST GAP STRICT PENALTY WAIT AND",
+        max_hits=1_000_000,
+        max_cost=100_000,
     ),
-    Algorithm(b"ZLOG", "sliding_window_zset", b"COST GAP STRICT PENALTY WAIT AND", 100_000, 10_000),
+    Algorithm(
+        b"ZLOG",
+        "sliding_window_zset",
+        b"COST GAP STRICT PENALTY WAIT AND",
+        max_hits=100_000,
+        max_cost=10_000,
+    ),
     Algorithm(b"FIXED", "fixed_window", b"COST STRICT PENALTY WAIT"),
     Algorithm(b"COUNTER", "sliding_window_counter", b"COST PENALTY WAIT"),
     Algorithm(b"TOKEN", "token_bucket", b"COST BURST PENALTY WAIT", bucket=True),

@@ -18,6 +18,7 @@ from .stats import OUTCOMES
 KEPT_S: Final = 120.0
 SMOOTH_S: Final = 10.0  # times are told of so many seconds, rates of fewer
 RATE_S: Final = 2.0
+GAP_S: Final = 5.0  # moments further apart have no rate between them
 
 ROUND_TRIP: Final = "rlproxy_lane_round_trip_seconds"
 LAG: Final = "rlproxy_event_loop_lag_seconds"
@@ -69,11 +70,14 @@ class Recent:
             moments.popleft()
 
     def rates(self) -> list[tuple[float, ...]]:
-        """For each moment but the first: when it was, and the hits in a second by outcome."""
-        moments = list(self._moments)
-        return [
-            (new.at, *_rates(old.hits, new.hits, new.at - old.at)) for old, new in pairwise(moments)
-        ]
+        """For each moment but the first: when it was, and the hits in a second by outcome; behind a
+        gap only when it was.
+        """
+        rows: list[tuple[float, ...]] = []
+        for old, new in pairwise(self._moments):
+            span_s = new.at - old.at
+            rows.append((new.at, *(_rates(old.hits, new.hits, span_s) if span_s <= GAP_S else ())))
+        return rows
 
     def now(self) -> tuple[float, ...]:
         """The hits of a second at this time, by outcome, and other commands behind them."""

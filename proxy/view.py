@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from . import names
 from .metrics import Distribution, Samples
+from .prefixes import REFUSED
 from .probes import Seen, not_ready
 from .recent import LAG, ROUND_TRIP, Recent
 from .stats import OUTCOMES
@@ -17,6 +18,7 @@ from .stats import OUTCOMES
 MAX_SHOWN: Final = 200  # characters of a key, a name or a reason
 MAX_LANES: Final = 12
 KEYS: Final = 12
+PREFIXES: Final = 12
 ADDRESSES: Final = 8
 OVER: Final = "over"  # of a time: beyond what the histogram tells apart
 
@@ -75,6 +77,7 @@ def view(
         "waiting": _plain(samples, "rlproxy_waiting"),
         "denials": _plain(samples, "rlproxy_denials"),
         "addresses": _addresses(heard),
+        "prefixes": _prefixes(samples),
         "lanes": _lanes(heard),
         "workers": [_worker(one, samples) for one in seen],
         "busiest": [[shown(key), count, error] for key, count, error in busiest],
@@ -130,6 +133,18 @@ def _addresses(heard: Sequence[Seen]) -> list[list[Any]]:
             clients[address] = clients.get(address, 0) + count
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
     return [[shown(address), count] for address, count in most]
+
+
+def _prefixes(samples: Samples) -> list[list[Any]]:
+    """The beginnings of keys with most hits since the start: beginning, hits, those of them that
+    were refused. Empty without --metrics-prefixes.
+    """
+    found: dict[str, list[int]] = {}
+    for (prefix, kind), value in samples.get("rlproxy_prefix_hits_total", {}).items():
+        assert not isinstance(value, Distribution)
+        found.setdefault(prefix, [0, 0])[kind == REFUSED] = int(value)
+    most = sorted(found.items(), key=lambda row: (-row[1][0], row[0]))[:PREFIXES]
+    return [[shown(prefix), *counts] for prefix, counts in most]
 
 
 def _lanes(heard: Sequence[Seen]) -> list[list[Any]]:

@@ -37,7 +37,7 @@ class Watch:
         """Note how things are now; the seconds until it should be called again."""
         before = time.monotonic()
         self._read()
-        if any(found is not None for found in self._found):
+        if any(one.heard() for one in self.seen()):  # (else rates are unknown, not 0)
             self._recent.add(moment(self._read_at, self.samples()))
         self._made.pop("view", None)
         return max(SAMPLE_S, SHARE * (time.monotonic() - before))

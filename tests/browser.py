@@ -156,6 +156,11 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
+    def press(self, key: str) -> None:
+        """A key of the keyboard, down and up."""
+        for kind in ("keyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
     def picture(self, path: Path) -> None:
         """The whole page, as PNG."""
         answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)

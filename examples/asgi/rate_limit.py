@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from redis import RedisError
+import redis.exceptions as errors
 
 log = logging.getLogger("rate_limit")
 PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -20,14 +20,25 @@ def by_address(scope: Any) -> str | None:
     """A key for each client address. Behind a load balancer that is the balancer's, unless the
     server is told to trust its header (uvicorn: --proxy-headers, --forwarded-allow-ips).
     """
-    return f"rate:{scope['client'][0]}" if scope.get("client") else None
+    return f"limit:{scope['client'][0]}" if scope.get("client") else None
+
+
+def away(error: Exception) -> bool:
+    """Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any
+    other error reply is a mistake in the configuration, which must not pass for an outage.
+    """
+    if isinstance(error, (errors.AuthenticationError, errors.BusyLoadingError)):
+        return False  # error replies, although redis-py counts them among ConnectionError
+    lost = isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError))
+    return lost or str(error).startswith("UPSTREAMDOWN")
 
 
 class RateLimit:
     """Admits `max` requests in any `window` seconds (whole ones) for each key; 429 for the rest.
 
     key: scope -> the key, or None for what is not to be limited.
-    fail_open: without an answer requests pass, uncounted; False: they get 503.
+    fail_open: without an answer requests pass, uncounted; False: they get 503. After an error
+        reply (a wrong password, a missing right, a wrong rule) they get 500 in either case.
     """
 
     def __init__(
@@ -46,7 +57,7 @@ class RateLimit:
         self.key = key
         self.name = name
         self.fail_open = fail_open
-        self._failing = False
+        self._failing = ""  # how requests are treated without an answer; empty: they are counted
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         key = self.key(scope) if scope["type"] == "http" else None
@@ -55,20 +66,20 @@ class RateLimit:
             return
         try:
             reply = await self.redis.execute_command("RL.HIT", key, *self.rule)
-        except (RedisError, OSError) as error:
-            if not self._failing:  # one line when it begins, one when it is over
-                log.warning(
-                    "requests are %s: %s", "not counted" if self.fail_open else "503", error
-                )
-            self._failing = True
-            if self.fail_open:
+        except (errors.RedisError, OSError) as error:
+            if not away(error):
+                self._log("answered 500, the rate limit is misconfigured", error)
+                await answer(send, 500, {}, {"title": "Internal Server Error", "status": 500})
+            elif self.fail_open:
+                self._log("not counted", error)
                 await self.app(scope, receive, send)
             else:
+                self._log("answered 503", error)
                 await answer(send, 503, {}, {"title": "Service Unavailable", "status": 503})
             return
         if self._failing:
             log.warning("requests are counted again")
-            self._failing = False
+            self._failing = ""
         fields = self.fields(reply)
         if reply[0]:
             problem = {"type": PROBLEM, "title": "Quota Exceeded", "status": 429}
@@ -81,6 +92,12 @@ class RateLimit:
             await send(message)
 
         await self.app(scope, receive, send_with_fields)
+
+    def _log(self, failing: str, error: Exception) -> None:
+        """One line when it begins, and when it changes."""
+        if failing != self._failing:
+            log.error("requests are %s: %s", failing, error)
+        self._failing = failing
 
     def fields(self, reply: list[int]) -> dict[str, str]:
         """The header fields that tell of the reply's five integers."""

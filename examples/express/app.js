@@ -1,4 +1,5 @@
 // Express with 5 requests in any 60 seconds for each client: node app.js
+const { once } = require("node:events");
 const express = require("express");
 const { createClient } = require("redis");
 const { rateLimit } = require("./rate_limit.js");
@@ -8,13 +9,16 @@ const client = createClient({
   disableOfflineQueue: true, // no hit waits for a server that is away
   socket: { connectTimeout: 500 },
 });
-client.on("error", () => {}); // it connects again by itself
-client.connect().catch(() => {});
 
 const app = express();
-app.use(rateLimit({ call: (...words) => client.sendCommand(words), max: 5, window: 60 }));
+const call = (...words) => client.sendCommand(words);
+app.use(rateLimit({ client, call, max: 5, window: 60 }));
 app.get("/", (request, response) => response.json({ hello: "world" }));
 
-const server = app.listen(process.env.PORT ?? 8000, "127.0.0.1", () => {
-  console.log(`listening on http://127.0.0.1:${server.address().port}`);
+// After the first attempt to connect, successful or not: the client goes on trying.
+client.connect().catch(() => {});
+once(client, "ready", { signal: AbortSignal.timeout(500) }).catch(() => {}).finally(() => {
+  const server = app.listen(process.env.PORT ?? 8000, "127.0.0.1", () => {
+    console.log(`listening on http://127.0.0.1:${server.address().port}`);
+  });
 });

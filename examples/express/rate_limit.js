@@ -1,18 +1,31 @@
 // An Express middleware that limits requests with rlproxy:
 //
-//   app.use(rateLimit({ call: (...words) => client.sendCommand(words), max: 100, window: 60 }));
+//   const call = (...words) => client.sendCommand(words);
+//   app.use(rateLimit({ client, call, max: 100, window: 60 }));
 //
+// client: a node-redis or ioredis client; its events report a login that Redis refuses.
 // call: sends a command and promises its reply (ioredis: (...words) => client.call(...words)).
 // max requests in any window seconds (a whole number) for each key; 429 for the rest.
 // key: request -> the key, or null for what is not to be limited. (Behind a load balancer
 //   request.ip is the balancer's address, unless the application sets "trust proxy".)
 // timeout: milliseconds to wait for the reply.
-// failOpen: without a reply requests pass, uncounted; false: they get 503.
+// failOpen: without a reply requests pass, uncounted; false: they get 503. After an error reply (a
+//   wrong password, a missing right, a wrong rule) they get 500 in either case.
 const PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-function rateLimit({ call, max, window, key = (request) => `rate:${request.ip}`, name = "default",
+// Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
+// error reply (they begin with a code in capitals) is a mistake in the configuration, which must not
+// pass for an outage.
+function away(error) {
+  return !/^(?!UPSTREAMDOWN )[A-Z]+ /.test(error.message);
+}
+
+function rateLimit({ client, call, max, window, key = (request) => `limit:${request.ip}`, name = "default",
                      timeout = 500, failOpen = true }) {
-  let failing = false;
+  let failing = ""; // how requests are treated without an answer; empty: they are counted
+  let loginError = null; // what the last attempt to connect ended with
+  client.on("error", (error) => { loginError = error; });
+  client.on("ready", () => { loginError = null; });
 
   return async function limit(request, response, next) {
     const used = key(request);
@@ -24,18 +37,23 @@ function rateLimit({ call, max, window, key = (request) => `rate:${request.ip}`,
       });
       const words = ["RL.HIT", used, String(max), String(window)];
       reply = await Promise.race([call(...words), late]);
-    } catch (error) {
-      // One line when it begins, one when it is over.
-      const how = failOpen ? "not counted" : "answered 503";
-      if (!failing) console.warn(`requests are ${how}: ${error.message}`);
-      failing = true;
+    } catch (thrown) {
+      const error = loginError ?? thrown;
+      const how = !away(error) ? "answered 500, the rate limit is misconfigured"
+        : failOpen ? "not counted" : "answered 503";
+      // One line when it begins, and when it changes.
+      if (failing !== how) console.error(`requests are ${how}: ${error.message}`);
+      failing = how;
+      if (!away(error)) {
+        return problem(response, { title: "Internal Server Error", status: 500 });
+      }
       if (failOpen) return next();
       return problem(response, { title: "Service Unavailable", status: 503 });
     } finally {
       clearTimeout(timer);
     }
     if (failing) console.warn("requests are counted again");
-    failing = false;
+    failing = "";
     const [limited, , remaining, retryAfter, resetAfter] = reply;
     response.set("RateLimit-Policy", `"${name}";q=${max};w=${window}`);
     response.set("RateLimit", `"${name}";r=${remaining};t=${limited ? retryAfter : resetAfter}`);

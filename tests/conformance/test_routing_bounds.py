@@ -130,8 +130,9 @@ def test_rules_that_nobody_repeats_fill_no_memory(redis_server: RedisServer) -> 
                     for at in range(20)
                 )
             )
-            for _ in range(20):
-                assert client.reply() == ReplyError("ERR syntax error")
+            for at in range(20):
+                near = f"{index + at:05}{'x' * 27}..."
+                assert client.reply() == ReplyError(f"ERR syntax error near '{near}'")
         assert proxy.memory() - before < 20 * MB
 
 

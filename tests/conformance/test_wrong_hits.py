@@ -9,8 +9,8 @@ import pytest
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command
 
 INTEGER = "ERR value is not an integer or out of range"
+MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
 WINDOW = "ERR window is not a valid number of seconds"
-SYNTAX = "ERR syntax error"
 RANGE = "ERR rate or burst out of range"
 BILLION = 1_000_000_000
 TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
@@ -36,27 +36,27 @@ WRONG = [
     ("CL.THROTTLE k 15 30 60 1 1", arity("cl.throttle")),
     ("rl.throttle k 15 30 60 1 MS", arity("rl.throttle")),
     # numbers
-    ("RL.HIT k 0 60", INTEGER),
-    ("RL.HIT k 010 60", INTEGER),
-    ("RL.HIT k 1000001 60", INTEGER),
-    ("RL.HIT k 100001 60 ALGO ZLOG", INTEGER),
-    ("RL.HIT k 1000000001 60 ALGO TOKEN", INTEGER),
-    ("RL.HIT k 10 60 COST -1", INTEGER),
-    ("RL.HIT k 10 60 COST 100001", INTEGER),
-    ("RL.HIT k 10 60 COST 10001 ALGO zlog", INTEGER),
-    ("RL.HIT k 10 60 BURST 0 ALGO GCRA", INTEGER),
-    ("RL.HIT k 10 60 AND 0 5", INTEGER),
-    ("RL.HIT k 10 60 AND 1000001 5", INTEGER),
-    ("RL.HIT k 10 0.5 MS", INTEGER),
-    ("RL.HIT k 10 60 GAP 61 MS", INTEGER),
-    ("RL.HIT k 10 60 MS WAIT 3600001", INTEGER),
-    ("RL.PEEK k ten 60", INTEGER),
-    ("RL.REFUND k 10 60 0", INTEGER),
-    ("RL.REFUND k 10 60 MS", INTEGER),
-    ("CL.THROTTLE k 1000000000 1 1", INTEGER),
-    ("CL.THROTTLE k 0 0 1", INTEGER),
-    ("CL.THROTTLE k 0 1 0.5", INTEGER),
-    ("RL.THROTTLE k 0 1 1 -1", INTEGER),
+    ("RL.HIT k 0 60", MAX),
+    ("RL.HIT k 010 60", MAX),
+    ("RL.HIT k 1000001 60", MAX),
+    ("RL.HIT k 100001 60 ALGO ZLOG", f"{INTEGER}: max is 1 to 100000 with ALGO ZLOG"),
+    ("RL.HIT k 1000000001 60 ALGO TOKEN", f"{INTEGER}: max is 1 to 1000000000"),
+    ("RL.HIT k 10 60 COST -1", f"{INTEGER}: COST is 0 to 100000 with ALGO LOG"),
+    ("RL.HIT k 10 60 COST 100001", f"{INTEGER}: COST is 0 to 100000 with ALGO LOG"),
+    ("RL.HIT k 10 60 COST 10001 ALGO zlog", f"{INTEGER}: COST is 0 to 10000 with ALGO ZLOG"),
+    ("RL.HIT k 10 60 BURST 0 ALGO GCRA", f"{INTEGER}: BURST is 1 to 1000000000"),
+    ("RL.HIT k 10 60 AND 0 5", MAX),
+    ("RL.HIT k 10 60 AND 1000001 5", MAX),
+    ("RL.HIT k 10 0.5 MS", f"{INTEGER}: window is 1 to 315360000000 with MS"),
+    ("RL.HIT k 10 60 GAP 61 MS", f"{INTEGER}: GAP is 0 to the longest window with MS"),
+    ("RL.HIT k 10 60 MS WAIT 3600001", f"{INTEGER}: WAIT is 1 to 3600000 with MS"),
+    ("RL.PEEK k ten 60", MAX),
+    ("RL.REFUND k 10 60 0", f"{INTEGER}: n is 1 to 1000000000"),
+    ("RL.REFUND k 10 60 MS", f"{INTEGER}: n is 1 to 1000000000"),
+    ("CL.THROTTLE k 1000000000 1 1", f"{INTEGER}: max_burst is 0 to 999999999"),
+    ("CL.THROTTLE k 0 0 1", f"{INTEGER}: count is 1 to 9223372036854775807"),
+    ("CL.THROTTLE k 0 1 0.5", f"{INTEGER}: period is 1 to 9223372036854775807"),
+    ("RL.THROTTLE k 0 1 1 -1", f"{INTEGER}: quantity is 0 to 9223372036854775807"),
     # times
     ("RL.HIT k 10 .5", WINDOW),
     ("RL.HIT k 10 315360000.000001", WINDOW),
@@ -68,17 +68,17 @@ WRONG = [
     ("RL.HIT k 10 60 PENALTY 0", "ERR PENALTY is not a valid number of seconds"),
     ("RL.HIT k 10 60 WAIT 3600.1", "ERR WAIT is not a valid number of seconds"),
     # words
-    ("RL.HIT k 10 60 FOO", SYNTAX),
-    ("RL.HIT k 10 60 COST", SYNTAX),
-    ("RL.HIT k 10 60 COST 1 cost 1", SYNTAX),
-    ("RL.HIT k 10 60 ALGO NOPE", SYNTAX),
-    ("RL.HIT k 10 60 AND 5", SYNTAX),
-    ("RL.HIT k 10 60" + " AND 5 5" * 9, SYNTAX),
-    ("RL.PEEK k 10 60 WAIT 1", SYNTAX),
-    ("RL.PEEK k 10 60 STRICT", SYNTAX),
-    ("RL.PEEK k 10 60 PENALTY 1", SYNTAX),
-    ("RL.REFUND k 10 60 1 COST 1", SYNTAX),
-    ("RL.REFUND k 10 60 1 WAIT 1", SYNTAX),
+    ("RL.HIT k 10 60 FOO", "ERR syntax error near 'FOO'"),
+    ("RL.HIT k 10 60 COST", "ERR syntax error near 'COST'"),
+    ("RL.HIT k 10 60 COST 1 cost 1", "ERR syntax error near 'cost'"),
+    ("RL.HIT k 10 60 ALGO NOPE", "ERR unknown ALGO 'NOPE'"),
+    ("RL.HIT k 10 60 AND 5", "ERR syntax error near 'AND'"),
+    ("RL.HIT k 10 60" + " AND 5 5" * 9, "ERR syntax error near 'AND'"),
+    ("RL.PEEK k 10 60 WAIT 1", "ERR syntax error near 'WAIT'"),
+    ("RL.PEEK k 10 60 STRICT", "ERR syntax error near 'STRICT'"),
+    ("RL.PEEK k 10 60 PENALTY 1", "ERR syntax error near 'PENALTY'"),
+    ("RL.REFUND k 10 60 1 COST 1", "ERR syntax error near 'COST'"),
+    ("RL.REFUND k 10 60 1 WAIT 1", "ERR syntax error near 'WAIT'"),
     # options of other algorithms
     ("RL.HIT k 10 60 GAP 1 ALGO GCRA", "ERR GAP is not supported by ALGO GCRA"),
     ("RL.HIT k 10 60 burst 5", "ERR BURST is not supported by ALGO LOG"),
@@ -280,8 +280,11 @@ ROWS = {
     "RL.RESET": ("RL.RESET {}", 0),
     "RL.RESET of two": ("RL.RESET a {}", 0),
     "a wrong hit": ("RL.HIT {} 10", ReplyError(arity("rl.hit"))),
-    "a wrong word": ("RL.HIT k 10 60 {}", ReplyError(SYNTAX)),
-    "a wrong number": ("RL.HIT k {} 60", ReplyError(INTEGER)),
+    "a wrong word": ("RL.HIT k 10 60 {}", ReplyError(f"ERR syntax error near '{'9' * 32}...'")),
+    "a wrong number": (
+        "RL.HIT k {} 60",
+        ReplyError(MAX),
+    ),
     "a wrong window": ("RL.HIT k 10 {}", ReplyError(WINDOW)),
     "RL.HELP": ("RL.HELP {}", ReplyError(arity("rl.help"))),
 }
@@ -318,7 +321,9 @@ def test_too_many_words(client: Raw, direct: Raw) -> None:
     client.send(command("RL.RESET", *["a"] * 10_000))
     assert client.reply() == TOO_LONG
     further = ["AND", "5", "5"]
-    assert client.ask("RL.HIT", "k", 10, 60, *further * 1000) == ReplyError(SYNTAX)
+    assert client.ask("RL.HIT", "k", 10, 60, *further * 1000) == ReplyError(
+        "ERR syntax error near 'AND'"
+    )
     assert client.ask("RL.HIT", "k", 10, 60, *further * 3000) == TOO_LONG
     assert direct.ask("DBSIZE") == 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from proxy import commands as c
 from proxy import grammar as g
 from proxy import limiters, scripts
@@ -9,6 +11,7 @@ from proxy import replies as r
 from proxy.calls import Call, Settings, read
 from proxy.framing import COMMAND, RequestFramer
 from proxy.grammar import Grammar, Rule
+from proxy.names import quoted
 from proxy.scripts import LOADED
 from proxy.session import Session
 from tests.fuzz import reference
@@ -27,7 +30,8 @@ WORDS = (
     b"gcra",
     b"log",
 )
-MAX_US = g.MAX_WINDOW_S * 1_000_000
+MAX_US = g.MAX_WINDOW_US
+QUOTING = re.compile(r"-ERR (?:syntax error near|unknown ALGO) '(.*)'\r\n")
 
 
 def words(choices: Choices) -> list[bytes]:
@@ -77,6 +81,9 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
         assert b"\r" not in rule.error[:-2]
         assert b"\n" not in rule.error[:-2]
         assert len(rule.error) < 200
+        assert rule.error.decode().removesuffix("\r\n").isprintable()
+        quote = QUOTING.fullmatch(rule.error.decode())
+        assert quote is None or f"'{quote[1]}'" in [quoted(word) for word in args[1:]]
         return
     limiter = rule.limiter
     assert limiter is not None
@@ -88,14 +95,14 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
     assert 0 <= limiter.burst <= (g.MAX_CELL + 1 if throttle else limiters.MAX_HITS)
     if not throttle:
         assert 1000 <= limiter.window_us <= MAX_US
-        assert limiter.max <= limiter.algorithm.max_hits
+        assert limiter.max <= limiter.algorithm.bounds["max"]
         windows = [limiter.window_us, *(window for _, window in limiter.limits)]
         assert 0 <= limiter.gap_us <= max(windows)
         assert limiter.penalty_us == 0 or 1000 <= limiter.penalty_us <= MAX_US
-        assert limiter.wait_us == 0 or 1000 <= limiter.wait_us <= g.MAX_WAIT_S * 1_000_000
+        assert limiter.wait_us == 0 or 1000 <= limiter.wait_us <= g.MAX_WAIT_US
         assert len(limiter.limits) <= g.MAX_LIMITS
         for others, window_us in limiter.limits:
-            assert 1 <= others <= limiter.algorithm.max_hits
+            assert 1 <= others <= limiter.algorithm.bounds["max"]
             assert 1000 <= window_us <= MAX_US
     assert limiter.exact()
     assert not (rule.denies and rule.waits)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +111,34 @@ def fits_and_is_read(page: Browser) -> None:
     assert len(grounds) == 2
 
 
+def no_axe_violations(page: Browser) -> None:
+    """In both schemes, at the widths of a telephone and a screen; where axe-core is installed."""
+    places = os.environ.get("NODE_PATH", "").split(os.pathsep) + [
+        str(harness.ROOT / ".venv/node/node_modules")
+    ]
+    scripts = [Path(place, "axe-core", "axe.min.js") for place in places if place]
+    script = next((each for each in scripts if each.exists()), None)
+    if script is None:
+        pytest.skip("no axe-core: npm install --prefix .venv/node axe-core")
+    page.value(script.read_text() + "; 0")
+    for dark in (False, True):
+        for width in (WIDTHS[0], WIDTHS[-1]):
+            page.look(width, dark=dark)
+            page.value("window.found = null; axe.run().then(found => { window.found = found }); 0")
+            wait_until(lambda: page.value("window.found !== null"), "axe has looked at the page")
+            found = page.value(
+                "found.violations.map(each => [each.id, each.nodes.map(node => node.html)])"
+            )
+            assert found == [], (dark, width)
+    assert page.value("found.passes.length") > 20
+
+
+def quiet(page: Browser) -> None:
+    """The page asks no more: what it shows is chosen by the test."""
+    page.value("ask = () => { document.body.dataset.asks = 'no more'; }")
+    wait_until(lambda: page.value("document.body.dataset.asks"), "it asks no more")
+
+
 def apart(one: float, other: float) -> float:
     """Two hues, in degrees."""
     return abs((one - other + 180) % 360 - 180)
@@ -179,9 +209,7 @@ def test_one_is_no_plural_and_estimates_are_told_as_such(
             shows(page, "#totals", "2 hits since the start")
         shows(page, "#busiest tbody", "a\t2")
         assert page.text("#busiest ~ .note") == ""
-        # what is shown is chosen from here on
-        page.value("ask = () => { document.body.dataset.asks = 'no more'; }")
-        wait_until(lambda: page.value("document.body.dataset.asks"), "it asks no more")
+        quiet(page)
         later(page, "view.commands = 1; view.waiting = 1; view.denials = 1")
         assert page.text("#clients p") == "1 other command /s; 1 hit waits; 1 refusal remembered"
         later(page, "view.commands = 0; view.waiting = 2; view.denials = 3")
@@ -190,8 +218,9 @@ def test_one_is_no_plural_and_estimates_are_told_as_such(
         assert page.text("#busiest tbody").replace("\n", "").replace("\xa0", " ") == (
             "big\t333 k+16,000small\t7,000"
         )
-        title = "document.querySelector('#busiest td + td').title"
-        assert page.value(title) == "333,000 to 349,000"
+        assert page.value("document.querySelector('#busiest td + td').dataset.hint") == (
+            "333,000 to 349,000"
+        )
         assert page.text("#busiest ~ .note").startswith("At least so many")
         fits_and_is_read(page)
         for lag, kind in (("[0.002, 0.09]", ""), ("[0.002, 0.3]", "bad-text")):
@@ -234,3 +263,140 @@ def test_it_says_when_redis_is_away_and_when_the_proxy_is(
         made.wait()
         shows(page, "#lost", "No answer\nsince ")
         shows(page, "#state", "no answer")
+
+
+# 120 seconds of admitted hits, `rate` of them in each: in view.history, older ones first.
+HISTORY = """
+const none = view.outcomes.map(() => 0);
+const row = (age, rate) => [view.at - age, rate, ...none.slice(1)];
+"""
+TEXTS = "[...document.querySelectorAll('#chart text')].map(each => each.textContent)"
+
+
+@pytest.fixture
+def quiet_page(page: Browser, server: RedisServer) -> Iterator[Browser]:
+    """The page of a proxy with one hit, which asks no more."""
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}") as made:
+        opened(page, made)
+        with made.raw() as raw:
+            raw.ask("RL.HIT", "a", 5, 60)
+            shows(page, "#totals", "1 hit since the start")
+        quiet(page)
+        yield page
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "ticks"),
+    [
+        ("0.25", ["0", "0.1", "0.2", "0.3"]),
+        ("3", ["0", "1", "2", "3"]),
+        ("70", ["0", "20", "40", "60", "80"]),
+        ("41000", ["0", "20\xa0k", "40\xa0k", "60\xa0k"]),
+    ],
+)
+def test_the_axis_has_a_unit_and_fits_the_data(
+    quiet_page: Browser, rate: str, ticks: list[str]
+) -> None:
+    later(quiet_page, f"{HISTORY} view.history = [row(3, 0), row(2, {rate}), row(1, {rate} / 2)]")
+    assert quiet_page.value(TEXTS) == ["hits/s", *ticks, "2 min ago", "1 min", "now"]
+    assert quiet_page.text("#hits-title") == "Hits per second"
+
+
+def test_gaps_are_shown_as_gaps(quiet_page: Browser) -> None:
+    later(
+        quiet_page,
+        f"{HISTORY} view.history = [row(60, 5), row(59, 5), [view.at - 30], row(29, 5), row(28, 5),"
+        "[view.at - 10], row(9, 5)]",
+    )
+    edges = quiet_page.value(
+        "[...document.querySelectorAll('#chart .a-admitted')].map(path => path.getBBox())"
+        ".map(box => [box.x, box.x + box.width, box.height])"
+    )
+    width = quiet_page.value("document.querySelector('#chart svg').clientWidth") - 46
+    ages = [[round((1 - (edge - 44) / width) * 120) for edge in both] for *both, _ in edges]
+    assert ages == [[60, 59], [29, 28], [10, 9]]
+    assert len({round(height) for *_, height in edges}) == 1 and edges[0][2] > 50
+
+
+def test_the_keyboard_reaches_what_hovering_shows(quiet_page: Browser) -> None:
+    page = quiet_page
+    later(
+        page,
+        f"{HISTORY} view.history = [row(3, 7), row(2, 8), row(1, 9)];"
+        "view.busiest = [['k'.repeat(200), 333000, 16000]]; view.not_ready = ['no script'];"
+        "view.hits = view.hits.map(() => 1)",
+    )
+    reached = {}
+    where = "document.activeElement"
+    page.value("document.activeElement.blur()")
+    for _ in range(40):
+        page.press("Tab")
+        found = page.value(f"[{where}.id || {where}.textContent, {where}.tagName]")
+        if found[1] == "BODY" or found[0] in reached:
+            break
+        outline = page.value(f"getComputedStyle({where}).outlineStyle")
+        assert outline == "solid", f"{found} has a visible focus"
+        wait_until(
+            lambda: page.text("#hint") == page.value(f"{where}.dataset.hint || ''"),
+            "its hint is shown",
+        )
+        reached[found[0]] = page.text("#hint")
+    assert reached["state"] == "no script"
+    assert reached["refused here"] == "known to be refused still: Redis was not asked"
+    assert reached["unseen"].startswith("in transactions")
+    assert reached["k" * 200] == "k" * 200
+    assert reached["333\xa0k+16,000"] == "333,000 to 349,000"
+    assert {"metrics", "healthz", "readyz"} <= set(reached)
+    hinted = page.value("document.querySelectorAll('[data-hint]').length")
+    assert sum(text != "" for text in reached.values()) == hinted
+    # the chart, second by second
+    page.value("document.querySelector('#chart svg').focus()")
+    for key, told in (
+        ("Home", "3 s ago, admitted 7"),
+        ("ArrowRight", "2 s ago, admitted 8"),
+        ("End", "1 s ago, admitted 9"),
+        ("ArrowRight", "1 s ago, admitted 9"),
+        ("ArrowLeft", "2 s ago, admitted 8"),
+    ):
+        page.press(key)
+        value = "document.querySelector('#chart svg').getAttribute('aria-valuetext')"
+        assert page.value(value).startswith("2 s ago" if "2 s" in told else told[:7])
+        assert told.rpartition(", ")[2] in page.value(value)
+        assert page.text("#tip").startswith(told.partition(",")[0])
+    page.value("document.activeElement.blur()")
+    assert page.text("#tip") == ""
+
+
+def test_axe_finds_nothing(page: Browser, server: RedisServer) -> None:
+    """With all tables, with Redis away, and before the first hit."""
+    options = ("--metrics-prefixes", "10", "--on-upstream-failure", "allow")
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}", *options) as made:
+        opened(page, made)
+        no_axe_violations(page)
+        with made.raw() as raw:
+            for _ in range(7):
+                raw.ask("RL.HIT", "user:1", 5, 60)
+            by_lane(server, raw)
+            shows(page, "#lanes", "default")
+            wait_until(
+                lambda: page.value("document.querySelectorAll('#chart path').length"),
+                "there is a chart",
+            )
+            no_axe_violations(page)
+        server.stop()
+        shows(page, "#mode strong", "FAIL-OPEN")
+        no_axe_violations(page)
+
+
+def test_prefixes_are_shown_where_they_are_counted(page: Browser, server: RedisServer) -> None:
+    upstream = ("--upstream", f"redis://127.0.0.1:{server.port}")
+    with started(*HERE, *upstream, "--metrics-prefixes", "10") as made:
+        opened(page, made)
+        assert page.text(".prefixes") == ""
+        with made.raw() as raw:
+            for key in ("user:1", "user:2", "user:2", "login:3"):
+                raw.ask("RL.HIT", key, 1, 60)
+        shows(page, "#prefixes tbody", "user\t3\t1")
+        shows(page, "#prefixes tbody", "login\t1\t0")
+        fits_and_is_read(page)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from proxy import config
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, RedisServer, ReplyError, wait_until
 from tests.integration.runtimes import CLIENTS
@@ -194,6 +195,23 @@ def test_who_is_not_let_in(locked: RedisServer) -> None:
         with locked.raw() as direct:
             assert direct.ask("AUTH", "pw") == "OK"
             assert direct.ask("DBSIZE") == 0  # nothing ran
+
+
+def test_the_ready_check_of_ioredis_gets_no_reply(locked: RedisServer) -> None:
+    """What the help of --on-upstream-failure says of it."""
+    if missing := CLIENTS["ioredis"].missing():
+        pytest.skip(missing)
+    script = Path(__file__).parent / "clients" / "fail_open.js"
+    with failing(locked) as proxy:
+        done = subprocess.run(
+            ["node", str(script), str(proxy.port), "ioredis-ready-check"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    assert json.loads(done.stdout).startswith("UPSTREAMDOWN"), done
+    (option,) = (option for option in config.OPTIONS if option.flag == "--on-upstream-failure")
+    assert "enableReadyCheck: false" in option.help
 
 
 @pytest.mark.parametrize("name", ["ioredis", "node-redis"])

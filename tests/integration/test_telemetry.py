@@ -309,10 +309,10 @@ WRONG = [
     (("RL.STATS", "all"), "ERR wrong number of arguments for 'rl.stats' command"),
     (("RL.TOP",), "ERR wrong number of arguments for 'rl.top' command"),
     (("RL.TOP", 1, "REFUSED", 2), "ERR wrong number of arguments for 'rl.top' command"),
-    (("RL.TOP", 0), "ERR value is not an integer or out of range"),
-    (("RL.TOP", 1001), "ERR value is not an integer or out of range"),
-    (("RL.TOP", "many"), "ERR value is not an integer or out of range"),
-    (("RL.TOP", 1, "ADMITTED"), "ERR syntax error"),
+    (("RL.TOP", 0), "ERR value is not an integer or out of range: n is 1 to 1000"),
+    (("RL.TOP", 1001), "ERR value is not an integer or out of range: n is 1 to 1000"),
+    (("RL.TOP", "many"), "ERR value is not an integer or out of range: n is 1 to 1000"),
+    (("RL.TOP", 1, "ADMITTED"), "ERR syntax error near 'ADMITTED'"),
 ]
 
 

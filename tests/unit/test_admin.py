@@ -291,3 +291,16 @@ def test_who_else_may_reach_it_is_told(address: Address | None, warned: bool) ->
     upstream = Upstream(Address("127.0.0.1", 6379))
     made = Config((Address("127.0.0.1", 6380),), upstream, admin=address)
     assert bool(warnings(made)) == warned
+
+
+def test_without_a_worker_there_is_no_rate_rather_than_none(proxy: Proxy) -> None:
+    """The workers are silent for 20 seconds."""
+    for second in range(30):
+        proxy.now += 1
+        if not 5 <= second < 25:
+            proxy.publish(hits=10.0 * second)
+        proxy.watch.look()
+    rows = proxy.watch.view()["history"]
+    assert [len(row) for row in rows].count(1) == 1
+    assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}
+    assert sum(row[1] == 0.0 for row in rows if len(row) > 1) <= 2  # until they count as silent

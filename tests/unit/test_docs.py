@@ -99,7 +99,8 @@ def test_the_table_of_options_is_the_codes() -> None:
         assert len(marks) == len(WORDS)
         for word, mark in zip(WORDS, marks, strict=True):
             assert mark == ("yes" if word.encode() in algorithm.options else "")
-        assert (most, cost) == (f"{algorithm.max_hits:,}", f"{algorithm.max_cost:,}")
+        bounds = algorithm.bounds
+        assert (most, cost) == (f"{bounds['max']:,}", f"{bounds['COST']:,}")
 
 
 def test_every_option_is_explained() -> None:

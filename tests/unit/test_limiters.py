@@ -49,7 +49,7 @@ def test_the_table_is_the_contracts() -> None:
     assert limiters.SHAPING == b"LEAKY"
     for name, row in ALGORITHMS.items():
         bounds = {b"LOG": (1_000_000, 100_000), b"ZLOG": (100_000, 10_000)}
-        assert (row.max_hits, row.max_cost) == bounds.get(name, (BILLION, BILLION))
+        assert (row.bounds["max"], row.bounds["COST"]) == bounds.get(name, (BILLION, BILLION))
         assert row.bucket == (name in BUCKETS)
         assert {b"COST", b"PENALTY", b"WAIT"} <= row.options <= OPTIONS
         assert (b"BURST" in row.options) == (name in BUCKETS)
@@ -249,16 +249,16 @@ def any_limiter(draw: st.DrawFn) -> Limiter:
     """What the grammar can make of a command: only options that the algorithm has."""
     row = draw(st.sampled_from(list(ALGORITHMS.values())))
     times = st.integers(1000, YEARS_US)
-    made = Limiter(row, draw(st.integers(1, row.max_hits)), draw(times), SECOND)
+    made = Limiter(row, draw(st.integers(1, row.bounds["max"])), draw(times), SECOND)
     made.unit_us = draw(st.sampled_from([SECOND, 1000, 1]))
     made.mode = draw(st.sampled_from([HIT, HIT, PEEK, REFUND]))
-    made.cost = draw(st.just(1) | st.integers(0, row.max_cost))
+    made.cost = draw(st.just(1) | st.integers(0, row.bounds["COST"]))
     if b"BURST" in row.options:
         made.burst = draw(st.just(0) | st.integers(1, MAX_HITS))
     if b"GAP" in row.options:
         made.gap_us = draw(st.just(0) | st.integers(0, YEARS_US))
     if b"AND" in row.options:
-        pairs = st.tuples(st.integers(1, row.max_hits), times)
+        pairs = st.tuples(st.integers(1, row.bounds["max"]), times)
         made.limits = draw(st.just([]) | st.lists(pairs, max_size=8))
     if made.mode == HIT:
         made.strict = b"STRICT" in row.options and draw(st.booleans())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.names import shown
+from proxy.names import MAX_QUOTED, quoted, shown
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,18 @@ from proxy.names import shown
 )
 def test_shown(name: bytes, text: str) -> None:
     assert shown(name) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        (b"", "''"),
+        (b"COST", "'COST'"),
+        (b"x" * MAX_QUOTED, f"'{'x' * MAX_QUOTED}'"),
+        (b"x" * (MAX_QUOTED + 1), f"'{'x' * MAX_QUOTED}...'"),
+        (b"x" * (MAX_QUOTED - 1) + "ß".encode(), rf"'{'x' * (MAX_QUOTED - 1)}\xc3...'"),
+        (b"one\r\n-ERR two", r"'one\x0d\x0a-ERR two'"),
+    ],
+)
+def test_quoted(word: bytes, text: str) -> None:
+    assert quoted(word) == text

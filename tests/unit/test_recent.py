@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from proxy.metrics import Distribution, Samples
-from proxy.recent import KEPT_S, LAG, ROUND_TRIP, Recent, moment, quantile
+from proxy.recent import GAP_S, KEPT_S, LAG, ROUND_TRIP, Recent, moment, quantile
 from proxy.stats import OUTCOMES, TIMES_S
 
 NONE = (0.0,) * (len(OUTCOMES) - 2)
@@ -50,6 +50,14 @@ def test_two_minutes_are_kept() -> None:
         recent.add(moment(float(second), samples(second)))
     assert len(recent.rates()) == KEPT_S + 1
     assert {row[1] for row in recent.rates()} == {1.0}
+
+
+def test_moments_too_far_apart_have_no_rate_between_them() -> None:
+    recent = Recent()
+    for at in (1.0, 2.0, 2.0 + GAP_S, 2.1 + 2 * GAP_S, 3.1 + 2 * GAP_S):
+        recent.add(moment(at, samples(at)))
+    assert [len(row) - 1 for row in recent.rates()] == [len(OUTCOMES)] * 2 + [0, len(OUTCOMES)]
+    assert [row[0] for row in recent.rates()] == [2.0, 7.0, 12.1, 13.1]
 
 
 def test_a_clock_that_was_set_back_begins_anew() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from proxy.metrics import Distribution, Samples
+from proxy.prefixes import HITS, REFUSED
 from proxy.probes import Seen
 from proxy.recent import ROUND_TRIP, Recent, moment
 from proxy.stats import TIMES_S
-from proxy.view import MAX_SHOWN, OVER, shown, view
+from proxy.view import MAX_SHOWN, OVER, PREFIXES, shown, view
 
 LANE = {"user": "default", "db": 0, "carries": "hits", "ready": True, "unanswered": 3}
 FACTS: dict[str, Any] = {
@@ -39,6 +40,16 @@ def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = N
     busiest = [(b"user:42", 5, 0)]
     found = view(2000.0, seen, samples, recent or Recent(), busiest, [])
     return json.loads(json.dumps(found, allow_nan=False))
+
+
+def test_prefixes_are_those_with_most_hits() -> None:
+    assert made([Seen(0, 0.1, FACTS)])["prefixes"] == []
+    samples: Samples = {"rlproxy_prefix_hits_total": {("p19", REFUSED): 4.0}}
+    for number in range(20):
+        samples["rlproxy_prefix_hits_total"][f"p{number:02}", HITS] = float(number)
+    found = made([Seen(0, 0.1, FACTS)], samples)["prefixes"]
+    assert len(found) == PREFIXES
+    assert found[:2] == [["p19", 19, 4], ["p18", 18, 0]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-// A client that comes while Redis is away: `node fail_open.js PORT ioredis|node-redis`. Prints what
-// its first hit gets, and with Redis back (a line on stdin says so) what a second and GET get.
+// A client that connects while Redis is away: `node fail_open.js PORT ioredis|node-redis`. Prints the
+// reply to its first hit, and with Redis back (stdin has a line then) those to a SET and a second hit.
+// `ioredis-ready-check` prints the error of its ready check instead.
 "use strict";
 
 const readline = require("readline");
@@ -7,6 +8,14 @@ const readline = require("readline");
 const port = Number(process.argv[2]);
 
 async function connected(name) {
+  if (name === "ioredis-ready-check") {
+    const client = new (require("ioredis"))({ port, password: "pw" });
+    client.on("error", (error) => {
+      console.log(JSON.stringify(error.message));
+      process.exit(0);
+    });
+    return (...words) => client.call(...words);
+  }
   if (name === "ioredis") {
     const Redis = require("ioredis");
     const client = new Redis({ port, password: "pw", db: 2, enableReadyCheck: false });
