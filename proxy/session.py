@@ -147,6 +147,7 @@ class Session(Caller):
         "_stats",
         "_stranger",
         "_turn",
+        "_under_way",
         "_unsent_at",
         "_waiter",
         "_watched",
@@ -184,7 +185,7 @@ class Session(Caller):
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
         self._deep = False  # more of its hits are in hand than may be on their way
-        self._turn = False  # it has one of window.TURNS
+        self._turn = False  # it has one of window.TURNS: see _end_turn()
         self._failing: bytes = b""  # what is unread gets this error,
         self._failing_left: int = 0  # so many bytes of it still,
         self._failing_multi = False  # the first of them perhaps inside MULTI
@@ -202,6 +203,7 @@ class Session(Caller):
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
         self._call_count: int = 0
+        self._under_way: int = 0  # calls on a lane, questions of a held hit not counted
         self._waiter: Waiter | None = None  # of the one call that is held
         self._asked: Call | None = None  # a question of its that was just answered
         self._question: Call | None = None  # one that the private connection owes an answer
@@ -297,13 +299,11 @@ class Session(Caller):
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
         self._stop_waiting()
-        self._closing = True
+        self._take_no_more()
         self.closed = True
 
     def let_go(self) -> None:
         """Its client is gone for good: hold neither credentials nor what holds this session."""
-        self._set_deep(False)
-        self._end_turn()
         if self._settings.window.latest is self:
             self._settings.window.latest = None
         self.pump = _nothing
@@ -323,17 +323,23 @@ class Session(Caller):
             self._close()
 
     def _close(self) -> None:
-        self._closing = True
+        self._take_no_more()
         if self._call_count == 0:
             self.closed = True
+
+    def _take_no_more(self) -> None:
+        """Nothing more of the client's is sent: it needs no share of what may be on its way."""
+        self._closing = True
+        self._set_deep(False)
+        self._end_turn()
 
     # -- routing ----------------------------------------------------------------------------------
 
     def _route(self) -> None:
         """Send what is unread where it belongs, as far as it may go now."""
         self._route_on()
-        if self._turn and self._call_count == 0 and self.wait != WAIT_ROOM:
-            self._end_turn()  # (what came next was for no lane)
+        if self._under_way == 0:
+            self._end_turn()
 
     def _route_on(self) -> None:
         self.wait = WAIT_NOTHING
@@ -455,6 +461,10 @@ class Session(Caller):
         return True
 
     def _end_turn(self) -> None:
+        """The turn ends when no call is on a lane any more, and when the session closes.
+
+        A turn without calls exists only between _its_turn() and the _route() of the next go_on().
+        """
         if self._turn:
             self._turn = False
             self._settings.window.leave()
@@ -497,7 +507,7 @@ class Session(Caller):
         self._stats.commands += 1
         call = shared(self, how, written)
         self._call_head = self._call_tail = call
-        self._call_count = 1
+        self._call_count = self._under_way = 1
         self._lane_used = True
         if not command.reads:
             self.fenced = True
@@ -563,6 +573,7 @@ class Session(Caller):
                 if call.reply:
                     call.row = NO_ROW  # (see Denials.harvest)
                 else:
+                    self._under_way += 1
                     self._lane_used = True
         self._emit_calls()
         return found
@@ -978,6 +989,7 @@ class Session(Caller):
         self._waiter = waiter
         self._call_head = self._call_tail = call
         self._call_count = 1
+        self._set_deep(False)  # while it waits it sends nothing: others need not share with it
         self.wait = WAIT_TURN
         waiter.start()
 
@@ -1030,17 +1042,25 @@ class Session(Caller):
         if call.waiter is not None:
             call.waiter.answered(reply)
             return
+        self._off_lane()
         if self._concerns_others(call):
             reply = self._edited(call, reply)
         call.reply = reply
         if call is self._call_head:
             self._emit_calls()
 
+    def _off_lane(self) -> None:
+        """A call is not on the lane any more."""
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._end_turn()
+
     def lane_returned(self, call: Call) -> None:
         """`call` was never sent, and all before it are answered: it goes another way."""
         if call.waiter is not None:
             call.waiter.unsent()
             return
+        self._off_lane()
         if call.reply:
             return
         before: Call | None = None
@@ -1080,6 +1100,7 @@ class Session(Caller):
             self._share_not = PRIVATE_AFTER_LARGE  # perhaps it was lost for what this one asks
             self.lane_returned(call)  # which may be asked twice
         else:
+            self._off_lane()
             self._end()  # as if its own connection had been lost
 
     def lane_late(self, call: Call) -> None:
@@ -1090,7 +1111,9 @@ class Session(Caller):
         if waiter is not None:
             call.waiter = None
             waiter.unanswered(self._waited_in_vain)
-        elif self.closed:
+            return
+        self._off_lane()
+        if self.closed:
             self._stats.unanswered(call.row, UNSEEN)  # (nobody is told)
             call.row = NO_ROW
         elif not call.reply:
@@ -1103,6 +1126,8 @@ class Session(Caller):
         self._share_not = PRIVATE_AFTER_LARGE
         if call is self._call_head:
             self.lane_returned(call)
+        else:
+            self._off_lane()
 
     def _send_privately(self, call: Call) -> None:
         self.to_upstream.append(call.key)
@@ -1154,7 +1179,6 @@ class Session(Caller):
             return
         wait = self.wait
         if self._call_count == 0:
-            self._end_turn()
             quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
@@ -1432,7 +1456,6 @@ class Session(Caller):
         self._fail_all(r.unreachable(self._settings.where, why))
 
     def _fail_all(self, error: bytes) -> None:
-        self._end_turn()
         self.upstream = UPSTREAM_NONE
         self._failing = error
         self._failing_left = self._requests.unread()
