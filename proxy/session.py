@@ -1306,9 +1306,12 @@ class Session(Caller):
             if code == EMPTY:
                 continue
             work += WORK_OF_OURS
-            call = None
-            if code == COMMAND and requests.command.ours:
-                call = read(self, requests, self._settings)
+            ours = code == COMMAND and requests.command.ours
+            denied = self._denied(code) if ours else b""
+            if denied:
+                self.to_client.append(denied)
+                continue
+            call = read(self, requests, self._settings) if ours else None
             if call is None:
                 greeted = self._taken_on_trust(code)
                 if greeted:
