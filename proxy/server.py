@@ -143,8 +143,9 @@ class Server:
         self._stop.set()
         if self._shared is not None:
             clients = list(self._shared.clients)
-            if clients:
-                log.warning("%d client(s) were cut: they were still owed replies", len(clients))
+            owed = sum(client.owed() for client in clients)
+            if owed:
+                log.warning("%d client(s) were cut: they were still owed replies", owed)
             for client in clients:
                 client.cut()
 
@@ -535,14 +536,16 @@ class Server:
                 look = loop.time() + HANGUPS_S
                 for client in list(shared.clients):
                     client.notice_hangup()
-            if told and shared.clients and loop.time() > told:
+            if told and loop.time() > told:
                 told = 0.0
-                log.info(
-                    "stopping: replies are owed to %d client(s), waiting up to %g s; "
-                    "a second signal cuts them",
-                    len(shared.clients),
-                    self._config.drain_timeout_s,
-                )
+                owed = sum(client.owed() for client in shared.clients)
+                if owed:
+                    log.info(
+                        "stopping: replies are owed to %d client(s), waiting up to %g s; "
+                        "a second signal cuts them",
+                        owed,
+                        self._config.drain_timeout_s,
+                    )
         self._cut()
         while shared.clients and loop.time() < deadline + 1:
             await asyncio.sleep(0.01)
