@@ -216,8 +216,7 @@ class Server:
             self._lanes.lane_of,
             target.where,
             config.upstream.db,
-            config.private_refresh_s,
-            Waiting(time.monotonic, _call_at, config.private_refresh_s),
+            Waiting(time.monotonic, _call_at),
             self._lanes.share_of if config.share else None,
             patience,
             config.max_client_hits,
@@ -419,10 +418,7 @@ class Server:
         settings.knows_ro = self._lanes.knows_ro = found.has_ro
         settings.server = found.name.lower().encode()
         settings.server_version = found.version.encode()
-        settings.refresh_s = self._config.private_refresh_s
-        if found.timeout_s:
-            settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)
-        settings.waiting.keep_s = settings.refresh_s
+        settings.ignores_empty = found.ignores_empty
 
     def _out(self, settings: Settings, control: Control) -> None:
         """Redis does not answer: the circuit has opened."""

@@ -45,6 +45,7 @@ from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
 from .waiting import Waiter, Where
 from .window import TURNS
 
+REFRESH_S: Final = 0.5  # a private connection is silent for less, while its client makes calls
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 LARGE: Final = 16384  # likewise, of one who waits in line for its turn
@@ -93,6 +94,7 @@ _OTHER: Final = 2  # something here is not for a lane; nothing was taken
 
 # What moves a connection's offset past the writes of others: any command on Redis, on Valkey 9 only
 # one that is propagated and runs.
+_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and replies nothing
 _WAIT_FOR_OURS: Final = r.bulks(b"WAIT", b"0", b"0")
 _PUBLISH_NOTHING: Final = r.bulks(b"PUBLISH", b"rlproxy", b"")
 _BEGINS: Final = b"+$:*%_~,#(>"  # what a reply begins with that is no error
@@ -133,6 +135,7 @@ class Session(Caller):
         "_hits",
         "_eof",
         "_judged",
+        "_kept_at",
         "_lane",
         "_lane_used",
         "_last_private",
@@ -193,6 +196,7 @@ class Session(Caller):
         self._answers = Answers(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
+        self._kept_at: float = 0.0  # when an empty request was sent there
         # replies of the lane
         self._hits = False  # it has made a call of the family
         self._lane: Lane | None = None
@@ -360,9 +364,8 @@ class Session(Caller):
                 self.mending = False
             head = self._call_head
             sharing = head is not None and head.shared != c.PRIVATE
-            stale = self.now - self._last_private >= self._settings.refresh_s
-            if sharing or self.mending or stale:
-                self.wait = WAIT_LANE_EMPTY  # (where stale: then the private connection's turn)
+            if sharing or self.mending:
+                self.wait = WAIT_LANE_EMPTY
                 return
             if self._deep and not self._turn and not self._may_go():
                 return
@@ -394,17 +397,25 @@ class Session(Caller):
         self._finish_eof()
 
     def _may_leave(self) -> bool:
-        """Whether a call need not take the private connection: plain, known, quiescent, and heard
-        of by Redis lately.
-        """
+        """Whether a call need not take the private connection: plain, known and quiescent."""
         return (
             self.upstream == UPSTREAM_OPEN
             and self._answers.quiescent()
             and self.state.plain()
             and not self.client_slow
             and not self._requests.in_command()
-            and self.now - self._last_private < self._settings.refresh_s
         )
+
+    def _keep_alive(self, silent_s: float) -> None:
+        """Keep Redis from closing the private connection as idle, if that was silent for so long.
+
+        Whatever `timeout` Redis has, at least 1 s, and whenever that changes: a client with calls
+        more often than that is never silent for as long.
+        """
+        silent = self.now - max(self._last_private, self._kept_at) >= silent_s
+        if silent and self.upstream == UPSTREAM_OPEN and self._settings.ignores_empty:
+            self._kept_at = self.now
+            self.to_upstream.append(_EMPTY)
 
     def _may_use_lane(self) -> bool:
         """Whether a hit may go by lane. Who makes none needs no lane opened."""
@@ -504,6 +515,7 @@ class Session(Caller):
             requests.rewind(start)
             return False
         requests.release()
+        self._keep_alive(REFRESH_S)
         self._stats.commands += 1
         call = shared(self, how, written)
         self._call_head = self._call_tail = call
@@ -560,6 +572,8 @@ class Session(Caller):
                 found = _FULL
                 break
         self._settings.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        if calls:
+            self._keep_alive(REFRESH_S)
         for call in calls:
             self._call_count += 1
             tail = self._call_tail
@@ -978,8 +992,12 @@ class Session(Caller):
             if not self._closing:
                 self._route()
 
+        def keep() -> None:
+            self.now = max(self.now, self._settings.waiting.clock())
+            self._keep_alive(0.0)
+
         where: Where = (self.state.identity.db, call.key)
-        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.pump)
+        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.pump, keep)
         if waiter is None:
             self._fall_in(call)  # too many wait already
             self._send_in_place(call)
@@ -1000,10 +1018,10 @@ class Session(Caller):
             return
         call.waiter = waiter
         self.now = max(self.now, self._settings.waiting.clock())
-        # (it may be long until the next question, and that long the connection is silent)
-        if self.now - self._last_private < self._settings.refresh_s / 2 and self._may_use_lane():
+        if self._may_use_lane():
             lane = self._lane
             assert lane is not None
+            self._keep_alive(REFRESH_S / 2)  # (the waiter's timer begins anew)
             self._lane_used = True
             reply = lane.submit(call)
             assert not reply  # no waiter asks what may be remembered

@@ -30,7 +30,9 @@ log = logging.getLogger("rlproxy")
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
-_PING_S: Final = 5.0
+_PING_S: Final = 5.0  # for an answer to the control connection, and between two measurements
+_KEEP_S: Final = 0.5  # between two PINGs: Redis may close connections that are silent for 1 s
+_EMPTY: Final = b"*0\r\n"  # a request without a command
 MAX_FIRST_LINE: Final = 4096
 PROBE_S: Final = 2.0  # how old may be what is known of the default user's password
 _PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whether Redis answers:
@@ -152,16 +154,16 @@ def _refusal(text: str, password: str | None) -> str:
 class Facts:
     """What the control connection has learnt of the server."""
 
-    __slots__ = ("has_ro", "has_throttle", "name", "timeout_s", "version", "wait_by_publish")
+    __slots__ = ("has_ro", "has_throttle", "ignores_empty", "name", "version", "wait_by_publish")
 
     def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
-        self.timeout_s = 0  # after which it closes a silent connection; 0: never
         found = re.match(r"(\d+)\.(\d+)", version)
         numbers = (int(found[1]), int(found[2])) if found else (0, 0)
         # WAIT speaks of what its own connection propagated; before, of all that was before it
         self.wait_by_publish = name != "Redis" or numbers >= (7, 2)
+        self.ignores_empty = True  # it replies nothing to an empty request
         self.has_ro = False  # it knows EVAL_RO and EVALSHA_RO
         self.has_throttle = False  # it has a CL.THROTTLE of its own
 
@@ -195,7 +197,7 @@ class Control(asyncio.Protocol):
         self._moved = asyncio.Event()
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
-        self._ping_s = _PING_S
+        self._measured_at = 0.0
         self.reached = False  # a server was there at the latest attempt
         self.problem = ""  # why the server can't be used fully; empty if it can
         self.loaded = False  # the scripts are there
@@ -324,10 +326,14 @@ class Control(asyncio.Protocol):
         return max(_PROBE_LEAST_S, min(self._patience.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S))
 
     async def _ask(self, *words: bytes) -> Any:
+        return await self._send(replies.bulks(*words))
+
+    async def _send(self, request: bytes) -> Any:
+        """The first reply to `request`."""
         if self._transport is None or self._lost.is_set():
             raise OSError("connection closed by the server")
         self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(replies.bulks(*words))
+        self._transport.write(request)
         return await self._waiting
 
     async def _prepare(self) -> None:
@@ -353,16 +359,12 @@ class Control(asyncio.Protocol):
             _text(facts.get(b"server", b"redis")).capitalize(),
             _text(facts.get(b"version", b"?")),
         )
-        answer = await self._ask(b"CONFIG", b"GET", b"timeout")
-        if isinstance(answer, dict):
-            text = _text(answer.get(b"timeout", b"0"))
-            found.timeout_s = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
+        answer = await self._send(_EMPTY + replies.bulks(b"PING"))
+        found.ignores_empty = not str(answer).startswith("ERR")
         answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"CL.THROTTLE")
         if isinstance(answer, list) and len(answer) == 2:
             found.has_ro = answer[0] is not None
             found.has_throttle = answer[1] is not None
-        # A server that closes idle connections must not take this one for idle.
-        self._ping_s = min(_PING_S, found.timeout_s / 2) if found.timeout_s else _PING_S
         self._on_server(found)
         if self._upstream.db:
             answer = await self._ask(b"SELECT", b"%d" % self._upstream.db)
@@ -383,7 +385,7 @@ class Control(asyncio.Protocol):
     async def _watch(self) -> None:
         """Until the connection is lost: load the scripts when asked, and see that it lives."""
         while not self._lost.is_set():
-            await _first_of(self._ping_s, self._lost, self._reload, self._probe)
+            await _first_of(_KEEP_S, self._lost, self._reload, self._probe)
             if self._reload.is_set():
                 await _first_of(RELOAD_S, self._lost, self._probe)
             if self._lost.is_set():
@@ -397,7 +399,9 @@ class Control(asyncio.Protocol):
 
     async def _ping(self) -> None:
         await self._ask(b"PING")
-        if self.measures:
+        now = self._loop.time()
+        if self.measures and now - self._measured_at >= _PING_S:
+            self._measured_at = now
             found = await self._ask(b"LATENCY", b"HISTOGRAM", *_SCRIPT_CALLS)
             took = await self._ask(b"INFO", b"commandstats")
             self.script_times = _script_times(found, took)

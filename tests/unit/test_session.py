@@ -290,15 +290,37 @@ def test_a_retired_lane_is_replaced() -> None:
     assert (len(old.calls), len(bench.lane.calls)) == (0, 1)
 
 
-def test_a_silent_private_connection_carries_the_next_hit() -> None:
+def test_a_silent_private_connection_gets_an_empty_request() -> None:
+    """Beside the hit, which goes by lane all the same: Redis may close what is silent."""
     bench = probed()
-    bench.session.now = 29.9
+    for begin in (0.0, sn.REFRESH_S, 100.0):
+        bench.session.now = begin + sn.REFRESH_S - 0.01
+        assert bench.send(HIT) == (b"" if begin < 100.0 else b"*0\r\n")
+        assert bench.settle() == FIVE
+        bench.session.now = begin + sn.REFRESH_S
+        assert bench.send(HIT) == (b"*0\r\n" if begin < 100.0 else b"")
+        assert len(bench.lane.calls) == 1
+        assert bench.settle() == FIVE
+    bench.session._settings.ignores_empty = False
+    bench.session.now = 200.0
     assert bench.send(HIT) == b""
-    bench.settle()
-    bench.session.now = 30.0
-    assert bench.send(HIT) == in_place()
-    bench.answer(FIVE)
-    assert bench.send(HIT) == b""
+
+
+@pytest.mark.parametrize("gap_s", [0.05, 0.3, 0.49, 0.5, 0.7, 2.0])
+def test_a_client_with_calls_is_never_silent_for_much_longer_than_it_is_itself(
+    gap_s: float,
+) -> None:
+    bench = probed()
+    bench.session.now = last = 100.0
+    bench.send(PING)
+    bench.answer(PONG)
+    for _ in range(100):
+        bench.session.now += gap_s
+        if bench.send(HIT):
+            assert bench.session.now - last < sn.REFRESH_S + gap_s
+            last = bench.session.now
+        assert bench.settle() == FIVE
+    assert bench.session.now - last < sn.REFRESH_S
 
 
 def test_hits_of_a_client_that_does_not_read_go_private() -> None:
