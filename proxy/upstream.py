@@ -198,6 +198,7 @@ class Control(asyncio.Protocol):
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
         self._measured_at = 0.0
+        self._asks_empty = False  # whether an empty request was sent that is not answered yet
         self.reached = False  # a server was there at the latest attempt
         self.problem = ""  # why the server can't be used fully; empty if it can
         self.loaded = False  # the scripts are there
@@ -359,8 +360,7 @@ class Control(asyncio.Protocol):
             _text(facts.get(b"server", b"redis")).capitalize(),
             _text(facts.get(b"version", b"?")),
         )
-        answer = await self._send(_EMPTY + replies.bulks(b"PING"))
-        found.ignores_empty = not str(answer).startswith("ERR")
+        found.ignores_empty = await self._ignores_empty()
         answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"CL.THROTTLE")
         if isinstance(answer, list) and len(answer) == 2:
             found.has_ro = answer[0] is not None
@@ -371,6 +371,17 @@ class Control(asyncio.Protocol):
             if isinstance(answer, hiredis.ReplyError):
                 self.problem = f"database {self._upstream.db}: {answer}"
         await self._load()
+
+    async def _ignores_empty(self) -> bool:
+        """Whether the server replies nothing to an empty request, and goes on. A server that closes
+        the connection instead is not asked at the next one.
+        """
+        self._asks_empty = not self._asks_empty
+        if not self._asks_empty:
+            return False
+        answer = await self._send(_EMPTY + replies.bulks(b"PING"))
+        self._asks_empty = False
+        return not str(answer).startswith("ERR")
 
     async def _load(self) -> None:
         self._reload.clear()
