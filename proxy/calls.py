@@ -162,6 +162,7 @@ class Settings:
         "circuit",
         "deep",
         "grammar",
+        "ignores_empty",
         "knows_ro",
         "lane_of",
         "max_client_hits",
@@ -169,7 +170,6 @@ class Settings:
         "on_upstream_failure",
         "patience",
         "read_only",
-        "refresh_s",
         "server",
         "server_version",
         "share_of",
@@ -189,7 +189,6 @@ class Settings:
         lane_of: Callable[[Identity], Lane | None],
         where: str,
         base_db: int = 0,
-        refresh_s: float = 30.0,
         waiting: Waiting | None = None,
         share_of: Callable[[Identity, int, int], Lane | None] | None = None,
         patience: Patience | None = None,
@@ -207,12 +206,12 @@ class Settings:
         self.base_db = base_db
         self.native_throttle = False  # the server itself has CL.THROTTLE
         self.knows_ro = False  # the server has EVAL_RO
+        self.ignores_empty = True  # the server replies nothing to an empty request
         # what it called itself in HELLO; before that, who asks is to expect little of it
         self.server: bytes = b"redis"
         self.server_version: bytes = b"0.0.0"
         self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
         self.waiting = waiting or Waiting(_no_clock, _no_timer)
-        self.refresh_s = refresh_s  # a private connection silent for so long carries the next hit
         self.max_client_hits = max_client_hits  # calls of one client on their way at once
         self.window = window or Window(max_client_hits)
         self.deep: int = 0  # clients with more in hand than that: they share it

@@ -109,7 +109,6 @@ class Config:
     workers: int = 1
     share: bool = False
     denial_cache: int = 65536
-    private_refresh_s: float = 30.0
     # when Redis fails
     on_upstream_failure: str = "error"
     hit_timeout_ms: int = 1000
@@ -259,16 +258,6 @@ OPTIONS: Final = (
         "how many refusals are remembered at most: the same hit is refused again without asking "
         "Redis, for up to a second or until Redis tells that the key was touched. 0: none",
         most=100_000_000,
-    ),
-    Option(
-        SERVING,
-        "--private-refresh",
-        SECONDS,
-        "30",
-        "a client's own connection to Redis that was silent for so long carries its next hit, so "
-        "that Redis doesn't take the client for idle (lowered by itself where Redis has a shorter "
-        "timeout)",
-        field="private_refresh_s",
     ),
     Option(
         FAULTS,

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import select
 import socket
 import sys
-import termios
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -19,6 +17,7 @@ from .calls import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, Settings
 from .config import Config
 from .crowd import PIECE, STAYS_S, Crowd
 from .doors import Doors, Refusal
+from .lingering import LINGER_S, linger, pending, unacknowledged
 from .peers import NOBODY, Peer, peer_of
 from .quiet import Repeats
 from .session import (
@@ -48,7 +47,7 @@ PACE_S: Final = 0.001  # how often SLOW_HITS go on
 SWEPT: Final = 500  # clients that each sweep looks at; of more,
 ROUND: Final = 8  # one in so many
 _ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
-LINGER_S: Final = 60.0  # a client that must go may read what it is still owed for so long
+MAX_TURNED_AWAY: Final = 64  # connections that linger behind the error for one client too many
 
 
 def keep_alive(sock: socket.socket, silent_s: int) -> None:
@@ -63,14 +62,6 @@ def keep_alive(sock: socket.socket, silent_s: int) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def unacknowledged(sock: socket.socket) -> int:
-    """How many bytes the kernel holds that the peer has not taken; 0 where it does not tell."""
-    try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:
-        return 0
 
 
 class Shared:
@@ -97,6 +88,7 @@ class Shared:
         "target",
         "tasks",
         "told",
+        "turned_away",
         "unread",
     )
 
@@ -125,6 +117,7 @@ class Shared:
         self.slow: deque[Downstream] = deque()  # whose hits go on slowly
         self.pacing = False
         self.tasks: set[asyncio.Task[None]] = set()
+        self.turned_away: set[Downstream] = set()  # whose connections linger
         self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
         self.draining = False
         self.on_leave: Callable[[], None] | None = None  # a client is gone
@@ -163,6 +156,7 @@ class Shared:
                 self.addresses[host] = count
             else:
                 self.addresses.pop(host, None)
+        self.turned_away.discard(client)
         self.unread.discard(client)
         if self.on_leave is not None:
             self.on_leave()
@@ -260,6 +254,8 @@ class Downstream(asyncio.Protocol):
         self._upstream_descriptor: int = -1
         self._little_unsent = False  # see _leave_little_unsent()
         self._eof_sent = False
+        self._ended = False  # the client sends no more, and all of it was read
+        self._closing = False  # all that the client gets is written
         self._heard: float = 0.0  # when the client sent something
         self._written: int = 0  # bytes, ever
         self._taken: int = _ALL  # of these by the client, as of the latest sweep
@@ -278,9 +274,7 @@ class Downstream(asyncio.Protocol):
         shared = self._shared
         refusal = shared.enter(self, self.peer)
         if refusal is not None:
-            self._session.abandon()
-            client.write(refusal.reply)
-            client.close()
+            self._turn_away(client, refusal.reply)
             return
         self._heard = self._clock()
         client.set_write_buffer_limits(shared.max_unread)
@@ -291,6 +285,17 @@ class Downstream(asyncio.Protocol):
         self._session.pump = self.pump
         self.restrict()
         if shared.draining:
+            client.close()
+
+    def _turn_away(self, client: asyncio.Transport, reply: bytes) -> None:
+        self._closing = True
+        self._session.abandon()
+        client.write(reply)
+        shared = self._shared
+        if len(shared.turned_away) < MAX_TURNED_AWAY:
+            shared.turned_away.add(self)
+            linger(client, shared.loop)
+        else:
             client.close()
 
     def restrict(self) -> None:
@@ -348,10 +353,14 @@ class Downstream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """See asyncio.Protocol: what the client is owed still goes out."""
+        self._ended = True
+        self._leaves()
+        return True
+
+    def _leaves(self) -> None:
         self._session.now = self._clock()
         self._session.receive_eof()
         self.pump()
-        return True
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
@@ -393,7 +402,7 @@ class Downstream(asyncio.Protocol):
     def pump(self) -> None:
         """Move what the session has for either side, and follow its state."""
         transport = self._transport
-        if transport is None:
+        if transport is None or self._closing:
             return
         session = self._session
         upstream = self._upstream
@@ -450,8 +459,7 @@ class Downstream(asyncio.Protocol):
         doors = self._shared.doors
         waits = transport.get_write_buffer_size()
         if waits:
-            sock = transport.get_extra_info("socket")
-            taken = self._written - waits - (unacknowledged(sock) if sock is not None else 0)
+            taken = self._written - waits - unacknowledged(transport)
             if taken != self._taken:
                 self._taken = taken
                 self._taken_at = now
@@ -464,28 +472,36 @@ class Downstream(asyncio.Protocol):
         self._taken = _ALL
         if 0 < doors.idle_timeout_s <= now - self._heard and self._session.idle():
             self._stats.error("idle")
-            self._session.abandon()
             self._close()
 
     def notice_hangup(self) -> None:
         """Find out whether the client is gone, though its bytes are not read."""
         transport = self._transport
         sock = transport.get_extra_info("socket") if transport is not None else None
-        if sock is None:
+        if sock is None or self._closing:
             return
         poll = select.poll()
         poll.register(sock.fileno(), HUNG_UP)
         if poll.poll(0):
-            self.eof_received()
+            self._leaves()
 
     def _close(self) -> None:
+        """Close the client's connection behind what was written, and the private one."""
         transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.close()
-            if transport.get_write_buffer_size():
-                self._shared.loop.call_later(LINGER_S, self.cut)
+        if transport is None or self._closing:
+            return
+        self._closing = True
+        self._session.abandon()
+        silent = self._reading and self._clock() - self._heard >= LINGER_S
+        at_once = self._ended or (silent and not pending(transport))
+        linger(transport, self._shared.loop, at_once)
         if self._upstream is not None:
             self._upstream.close()
+
+    def owed(self) -> bool:
+        """Whether the client has not been sent, or its system has not taken, all that it gets."""
+        transport = self._transport
+        return not self._closing or (transport is not None and pending(transport))
 
     def cut(self) -> None:
         """End the client's connection, whatever it is owed."""
@@ -531,7 +547,7 @@ class Downstream(asyncio.Protocol):
             self.pump()
             return
         self._opening = False
-        if self._transport is None or self._link is not link:
+        if self._transport is None or self._closing or self._link is not link:
             upstream.abort()
             self.pump()
             return

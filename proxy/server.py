@@ -149,8 +149,9 @@ class Server:
         self._stop.set()
         if self._shared is not None:
             clients = list(self._shared.clients)
-            if clients:
-                log.warning("%d client(s) were cut: they were still owed replies", len(clients))
+            owed = sum(client.owed() for client in clients)
+            if owed:
+                log.warning("%d client(s) were cut: they were still owed replies", owed)
             for client in clients:
                 client.cut()
 
@@ -223,8 +224,7 @@ class Server:
             self._lanes.lane_of,
             target.where,
             config.upstream.db,
-            config.private_refresh_s,
-            Waiting(time.monotonic, _call_at, config.private_refresh_s),
+            Waiting(time.monotonic, _call_at),
             self._lanes.share_of if config.share else None,
             patience,
             config.max_client_hits,
@@ -429,10 +429,7 @@ class Server:
         settings.knows_ro = self._lanes.knows_ro = found.has_ro
         settings.server = found.name.lower().encode()
         settings.server_version = found.version.encode()
-        settings.refresh_s = self._config.private_refresh_s
-        if found.timeout_s:
-            settings.refresh_s = min(settings.refresh_s, found.timeout_s / 2)
-        settings.waiting.keep_s = settings.refresh_s
+        settings.ignores_empty = found.ignores_empty
 
     def _out(self, settings: Settings, control: Control) -> None:
         """Redis does not answer: the circuit has opened."""
@@ -555,14 +552,16 @@ class Server:
                 look = loop.time() + HANGUPS_S
                 for client in list(shared.clients):
                     client.notice_hangup()
-            if told and shared.clients and loop.time() > told:
+            if told and loop.time() > told:
                 told = 0.0
-                log.info(
-                    "stopping: replies are owed to %d client(s), waiting up to %g s; "
-                    "a second signal cuts them",
-                    len(shared.clients),
-                    self._config.drain_timeout_s,
-                )
+                owed = sum(client.owed() for client in shared.clients)
+                if owed:
+                    log.info(
+                        "stopping: replies are owed to %d client(s), waiting up to %g s; "
+                        "a second signal cuts them",
+                        owed,
+                        self._config.drain_timeout_s,
+                    )
         self._cut()
         while shared.clients and loop.time() < deadline + 1:
             await asyncio.sleep(0.01)

@@ -46,6 +46,7 @@ from .stats import HELP, NO_ROW, STATS, TOP, UNSEEN, brief, other
 from .waiting import Waiter, Where
 from .window import TURNS
 
+REFRESH_S: Final = 0.5  # a private connection is silent for less, while its client makes calls
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
 LARGE: Final = 16384  # likewise, of one who waits in line for its turn
@@ -101,6 +102,7 @@ _REWRITE_SCRIPT: Final = (
 )
 REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
+_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and replies nothing
 _BEGINS: Final = b"+$:*%_~,#(>"  # what a reply begins with that is no error
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # how Redis turns a connection away
@@ -148,6 +150,7 @@ class Session(Caller):
         "_hits",
         "_eof",
         "_judged",
+        "_kept_at",
         "_lane",
         "_lane_wrote",
         "_last_hit",
@@ -163,6 +166,7 @@ class Session(Caller):
         "_stats",
         "_stranger",
         "_turn",
+        "_under_way",
         "_unsent_at",
         "_unshared",
         "_waiter",
@@ -201,7 +205,7 @@ class Session(Caller):
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
         self._deep = False  # more of its hits are in hand than may be on their way
-        self._turn = False  # it has one of window.TURNS
+        self._turn = False  # it has one of window.TURNS: see _end_turn()
         self._failing: bytes = b""  # what is unread gets this error,
         self._failing_left: int = 0  # so many bytes of it still,
         self._failing_multi = False  # the first of them perhaps inside MULTI
@@ -209,6 +213,7 @@ class Session(Caller):
         self._answers = Answers(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
+        self._kept_at: float = 0.0  # when an empty request was sent there
         # replies of the lane
         self._hits = False  # it has made a call of the family
         self._lane: Lane | None = None
@@ -221,6 +226,7 @@ class Session(Caller):
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
         self._call_count: int = 0
+        self._under_way: int = 0  # calls on a lane, questions of a held hit not counted
         self._waiter: Waiter | None = None  # of the one call that is held
         self._asked: Call | None = None  # a question of its that was just answered
         self._question: Call | None = None  # one that the private connection owes an answer
@@ -316,13 +322,11 @@ class Session(Caller):
     def abandon(self) -> None:
         """The client is gone: whatever is still answered is for nobody."""
         self._stop_waiting()
-        self._closing = True
+        self._take_no_more()
         self.closed = True
 
     def let_go(self) -> None:
         """Its client is gone for good: hold neither credentials nor what holds this session."""
-        self._set_deep(False)
-        self._end_turn()
         if self._settings.window.latest is self:
             self._settings.window.latest = None
         self.pump = _nothing
@@ -342,17 +346,23 @@ class Session(Caller):
             self._close()
 
     def _close(self) -> None:
-        self._closing = True
+        self._take_no_more()
         if self._call_count == 0:
             self.closed = True
+
+    def _take_no_more(self) -> None:
+        """Nothing more of the client's is sent: it needs no share of what may be on its way."""
+        self._closing = True
+        self._set_deep(False)
+        self._end_turn()
 
     # -- routing ----------------------------------------------------------------------------------
 
     def _route(self) -> None:
         """Send what is unread where it belongs, as far as it may go now."""
         self._route_on()
-        if self._turn and self._call_count == 0 and self.wait != WAIT_ROOM:
-            self._end_turn()  # (what came next was for no lane)
+        if self._under_way == 0:
+            self._end_turn()
 
     def _route_on(self) -> None:
         self.wait = WAIT_NOTHING
@@ -371,9 +381,8 @@ class Session(Caller):
             lane = self._lane
             head = self._call_head
             sharing = head is not None and head.shared != c.PRIVATE
-            stale = self.now - self._last_private >= self._settings.refresh_s
-            if sharing or stale:
-                self.wait = WAIT_LANE_EMPTY  # (where stale: then the private connection's turn)
+            if sharing:
+                self.wait = WAIT_LANE_EMPTY
                 return
             if self._deep and not self._turn and not self._may_go():
                 return
@@ -405,17 +414,25 @@ class Session(Caller):
         self._finish_eof()
 
     def _may_leave(self) -> bool:
-        """Whether a call need not take the private connection: plain, known, quiescent, and heard
-        of by Redis lately.
-        """
+        """Whether a call need not take the private connection: plain, known and quiescent."""
         return (
             self.upstream == UPSTREAM_OPEN
             and self._answers.quiescent()
             and self.state.plain()
             and not self.client_slow
             and not self._requests.in_command()
-            and self.now - self._last_private < self._settings.refresh_s
         )
+
+    def _keep_alive(self, silent_s: float) -> None:
+        """Keep Redis from closing the private connection as idle, if that was silent for so long.
+
+        Whatever `timeout` Redis has, at least 1 s, and whenever that changes: a client with calls
+        more often than that is never silent for as long.
+        """
+        silent = self.now - max(self._last_private, self._kept_at) >= silent_s
+        if silent and self.upstream == UPSTREAM_OPEN and self._settings.ignores_empty:
+            self._kept_at = self.now
+            self.to_upstream.append(_EMPTY)
 
     def _may_use_lane(self) -> bool:
         """Whether a hit may go by lane. Who makes none needs no lane opened."""
@@ -472,6 +489,10 @@ class Session(Caller):
         return True
 
     def _end_turn(self) -> None:
+        """The turn ends when no call is on a lane any more, and when the session closes.
+
+        A turn without calls exists only between _its_turn() and the _route() of the next go_on().
+        """
         if self._turn:
             self._turn = False
             self._settings.window.leave()
@@ -511,10 +532,11 @@ class Session(Caller):
             requests.rewind(start)
             return False
         requests.release()
+        self._keep_alive(REFRESH_S)
         self._stats.commands += 1
         call = shared(self, how, written)
         self._call_head = self._call_tail = call
-        self._call_count = 1
+        self._call_count = self._under_way = 1
         if not command.reads:
             self.fenced = True
             self._lane_wrote = True
@@ -569,6 +591,8 @@ class Session(Caller):
                 found = _FULL
                 break
         self._settings.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        if calls:
+            self._keep_alive(REFRESH_S)
         for call in calls:
             self._call_count += 1
             tail = self._call_tail
@@ -582,6 +606,7 @@ class Session(Caller):
                 if call.reply:
                     call.row = NO_ROW  # (see Denials.harvest)
                 else:
+                    self._under_way += 1
                     self._writes_by_lane(call)
         self._emit_calls()
         return found
@@ -1047,8 +1072,12 @@ class Session(Caller):
             if not self._closing:
                 self._route()
 
+        def keep() -> None:
+            self.now = max(self.now, self._settings.waiting.clock())
+            self._keep_alive(0.0)
+
         where: Where = (self.state.identity.db, call.key)
-        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.pump)
+        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.pump, keep)
         if waiter is None:
             self._fall_in(call)  # too many wait already
             self._send_in_place(call)
@@ -1058,6 +1087,7 @@ class Session(Caller):
         self._waiter = waiter
         self._call_head = self._call_tail = call
         self._call_count = 1
+        self._set_deep(False)  # while it waits it sends nothing: others need not share with it
         self.wait = WAIT_TURN
         waiter.start()
 
@@ -1068,10 +1098,10 @@ class Session(Caller):
             return
         call.waiter = waiter
         self.now = max(self.now, self._settings.waiting.clock())
-        # (it may be long until the next question, and that long the connection is silent)
-        if self.now - self._last_private < self._settings.refresh_s / 2 and self._may_use_lane():
+        if self._may_use_lane():
             lane = self._lane
             assert lane is not None
+            self._keep_alive(REFRESH_S / 2)  # (the waiter's timer begins anew)
             self._writes_by_lane(call)
             reply = lane.submit(call)
             assert not reply  # no waiter asks what may be remembered
@@ -1110,17 +1140,25 @@ class Session(Caller):
         if call.waiter is not None:
             call.waiter.answered(reply)
             return
+        self._off_lane()
         if self._concerns_others(call):
             reply = self._edited(call, reply)
         call.reply = reply
         if call is self._call_head:
             self._emit_calls()
 
+    def _off_lane(self) -> None:
+        """A call is not on the lane any more."""
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._end_turn()
+
     def lane_returned(self, call: Call) -> None:
         """`call` was never sent, and all before it are answered: it goes another way."""
         if call.waiter is not None:
             call.waiter.unsent()
             return
+        self._off_lane()
         if call.reply:
             return
         before: Call | None = None
@@ -1160,6 +1198,7 @@ class Session(Caller):
             self._share_not = PRIVATE_AFTER_LARGE  # perhaps it was lost for what this one asks
             self.lane_returned(call)  # which may be asked twice
         else:
+            self._off_lane()
             self._end()  # as if its own connection had been lost
 
     def lane_late(self, call: Call) -> None:
@@ -1170,7 +1209,9 @@ class Session(Caller):
         if waiter is not None:
             call.waiter = None
             waiter.unanswered(self._waited_in_vain)
-        elif self.closed:
+            return
+        self._off_lane()
+        if self.closed:
             self._stats.unanswered(call.row, UNSEEN)  # (nobody is told)
             call.row = NO_ROW
         elif not call.reply:
@@ -1183,6 +1224,8 @@ class Session(Caller):
         self._share_not = PRIVATE_AFTER_LARGE
         if call is self._call_head:
             self.lane_returned(call)
+        else:
+            self._off_lane()
 
     def _send_privately(self, call: Call) -> None:
         self.to_upstream.append(call.key)
@@ -1233,7 +1276,6 @@ class Session(Caller):
             return
         wait = self.wait
         if self._call_count == 0:
-            self._end_turn()
             quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
@@ -1361,9 +1403,12 @@ class Session(Caller):
             if code == EMPTY:
                 continue
             work += WORK_OF_OURS
-            call = None
-            if code == COMMAND and requests.command.ours:
-                call = read(self, requests, self._settings)
+            ours = code == COMMAND and requests.command.ours
+            denied = self._denied(code) if ours else b""
+            if denied:
+                self.to_client.append(denied)
+                continue
+            call = read(self, requests, self._settings) if ours else None
             if call is None:
                 greeted = self._taken_on_trust(code)
                 if greeted:
@@ -1511,7 +1556,6 @@ class Session(Caller):
         self._fail_all(r.unreachable(self._settings.where, why))
 
     def _fail_all(self, error: bytes) -> None:
-        self._end_turn()
         self.upstream = UPSTREAM_NONE
         self._failing = error
         self._failing_left = self._requests.unread()

@@ -143,12 +143,16 @@ class TlsStream(asyncio.Protocol):
             settled(error)
 
     def _read(self, data: bytes) -> None:
+        if self._closing:
+            return  # the protocol has ended it when it was connected
         data = self._decrypted(data)
         if self._outgoing.pending:
             self._flush()
         app = self._app
         if data and app is not None:
             app.data_received(data)
+        if self._closing:
+            return
         if self._error is not None:
             self._fail(self._error)
         elif self._finished and not self._ended():
@@ -254,6 +258,16 @@ class TlsStream(asyncio.Protocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def end(self) -> asyncio.Transport:
+        """Write TLS' own end behind what was written. Returns the plain transport, to be closed by
+        the caller; what it still reads is not decrypted.
+        """
+        if not self._shut:
+            self._say_end()
+        self._closing = True
+        assert self._transport is not None
+        return self._transport
 
     def abort(self) -> None:
         """See asyncio.WriteTransport."""

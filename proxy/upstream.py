@@ -31,7 +31,9 @@ log = logging.getLogger("rlproxy")
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
-_PING_S: Final = 5.0
+_PING_S: Final = 5.0  # for an answer to the control connection, and between two measurements
+_KEEP_S: Final = 0.5  # between two PINGs: Redis may close connections that are silent for 1 s
+_EMPTY: Final = b"*0\r\n"  # a request without a command
 MAX_FIRST_LINE: Final = 4096
 PROBE_S: Final = 2.0  # how old may be what is known of the default user's password
 _PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whether Redis answers:
@@ -167,12 +169,12 @@ def _refusal(text: str, password: str | None) -> str:
 class Facts:
     """What the control connection has learnt of the server."""
 
-    __slots__ = ("has_ro", "has_throttle", "name", "timeout_s", "version")
+    __slots__ = ("has_ro", "has_throttle", "ignores_empty", "name", "version")
 
     def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
-        self.timeout_s = 0  # after which it closes a silent connection; 0: never
+        self.ignores_empty = True  # it replies nothing to an empty request
         self.has_ro = False  # it has both of EVAL_RO and EVALSHA_RO
         self.has_throttle = False  # it has a CL.THROTTLE of its own
 
@@ -212,10 +214,12 @@ class Control(asyncio.Protocol):
         self._moved = asyncio.Event()
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # the first attempt is over, well or not
-        self._ping_s = _PING_S
+        self._retry_at = 0.0  # when what was refused is tried again
         self._logged = ""  # the problem that was logged last
         self._unexplained = False  # the connection was lost, and the log has no line on that
         self.warned = False  # the present outage was logged here
+        self._measured_at = 0.0
+        self._asks_empty = False  # whether an empty request was sent that is not answered yet
         self.reached = False  # a server was there at the latest attempt
         self.kind = ""  # of the problem, see metrics.PROBLEMS
         self.problem = ""  # why the server can't be used fully; empty if it can
@@ -422,16 +426,11 @@ class Control(asyncio.Protocol):
             _text(greeting.get(b"server", b"redis")).capitalize(),
             _text(greeting.get(b"version", b"?")),
         )
-        answer = await self._ask(b"CONFIG", b"GET", b"timeout")
-        if isinstance(answer, dict):
-            text = _text(answer.get(b"timeout", b"0"))
-            found.timeout_s = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
+        found.ignores_empty = await self._ignores_empty()
         answer = await self._ask(b"COMMAND", b"INFO", b"EVALSHA_RO", b"EVAL_RO", b"CL.THROTTLE")
         if isinstance(answer, list) and len(answer) == 3:
             found.has_ro = answer[0] is not None and answer[1] is not None
             found.has_throttle = answer[2] is not None
-        # A server that closes idle connections must not take this one for idle.
-        self._ping_s = min(_PING_S, found.timeout_s / 2) if found.timeout_s else _PING_S
         self._on_server(found)
 
     async def _select(self) -> tuple[str, str]:
@@ -441,6 +440,17 @@ class Control(asyncio.Protocol):
             if isinstance(answer, hiredis.ReplyError):
                 return DATABASE, f"database {self._upstream.db}: {answer}"
         return "", ""
+
+    async def _ignores_empty(self) -> bool:
+        """Whether the server replies nothing to an empty request, and goes on. A server that closes
+        the connection instead is not asked at the next one.
+        """
+        self._asks_empty = not self._asks_empty
+        if not self._asks_empty:
+            return False
+        answer = (await self._ask_all([_EMPTY + replies.bulks(b"PING")]))[0]
+        self._asks_empty = False
+        return not str(answer).startswith("ERR")
 
     async def _load_first(self) -> str:
         """Load the scripts though no lane wants them, once no lane has a call under way."""
@@ -468,7 +478,7 @@ class Control(asyncio.Protocol):
     async def _watch(self) -> None:
         """Until the connection is lost: load the scripts when asked, and see that it lives."""
         while not self._lost.is_set():
-            await _first_of(self._ping_s, self._lost, self._reload, self._probe)
+            await _first_of(_KEEP_S, self._lost, self._reload, self._probe)
             try:
                 await self._look()
             except OSError:
@@ -480,6 +490,7 @@ class Control(asyncio.Protocol):
         if self._reload.is_set():
             await self._in_time(self._load_again())
         elif self._is_worth_another_try() and not self._probe.is_set():
+            self._retry_at = self._loop.time() + _PING_S
             await self._prepare()
         else:
             self._probe.clear()
@@ -489,7 +500,9 @@ class Control(asyncio.Protocol):
         """Whether what the server refused may be allowed by now. (Another SCRIPT LOAD holds all
         lanes for a moment, so it follows only where a script was missed.)
         """
-        return bool(self.problem) and (self.kind != SCRIPTS or self._loading.missed)
+        if not self.problem or self._loop.time() < self._retry_at:
+            return False
+        return self.kind != SCRIPTS or self._loading.missed
 
     async def _load_again(self) -> None:
         """Load the scripts, which a lane has missed."""
@@ -502,7 +515,9 @@ class Control(asyncio.Protocol):
 
     async def _ping(self) -> None:
         await self._ask(b"PING")
-        if self.measures:
+        now = self._loop.time()
+        if self.measures and now - self._measured_at >= _PING_S:
+            self._measured_at = now
             found = await self._ask(b"LATENCY", b"HISTOGRAM", *_SCRIPT_CALLS)
             took = await self._ask(b"INFO", b"commandstats")
             self.script_times = _script_times(found, took)

@@ -27,6 +27,8 @@ from .limiters import MICROSECONDS, Limiter
 from .stats import WAIT_ADMITTED, WAIT_LEFT, WAIT_REFUSED, WAITS
 
 WAKE_S: Final = 0.1  # how often others' luck may have the head ask again
+ASK_S: Final = 30.0  # the head asks again after so long, whatever it was told
+KEEP_S: Final = 0.75  # how often a connection is kept alive; Redis' least timeout is 1 s
 MAX_WAITING: Final = 10_000  # of one process; beyond, WAIT acts as if absent
 
 # What a waiter has asked, or does.
@@ -34,7 +36,6 @@ _SLEEPING: Final = 0
 _ATTEMPT: Final = 1  # to be admitted
 _LOOK: Final = 2  # whether waiting is any use: it is not the head
 _LAST_LOOK: Final = 3  # what to tell: its time is over, and it was not the head
-_KEEP: Final = 4  # nothing: its connection must not be taken for idle
 _FINAL: Final = 5  # to be admitted or refused for good
 _HELD: Final = 6  # it is admitted, and its reply is due later
 _GONE: Final = 7
@@ -44,8 +45,8 @@ Cancel = Callable[[], None]
 
 
 class Waiter:
-    """One waiting hit. `ask` sends a rule for its key, `finish` gives its client the reply, `pump`
-    moves what these two have put down.
+    """One waiting hit. `ask` sends a rule for its key, `finish` gives its client the reply, `keep`
+    keeps the client's connection alive, `pump` moves what these three have put down.
     """
 
     __slots__ = (
@@ -55,10 +56,12 @@ class Waiter:
         "_does",
         "_finish",
         "_first",
+        "_keep",
         "_limiter",
         "_pump",
         "_reply",
         "_rule",
+        "_until",
         "_waiting",
         "asked_at",
         "due",
@@ -74,6 +77,7 @@ class Waiter:
         ask: Callable[[Rule], None],
         finish: Callable[[bytes], None],
         pump: Callable[[], None],
+        keep: Callable[[], None],
     ) -> None:
         limiter = rule.limiter
         assert limiter is not None
@@ -82,9 +86,11 @@ class Waiter:
         self._ask = ask
         self._finish = finish
         self._pump = pump
+        self._keep = keep
         self._limiter: Limiter = limiter
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
         self._cancel: Cancel | None = None
+        self._until: float = 0.0  # when it goes on
         self._does: int = _SLEEPING
         self._first = True  # its first question is not answered yet
         self._reply: bytes = b""  # of a held one
@@ -107,11 +113,7 @@ class Waiter:
         does = self._does
         if does == _GONE:
             return
-        if self._reply:  # it was asked for the connection's sake, whatever the answer
-            self._does = _HELD
-            self._sleep_held()
-            return
-        if frame == replies.LOST and does in (_LOOK, _LAST_LOOK, _KEEP):
+        if frame == replies.LOST and does in (_LOOK, _LAST_LOOK):
             self._put(does)  # a look may be sent twice
             return
         self._does = _SLEEPING
@@ -125,7 +127,7 @@ class Waiter:
             self._settled(found)
         elif does == _LAST_LOOK:
             self._last_looked(found)
-        elif does != _KEEP and found[0] == 1 and (self._rule.shapes or (first and hopeless)):
+        elif found[0] == 1 and (self._rule.shapes or (first and hopeless)):
             self._refuse(found)
         else:
             if found[0] == 1:
@@ -136,18 +138,8 @@ class Waiter:
             self._go_on()
 
     def unanswered(self, instead: Callable[[], bytes]) -> None:
-        """Redis does not answer what it asked. What was asked for the connection's sake does not
-        matter; else its client gets `instead`.
-        """
-        if self._does == _GONE:
-            return
-        if self._reply:
-            self._does = _HELD
-            self._sleep_held()
-        elif self._does == _KEEP:
-            self._does = _SLEEPING
-            self._go_on()
-        else:
+        """Redis does not answer what it asked: its client gets `instead`."""
+        if self._does != _GONE:
             self._leave(instead())
 
     def unsent(self) -> None:
@@ -186,14 +178,11 @@ class Waiter:
 
     def _fired(self) -> None:
         self._cancel = None
-        if self._reply:
-            now = self._waiting.clock()
-            if now >= self.due:
-                self._leave(self._reply)  # (an answer that is still to come is for nobody)
-            else:
-                if self._does == _HELD and now >= self._keep_at():
-                    self._put(_KEEP)
-                self._sleep_held()
+        if self._waiting.clock() < self._until:
+            self._keep()
+            self._set_timer(self._until)
+        elif self._reply:
+            self._leave(self._reply)
         elif self._does == _SLEEPING:
             self._go_on()
         self._pump()
@@ -210,23 +199,17 @@ class Waiter:
         else:
             self._ask(self._rule.look())
 
-    def _keep_at(self) -> float:
-        """When something must be asked, or its connection is taken for idle."""
-        return self.asked_at + self._waiting.keep_s
-
     def _go_on(self) -> None:
         """Ask what there is to be asked now, or sleep until there is something."""
         now = self._waiting.clock()
         head = self._waiting.is_head(self)
         if now >= self._deadline:
             self._put(_FINAL if head else _LAST_LOOK)
-        elif head and now >= self.due:
+        elif head and now >= min(self.due, self.asked_at + ASK_S):
             self._put(_ATTEMPT)
-        elif now >= self._keep_at():
-            self._put(_ATTEMPT if head else _KEEP)
         else:
-            until = min(self._deadline, self._keep_at())
-            self._set_timer(min(until, self.due) if head else until)
+            until = min(self.due, self.asked_at + ASK_S) if head else self._deadline
+            self._set_timer(min(until, self._deadline))
 
     def _settled(self, found: list[int]) -> None:
         """Admitted, or refused for good."""
@@ -238,14 +221,10 @@ class Waiter:
             self._reply = reply
             self._waiting.waits(self)
             self.due = self._waiting.clock() + held_us / MICROSECONDS
-            self._sleep_held()
+            self._stop_timer()
+            self._set_timer(self.due)
         else:
             self._leave(reply)
-
-    def _sleep_held(self) -> None:
-        """Until its reply is due, or its connection has been silent for long."""
-        self._stop_timer()
-        self._set_timer(min(self.due, self._keep_at()) if self._does == _HELD else self.due)
 
     def _refuse(self, found: list[int]) -> None:
         """Redis would refuse it, with `found`."""
@@ -277,7 +256,9 @@ class Waiter:
             self._finish(reply)
         self._waiting.promote(self.where)
 
-    def _set_timer(self, at: float) -> None:
+    def _set_timer(self, until: float) -> None:
+        self._until = until
+        at = min(until, self._waiting.clock() + KEEP_S)
         self._cancel = self._waiting.call_at(at, self._fired)
 
     def _stop_timer(self) -> None:
@@ -298,21 +279,18 @@ class _Queue:
 
 class Waiting:
     """All that wait in this process. `clock` in seconds; `call_at` calls a function at a time of
-    that clock, never before, and returns what cancels it. A waiter asks something at least every
-    `keep_s` seconds.
+    that clock, never before, and returns what cancels it.
     """
 
-    __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "ended", "keep_s")
+    __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "ended")
 
     def __init__(
         self,
         clock: Callable[[], float],
         call_at: Callable[[float, Callable[[], None]], Cancel],
-        keep_s: float = 30.0,
     ) -> None:
         self.clock = clock
         self.call_at = call_at
-        self.keep_s = keep_s
         self.count: int = 0
         self.ended: list[int] = [0] * len(WAITS)  # who had to wait, by how that ended
         self._queues: dict[Where, _Queue] = {}
@@ -325,13 +303,14 @@ class Waiting:
         ask: Callable[[Rule], None],
         finish: Callable[[bytes], None],
         pump: Callable[[], None],
+        keep: Callable[[], None],
     ) -> Waiter | None:
         """A new waiter at the end of its key's queue, for the caller to start(); None if there are
         too many.
         """
         if self.count >= MAX_WAITING:
             return None
-        waiter = Waiter(self, where, rule, ask, finish, pump)
+        waiter = Waiter(self, where, rule, ask, finish, pump, keep)
         queue = self._queues.get(where)
         if queue is None:
             queue = self._queues[where] = _Queue()

@@ -24,7 +24,7 @@ from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
 
-REFRESH_S = 30.0
+LONG_S = 30.0
 SLACK = 65536 + 16384  # bytes of one call or script, past a bound that is looked at between calls
 MAX_STEPS = 400
 MAX_CLIENT_BYTES = 1 << 20
@@ -227,9 +227,9 @@ class Walk:
         self.known = False  # lanes remember refusals
         self.full = False  # the upstream takes no more for now
         self.turns = 0  # that others have, who have many hits in hand
-        self.waiting = Waiting(self.clock.time, self.clock.call_at, REFRESH_S)
+        self.waiting = Waiting(self.clock.time, self.clock.call_at)
         settings = Settings(
-            *(GRAMMAR, self.lane_of, "redis:1", self.base_db, REFRESH_S, self.waiting),
+            *(GRAMMAR, self.lane_of, "redis:1", self.base_db, self.waiting),
             share_of=self.share_of if self.share else None,
         )
         settings.native_throttle = throttle
@@ -440,7 +440,7 @@ class Walk:
             wrong = bytes([choices.below(256)])
             self.unsent = self.unsent[:at] + wrong + self.unsent[at + 1 :]
         elif kind == 54:
-            self.clock.advance((0.01, 0.06, 1.0, 6.0, REFRESH_S)[choices.below(5)])
+            self.clock.advance((0.01, 0.06, 1.0, 6.0, LONG_S)[choices.below(5)])
             self.move()
         elif kind == 55:
             if choices.below(2):

@@ -1279,9 +1279,7 @@ def test_a_walk(module_server: RedisServer) -> None:
     seeds = itertools.repeat(first) if SEED else itertools.count(first)
     with contextlib.ExitStack() as stack:
         proxies = [
-            stack.enter_context(
-                harness.proxy(module_server, "--private-refresh", "86400", "--share", share)
-            )
+            stack.enter_context(harness.proxy(module_server, "--share", share))
             for share in ("no", "yes")
         ]
         direct = stack.enter_context(module_server.raw())

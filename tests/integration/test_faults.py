@@ -181,6 +181,14 @@ def test_a_server_that_was_never_there(unstarted_server: RedisServer, mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_denied_hit_stays_denied(unstarted_server: RedisServer, mode: str) -> None:
+    with failing(unstarted_server, mode, "--deny-command", "rl.hit") as proxy, proxy.raw() as raw:
+        for _ in range(2):  # the circuit opens with the first connection that is refused
+            assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOPERM command 'rl.hit' is denied")
+            assert by_mode(mode, raw.ask("CL.THROTTLE", "k", 15, 30, 60), 16)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_server_that_is_killed_and_started_again(own_server: RedisServer, mode: str) -> None:
     with failing(own_server, mode) as proxy:
         with proxy.raw() as first:

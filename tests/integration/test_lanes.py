@@ -498,15 +498,42 @@ def test_a_busy_client_outlives_the_servers_timeout(one_engine: str) -> None:
         assert proxy.read_log().count("WARNING") <= 1, proxy.read_log()
 
 
-def test_private_refresh_is_a_setting(own_server: RedisServer) -> None:
-    """A timeout that the proxy was not told of at its start."""
-    with harness.proxy(own_server, "--private-refresh", "0.3") as proxy, proxy.raw() as busy:
-        by_lane(own_server, busy)
-        number = busy.ask("CLIENT", "ID")
-        with own_server.raw() as admin:
-            assert admin.ask("CONFIG", "SET", "timeout", 1) == "OK"
-            keep_hitting(busy, 2.5)
-        assert busy.ask("CLIENT", "ID") == number
+@pytest.mark.parametrize("how", ["changed", "no password", "config denied"])
+def test_a_busy_client_outlives_a_timeout_that_the_proxy_does_not_know(
+    redis_server: RedisServer, how: str
+) -> None:
+    """Hits by lane, refusals that are remembered, and a held hit count as activity."""
+    args = ["--requirepass", "s3"] if how == "no password" else []
+    login = ("AUTH", "s3") if how == "no password" else ("PING",)
+    with harness.server(redis_server.engine, *args) as server, contextlib.ExitStack() as stack:
+        admin = stack.enter_context(server.raw())
+        admin.ask(*login)
+        if how == "config denied":  # (who is logged in as another user keeps that one's rights)
+            assert admin.ask("ACL", "SETUSER", "admin", "on", ">pw", "~*", "&*", "+@all") == "OK"
+            assert admin.ask("AUTH", "admin", "pw") == "OK"
+            assert admin.ask("ACL", "SETUSER", "default", "-config") == "OK"
+        proxy = stack.enter_context(harness.proxy(server))
+        clients = [stack.enter_context(proxy.raw()) for _ in range(3)]
+        for raw in clients:
+            raw.ask(*login)
+        hits, refused, held = clients
+        for raw in clients:
+            by_lane(server, raw, admin)
+        numbers = [raw.ask("CLIENT", "ID") for raw in clients]
+        for raw in clients:
+            by_lane(server, raw, admin)
+        assert held.ask("RL.HIT", "full", 1, 600) == [0, 1, 0, -1, 600]
+        held.send(command("RL.HIT", "full", 1, 600, "WAIT", 900))
+        assert admin.ask("CONFIG", "SET", "timeout", 1) == "OK"
+        end = time.monotonic() + 3.5
+        while time.monotonic() < end:
+            assert isinstance(hits.ask("RL.HIT", "busy", 1_000_000, 3600), list)
+            assert isinstance(refused.ask("RL.HIT", "full", 1, 600), list)
+            time.sleep(0.02)
+        assert [raw.ask("CLIENT", "ID") for raw in (hits, refused)] == numbers[:2]
+        again = stack.enter_context(server.raw())
+        again.ask(*login)
+        assert numbers[2] in [int(row["id"]) for row in client_list(server, again)]
 
 
 # -- two nodes of a cluster -----------------------------------------------------------------------

@@ -57,6 +57,8 @@ class Strange:
         self.says: dict[bytes, bytes] = {}  # by key
         self.greets: dict[bytes, bytes] = {}  # by command, of any kind
         self.said = 0
+        self.empty = 0  # requests without a command
+        self.says_to_empty = b""  # nothing: it closes the connection
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._sockets: list[socket.socket] = []
@@ -84,6 +86,12 @@ class Strange:
                 words = []
                 for _ in range(int(line[1:])):
                     words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
+                if not words:
+                    self.empty += 1
+                    if not self.says_to_empty:
+                        return  # closes
+                    near.sendall(self.says_to_empty)
+                    continue
                 scripted = words[0].upper().startswith(b"EVAL") and len(words) > 3
                 known = self.says.get(words[3]) if scripted else self.greets.get(words[0].upper())
                 if known is not None:
@@ -112,6 +120,24 @@ class Strange:
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads[1:]:
             thread.join()
+
+
+@pytest.mark.parametrize("says", [b"", b"-ERR Protocol error\r\n"])
+def test_a_server_that_knows_no_empty_request_gets_one_and_no_more(
+    own_server: RedisServer, says: bytes
+) -> None:
+    strange = Strange(own_server)
+    strange.says_to_empty = says
+    try:
+        with harness.proxy(f"redis://127.0.0.1:{strange.port}") as proxy, proxy.raw() as raw:
+            wait_until(lambda: b"\nscripts_loaded:1\r" in _stats(raw), "all is prepared")
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                goes_on(raw)
+                time.sleep(0.05)
+            assert strange.empty == 1
+    finally:
+        strange.close()
 
 
 @pytest.fixture(scope="module")

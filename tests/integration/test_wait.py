@@ -8,6 +8,7 @@ import contextlib
 import re
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -863,3 +864,39 @@ def test_who_does_not_read_does_not_keep_its_place(server: RedisServer, front: P
         for stranger in strangers:
             stranger.close()
         admin.ask("ACL", "DELUSER", "stranger")
+
+
+def test_held_hits_behind_long_pipelines_stop_no_other_pipeline(
+    server: RedisServer, front: Proxy
+) -> None:
+    hit = command("RL.HIT", "pipelined", 1_000_000, 3600)
+    stop = threading.Event()
+
+    def keep_hitting(small: Raw) -> None:
+        while not stop.is_set():
+            small.ask("RL.HIT", "small", 1_000_000, 3600)
+
+    with contextlib.ExitStack() as stack:
+        held, other, small = (
+            [stack.enter_context(front.raw()) for _ in range(2)],
+            stack.enter_context(front.raw()),
+            stack.enter_context(front.raw()),
+        )
+        for raw in (*held, other, small):
+            by_lane(server, raw)
+        assert small.ask("RL.HIT", "full", 1, 600) == [0, 1, 0, -1, 600]
+        thread = threading.Thread(target=keep_hitting, args=(small,))
+        thread.start()
+        try:
+            for raw in held:
+                raw.send(hit * 66 + command("RL.HIT", "full", 1, 600, "WAIT", 900) + hit)
+                for _ in range(66):
+                    raw.reply()
+            other.send(hit * 3000)
+            for number in range(3000):
+                assert other.line() == b"*5\r\n", f"{number} replies"
+                for _ in range(5):
+                    other.line()
+        finally:
+            stop.set()
+            thread.join()

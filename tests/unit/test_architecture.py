@@ -90,9 +90,10 @@ IMPURE: dict[str, set[str]] = {
         *("prefixes", "probes", "sketch", "stats", "version"),
     },
     "crowd": set(),
+    "lingering": {"tlsstream"},
     "downstream": {
-        *("calls", "config", "crowd", "doors", "peers", "quiet", "session", "tlsstream"),
-        *("upstream", "window"),
+        *("calls", "config", "crowd", "doors", "lingering", "peers", "quiet", "session"),
+        *("tlsstream", "upstream", "window"),
     },
     "descriptors": set(),
     "logs": {"events"},

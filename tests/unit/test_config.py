@@ -25,7 +25,7 @@ def test_defaults() -> None:
     made = load()
     assert made.listen == (Address("127.0.0.1", 6380),)
     assert made.upstream == Upstream(None)
-    assert (made.connect_timeout_s, made.drain_timeout_s, made.private_refresh_s) == (5, 10, 30)
+    assert (made.connect_timeout_s, made.drain_timeout_s) == (5, 10)
 
 
 REDIS = Upstream(Address("h", 6379))
@@ -41,7 +41,6 @@ OPTIONS: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--workers", "2", "workers", 2, ()),
     ("--share", "yes", "share", True, ()),
     ("--denial-cache", "0", "denial_cache", 0, ()),
-    ("--private-refresh", "1e2", "private_refresh_s", 100.0, ()),
     ("--on-upstream-failure", "allow", "on_upstream_failure", "allow", ()),
     ("--hit-timeout", "0", "hit_timeout_ms", 0, ()),
     ("--connect-timeout", "0.25", "connect_timeout_s", 0.25, ()),
@@ -347,11 +346,11 @@ def test_all_mistakes_at_once() -> None:
     found = mistakes(
         *("--listen", "a", "--listen", ":1", "--listen", "b", "--upstream", "http://h"),
         *("--connect-timeout", "0", "--drain-timeout", "x"),
-        RLPROXY_PRIVATE_REFRESH="-1",
+        RLPROXY_HANDSHAKE_TIMEOUT="-1",
     )
     starts = ["--listen a:", "--listen b:", "--upstream http://h:"]
-    starts += ["RLPROXY_PRIVATE_REFRESH -1:", "--connect-timeout 0:"]
-    starts += ["--drain-timeout x:"]
+    starts += ["--connect-timeout 0:", "--drain-timeout x:"]
+    starts += ["RLPROXY_HANDSHAKE_TIMEOUT -1:"]
     assert len(found) == len(starts)
     for line, start in zip(found, starts, strict=True):
         assert line.startswith(start)
@@ -367,7 +366,7 @@ def test_wrong_usage_is_one_line(argv: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e9", "x", "1 s"])
 def test_wrong_seconds(text: str) -> None:
-    for flag in ("--connect-timeout", "--drain-timeout", "--private-refresh"):
+    for flag in ("--connect-timeout", "--drain-timeout"):
         (line,) = mistakes(f"{flag}={text}")
         assert line.startswith(f"{flag} {text}:")
         assert "seconds" in line

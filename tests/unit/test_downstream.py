@@ -11,13 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from proxy import downstream, scripts
+from proxy import downstream, lingering, scripts
 from proxy.calls import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, Settings
 from proxy.config import Address, Config, Upstream
 from proxy.crowd import MANY, PER_TURN, PIECE, STAYS_S
 from proxy.doors import Doors
-from proxy.downstream import MAX_TURN, WORK_OF_READ, Downstream, Shared
+from proxy.downstream import MAX_TURN, MAX_TURNED_AWAY, WORK_OF_READ, Downstream, Shared
 from proxy.grammar import Grammar
+from proxy.lingering import LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
 from proxy.peers import NOBODY, Peer
 from proxy.quiet import Repeats
 from proxy.replies import bulks
@@ -71,8 +72,9 @@ class Transport:
     def __init__(self, sock: socket.socket | None = None) -> None:
         self.written = b""
         self.waits = 0
-        self.closed = self.aborted = False
+        self.closed = self.aborted = self.ended = False
         self.reading = True
+        self.protocol: asyncio.Protocol | None = None
         self.high = 0
         self.sock = sock
 
@@ -99,6 +101,15 @@ class Transport:
 
     def close(self) -> None:
         self.closed = True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.Protocol | None:
+        return self.protocol
 
     def abort(self) -> None:
         self.aborted = True
@@ -134,7 +145,7 @@ class Bench:
 class Client:
     def __init__(self, bench: Bench, sock: socket.socket | None, peer: Peer | None) -> None:
         self.transport = Transport(sock)
-        self.protocol = Downstream(bench.shared, peer)
+        self.protocol = self.transport.protocol = Downstream(bench.shared, peer)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
 
 
@@ -241,14 +252,14 @@ def test_all_of_it_may_change_while_they_are_served() -> None:
     bench = Bench(max_clients=2)
     clients = [bench.client() for _ in range(3)]
     assert clients[2].transport.written == b"-ERR max number of clients reached\r\n"
-    assert [client.transport.closed for client in clients] == [False, False, True]
+    assert [client.transport.ended for client in clients] == [False, False, True]
     bench.shared.reconfigure(
         dataclasses.replace(
             CONFIG, max_clients=3, idle_timeout_s=5.0, deny_command=("ping",), write_timeout_s=3.0
         )
     )
-    assert not bench.client().transport.closed
-    assert bench.client().transport.closed
+    assert not bench.client().transport.ended
+    assert bench.client().transport.ended
     client = clients[0]
     client.protocol.data_received(PING)
     client.protocol._session.upstream_failed("no")
@@ -270,7 +281,7 @@ def test_who_was_turned_away_is_counted_nowhere() -> None:
     here, twice = bench.client(), bench.client()
     unix = bench.client(peer=NOBODY)
     full = bench.client(peer=NOBODY)
-    assert [each.transport.closed for each in (here, twice, unix, full)] == [False, True] * 2
+    assert [each.transport.ended for each in (here, twice, unix, full)] == [False, True] * 2
     assert bench.shared.addresses == {"127.0.0.1": 1}
     for each in (twice, full):
         each.protocol.connection_lost(None)
@@ -278,11 +289,98 @@ def test_who_was_turned_away_is_counted_nowhere() -> None:
     assert bench.shared.addresses == {"127.0.0.1": 1}
     here.protocol.connection_lost(None)
     assert bench.shared.addresses == {}
-    assert not bench.client().transport.closed
+    assert not bench.client().transport.ended
     assert [line.partition(" (the")[0] for line in bench.said] == [
         "turned away 1 client(s): max number of clients of one address reached",
         "turned away 1 client(s): max number of clients reached",
     ]
+
+
+def test_few_of_those_turned_away_linger() -> None:
+    bench = Bench(max_clients=1)
+    first = bench.client()
+    turned_away = [bench.client() for _ in range(MAX_TURNED_AWAY + 1)]
+    assert [client.transport.ended for client in turned_away] == [True] * MAX_TURNED_AWAY + [False]
+    assert turned_away[-1].transport.closed
+    turned_away[0].protocol.connection_lost(None)
+    assert bench.client().transport.ended
+    assert not first.transport.ended
+
+
+class Closing:
+    """A client whose connection closes behind an error that it may not have read."""
+
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        self.bench = Bench()
+        self.client = self.bench.client(sock)
+        self.transport = self.client.transport
+        self.client.protocol.data_received(PING)
+        self.client.protocol._session.upstream_lost()
+        self.client.protocol.pump()
+        assert self.transport.ended
+        assert not self.transport.closed
+
+    def after(self, seconds: float) -> None:
+        """What the connection looks at meanwhile."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.bench.clock.now += LOOK_S
+            looks, self.bench.clock.later = self.bench.clock.later, []
+            for look in looks:
+                look()
+
+
+def test_a_closing_connection_waits_for_its_client_a_second() -> None:
+    closing = Closing()
+    closing.after(LINGER_S - LOOK_S)
+    assert not closing.transport.closed
+    closing.after(LOOK_S)
+    assert closing.transport.closed
+
+
+def test_a_closing_connection_waits_until_all_is_acknowledged(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    closing = Closing(pair[0])
+    pair[0].send(b"x" * 4096)
+    closing.after(3 * LINGER_S)
+    assert not closing.transport.closed
+    pair[1].recv(4096)
+    closing.after(LINGER_S)
+    assert closing.transport.closed
+    closing = Closing()
+    closing.transport.waits = 1
+    closing.after(TAKES_S - LOOK_S)
+    assert not closing.transport.closed
+    closing.after(LOOK_S)
+    assert closing.transport.aborted
+
+
+def test_a_closing_connection_discards_so_much() -> None:
+    closing = Closing()
+    lingers = closing.transport.protocol
+    assert isinstance(lingers, asyncio.Protocol)
+    assert lingers is not closing.client.protocol
+    for _ in range(MAX_DISCARDED // MAX_TURN):
+        lingers.data_received(b"x" * MAX_TURN)
+        assert not closing.transport.reading  # others come first
+        closing.bench.turn()
+        assert closing.transport.reading
+    lingers.data_received(b"x" * MAX_TURN)
+    assert not closing.transport.reading
+    assert not closing.bench.clock.soon
+    assert lingers.eof_received() is False
+    lingers.connection_lost(None)
+    assert not closing.bench.shared.clients
+
+
+def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    silent, ended = bench.client(), bench.client()
+    ended.protocol.eof_received()
+    assert ended.transport.closed
+    bench.after(10)
+    assert silent.transport.closed
+    assert not silent.transport.ended
 
 
 def test_how_much_may_be_left_unread_and_when_a_silent_one_is_asked(
@@ -294,8 +392,8 @@ def test_how_much_may_be_left_unread_and_when_a_silent_one_is_asked(
             before = kept(sock)
             Bench(tcp_keepalive_s=seconds).client(sock)
             assert kept(sock) == (expected or before)
-    Bench().client(pair[0])  # a unix socket has nothing of it
-    assert downstream.unacknowledged(pair[0]) == 0
+    client = Bench().client(pair[0])  # a unix socket has nothing of it
+    assert lingering.unacknowledged(cast("asyncio.Transport", client.transport)) == 0
 
 
 def kept(sock: socket.socket) -> tuple[int, int, int]:

@@ -290,15 +290,37 @@ def test_a_retired_lane_is_replaced() -> None:
     assert (len(old.calls), len(bench.lane.calls)) == (0, 1)
 
 
-def test_a_silent_private_connection_carries_the_next_hit() -> None:
+def test_a_silent_private_connection_gets_an_empty_request() -> None:
+    """Beside the hit, which goes by lane all the same: Redis may close what is silent."""
     bench = probed()
-    bench.session.now = 29.9
+    for begin in (0.0, sn.REFRESH_S, 100.0):
+        bench.session.now = begin + sn.REFRESH_S - 0.01
+        assert bench.send(HIT) == (b"" if begin < 100.0 else b"*0\r\n")
+        assert bench.settle() == FIVE
+        bench.session.now = begin + sn.REFRESH_S
+        assert bench.send(HIT) == (b"*0\r\n" if begin < 100.0 else b"")
+        assert len(bench.lane.calls) == 1
+        assert bench.settle() == FIVE
+    bench.session._settings.ignores_empty = False
+    bench.session.now = 200.0
     assert bench.send(HIT) == b""
-    bench.settle()
-    bench.session.now = 30.0
-    assert bench.send(HIT) == in_place()
-    bench.answer(FIVE)
-    assert bench.send(HIT) == b""
+
+
+@pytest.mark.parametrize("gap_s", [0.05, 0.3, 0.49, 0.5, 0.7, 2.0])
+def test_a_client_with_calls_is_never_silent_for_much_longer_than_it_is_itself(
+    gap_s: float,
+) -> None:
+    bench = probed()
+    bench.session.now = last = 100.0
+    bench.send(PING)
+    bench.answer(PONG)
+    for _ in range(100):
+        bench.session.now += gap_s
+        if bench.send(HIT):
+            assert bench.session.now - last < sn.REFRESH_S + gap_s
+            last = bench.session.now
+        assert bench.settle() == FIVE
+    assert bench.session.now - last < sn.REFRESH_S
 
 
 def test_hits_of_a_client_that_does_not_read_go_private() -> None:
@@ -1232,6 +1254,8 @@ def test_of_a_line_without_an_end_so_much_is_passed_on_as_shows_it() -> None:
 # -- others have their turn ------------------------------------------------------------------------
 
 BLPOP = bulks(b"BLPOP", b"k", b"0")
+HELD = bulks(b"RL.HIT", b"held", b"10", b"60", b"WAIT", b"60")
+REFUSED = r.five(1, 10, 0, 5, 5)
 NIL = b"*-1\r\n"
 
 
@@ -1293,7 +1317,7 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     for bench in benches:
         bench.session.resume()
     assert len(lane.calls) == MAX_CLIENT_HITS
-    first.session.let_go()
+    first.session.abandon()
     assert shared.deep == 1
     while lane.calls:
         calls, lane.calls = lane.calls, []
@@ -1325,7 +1349,7 @@ class Crowd:
         """Redis answers what is on its way; how many each has on its way then."""
         calls, self.lane.calls = self.lane.calls, []
         for call in calls:
-            call.caller.lane_answered(call, FIVE)
+            call.caller.lane_answered(call, FIVE if call.waiter is None else REFUSED)
         for caller in dict.fromkeys(call.caller for call in calls):
             caller.resume()
         return self.turns()
@@ -1381,30 +1405,56 @@ def test_one_alone_that_has_many_in_hand_keeps_redis_busy() -> None:
     assert crowd.turns() == [LEAST]
 
 
-@pytest.mark.parametrize("how", ["goes", "is lost", "has something else to say", "is slow"])
-def test_a_turn_ends_with_whoever_has_it(how: str) -> None:
+LEAVES = ["goes", "is lost", "is closed", "holds a hit", "sends something else", "is slow"]
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_a_turn_ends_with_the_session_that_has_it(how: str) -> None:
     crowd = Crowd(6)
+    rest = HELD if how == "holds a hit" else PING * 3
     for bench in crowd.benches:
-        bench.send(HIT * (MAX_CLIENT_HITS + LEAST // TURNS) + PING * 3 + HIT * 100)
+        bench.send(HIT * (MAX_CLIENT_HITS + LEAST // TURNS) + rest + HIT * 100)
     crowd.other.send(HIT)
     for _ in range(20):
         had = crowd.answer()
         for bench, count in zip(crowd.benches, had, strict=True):
             if count == 0:
                 continue
-            if how == "goes":
-                bench.session.abandon()
-                bench.session.let_go()
-                crowd.lane.calls = [c for c in crowd.lane.calls if c.caller is not bench.session]
-            elif how == "is lost":
-                bench.session.upstream_lost()
-                bench.session.let_go()
+            if how in ("goes", "is lost", "is closed"):
+                # its replies may stay unread for long: only "goes" is followed by let_go()
+                if how == "is lost":
+                    bench.session.upstream_lost()
+                else:
+                    bench.session.abandon()
+                if how == "goes":
+                    bench.session.let_go()
                 crowd.lane.calls = [c for c in crowd.lane.calls if c.caller is not bench.session]
             elif how == "is slow":
                 bench.session.leaves_unread()
         crowd.turns()
+    if how == "holds a hit":
+        assert [bench.session.wait for bench in crowd.benches] == [sn.WAIT_TURN] * 5
+        assert crowd.shared.deep == 0
     assert crowd.shared.window._turns == 0
     assert not crowd.shared.window.crowded()
+
+
+def test_a_turn_ends_while_refusals_that_are_remembered_are_answered() -> None:
+    """No call is under way then: an endless pipeline of them stops no other client's."""
+    crowd = Crowd(2)
+    crowd.lane = KnowingLane(known=REFUSED)
+    bench = crowd.benches[0]
+    bench.session.fenced = False
+    bench.send(HIT * MAX_CLIENT_HITS + numbered(b"known") * 1000)
+    crowd.other.send(HIT)
+    crowd.shared.turn_work = MAX_TURN_WORK
+    for _ in range(6):
+        crowd.answer()
+        assert bench.session.wait == sn.WAIT_ROOM
+        assert crowd.shared.window._turns == 0
+    while bench.session.outstanding():
+        crowd.turns()
+    assert crowd.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
 
 
 @settings(max_examples=20, deadline=None)

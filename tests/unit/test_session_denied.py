@@ -10,6 +10,7 @@ from proxy import permissions
 from proxy.commands import COMMANDS, Command
 from proxy.replies import bulks
 from tests.unit.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+from tests.unit.test_session_faults import Faulty, each_mode
 
 TABLE = permissions.table(("keys", "config|set", "rl.hit", "set", "ft.x", "exec"), False)
 KEYS = bulks(b"KEYS", b"*")
@@ -84,6 +85,25 @@ def test_a_hit_that_redis_has_not_denied_runs_where_eval_is() -> None:
     assert bench.answer(FIVE) == FIVE
     bench.send(HIT)
     assert bench.settle() == FIVE
+
+
+@each_mode
+@pytest.mark.parametrize("way", ["circuit", "behind a greeting", "late", "unreachable"])
+def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
+    bench = Faulty(mode)
+    bench.session.use(TABLE)
+    if way in ("circuit", "behind a greeting"):
+        bench.circuit.connect_failed(0.0, "connection refused")
+        bench.circuit.asked(0.0)
+    bench.send(bulks(b"CLIENT", b"SETNAME", b"x") if way == "behind a greeting" else b"")
+    bench.send(HIT * 2)
+    if way == "late":  # the private connection does not open in time
+        bench.session.overdue(2.0)
+    elif way == "unreachable" or (way == "behind a greeting" and mode == "error"):
+        bench.session.upstream_failed("connection refused")
+    assert bench.down().endswith(NO_HIT * 2)
+    assert bench.session._stats.errors.get("denied") == 2
+    assert not bench.session.outstanding()
 
 
 def test_behind_hits_on_the_lane_it_waits_for_them() -> None:

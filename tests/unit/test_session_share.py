@@ -18,12 +18,11 @@ from proxy import state as s
 from proxy.calls import Call, Lane, Settings
 from proxy.grammar import Grammar
 from proxy.replies import bulks
-from proxy.session import Session
+from proxy.session import REFRESH_S, Session
 from proxy.state import Identity
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
-REFRESH_S = 30.0
 HITS = 0
 
 PING = bulks(b"PING")
@@ -67,7 +66,7 @@ class Bench(Sides):
         self.allowed = True
         self.ready = True
         self.session = Session(
-            Settings(GRAMMAR, self.lane_of, "redis:1", base_db, REFRESH_S, share_of=self.share_of)
+            Settings(GRAMMAR, self.lane_of, "redis:1", base_db, share_of=self.share_of)
         )
 
     def lane_of(self, identity: Identity) -> Lane | None:
@@ -380,12 +379,11 @@ def test_a_slow_reader_and_a_half_sent_command_stay_private() -> None:
     assert bench.taken() == b""
 
 
-def test_a_long_silence_is_the_private_connections_turn() -> None:
+def test_a_silent_private_connection_gets_an_empty_request() -> None:
     bench = opened()
     assert bench.shares(GET)
     bench.session.now += REFRESH_S
-    assert not bench.shares(GET)
-    assert bench.shares(GET)
+    assert bench.send(GET) == b"*0\r\n"
 
 
 def test_without_a_lane_all_goes_its_own_way() -> None:
