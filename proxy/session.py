@@ -221,7 +221,7 @@ class Session(Caller):
         self._write_lane: Lane | None = None
         self._share_not: int = 0  # so many reads stay private
         self._lane_wrote = False  # WAIT on the private connection does not cover that: see _cover()
-        self._last_hit: bytes = b""  # the key of the latest hit, as a bulk
+        self._last_hit: bytes = b""  # the key of the latest hit that Redis accepted, as a bulk
         self._unshared = False  # the client uses WAIT: its ordinary commands are not shared
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
@@ -787,7 +787,7 @@ class Session(Caller):
         """Forward a WAIT or WAITAOF that is to cover what lanes have written for this client.
 
         Redis counts the replicas that have the latest write of the connection that asks. So the
-        private connection rewrites the key of the latest hit first. Where that fails, or where
+        private connection rewrites the key of the latest accepted hit. Where that fails, or where
         replies can't be counted, the client gets an error, never a number that is too high.
         """
         requests = self._requests
@@ -809,10 +809,7 @@ class Session(Caller):
         answers.expect(Catch(judged))
 
     def _writes_by_lane(self, call: Call) -> None:
-        rule = call.rule
-        if rule.takes:
-            self._last_hit = call.key
-        if rule.takes or rule.frees:
+        if call.rule.takes or call.rule.frees:
             self._lane_wrote = True
 
     def _covered(self, reply: bytes) -> bytes:
@@ -1000,7 +997,8 @@ class Session(Caller):
         self.to_upstream += [head, call.key, call.rule.tail]
         self._expanded += len(head)
         self.fenced = True
-        if call.rule.takes:
+        better = not self._last_hit or not self.state.probed
+        if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # (it is kept for long)
             self._last_hit = call.key
 
     def _concerns_others(self, call: Call) -> bool:
@@ -1137,6 +1135,8 @@ class Session(Caller):
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """`reply` is what `call` gets."""
+        if reply[0] == 42 and (call.rule.takes or call.rule.frees):  # Redis let it at its key
+            self._last_hit = call.key
         if call.waiter is not None:
             call.waiter.answered(reply)
             return

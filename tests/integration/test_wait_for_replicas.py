@@ -243,6 +243,36 @@ def test_whatever_became_of_the_key(pair: Pair, client: Raw, left: str) -> None:
         assert 0 <= before[1] - after[1] < 60_000
 
 
+def test_behind_a_hit_that_redis_refused_with_an_error(pair: Pair, client: Raw) -> None:
+    pair.look.ask("SET", "foreign", "x")
+    assert client.ask("WAIT", 1, IN_TIME_MS) == 1
+    with pair.stopped():
+        for before in ((), (HIT,)):
+            for words in before:
+                client.ask(*words)
+            calls = lane_calls(pair.look)
+            assert str(client.ask("RL.HIT", "foreign", 5, 60)).startswith("WRONGTYPE")
+            assert lane_calls(pair.look) > calls
+            assert client.ask("WAIT", 1, 20) == 0
+    assert pair.look.ask("GET", "foreign") == b"x"
+
+
+def test_behind_a_refund_of_a_client_that_made_no_hit(pair: Pair, proxy: Proxy) -> None:
+    with proxy.raw() as raw:
+        raw.ask("RL.PEEK", "warm", 1_000_000, 60)
+
+        def refunds_by_lane() -> bool:
+            calls = lane_calls(pair.look)
+            raw.ask("RL.REFUND", "warm", 1_000_000, 60, 1)
+            return lane_calls(pair.look) > calls
+
+        wait_until(refunds_by_lane, "a refund goes by lane")
+        with pair.stopped():
+            assert refunds_by_lane()
+            assert raw.ask("WAIT", 1, 20) == 0
+        assert raw.ask("WAIT", 1, IN_TIME_MS) == 1
+
+
 def test_waitaof(engine: str) -> None:
     if engine in ("redis-6.2", "redis-7.0"):
         pytest.skip("it has no WAITAOF")

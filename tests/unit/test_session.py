@@ -671,6 +671,19 @@ def test_wait_behind_a_hit_that_was_refused_here() -> None:
     assert bench.answer(b":1\r\n", b":1\r\n") == ARITY + b":1\r\n"
 
 
+def test_wait_rewrites_no_key_that_redis_refused_a_hit_on() -> None:
+    bench = lane_used()
+    bench.send(bulks(b"RL.HIT", b"foreign", b"10", b"60"))
+    assert bench.settle(b"-WRONGTYPE no\r\n") == b"-WRONGTYPE no\r\n"
+    assert bench.send(WAIT) == REWRITE + WAIT
+
+
+def test_a_long_key_is_not_kept() -> None:
+    bench = probed()
+    assert bench.send(bulks(b"RL.HIT", b"k" * 5000, b"10", b"60"))
+    assert bench.session._last_hit == b"$1\r\nk\r\n"
+
+
 def test_wait_behind_a_look_by_lane() -> None:
     bench = probed()
     bench.send(bulks(b"RL.PEEK", b"k", b"10", b"60"))
