@@ -132,7 +132,7 @@ class Caller:
 class Lane:
     """What a caller sees of a lane."""
 
-    __slots__ = ("mixes", "ready", "retired", "room")
+    __slots__ = ("mixes", "mixes_ro", "ready", "retired", "room")
 
     def __init__(self) -> None:
         self.room: int = MAX_LANE_HITS  # for so many calls more
@@ -141,6 +141,15 @@ class Lane:
         # Calls of different scripts may be under way for one caller. Not where Redis may evict one
         # of the scripts: the call of the other one would run first.
         self.mixes: bool = True
+        # Calls by EVALSHA and by EVALSHA_RO may be under way for one caller. Not until both have
+        # run: Redis may refuse one command by ACL and run the calls by the other one first.
+        self.mixes_ro: bool = True
+
+    def may_follow(self, before: Rule, rule: Rule) -> bool:
+        """Whether a call of `rule` may be sent while one of `before` of its caller is under way."""
+        if before.script is not rule.script and not self.mixes:
+            return False
+        return self.mixes_ro or before.by_ro == rule.by_ro
 
     def submit(self, call: Call) -> bytes:
         """The reply to `call` where it is known, or else nothing: then it is sent, and its caller's

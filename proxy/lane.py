@@ -98,6 +98,8 @@ class SharedLane(Lane):
         self._loading = pool.loading
         self._early = False  # it could be ready, but the first attempt to load is not over
         self._ways = Ways()
+        self._ran = [False, False]  # a call by EVALSHA, by EVALSHA_RO
+        self.mixes_ro = False
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self.room = pool.max_lane_hits
@@ -237,6 +239,9 @@ class SharedLane(Lane):
                     continue
                 frame = replies.clean_error(frame)
                 self._refused(frame)
+            elif not self.mixes_ro:
+                self._ran[call.rule.by_ro] = True
+                self.mixes_ro = all(self._ran)
             if call.opens:
                 frame = self._heard(call, frame)
             elif self._tracks:
@@ -566,6 +571,8 @@ class SharedLane(Lane):
         self._track(False)
         self._missing = False
         self._ways = Ways()
+        self._ran = [False, False]
+        self.mixes_ro = False
         inflight = list(self._inflight)
         unsent = self._again + self._unsent
         self._inflight.clear()

@@ -581,8 +581,8 @@ class Session(Caller):
                 requests.rewind(start)
                 return _OTHER
             before = calls[-1] if calls else self._call_tail
-            mixed = before is not None and before.rule.script is not call.rule.script
-            if call.rule.waits or (mixed and not lane.mixes):
+            follows = before is None or lane.may_follow(before.rule, call.rule)
+            if call.rule.waits or not follows:
                 requests.rewind(requests.start)
                 found = _HOLD
                 break

@@ -456,7 +456,7 @@ class Control(asyncio.Protocol):
         """Load the scripts though no lane wants them, once no lane has a call under way."""
         self._reload.clear()
         self._loading.connected()
-        await self._reload.wait()
+        await _first_of(_PING_S, self._reload, self._lost)
         return await self._load()
 
     async def _load(self) -> str:

@@ -17,6 +17,9 @@ from tests.harness import Raw, RedisServer, free_port, wait_until
 
 NAME = "mymaster"
 DOWN_AFTER_MS = 500
+# Seconds for an action of the Sentinels. One whose process was stalled for 2 s enters TILT mode and
+# takes no action for 30 s.
+ACTION_S = 60.0
 NEVER_MS = 60_000  # so that a machine that is busy looks like no failure
 # Milliseconds. A Sentinel bears for four times the publish period that a server is not what it
 # should be: that must be longer than the second in which the leader notices the promotion. It
@@ -190,7 +193,7 @@ class Group:
                 first.ask("SENTINEL", "FAILOVER", NAME)
             return False
 
-        wait_until(done, "a replica is promoted")
+        wait_until(done, "a replica is promoted", ACTION_S)
 
     def url(self, *only: Sentinel, name: str = NAME, scheme: str = "redis+sentinel") -> str:
         """For --upstream; of all Sentinels, or `only` these."""

@@ -26,7 +26,7 @@ from proxy.tls import ClientSide
 from proxy.topology import MasterTarget, Tls, Topology
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
-from tests.integration.sentinels import Group, Sentinel, Switch, group
+from tests.integration.sentinels import ACTION_S, Group, Sentinel, Switch, group
 from tests.integration.started import Started, client_list, started
 
 LISTEN = ("--listen", "127.0.0.1:0", "--upstream")
@@ -258,7 +258,9 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             )
             if how == "killed":
                 old.start()
-            wait_until(lambda: role_of(old) == "replica connected", "the old master replicates")
+            wait_until(
+                lambda: role_of(old) == "replica connected", "the old master replicates", ACTION_S
+            )
             assert strangers(old) == []
         finally:
             stop.set()

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import cast
+
 import pytest
 
-from proxy.upstream import _script_times, needs_password
+from proxy.circuit import Circuit
+from proxy.config import parse_upstream
+from proxy.loading import Loading
+from proxy.patience import Patience
+from proxy.scripts import load
+from proxy.upstream import Control, Target, _script_times, needs_password
 
 TOLD = [
     (b"+PONG\r", False),
@@ -48,3 +58,75 @@ def test_the_time_of_scripts() -> None:
 )
 def test_strange_times_are_none(found: object, took: object) -> None:
     assert _script_times(found, took) is None
+
+
+# -- the control connection -----------------------------------------------------------------------
+
+
+class Answering(asyncio.Transport):
+    """A connection to a server that answers all of the control connection's requests."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+        answer = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n" if b"HELLO" in data else b"+PONG\r\n"
+        requests = max(1, bytes(data).count(b"\r\nLOAD\r\n"))
+        asyncio.get_running_loop().call_soon(self.protocol.data_received, answer * requests)
+
+    def abort(self) -> None:
+        pass
+
+
+class Answered:
+    """A target whose connections are all answered."""
+
+    where = "here"
+    tls = None
+
+    def __init__(self) -> None:
+        self.connections: list[Answering] = []
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        made = Answering(protocol())
+        made.protocol.connection_made(made)
+        self.connections.append(made)
+        return made
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10.0):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_a_connection_lost_while_it_waits_for_the_lanes_is_replaced_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Control._in_time, "__defaults__", (inf,))  # no limit ends the wait
+
+    async def lose() -> None:
+        target, circuit = Answered(), Circuit()
+        patience = Patience(circuit)
+        loading = Loading(patience)
+        loading.drained = lambda: False
+        control = Control(
+            cast(Target, target),
+            parse_upstream("redis://here"),
+            load(),
+            lambda _: None,
+            patience,
+            loading,
+        )
+        loading.on_wanted = control.reload
+        task = asyncio.get_running_loop().create_task(control.run())
+        await until(lambda: loading.held)
+        control.connection_lost(None)
+        await until(lambda: len(target.connections) == 2)
+        task.cancel()
+        assert b"LOAD" not in target.connections[0].written
+
+    asyncio.run(lose())
