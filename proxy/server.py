@@ -29,7 +29,7 @@ from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import ListenError, Listeners
 from .loading import Loading
-from .metrics import CLUSTER, UNREACHABLE
+from .metrics import CLUSTER, FULL, UNREACHABLE
 from .patience import Patience
 from .peers import Peer
 from .prefixes import Prefixes
@@ -471,7 +471,7 @@ class Server:
             where += f", database {self._config.upstream.db}"
         if self._config.upstream.embedded:
             return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
-        if control.kind == UNREACHABLE:
+        if control.kind in (FULL, UNREACHABLE):
             return f"{where}: {control.problem}; {self._until_it_is_there()}"
         if not control.settled.is_set():
             if control.reached:
