@@ -277,8 +277,10 @@ class Control(asyncio.Protocol):
         self._fail(exc if isinstance(exc, TlsFailure) else self._closed())
 
     def _closed(self) -> OSError:
-        # Redis refuses a connection for want of room unasked, and closes it.
-        if any(_no_room(answer) for answer in self._answers):
+        # Redis refuses a connection for want of room unasked, and closes it. The reset by which it
+        # answers HELLO then may overtake the refusal.
+        lost = self.kind == FULL and not self._answered
+        if lost or any(_no_room(answer) for answer in self._answers):
             return NoRoom()
         # Redis closes a connection without TLS at a port with TLS, and sends nothing.
         hint = "" if self._answered or self._target.tls is not None else _MAY_SPEAK_TLS
