@@ -781,6 +781,8 @@ def _read_file(path: str, mistakes: list[str]) -> dict[str, Any]:
         option = _BY_NAME.get(name)
         if option is None:
             near = _meant(name, _BY_NAME)
+            if isinstance(value, dict):
+                near = "; the file has no sections, its options stand above any [...]"
             mistakes.append(f"--config {path}: there is no option {key}{near}")
         elif isinstance(value, dict) or (isinstance(value, list) and not option.repeats):
             mistakes.append(f"--config {path}: {key} takes one value")
@@ -931,7 +933,7 @@ def parse_upstream(url: str) -> Upstream:
     scheme = url.partition(":")[0].lower()
     if scheme == "embedded":
         if url.lower() not in ("embedded:", "embedded://"):
-            raise ValueError("embedded: takes nothing more")
+            raise ValueError("expected embedded: with its colon and nothing behind it")
         return Upstream(None)
     if scheme not in _SCHEMES or "://" not in url:
         raise ValueError(
@@ -1004,7 +1006,7 @@ def _db(text: str) -> int:
     if text == "":
         return 0
     if not (text.isascii() and text.isdigit()) or int(text) > 2**31 - 1:
-        raise ValueError(f"the database {text} is not a number")
+        raise ValueError(f"the database {text} is not a whole number from 0 to 2147483647")
     return int(text)
 
 

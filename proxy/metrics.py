@@ -211,6 +211,7 @@ ERRORS: Final = {
 }
 
 UNREACHABLE: Final = "unreachable"
+FULL: Final = "full"
 CLUSTER: Final = "cluster"
 LOGIN: Final = "login"
 DATABASE: Final = "database"
@@ -219,6 +220,7 @@ SCRIPTS: Final = "scripts"
 # Every kind of rlproxy_upstream_problem.
 PROBLEMS: Final = {
     UNREACHABLE: "it can't be opened, or what answers is no Redis",
+    FULL: "the server has no room for one more client (`maxclients`)",
     CLUSTER: "the server is a node of a Redis Cluster, which is not supported",
     LOGIN: "the server refuses the user or password of the URL, or wants one",
     DATABASE: "the server refuses the database of the URL",

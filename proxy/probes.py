@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .metrics import CLUSTER, UNREACHABLE
+from .metrics import CLUSTER, FULL, UNREACHABLE
 
 HEARD_S: Final = 2.0  # a worker that has told nothing for so long does not serve
 UPSTREAM: Final = "upstream"
@@ -76,6 +76,14 @@ def _problem(upstream: Mapping[str, Any]) -> str:
     return f"Redis at {upstream.get('where', '')}: {upstream['problem']}"
 
 
+def _is_unusable(kind: str, one: Seen) -> bool:
+    """Whether no new client is served well. A Redis without room is as one that is away: hits get
+    the answer of --on-upstream-failure.
+    """
+    fails = one.facts.get("on_upstream_failure", ERROR) == ERROR
+    return kind in UNUSABLE or (kind == FULL and fails)
+
+
 def _silence(one: Seen) -> str:
     if one.age_s is None:
         return f"worker {one.worker + 1} has not been heard of yet"
@@ -98,7 +106,7 @@ def _reasons(one: Seen, leave_out: Collection[str]) -> list[str]:
         if one.facts.get("on_upstream_failure", ERROR) == ERROR:
             why = f" ({upstream['why']})" if upstream.get("why") else ""
             found.append(f"Redis at {upstream.get('where', '')} does not answer{why}")
-    elif upstream.get("kind") in UNUSABLE:
+    elif _is_unusable(upstream.get("kind", ""), one):
         found.append(_problem(upstream))
     elif not one.facts.get("scripts", True) and not upstream.get("problem"):
         # (where the proxy itself may not load them, clients' hits bring them along)

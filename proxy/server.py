@@ -29,7 +29,7 @@ from .grammar import Grammar
 from .lane import IDLE_S, LanePool
 from .listeners import ListenError, Listeners
 from .loading import Loading
-from .metrics import CLUSTER, UNREACHABLE
+from .metrics import CLUSTER, FULL, UNREACHABLE
 from .patience import Patience
 from .peers import Peer
 from .prefixes import Prefixes
@@ -471,8 +471,8 @@ class Server:
             where += f", database {self._config.upstream.db}"
         if self._config.upstream.embedded:
             return f"{self._who or 'Valkey'}, embedded (its data ends with this process)"
-        if control.kind == UNREACHABLE:
-            return f"{where}: {control.problem}; {self._until_it_is_there()}"
+        if control.kind in (FULL, UNREACHABLE):
+            return f"{where}: {control.problem}; {self._until_it_is_there(control.kind)}"
         if not control.settled.is_set():
             if control.reached:
                 silent = "it accepts connections, but does not answer as Redis does"
@@ -481,10 +481,11 @@ class Server:
         behind = f"{self._who or 'a server'} at {where}"
         return f"{behind}: {control.problem}" if control.problem else behind
 
-    def _until_it_is_there(self) -> str:
+    def _until_it_is_there(self, kind: str) -> str:
         assert self._shared is not None
         settings = self._shared.settings
-        hits = WITHOUT.get(settings.on_upstream_failure) if settings.circuit.open else None
+        without = settings.circuit.open or kind == FULL
+        hits = WITHOUT.get(settings.on_upstream_failure) if without else None
         if hits is None:
             return "clients get errors until it is there"
         return f"hits are {hits}, and other commands get errors, until it is there"

@@ -1404,7 +1404,7 @@ class Session(Caller):
                 continue
             work += WORK_OF_OURS
             ours = code == COMMAND and requests.command.ours
-            denied = self._denied(code) if ours else b""
+            denied = self._denied(code) if code == COMMAND else b""
             if denied:
                 self.to_client.append(denied)
                 continue

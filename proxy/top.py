@@ -145,7 +145,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # (a password with a blank in it is several words)
         if message.startswith("unrecognized arguments"):
-            message = "there is an argument too many; --help tells what there is"
+            message = "an argument too many; the proxy's address is given with --url URL"
         self.exit(2, f"rlproxy top: {message}\n")
 
 

@@ -21,7 +21,16 @@ from . import replies
 from .circuit import Backoff
 from .config import Address, Upstream
 from .loading import Loading
-from .metrics import CLUSTER, DATABASE, LOGIN, SCRIPT_TIMES_S, SCRIPTS, UNREACHABLE, Distribution
+from .metrics import (
+    CLUSTER,
+    DATABASE,
+    FULL,
+    LOGIN,
+    SCRIPT_TIMES_S,
+    SCRIPTS,
+    UNREACHABLE,
+    Distribution,
+)
 from .patience import Patience
 from .scripts import Script
 from .tls import NO_TLS, ClientSide, TlsFailure
@@ -32,6 +41,7 @@ log = logging.getLogger("rlproxy")
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
 _PING_S: Final = 5.0  # for an answer to the control connection, and between two measurements
+_WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _KEEP_S: Final = 0.5  # between two PINGs: Redis may close connections that are silent for 1 s
 _EMPTY: Final = b"*0\r\n"  # a request without a command
 MAX_FIRST_LINE: Final = 4096
@@ -138,6 +148,13 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+class NoRoom(OSError):  # noqa: N818
+    """Redis has as many clients as its `maxclients` allows."""
+
+    def __init__(self) -> None:
+        super().__init__("max number of clients reached")
+
+
 def lacks(error: OSError) -> bool:
     """Whether a connection failed for want of something on this side."""
     return error.errno in (
@@ -160,7 +177,7 @@ def _refusal(text: str, password: str | None) -> str:
     if text.startswith("ERR unknown command"):  # which it quotes, with its arguments
         return "it does not know HELLO (a server before Redis 6, or without that command)"
     if text.startswith("NOAUTH"):
-        return "it wants a password, and the URL has none"
+        return _WANTS_PASSWORD
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
@@ -232,6 +249,7 @@ class Control(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._reader = hiredis.Reader()
+        self._answers = []
         self._answered = False
         self._lost.clear()
 
@@ -259,6 +277,11 @@ class Control(asyncio.Protocol):
         self._fail(exc if isinstance(exc, TlsFailure) else self._closed())
 
     def _closed(self) -> OSError:
+        # Redis refuses a connection for want of room unasked, and closes it. The reset by which it
+        # answers HELLO then may overtake the refusal.
+        lost = self.kind == FULL and not self._answered
+        if lost or any(_no_room(answer) for answer in self._answers):
+            return NoRoom()
         # Redis closes a connection without TLS at a port with TLS, and sends nothing.
         hint = "" if self._answered or self._target.tls is not None else _MAY_SPEAK_TLS
         return OSError(f"connection closed by the server{hint}")
@@ -276,6 +299,10 @@ class Control(asyncio.Protocol):
     def move(self) -> None:
         """The target has moved: connect there, at once."""
         self._loading.lost()
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Replace the connection by a new one, at once."""
         self._moved.set()
         if self._transport is not None:
             self._transport.abort()
@@ -311,7 +338,8 @@ class Control(asyncio.Protocol):
 
     def _failed(self, error: OSError) -> None:
         """The server can't be used. A connection that can't be opened is logged by the circuit."""
-        self.kind, self.problem = UNREACHABLE, reason(error)
+        self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
+        self.problem = reason(error)
         self.loaded = False
         self._loading.over(False)
         if (self.reached or lacks(error)) and not (self._circuit.open or self.warned):
@@ -400,8 +428,8 @@ class Control(asyncio.Protocol):
         )
         greeting = await self._ask(*words)
         if isinstance(greeting, hiredis.ReplyError):
-            if str(greeting).startswith("ERR max number of clients"):
-                raise OSError("max number of clients reached")
+            if _no_room(greeting):
+                raise NoRoom()
             why = _refusal(str(greeting), password)
             self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
@@ -492,9 +520,18 @@ class Control(asyncio.Protocol):
         elif self._is_worth_another_try() and not self._probe.is_set():
             self._retry_at = self._loop.time() + _PING_S
             await self._prepare()
+            if self.problem.startswith(_WANTS_PASSWORD):
+                await self._in_time(self._reopen_without_password())
         else:
             self._probe.clear()
             await self._in_time(self._ping())
+
+    async def _reopen_without_password(self) -> None:
+        """Open a new connection if Redis no longer wants a password. On a connection that it
+        accepted while it wanted one, it goes on refusing HELLO, and no other command.
+        """
+        if not isinstance(await self._ask(b"PING"), hiredis.ReplyError):
+            self._reopen()
 
     def _is_worth_another_try(self) -> bool:
         """Whether what the server refused may be allowed by now. (Another SCRIPT LOAD holds all
@@ -521,6 +558,12 @@ class Control(asyncio.Protocol):
             found = await self._ask(b"LATENCY", b"HISTOGRAM", *_SCRIPT_CALLS)
             took = await self._ask(b"INFO", b"commandstats")
             self.script_times = _script_times(found, took)
+
+
+def _no_room(answer: Any) -> bool:
+    """Whether a reply is Redis' refusal of a connection beyond `maxclients`."""
+    refused = isinstance(answer, hiredis.ReplyError)
+    return refused and str(answer).startswith("ERR max number of clients")
 
 
 def _foreign(data: bytes) -> str:

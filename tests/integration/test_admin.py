@@ -269,6 +269,34 @@ def test_a_missing_password_is_degraded(one_engine: str) -> None:
         with made.raw() as raw:
             assert raw.ask("AUTH", "secret") == "OK"
             assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+            assert raw.ask("CONFIG", "SET", "requirepass", "") == "OK"
+        answers(made, "/readyz", 200, r"ok\n")
+        assert problem(made, "")
+        assert made.log().count("WARNING") == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "answer"),
+    [("error", 503, ""), ("allow", 200, "degraded: "), ("deny", 200, "degraded: ")],
+)
+def test_a_server_without_room_for_the_proxy(
+    own_server: RedisServer, failure: str, status: int, answer: str
+) -> None:
+    more = ("--on-upstream-failure", failure)
+    with (
+        started(*HERE, "--upstream", url(own_server), *more) as made,
+        own_server.raw() as admin,
+    ):
+        answers(made, "/readyz", 200, r"ok\n")
+        assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
+        admin.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        reason = rf"Redis at 127\.0\.0\.1:{own_server.port}: max number of clients reached\n"
+        for _ in range(2):
+            wait_until(lambda: problem(made, "full"), "the metric names the kind")
+            answers(made, "/readyz", status, answer + reason)
+        assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+        answers(made, "/readyz", 200, r"ok\n")
+        assert problem(made, "")
 
 
 def test_a_server_that_becomes_a_node_of_a_cluster(engine: str) -> None:

@@ -354,7 +354,7 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
         assert made.log().count("WARNING") == 2  # one when it was away, one when it came
 
 
-@pytest.mark.parametrize(
+WITHOUT_REDIS = pytest.mark.parametrize(
     ("answer", "told"),
     [
         ("error", "clients get errors until it is there"),
@@ -362,6 +362,9 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
         ("deny", "hits are refused, and other commands get errors, until it is there"),
     ],
 )
+
+
+@WITHOUT_REDIS
 def test_the_banner_says_what_hits_get_meanwhile(
     unstarted_server: RedisServer, answer: str, told: str
 ) -> None:
@@ -373,6 +376,26 @@ def test_the_banner_says_what_hits_get_meanwhile(
             reply = raw.ask("RL.HIT", "user:42", 5, 60)
             assert is_error(reply, "UPSTREAMDOWN") == (answer == "error")
             assert is_error(raw.ask("GET", "k"), "UPSTREAMDOWN")
+
+
+@WITHOUT_REDIS
+def test_the_banner_where_redis_has_no_room(
+    own_server: RedisServer, answer: str, told: str
+) -> None:
+    with own_server.raw() as admin:
+        assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
+        for _ in range(5):  # (the refusal may be lost, and be read at the next start)
+            failing = ("--on-upstream-failure", answer)
+            with started(*ANY_PORT, "--upstream", url(own_server), *failing) as made:
+                made.port()
+                made.logged(r"  in front of   .*\n")
+                with made.raw() as raw:
+                    reply = raw.ask("RL.HIT", "user:42", 5, 60)
+                    assert is_error(reply, "ERR max number") == (answer == "error")
+                log = made.log()
+            if "max number of clients reached; trying on" in log:
+                break
+        assert f"max number of clients reached; {told}\n" in log
 
 
 # -- a node of a Redis Cluster --------------------------------------------------------------------

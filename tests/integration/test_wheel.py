@@ -1,19 +1,45 @@
-"""An installed wheel works as well as the checkout: the Lua files are inside, and the command."""
+"""A wheel of the files that the Dockerfile copies works as the checkout does."""
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import ROOT, Raw, wait_until
 
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "proxy", "lua", "tests", "bench")
+
+def docker_sources() -> Iterator[Path]:
+    """The files that the Dockerfile copies and .dockerignore lets through, from ROOT."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for top in (ROOT / name for line in copied for name in line.split()):
+        for path in [top] if top.is_file() else sorted(top.rglob("*")):
+            here = path.relative_to(ROOT)
+            if path.is_file() and sent(here, patterns):
+                yield here
+
+
+def sent(path: Path, patterns: list[str]) -> bool:
+    """Whether `docker build` sends a file. The last pattern that matches it, or a folder of it,
+    decides.
+    """
+    names = [str(path), *map(str, path.parents)]
+    kept = True
+    for pattern in patterns:
+        glob = pattern.removeprefix("!").replace("**/", "*")
+        if any(fnmatch.fnmatchcase(name, glob) for name in names):
+            kept = pattern.startswith("!")
+    return kept
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +48,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"  # (a build leaves files behind, which are not everybody's)
     source.mkdir()
-    for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
+    for path in docker_sources():
+        (source / path).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(ROOT / path, source / path)
+    for name in ("tests", "bench"):
+        shutil.copytree(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
         [*pip, "wheel", "--no-deps", "--wheel-dir", str(directory), str(source)],

@@ -152,6 +152,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("nope = 1", "there is no option nope"),
+        ("[rlproxy]\nworkers = 2", "there is no option rlproxy; the file has no sections"),
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),

@@ -86,6 +86,15 @@ def test_a_server_that_is_of_no_use_is_not_ready(kind: str) -> None:
     assert not_ready([seen(0, **facts)], [UPSTREAM]) == []
 
 
+@pytest.mark.parametrize("failure", ["error", "allow", "deny"])
+def test_a_server_without_room_is_as_one_that_is_away(failure: str) -> None:
+    full = {**UP, "kind": "full", "problem": "max number of clients reached"}
+    facts: dict[str, Any] = {"upstream": full, "scripts": False, "on_upstream_failure": failure}
+    why = "Redis at redis:6379: max number of clients reached"
+    assert not_ready([seen(0, **facts)]) == ([why] if failure == "error" else [])
+    assert degraded([seen(0, **facts)]) == why
+
+
 def test_redis_may_be_left_out_but_nothing_else() -> None:
     assert not_ready([seen(0, upstream=AWAY, scripts=False)], [UPSTREAM]) == []
     assert not_ready([seen(0, draining=True, upstream=AWAY)], [UPSTREAM]) != []

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proxy import permissions
 from proxy.commands import COMMANDS, Command
 from proxy.replies import bulks
+from proxy.session import UPSTREAM_NONE
 from tests.unit.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 from tests.unit.test_session_faults import Faulty, each_mode
 
@@ -104,6 +105,18 @@ def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
     assert bench.down().endswith(NO_HIT * 2)
     assert bench.session._stats.errors.get("denied") == 2
     assert not bench.session.outstanding()
+
+
+@pytest.mark.parametrize("mode", ["allow", "deny"])
+def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
+    bench = Faulty(mode)
+    bench.session.use(TABLE)
+    bench.circuit.connect_failed(0.0, "no answer within 1000 ms")
+    bench.circuit.asked(0.0)
+    assert bench.send(bulks(b"CLIENT", b"SETNAME", b"x") + KEYS, KEYS) == b""
+    assert bench.down() == b"+OK\r\n" + NO_KEYS * 2
+    assert bench.session._stats.errors == {"denied": 2}
+    assert bench.session.upstream == UPSTREAM_NONE
 
 
 def test_behind_hits_on_the_lane_it_waits_for_them() -> None:

@@ -21,7 +21,7 @@ from proxy.top import Client
         (["--interval", "0"], "argument --interval: expected seconds from 0.1 to 3600"),
         (["--interval", "nan"], "argument --interval: expected seconds from 0.1 to 3600"),
         (["--interval"], "argument --interval: expected one argument"),
-        (["one", "secret"], "there is an argument too many; --help tells what there is"),
+        (["one", "secret"], "an argument too many; the proxy's address is given with --url URL"),
         ([], "this is no terminal; --once prints one frame"),
     ],
 )
