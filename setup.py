@@ -10,9 +10,24 @@ import sysconfig
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
-HOT = ["commands", "framing", "replies", "limiters", "stats", "grammar", "scripts", "state"]
-HOT += ["answers", "introspection", "waiting", "denials", "circuit", "patience", "window", "calls"]
-HOT += ["session", "loading", "ways", "lane", "downstream", "tlsstream"]
+HOT = {
+    "downstream": ["connection"],
+    "fairness": ["concurrency_limit"],
+    "net": ["tls_stream"],
+    "observability": ["counters"],
+    "ratelimit": ["algorithms", "denial_cache", "grammar", "scripts", "wait_queue"],
+    "resp": ["commands", "encoding", "framing"],
+    "session": [
+        "circuit_breaker",
+        "command_replies",
+        "connection_state",
+        "context",
+        "reply_slots",
+        "session",
+        "timeouts",
+    ],
+    "upstream": ["lane", "script_calls", "script_loading"],
+}
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 
@@ -42,7 +57,7 @@ if WISH != "0" and (WISH == "1" or compiler()):
     try:
         from mypyc.build import mypycify
 
-        paths = [f"proxy/{name}.py" for name in HOT]
+        paths = [f"proxy/rlproxy/{role}/{name}.py" for role, names in HOT.items() for name in names]
         # (the build environment has mypy, not the packages that rlproxy runs with)
         options = ["--strict", "--ignore-missing-imports", *paths]
         extensions = mypycify(options, opt_level="3", group_name="rlproxy")

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from rlproxy.resp import commands as c
 
-from proxy import commands as c
 from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.test_cluster import cluster_node

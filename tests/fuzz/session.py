@@ -9,17 +9,18 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from proxy import commands as c
-from proxy import limiters
-from proxy import replies as r
-from proxy import session as sn
-from proxy.calls import SLOW_HITS, Call, Lane, Settings
-from proxy.replies import bulks
-from proxy.scripts import LOADED
-from proxy.session import Session
-from proxy.state import Identity
-from proxy.waiting import Waiting
-from proxy.window import TURNS
+from rlproxy.fairness.concurrency_limit import TURNS
+from rlproxy.ratelimit import algorithms
+from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.ratelimit.wait_queue import Waiting
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import session as sn
+from rlproxy.session.connection_state import Identity
+from rlproxy.session.context import SLOW_HITS, Call, Lane, Settings
+from rlproxy.session.session import Session
+
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
@@ -156,7 +157,7 @@ class FakeLane(Lane):
 def _for_nobody(call: Call) -> bool:
     """Whether it may only look, for one who waits: its answer may come when that one is gone."""
     limiter = call.rule.limiter
-    return call.waiter is not None and limiter is not None and limiter.mode == limiters.PEEK
+    return call.waiter is not None and limiter is not None and limiter.mode == algorithms.PEEK
 
 
 def _says_nothing(data: bytes) -> bool:

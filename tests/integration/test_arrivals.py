@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.downstream.handshake import Arrivals
+from rlproxy.net.peers import Peer
+from rlproxy.observability.log_throttle import Repeats
 
-from proxy.arrivals import Arrivals
-from proxy.peers import Peer
-from proxy.quiet import Repeats
 from tests import harness
 from tests.harness import Proxy, Raw, command, wait_until
 from tests.tlsparts import Certificates, secure, tls_proxy

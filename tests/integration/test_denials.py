@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Grammar, Rule
 
-from proxy import scripts
-from proxy.grammar import Grammar, Rule
-from proxy.limiters import ALGORITHMS
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane_of, client_list, lane_commands, lanes

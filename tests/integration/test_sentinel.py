@@ -20,10 +20,10 @@ import redis
 import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from rlproxy.config.config import Address, parse_upstream
+from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.upstream.failover import MasterTarget, Tls, Topology
 
-from proxy.config import Address, parse_upstream
-from proxy.tls import ClientSide
-from proxy.topology import MasterTarget, Tls, Topology
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
 from tests.integration.sentinels import Group, Sentinel, Switch, group
