@@ -1,6 +1,6 @@
 """The tables of README.md and docs/ that follow from the code: prints them, or writes them.
 
-`python -m rlproxy.docs README.md docs/logs.md docs/observe.md` replaces what stands between
+`rlproxy docs README.md docs/logs.md docs/observe.md` replaces what stands between
 `<!-- NAME: ... -->` and `<!-- /NAME -->`; a test holds that nothing would change.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlproxy.config.config import GROUPS, OPTIONS
@@ -97,7 +98,18 @@ def replaced(text: str, name: str, block: str) -> str | None:
     return f"{text[: begin.end()]}{block}\n{text[end:]}"
 
 
-if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        path = Path(argument)
-        path.write_text(filled(path.read_text()))
+def main(argv: Sequence[str]) -> int:
+    """`rlproxy docs FILE ...`: write the tables into these files; without one, print them.
+
+    Returns the exit code: 0, or 2 if a file can't be read or written.
+    """
+    if not argv:
+        print("\n\n".join(table() for table in TABLES.values()))
+    for name in argv:
+        path = Path(name)
+        try:
+            path.write_text(filled(path.read_text()))
+        except OSError as error:
+            print(f"rlproxy docs: {name}: {error.strerror}", file=sys.stderr)
+            return 2
+    return 0

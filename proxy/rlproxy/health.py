@@ -59,13 +59,13 @@ def _secured(sock: socket.socket) -> ssl.SSLSocket:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`python -m rlproxy.health [HOST:PORT]`: exit code 0 if alive, 1 if not, 2 on wrong usage.
+    """`rlproxy health [HOST:PORT]`: exit code 0 if alive, 1 if not, 2 on wrong usage.
 
     Without an address it is the first of RLPROXY_LISTEN that speaks no TLS, or else the first, or
     the default one; RLPROXY_PROXY_PROTOCOL is heeded.
     """
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
-        print("usage: python -m rlproxy.health [[tls:]HOST:PORT|unix:PATH]", file=sys.stderr)
+        print("usage: rlproxy health [[tls:]HOST:PORT|unix:PATH]", file=sys.stderr)
         return 2
     listen = os.environ.get("RLPROXY_LISTEN", "").split()
     listen.sort(key=lambda address: address.startswith("tls:"))
@@ -74,7 +74,3 @@ def main(argv: Sequence[str]) -> int:
     if wrong:
         print(wrong, file=sys.stderr)
     return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

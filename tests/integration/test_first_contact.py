@@ -816,7 +816,7 @@ def test_a_database_that_is_not_there_is_told(own_server: RedisServer) -> None:
 def test_health(own_server: RedisServer) -> None:
     def health(*args: str, listen: str = "") -> int:
         return subprocess.run(
-            [sys.executable, "-m", "rlproxy.health", *args],
+            [sys.executable, "-m", "rlproxy", "health", *args],
             capture_output=True,
             cwd=harness.ROOT,
             env={**os.environ, "RLPROXY_LISTEN": listen},

@@ -186,7 +186,7 @@ def test_a_user_sees_no_more_than_that() -> None:
     assert shown.returncode == 0
     assert SECRET not in shown.stdout + shown.stderr
     health = subprocess.run(
-        [sys.executable, "-m", "rlproxy.health", f"redis://:{SECRET}@h"],
+        [sys.executable, "-m", "rlproxy", "health", f"redis://:{SECRET}@h"],
         cwd=ROOT,
         capture_output=True,
         text=True,

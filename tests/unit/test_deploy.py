@@ -27,7 +27,7 @@ MANIFESTS = {path.name: path for path in sorted((DEPLOY / "kubernetes").iterdir(
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 OPTIONS = {option.variable: option for option in config.OPTIONS}
 DEFAULT = config.load(config.parser().parse_args([]), {})
-HEALTH = ["python", "-m", "rlproxy.health"]
+HEALTH = ["rlproxy", "health"]
 PASSWORD = "s3cret"
 
 

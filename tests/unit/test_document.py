@@ -20,7 +20,7 @@ LOGS = (ROOT / "docs" / "logs.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
-    again = "run: python -m rlproxy.docs README.md docs/logs.md"
+    again = "run: rlproxy docs README.md docs/logs.md"
     assert docs.filled(README) == README, again
     assert docs.filled(LOGS) == LOGS, again
 
@@ -34,7 +34,7 @@ def test_every_event_is_in_the_table() -> None:
 
 def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
     page = (ROOT / "docs" / "observe.md").read_text()
-    assert docs.filled(page) == page, "run: python -m rlproxy.docs docs/observe.md"
+    assert docs.filled(page) == page, "run: rlproxy docs docs/observe.md"
     for row in metrics.TABLE:
         assert f"| `{row.name}` |" in page
     for kind in metrics.ERRORS:
