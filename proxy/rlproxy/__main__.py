@@ -1,4 +1,4 @@
-"""python -m rlproxy: the same as the command rlproxy."""
+"""`python -m rlproxy`: the same as the command `rlproxy`."""
 
 import sys
 

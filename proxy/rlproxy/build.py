@@ -1,4 +1,4 @@
-"""Which build this is: version, compiled or interpreted."""
+"""The build that runs: its version, compiled or interpreted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/ that follow from the code: prints them, or writes them.
+"""The tables in README.md, ARCHITECTURE.md and docs/ that are generated from the code.
 
 `rlproxy docs README.md docs/logs.md docs/observe.md` replaces what stands between
 `<!-- NAME: ... -->` and `<!-- /NAME -->`; a test holds that nothing would change.
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Sequence
@@ -73,12 +74,31 @@ def problems() -> str:
     return "\n".join(rows)
 
 
+def modules() -> str:
+    """The modules of each package, with the first paragraph of their docstrings."""
+    root = Path(__file__).parent
+    rows = ["| module | owns |", "|---|---|"]
+    for package in [root, *sorted(path.parent for path in root.glob("*/__init__.py"))]:
+        name = "rlproxy" if package == root else package.name
+        rows.append(f"| **{name}** | {_owns(package / '__init__.py')} |")
+        for path in sorted(package.glob("*.py")):
+            if not path.stem.startswith("__"):
+                rows.append(f"| `{path.stem}` | {_owns(path)} |")
+    return "\n".join(rows)
+
+
+def _owns(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
 TABLES = {
     "options": options,
     "metrics": metrics,
     "errors": errors,
     "problems": problems,
     "events": events,
+    "modules": modules,
 }
 
 

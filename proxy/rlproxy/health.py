@@ -1,4 +1,4 @@
-"""A liveness check from outside: does something that speaks RESP listen there?"""
+"""`rlproxy health`: a liveness check that connects from outside and awaits any RESP reply."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""The version, where the build can read it without importing anything else."""
+"""The version, in a module that the build reads without importing anything else."""
 
 VERSION = "0.1.0"

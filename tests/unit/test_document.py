@@ -16,13 +16,15 @@ from tests.harness import ROOT
 README = (ROOT / "README.md").read_text()
 
 
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 LOGS = (ROOT / "docs" / "logs.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
-    again = "run: rlproxy docs README.md docs/logs.md"
+    again = "run: rlproxy docs README.md ARCHITECTURE.md docs/logs.md"
     assert docs.filled(README) == README, again
     assert docs.filled(LOGS) == LOGS, again
+    assert docs.filled(ARCHITECTURE) == ARCHITECTURE, again
 
 
 def test_every_event_is_in_the_table() -> None:

@@ -1,5 +1,6 @@
-"""The admin process: the live page, metrics and probes over HTTP, beside the processes that serve
-clients, so that nothing here ever holds them up. It inherits the listening socket and the board.
+"""The admin process: the HTTP application with the live page, metrics and probes. It is a process
+apart, so that HTTP requests never delay clients. It inherits the listening socket and the shared
+memory.
 
     workers ──publish──> board ──> Watch ──> /metrics  /healthz  /readyz  /live.json  <── / polls
 
@@ -321,7 +322,7 @@ def served(sock: socket.socket, board: Board, parent: int) -> AdminServer:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The process that `adminprocess` starts: the exit code."""
+    """The process that `admin_process` starts: the exit code."""
     parser = argparse.ArgumentParser(prog="python -m rlproxy.admin.app")
     for name in ("socket", "board", "workers", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)

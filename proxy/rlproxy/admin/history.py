@@ -1,7 +1,6 @@
-"""The last two minutes of a proxy's counters: what happens in a second, and how long it takes. No
-I/O, no clock.
+"""The counters of the last two minutes, as rates and percentiles per second. No I/O, no clock.
 
-    samples ──moment()──> Moment ──add()──> Recent ──> rates, quantiles
+samples ──moment()──> Moment ──add()──> Recent ──> rates, quantiles
 """
 
 from __future__ import annotations

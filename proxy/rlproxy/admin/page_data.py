@@ -1,6 +1,4 @@
-"""What the live page shows, as its /live.json has it: all that the workers have told, made one and
-fit to be read by people. No I/O, no clock.
-"""
+"""The data of the live page: the samples of all workers as one JSON value. No I/O, no clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Whether the proxy is alive (all event loops turn: if not, it should be started anew) and ready (a
-worker serves all there is to serve: if not, it should get no new clients), by what its workers have
-told. Knows no HTTP.
+"""The liveness and readiness rules. Alive: every worker's event loop turns. Ready: at least one
+worker can serve new clients. Degraded: ready, with a named problem. No HTTP.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the workers of a proxy have put on the board, for whoever asks: read at most ten times a
-second, however often it is asked for, and looked at once a second for the recent past.
+"""The reader of shared memory for HTTP requests: at most ten reads a second, and one a second for
+the history.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One frozen settings object from command line, environment and file; all mistakes at once."""
+"""The settings: option table, parsing of command line, environment and file, and one frozen
+object. All mistakes are reported at once.
+"""
 
 from __future__ import annotations
 
@@ -559,7 +561,10 @@ example:
   rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
 
-`rlproxy top` shows a running proxy: see rlproxy top --help.
+Subcommands:
+  rlproxy top [URL]              shows a running proxy in the terminal: see rlproxy top --help
+  rlproxy health [HOST:PORT]     exits with 0 if a proxy answers there
+  rlproxy docs FILE ...          writes the generated tables into README.md and the pages of docs/
 
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
 --config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,

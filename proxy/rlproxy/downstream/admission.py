@@ -1,5 +1,5 @@
-"""Who may come in, what they may say, and how much patience they get: the settings that clients are
-judged by. They can be changed while clients are served.
+"""Admission: the settings that decide which clients may connect, what they may send, and their
+timeouts. They can change while clients are connected.
 """
 
 from __future__ import annotations

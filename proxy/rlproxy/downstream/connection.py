@@ -1,5 +1,5 @@
-"""A client's socket and its private connection: moves bytes between them and their session, and
-pauses whichever side is faster. Decides nothing about commands.
+"""One client's socket and its private connection: bytes between them and the session, flow
+control, timeouts. It makes no decision about commands.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a client comes through before it is served: the header of a load balancer, a TLS handshake,
-both within --handshake-timeout.
+"""The accept phase of a client: PROXY protocol header, then TLS handshake, both within
+--handshake-timeout.
 
     plain address ────────────────────────────────────────────> serve
     with --proxy-protocol ──> header ──┬──────────────────────> serve, as who the header says

@@ -1,4 +1,4 @@
-"""A lingering close: a client's connection ends without losing its last replies.
+"""The lingering close: a client's connection ends without losing its last replies.
 
 A socket that is closed with unread input resets its connection, and the reset discards replies that
 are still in the kernel's send buffer. So the writing side is closed first, behind the last reply.

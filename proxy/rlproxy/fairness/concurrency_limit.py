@@ -1,5 +1,5 @@
-"""How many hits of clients with long pipelines may be on their way at once: as few as keep Redis
-busy, where others wait for it, who have little in hand. No I/O.
+"""The concurrency limit toward Redis: how many hits of backlogged clients may be unanswered at
+once while other clients are served. No I/O.
 
 What is on its way to Redis is a queue there, and everybody's next command stands behind it. The
 round trips of hits tell how long it is: whatever they take beyond the shortest of late. The window

@@ -1,5 +1,5 @@
-"""Connections that have much to read all at once, as those of a hundred subscribers to one channel:
-they are read a few in a turn of the loop, so that nobody who comes behind them waits for all.
+"""The fan-out reader: connections that become readable together, such as 100 subscribers of one
+channel, are read a few per tick of the event loop.
 
 The loop reads whatever is readable before it does anything else. So who belongs to a crowd is not
 watched by the loop itself, but by an epoll set that the loop watches: it gives a few at a time.

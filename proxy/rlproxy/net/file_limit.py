@@ -1,4 +1,4 @@
-"""How many sockets this process may have. Knows nothing of what they are for."""
+"""The limit of open files: how many sockets this process may have."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The sockets of `--listen`: bound before anybody is served, one for each process where TCP allows
-it. Knows nothing of who accepts on them.
+"""The listening sockets of `--listen`: bound before any client is served, one per process where
+TCP allows it.
 """
 
 from __future__ import annotations

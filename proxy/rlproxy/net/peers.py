@@ -1,4 +1,4 @@
-"""Who a client is, as far as its connection tells: an address, and whether it is this machine's."""
+"""A client's address, as its connection shows it, and whether it is on this machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""TLS from the settings: certificates, keys and whom to trust, as contexts; and why a handshake
-failed, in plain words. Knows no connection.
+"""TLS contexts made from the settings: certificates, keys, trusted CAs; and the reason of a failed
+handshake in words.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""One TLS connection over a plain one: to the plain transport a protocol, to a protocol of ours a
-transport. Unlike the event loop's own it can close one direction alone, as Redis' clients do, and
-holds back nothing: a reader that pauses pauses the socket. Knows nothing of what travels.
+"""One TLS connection over a plain transport: a protocol toward the event loop, a transport toward
+the proxy. It can close one direction alone, as Redis' clients do.
 """
 
 from __future__ import annotations

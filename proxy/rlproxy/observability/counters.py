@@ -1,6 +1,4 @@
-"""What one process has counted since it began: plain numbers, added to where things happen. What
-they are called outside is for `metrics`. No I/O, no clock.
-"""
+"""The counters of one process: plain integers, incremented in place. No I/O, no clock."""
 
 from __future__ import annotations
 

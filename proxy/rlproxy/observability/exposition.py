@@ -1,4 +1,4 @@
-"""Samples as Prometheus reads them."""
+"""The text format of Prometheus: samples to text."""
 
 from __future__ import annotations
 

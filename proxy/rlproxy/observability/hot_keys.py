@@ -1,4 +1,4 @@
-"""The busiest keys of the last minute, in bounded memory. Knows no clock: one is handed in.
+"""The hot keys of the last minute (heavy hitters), in bounded memory. The clock is passed in.
 
 Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in
 data streams", 2005), in batches: keys are counted at C speed, and when there are too many the least

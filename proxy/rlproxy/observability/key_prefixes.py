@@ -1,4 +1,4 @@
-"""How many hits there were by the beginning of their key, for a bounded number of beginnings."""
+"""Hits counted by the beginning of their key, for a bounded number of prefixes."""
 
 from __future__ import annotations
 

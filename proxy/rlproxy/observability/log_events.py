@@ -1,5 +1,4 @@
-"""The table of events: under which names machines find the lines of the log, and what the values in
-them are called. It knows nothing of how a line is written.
+"""The table of log events: the stable name of each log line and of the values in it.
 
 A text is what is given to `log`, with its %s and %d; of a repeated event (see quiet) it is the
 kind, with {} for the count. A test holds that every line has a row here, and every row a line.

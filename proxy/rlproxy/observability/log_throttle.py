@@ -1,5 +1,5 @@
-"""What is logged of things that anybody can cause as often as they like: the first one at once, and
-then a count at most every few seconds.
+"""The log throttle: of an event that clients can cause at will, the first is logged at once, then
+a count at most every few seconds.
 """
 
 from __future__ import annotations

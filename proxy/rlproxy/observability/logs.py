@@ -1,5 +1,5 @@
-"""How the log is written: sentences for people, or one JSON object a line for machines. All that
-is logged in the process passes here, of other packages too, and Python's warnings and tracebacks.
+"""The format of the log: sentences on a terminal, one JSON object a line elsewhere. It formats the
+records of all packages, Python's warnings and tracebacks.
 
 Modules log by `logging.getLogger("rlproxy")`; what their lines are called is in `events`.
 """

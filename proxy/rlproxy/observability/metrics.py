@@ -1,5 +1,4 @@
-"""The table of metrics, and how the samples of several workers become one. Knows nothing of where a
-number comes from.
+"""The table of metrics, and the rules that combine the samples of several workers.
 
 A process's samples are Samples: for each metric's name, its values by the values of its labels. A
 histogram's value is how many fell into each class (one more than it has bounds), and their sum.

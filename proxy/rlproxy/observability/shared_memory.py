@@ -1,5 +1,5 @@
-"""What each worker has last published, in memory that all processes of a proxy share. It outlives
-a worker: its successor counts on from there.
+"""The memory that all processes of a proxy share: each worker's latest samples. It outlives a
+worker, so that its successor continues the counters.
 
     worker ──publish()──> its place: [turn | length, text | length, text] ──latest()──> anybody
 
@@ -70,7 +70,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Published:
-    """What one worker has told: at a time (of time.time()), its samples, its keys (see `sketch`),
+    """What one worker has told: at a time (of time.time()), its samples, its keys (see `hot_keys`),
     and what people want to know besides (see `telemetry`).
     """
 

@@ -1,5 +1,5 @@
-"""The admin process as its parent has it: bound for before anybody is served, started without being
-waited for, started again when it ends, ended with the proxy.
+"""The admin process as its parent controls it: socket bound early, started in the background,
+restarted when it ends, ended with the proxy.
 """
 
 from __future__ import annotations

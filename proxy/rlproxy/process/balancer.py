@@ -1,5 +1,4 @@
-"""Who of several workers serves the next client. A worker accepts on its own sockets, and hands
-the client over to whoever has fewer: the kernel deals connections out blindly, and they live long.
+"""The balancer between workers: an accepted client goes to the worker with the fewest clients.
 
     accept ──> least loaded? ──this one──> serve
                              └──another──> its inbox (the socket travels in a message) ──> serve

@@ -1,4 +1,4 @@
-"""When a process that ended is started again, and how it ended in words. Starts nothing itself."""
+"""The restart policy: when a process that ended is started again, and how its end is described."""
 
 from __future__ import annotations
 

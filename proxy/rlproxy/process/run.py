@@ -1,4 +1,4 @@
-"""The command `rlproxy` without a subcommand: argv to settings, settings to a running process."""
+"""The command `rlproxy` without a subcommand: from arguments to settings to a running process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process: listen, serve, drain. Start-up, main loop and shutdown, each a method."""
+"""One worker process: start-up, main loop and shutdown, each a method."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Several processes at the same addresses: the supervisor binds, forks the workers, replaces those
-that die, ends them all when it is told to. It never reads a client's bytes.
+"""The supervisor of several workers: it binds, forks, replaces workers that end, and ends them all
+on SIGTERM. It never reads a client's bytes.
 
     forked ──ready──> serving ──SIGTERM──> leaving ──┐
        ^                 └──────────died─────────────┴──> forked anew, at once or after a pause

@@ -1,5 +1,5 @@
-"""What one process tells of itself and of its fellow workers: samples for the metrics, the text of
-RL.STATS, what the live page shows. Publishes it on the board four times a second.
+"""The worker's reports: samples for the metrics, the text of RL.STATS and RL.TOP. It publishes
+them to shared memory four times a second.
 
     Stats, circuit, lanes, ... ──samples()──> own ──publish──> board ──> the admin process
                                                │                  │

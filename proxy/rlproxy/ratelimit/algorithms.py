@@ -1,4 +1,4 @@
-"""What a command asks of a script: algorithm, rule, cost and mode, and the ARGV that says so.
+"""The algorithms and their limits, and the ARGV of a script call: algorithm, rule, cost and mode.
 
 The table of algorithms is here: an ALGO is a row, a Lua file and nothing else. Knows neither how a
 command is written nor where a call goes.

@@ -1,4 +1,4 @@
-"""Refusals that are remembered, so that the same hit is refused again without asking Redis. No I/O.
+"""The denial cache: refusals that the proxy repeats without asking Redis. No I/O.
 
     refused ──> MARKED ──the same hit, told by Redis when its key is touched──> OPENING
                   ^                                                                │ refused again

@@ -1,4 +1,5 @@
-"""RL.* arguments to the script call they stand for, or to the error that says what is wrong.
+"""The grammar of the RL commands: from arguments to a script call, or to the error that names the
+mistake.
 
 The contract is a table: `OPTIONS` are the words of each command and the values behind each word.
 A value's range is written there once: it decides what is refused, and it stands in the error.

@@ -1,4 +1,4 @@
-"""What can become of a call of the family, and the row of the counters for it."""
+"""The outcomes of RL commands that are counted, and the row of the counters for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Lua scripts: their sources, their checked headers, their shas; not what they are called for.
+"""The Lua scripts: their sources, their checked headers, their SHA-1 digests.
 
 Each file of `lua/` opens with a header of `-- word  text` lines. The words are fixed, and what they
 say is checked on loading as far as it can be: a script that reads an ARGV that its header does not

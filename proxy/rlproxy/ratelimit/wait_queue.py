@@ -1,4 +1,4 @@
-"""Hits that wait until they are admitted (WAIT): one queue for each key, first come, first served.
+"""The wait queues of hits with WAIT: one queue per key, first come, first served.
 
                  join()
                    |            head: attempt ──admitted──> its reply, the next one is the head

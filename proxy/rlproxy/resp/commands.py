@@ -1,4 +1,4 @@
-"""The reviewed table of Redis commands: what each leaves behind on the connection that sent it.
+"""The reviewed table of Redis commands: the state that each one leaves on its connection.
 
 A whitelist. A session stays *plain* only while every command it sent is in `STATELESS` (leaves
 nothing on its connection, gives exactly one reply) or has a handler of its own (the other kinds).

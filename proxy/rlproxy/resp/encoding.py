@@ -1,4 +1,4 @@
-"""Values to reply bytes, and Redis' own errors cleared of what only a script's author needs."""
+"""RESP encoding: values to reply bytes; and Redis' errors without script names and digests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How bytes that anybody may choose are shown to people, and put into labels: nothing of it moves a
-cursor, turns the direction of text or breaks a line.
-"""
+"""Escaping: arbitrary bytes as text that is safe in logs, labels and terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where RESP frames begin and end, in both directions, and nothing of what they mean.
+"""RESP framing: where requests and replies begin and end, in both directions.
 
 Two machines, both incremental, both linear in the bytes they are given:
 

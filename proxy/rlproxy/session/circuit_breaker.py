@@ -1,4 +1,5 @@
-"""The upstream's health as one process sees it: whether hits ask Redis at all. No I/O, no clock.
+"""The circuit breaker: whether hits go to Redis at all, by what this process observed. No I/O, no
+clock.
 
                     a connection refused, or hits timed out, and nothing heard meanwhile
              CLOSED ────────────────────────────────────────────────────────────────────> OPEN

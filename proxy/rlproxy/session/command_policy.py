@@ -1,6 +1,4 @@
-"""Which commands a client may not send: what the operator denied, and what is for clients of this
-machine only. Tables of commands for the framer, and the errors.
-"""
+"""The command policy: which commands a client may not send, and the errors for them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The family in COMMAND and its subcommands: a table of entries, and where they go in Redis' own
-replies. Knows nothing of connections, nor of what the commands do.
+"""The RL commands in the replies to COMMAND and its subcommands: the table of entries, and the
+editing of Redis' own replies.
 
 `plan()` reads the arguments of a COMMAND that goes upstream and says how its reply is to be
 treated: the long ones (COMMAND, DOCS, LIST) stream past with a higher count in their first line and

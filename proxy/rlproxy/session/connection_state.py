@@ -1,4 +1,4 @@
-"""What Redis holds for one client's private connection, as far as it can be known for certain.
+"""The state that Redis holds for one private connection, as far as it is certain.
 
 Pure bookkeeping: `sent()` is told of each command as it goes upstream and says what must be watched
 for in its reply, `answered()` is told that reply's first line. Nothing here sees a socket, and

@@ -1,5 +1,5 @@
-"""Calls of ours: how a request is read as one, what a lane sees of it and of who made it, and what
-all who make calls share. No I/O.
+"""The context that all sessions of a worker share, the calls they make, and the interface of a
+lane. No I/O.
 """
 
 from __future__ import annotations

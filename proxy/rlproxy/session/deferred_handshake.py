@@ -1,4 +1,5 @@
-"""What a client says before its first hit, taken on trust while Redis is away. No I/O.
+"""The deferred handshake: HELLO, AUTH and SELECT that are answered while Redis is away, and sent
+to Redis once it is back. No I/O.
 
     client ──HELLO, AUTH, SELECT──> take() ──> answered as Redis would if it agreed
                                       │

@@ -1,4 +1,4 @@
-"""The replies of one private connection: one slot for each that is owed, in order. No I/O.
+"""The replies that one private connection owes: one slot for each, in request order. No I/O.
 
     to_client <── answer() <── feed() <── Redis
                     |

@@ -1,4 +1,4 @@
-"""One client's commands and replies: what goes where, and in which order replies leave. No I/O.
+"""One client's session: where each command goes, and in which order replies leave. No I/O.
 
     client ──> receive() ──┬── hits of a plain, quiescent, known session ──> lane.submit()
                            ├── everything else, byte for byte ─────────────> to_upstream
@@ -11,8 +11,8 @@ The order invariant: replies are never outstanding on the lane and on the privat
 once. While the lane owes some, whatever is not a hit waits here (`wait`); while the private
 connection owes some, hits go there too.
 
-The private connection's replies are counted (see `answers`). Where they can't be counted any more,
-everything is passed on as it comes, and hits still go as EVAL in their place.
+The private connection's replies are counted (see `reply_slots`). Where they can't be counted any
+more, everything is passed on as it comes, and hits still go as EVAL in their place.
 """
 
 from __future__ import annotations

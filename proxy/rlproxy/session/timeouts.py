@@ -1,4 +1,4 @@
-"""How long Redis may take over a hit: looks at regular times for those that it has not answered.
+"""The hit timeout: looks at regular times for hits that Redis has not answered.
 
 No timer for each hit: who has sent some is watched, and asked `EVERY` times per timeout which of
 them are late. While nothing is unanswered, nothing runs. Knows no socket or loop: a clock and

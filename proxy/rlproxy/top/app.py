@@ -1,7 +1,6 @@
-"""`rlproxy top`: a running proxy in a terminal. Asks RL.STATS and RL.TOP as any client would, and
-draws what `dashboard` makes of it.
+"""`rlproxy top`: a client that sends RL.STATS and RL.TOP and draws the replies on a terminal.
 
-    Poller, a thread: asks every so often ──queue, a byte into a pipe──> View: keys, signals, frames
+Poller, a thread: asks every so often ──queue, a byte into a pipe──> View: keys, signals, frames
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What `rlproxy top` shows: replies to RL.STATS and RL.TOP, one after the other, as lines of text
-that fit a terminal. No I/O, no clock.
+"""The screen of `rlproxy top`: replies to RL.STATS and RL.TOP as lines of text that fit a
+terminal. No I/O, no clock.
 """
 
 from __future__ import annotations

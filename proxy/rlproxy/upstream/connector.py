@@ -1,6 +1,4 @@
-"""Connections to Redis: how one is opened, a client's private one, and the proxy's own control
-connection. Knows nothing of what travels on them.
-"""
+"""Connections to Redis: the connector that opens them, and the proxy's own control connection."""
 
 from __future__ import annotations
 
@@ -188,9 +186,8 @@ class Facts:
 
 
 class Control(asyncio.Protocol):
-    """The proxy's own connection: tells who the server is and loads the scripts on it, again
-    after every reconnect and when `loading` wants it. Runs until cancelled; a server that is away
-    is waited for.
+    """The control connection: learns what the server is and loads the scripts on it, again after
+    every reconnect and when `script_loading` requests it. It reconnects until it is cancelled.
     """
 
     def __init__(

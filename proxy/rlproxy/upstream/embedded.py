@@ -1,4 +1,4 @@
-"""A private Valkey server for `--upstream embedded:`: started, watched and ended with the proxy."""
+"""The private Valkey of `--upstream embedded:`: started, watched and ended with the proxy."""
 
 from __future__ import annotations
 

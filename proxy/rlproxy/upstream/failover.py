@@ -1,5 +1,5 @@
-"""Where the master is that the Sentinels name, now and after each failover. Knows nothing of what
-travels there: whoever serves is told that the master has moved.
+"""Sentinel as upstream: which server is the master now, and the move of all connections after a
+failover.
 
     each Sentinel ──+switch-master──┐
     -READONLY, a failed connection ─┼─> look: ask all ─> choose() ─> ROLE ─> switch ─> on_master()
@@ -331,7 +331,7 @@ async def _reply(link: Connection) -> object:
 
 
 class Topology:
-    """Follows the master of `upstream.sentinels`: moves `target`, then calls `on_master`."""
+    """Follows the master of `connector.sentinels`: moves `target`, then calls `on_master`."""
 
     def __init__(
         self,

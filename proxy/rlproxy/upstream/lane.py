@@ -1,4 +1,4 @@
-"""Lanes: shared connections that carry the calls of many clients of one identity.
+"""Lanes: multiplexed connections that carry the calls of many clients of one identity.
 
     session ──submit()──┐                          ┌── inflight, in order of sending ──┐
     session ──submit()──┼─> unsent ─(once a turn)─>┤ one write                         ├─> Redis

@@ -1,4 +1,4 @@
-"""What Sentinels answer, and which server that makes the master. No I/O.
+"""The answers of Sentinels, and which server they make the master. No I/O.
 
 Every change of master that Sentinels agree on has a configuration epoch of its own, higher than all
 before: so one Sentinel with a newer epoch is right against any number that have not heard of it
@@ -107,7 +107,7 @@ def role(reply: object) -> str:
 
 
 def choose(answers: Sequence[Answer | None], known: Master | None) -> Claim | None:
-    """Who the master is by `answers`, one of each Sentinel, None of those that are still asked.
+    """Who the master is by `reply_slots`, one of each Sentinel, None of those that are still asked.
     None if they tell nothing, or not yet. The claim may be that of `known` itself.
     """
     named = [each for each in answers if each is not None and each.address is not None]
