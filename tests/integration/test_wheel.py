@@ -65,7 +65,7 @@ def test_the_version_tells_that_it_is_interpreted(installed: Path) -> None:
 
 def test_the_installed_command_admits_and_refuses(installed: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0"],
+        [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0", "--upstream", "embedded:"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=installed.parent,
