@@ -12,7 +12,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.escape import quoted
 from rlproxy.resp.framing import COMMAND, RequestFramer
-from rlproxy.session.context import Call, Settings, read
+from rlproxy.session.context import Call, WorkerContext, read
 from rlproxy.session.session import Session
 
 from tests.fuzz import reference
@@ -135,7 +135,7 @@ def _call(rule: Rule, key: bytes) -> None:
 
 def _reads(request: tuple[bytes, ...]) -> None:
     """The same call is read of each form that a request may have."""
-    settings = Settings(Grammar(SCRIPTS), lambda _: None, "redis:1")
+    settings = WorkerContext(Grammar(SCRIPTS), lambda _: None, "redis:1")
     strict = r.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)
     made = [_read(form, settings) for form in (strict, lenient)]
@@ -152,7 +152,7 @@ def _reads(request: tuple[bytes, ...]) -> None:
         assert reference.request(sent, 0).end == len(sent)
 
 
-def _read(form: bytes, settings: Settings) -> Call | None:
+def _read(form: bytes, settings: WorkerContext) -> Call | None:
     framer = RequestFramer()
     framer.feed(form)
     assert framer.next() == COMMAND

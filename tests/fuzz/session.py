@@ -12,13 +12,13 @@ from itertools import count
 from rlproxy.fairness.concurrency_limit import TURNS
 from rlproxy.ratelimit import algorithms
 from rlproxy.ratelimit.scripts import LOADED
-from rlproxy.ratelimit.wait_queue import Waiting
+from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import SLOW_HITS, Call, Lane, Settings
+from rlproxy.session.context import SLOW_HITS, Call, Lane, WorkerContext
 from rlproxy.session.session import Session
 
 from tests.fuzz import reference
@@ -228,15 +228,15 @@ class Walk:
         self.known = False  # lanes remember refusals
         self.full = False  # the upstream takes no more for now
         self.turns = 0  # that others have, who have many hits in hand
-        self.waiting = Waiting(self.clock.time, self.clock.call_at)
-        settings = Settings(
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
+        settings = WorkerContext(
             *(GRAMMAR, self.lane_of, "redis:1", self.base_db, self.waiting),
             share_of=self.share_of if self.share else None,
         )
         settings.native_throttle = throttle
         settings.knows_ro = bool(config & 64)
         self.session = Session(settings)
-        self.session.pump = self.move
+        self.session.flush = self.move
         self.redis = Model(False, self.base_db, self.locked, throttle)
         self.ideal = Model(True, self.base_db, self.locked, throttle)
         self.sent = b""  # all that the session was given
@@ -472,7 +472,7 @@ class Walk:
 
     def _others(self, kind: int) -> None:
         """Somebody else has little in hand, or much, and a turn on the lane."""
-        window = self.session._settings.window
+        window = self.session._settings.concurrency_limit
         if kind == 4 and self.turns > 0:
             self.turns -= 1
             window.leave()
@@ -572,7 +572,7 @@ class Walk:
     def finish(self) -> None:
         session = self.session
         session.client_slow = self.full = False
-        window = session._settings.window
+        window = session._settings.concurrency_limit
         for _ in range(self.turns):
             window.leave()
         for _ in range(2000):
@@ -638,7 +638,7 @@ class Walk:
 
 def window_is_free(session: Session) -> bool:
     """Whether nobody has a turn, or waits for one, whose hits are all answered."""
-    window = session._settings.window
+    window = session._settings.concurrency_limit
     return window._turns == 0 and not window.crowded()
 
 

@@ -22,7 +22,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
 from rlproxy.observability.metrics import TABLE
-from rlproxy.observability.shared_memory import Board
+from rlproxy.observability.shared_memory import SharedMemory
 
 from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
@@ -471,9 +471,9 @@ def test_modules_where_it_is_started_are_not_its_own(server: RedisServer, tmp_pa
     code = (
         f"import sys; sys.path.insert(0, {str(harness.ROOT)!r})\n"
         "from rlproxy.process.admin_process import AdminProcess\n"
-        "from rlproxy.observability.shared_memory import Board\n"
+        "from rlproxy.observability.shared_memory import SharedMemory\n"
         "from rlproxy.config.config import Address\n"
-        "made = AdminProcess(Address('127.0.0.1', 0), Board(1))\n"
+        "made = AdminProcess(Address('127.0.0.1', 0), SharedMemory(1))\n"
         "made.start()\n"
         "import http.client\n"
         "page = http.client.HTTPConnection('127.0.0.1', made.address.port, timeout=20)\n"
@@ -529,7 +529,7 @@ async def served(monkeypatch: pytest.MonkeyPatch, request_s: float) -> AsyncIter
     monkeypatch.setattr(app, "REQUEST_S", request_s)
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
-    made = app.served(sock, Board(1), os.getppid())
+    made = app.served(sock, SharedMemory(1), os.getppid())
     task = asyncio.create_task(made.work(sock))
     try:
         yield sock.getsockname()[1]

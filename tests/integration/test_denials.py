@@ -85,9 +85,9 @@ class Relay:
                 for sock in (client, upstream):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._socks += [client, upstream]
-                self._start(self._pump, client, upstream)
+                self._start(self._flush, client, upstream)
 
-    def _pump(self, client: socket.socket, upstream: socket.socket) -> None:
+    def _flush(self, client: socket.socket, upstream: socket.socket) -> None:
         try:
             first = client.recv(1 << 16)
             upstream.sendall(first)

@@ -18,7 +18,7 @@ from rlproxy.config import config
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.session.connection_state import S_AUTH, ConnectionState, Identity, Slot
-from rlproxy.session.context import Call, Settings
+from rlproxy.session.context import Call, WorkerContext
 from rlproxy.session.session import Session
 from rlproxy.upstream.lane import LanePool, SharedLane
 
@@ -199,12 +199,12 @@ BREAKS = [
     "rlproxy.session.session.Session.receive",
     "rlproxy.session.connection_state.ConnectionState.sent",
     "rlproxy.session.connection_state.ConnectionState.answered",
-    "rlproxy.session.reply_slots.Answers.answer",
+    "rlproxy.session.reply_slots.ReplySlots.answer",
     "rlproxy.session.session.Session.lane_answered",
     "rlproxy.upstream.lane.SharedLane.connect",
     "rlproxy.upstream.lane.SharedLane._greeted",
     "rlproxy.upstream.lane.LanePool._lane",
-    "rlproxy.downstream.connection.Downstream._connect",
+    "rlproxy.downstream.connection.ClientConnection._connect",
     "rlproxy.upstream.connector.Control._load",
 ]
 CRASH = """
@@ -265,7 +265,7 @@ def test_nothing_shows_a_password_by_itself() -> None:
     slot.identity = identity
     state = ConnectionState(0)
     state.identity = identity
-    session = Session(Settings(Grammar(scripts.load()), lambda _: None, "h"))
+    session = Session(WorkerContext(Grammar(scripts.load()), lambda _: None, "h"))
     session.state.identity = identity
     for each in (
         *(made, made.upstream, made.upstream.sentinels, identity, slot, state, session),

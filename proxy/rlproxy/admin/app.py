@@ -36,11 +36,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlproxy.admin.probes import EXCLUDABLE, Seen, degraded, not_alive, not_ready, without_redis
-from rlproxy.admin.reader import Watch
+from rlproxy.admin.reader import Reader
 from rlproxy.net.peers import Peer
 from rlproxy.observability import logs
-from rlproxy.observability.log_throttle import Repeats
-from rlproxy.observability.shared_memory import Board
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.upstream.embedded import end_with_parent
 
 log = logging.getLogger("rlproxy")
@@ -67,7 +67,7 @@ NICER: Final = 5  # whoever serves clients comes first
 class Pages:
     """The routes, answered from `watch`."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Reader) -> None:
         self._watch = watch
         self._page = PAGE.read_bytes()
 
@@ -144,7 +144,7 @@ class Guard:
     here reaches anybody. `local`: it listens on a loopback address.
     """
 
-    def __init__(self, app: ASGIApp, policy: str, local: bool, told: Repeats) -> None:
+    def __init__(self, app: ASGIApp, policy: str, local: bool, told: LogThrottle) -> None:
         self._app = app
         self._local = local
         self._told = told
@@ -199,7 +199,7 @@ def _place(error: BaseException) -> str:
     return "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno})"
 
 
-def application(watch: Watch, local: bool, told: Repeats) -> Guard:
+def application(watch: Reader, local: bool, told: LogThrottle) -> Guard:
     """The whole of it, for ASGI."""
     pages = Pages(watch)
     return Guard(pages.router(), pages.policy(), local, told)
@@ -266,7 +266,9 @@ class Connection(H11Protocol):
 class AdminServer(uvicorn.Server):
     """Ends with `parent`; a signal ends it at once, for it has nothing to finish."""
 
-    def __init__(self, config: uvicorn.Config, watch: Watch, told: Repeats, parent: int) -> None:
+    def __init__(
+        self, config: uvicorn.Config, watch: Reader, told: LogThrottle, parent: int
+    ) -> None:
         super().__init__(config)
         self._watch = watch
         self._told = told
@@ -296,12 +298,12 @@ class AdminServer(uvicorn.Server):
         self.should_exit = True
 
 
-def served(sock: socket.socket, board: Board, parent: int) -> AdminServer:
+def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServer:
     """Who answers what comes to `sock` until the process `parent` has ended."""
     name = sock.getsockname()
     local = isinstance(name, tuple) and Peer(name[0]).local
-    told = Repeats(time.monotonic, lambda line, of: log.error("%s", line, extra={**of}))
-    watch = Watch(board)
+    told = LogThrottle(time.monotonic, lambda line, of: log.error("%s", line, extra={**of}))
+    watch = Reader(memory)
     config = uvicorn.Config(
         application(watch, local, told),
         http=Connection,
@@ -324,7 +326,7 @@ def served(sock: socket.socket, board: Board, parent: int) -> AdminServer:
 def main(argv: Sequence[str]) -> int:
     """The process that `admin_process` starts: the exit code."""
     parser = argparse.ArgumentParser(prog="python -m rlproxy.admin.app")
-    for name in ("socket", "board", "workers", "parent"):
+    for name in ("socket", "memory", "workers", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("log-level", "log-format"):
         parser.add_argument(f"--{name}", required=True)
@@ -335,7 +337,7 @@ def main(argv: Sequence[str]) -> int:
     logs.configure(args.log_level, args.log_format)
     sock = socket.socket(fileno=args.socket)
     sock.setblocking(False)
-    asyncio.run(served(sock, Board(args.workers, args.board), args.parent).work(sock))
+    asyncio.run(served(sock, SharedMemory(args.workers, args.memory), args.parent).work(sock))
     return 0
 
 

@@ -14,22 +14,22 @@ from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.metrics import Samples, kept, merged
-from rlproxy.observability.shared_memory import Board, Published
+from rlproxy.observability.shared_memory import Published, SharedMemory
 
 SAMPLE_S: Final = 1.0
 READ_S: Final = 0.1
 SHARE: Final = 100  # of the time, at most one part in so many goes into looking
 
 
-class Watch:
+class Reader:
     """Reads `board`; `clock` tells the seconds since 1970."""
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.time) -> None:
-        self._board = board
+    def __init__(self, memory: SharedMemory, clock: Callable[[], float] = time.time) -> None:
+        self._memory = memory
         self._clock = clock
         self._read_at = 0.0
-        self._found: list[Published | None] = [None] * board.workers
-        self._texts: list[bytes] = [b""] * board.workers
+        self._found: list[Published | None] = [None] * memory.workers
+        self._texts: list[bytes] = [b""] * memory.workers
         self._recent = Recent()
         self._made: dict[str, Any] = {}  # of what was read last
 
@@ -101,8 +101,8 @@ class Watch:
             return
         self._read_at = now
         self._made.clear()
-        for worker in range(self._board.workers):
-            text = self._board.latest(worker)
+        for worker in range(self._memory.workers):
+            text = self._memory.latest(worker)
             if text == self._texts[worker]:
                 continue
             try:

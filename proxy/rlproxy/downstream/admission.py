@@ -45,7 +45,7 @@ UNJUDGED_LINE: Final = (
 )
 
 
-class Doors:
+class Admission:
     """See the head of this module. `room` is how many clients the process has descriptors for;
     `where` names Redis. Whether its default user needs a password is told by whoever finds out.
     """

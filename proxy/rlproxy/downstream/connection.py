@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.config import Config
-from rlproxy.downstream.admission import Doors, Refusal
+from rlproxy.downstream.admission import Admission, Refusal
 from rlproxy.downstream.lingering_close import LINGER_S, linger, pending, unacknowledged
-from rlproxy.fairness.concurrency_limit import Window
-from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S, Crowd
+from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
+from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S, FanOutReader
 from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.net.tls_stream import last_words
-from rlproxy.observability.log_throttle import Repeats
-from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, Settings
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, WorkerContext
 from rlproxy.session.session import (
     LARGE,
     UPSTREAM_NONE,
@@ -72,8 +72,8 @@ class Shared:
     __slots__ = (
         "addresses",
         "clients",
-        "crowd",
-        "doors",
+        "fan_out",
+        "admission",
         "draining",
         "keepalive_s",
         "line",
@@ -95,37 +95,39 @@ class Shared:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        settings: Settings,
+        settings: WorkerContext,
         target: Target,
-        doors: Doors,
+        admission: Admission,
         config: Config,
-        told: Repeats,
+        told: LogThrottle,
     ) -> None:
         self.loop = loop
         self.settings = settings
         self.target = target
-        self.doors = doors
+        self.admission = admission
         self.told = told
         self.max_unread = config.max_unread
         self.keepalive_s = config.tcp_keepalive_s
         self.addresses: dict[str, int] = {}  # how many of `clients` come from each
-        self.crowd = Crowd(loop)
-        self.clients: set[Downstream] = set()
-        self.round: list[Downstream] = []  # whom the next sweeps look at
-        self.line: deque[Downstream] = deque()  # who has work left, each once: the next turn's
+        self.fan_out = FanOutReader(loop)
+        self.clients: set[ClientConnection] = set()
+        self.round: list[ClientConnection] = []  # whom the next sweeps look at
+        self.line: deque[ClientConnection] = (
+            deque()
+        )  # who has work left, each once: the next turn's
         self.serving = False  # which is asked for
-        self.slow: deque[Downstream] = deque()  # whose hits go on slowly
+        self.slow: deque[ClientConnection] = deque()  # whose hits go on slowly
         self.pacing = False
         self.tasks: set[asyncio.Task[None]] = set()
-        self.turned_away: set[Downstream] = set()  # whose connections linger
-        self.unread: set[Downstream] = set()  # who waits, and is not read from meanwhile
+        self.turned_away: set[ClientConnection] = set()  # whose connections linger
+        self.unread: set[ClientConnection] = set()  # who waits, and is not read from meanwhile
         self.draining = False
         self.on_leave: Callable[[], None] | None = None  # a client is gone
         self._configure_settings(config)
 
     def reconfigure(self, config: Config) -> None:
         """Judge by `config` from now on, of which only what may change at run time is looked at."""
-        self.doors.configure(config)
+        self.admission.configure(config)
         self._configure_settings(config)
         for client in self.clients:
             client.restrict()
@@ -133,10 +135,10 @@ class Shared:
     def _configure_settings(self, config: Config) -> None:
         self.settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
-    def enter(self, client: Downstream, peer: Peer) -> Refusal | None:
+    def enter(self, client: ClientConnection, peer: Peer) -> Refusal | None:
         """A new client. Why it is turned away; None if it comes in."""
         count = self.addresses.get(peer.host, 0)
-        refusal = self.doors.refusal(peer, len(self.clients), count)
+        refusal = self.admission.refusal(peer, len(self.clients), count)
         if refusal is not None:
             self.told.happened(refusal.line, str(peer))
             self.settings.stats.error("turned_away")
@@ -146,7 +148,7 @@ class Shared:
             self.addresses[peer.host] = count + 1
         return None
 
-    def leave(self, client: Downstream) -> None:
+    def leave(self, client: ClientConnection) -> None:
         """`client` is gone."""
         if client in self.clients:
             self.clients.discard(client)
@@ -161,7 +163,7 @@ class Shared:
         if self.on_leave is not None:
             self.on_leave()
 
-    def queue(self, client: Downstream) -> None:
+    def queue(self, client: ClientConnection) -> None:
         """`client` has work left, for which others must not wait."""
         self.line.append(client)
         if not self.serving:
@@ -185,12 +187,12 @@ class Shared:
 
     def _others(self) -> bool:
         """Whether there are others than who waits in line."""
-        line, window = self.line, self.settings.window
+        line, window = self.line, self.settings.concurrency_limit
         if len(line) == 1 and line[0].is_latest(window):
             return False
         return window.others(self.loop.time())
 
-    def pace(self, client: Downstream) -> None:
+    def pace(self, client: ClientConnection) -> None:
         """`client` leaves its replies unread: its hits go on slowly, as all such clients' do."""
         self.slow.append(client)
         if not self.pacing:
@@ -230,7 +232,7 @@ class Shared:
             client.notice_hangup()
 
 
-class Downstream(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client; `peer` is who it is where its socket does not tell."""
 
     def __init__(self, shared: Shared, peer: Peer | None = None) -> None:
@@ -282,7 +284,7 @@ class Downstream(asyncio.Protocol):
         if shared.keepalive_s and sock is not None and sock.family != socket.AF_UNIX:
             keep_alive(sock, shared.keepalive_s)
         shared.settings.stats.accepted += 1
-        self._session.pump = self.pump
+        self._session.flush = self.flush
         self.restrict()
         if shared.draining:
             client.close()
@@ -300,7 +302,7 @@ class Downstream(asyncio.Protocol):
 
     def restrict(self) -> None:
         """What the client may send is as it is for its like now."""
-        self._session.use(self._shared.doors.table_of(self.peer or NOBODY))
+        self._session.use(self._shared.admission.table_of(self.peer or NOBODY))
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -310,7 +312,7 @@ class Downstream(asyncio.Protocol):
         if len(data) > LARGE and self._rests(len(data)):
             self._resting = True
             self._queue()
-        self.pump()
+        self.flush()
 
     def _rests(self, size: int) -> bool:
         """Whether a connection that has sent so many bytes has had its turn."""
@@ -324,7 +326,7 @@ class Downstream(asyncio.Protocol):
             self._in_line = True
             self._shared.queue(self)
 
-    def is_latest(self, window: Window) -> bool:
+    def is_latest(self, window: ConcurrencyLimit) -> bool:
         """Whether nobody else who has little in hand has sent anything later."""
         return window.latest is self._session
 
@@ -337,14 +339,14 @@ class Downstream(asyncio.Protocol):
             self._read_upstream()
         if self._session.wait == WAIT_ROOM:
             self._go_on()
-        self.pump()
+        self.flush()
 
     def step(self) -> None:
         """Some of its hits may go on."""
         self._paced = False
         if self._session.wait == WAIT_PACE:
             self._go_on()
-        self.pump()
+        self.flush()
 
     def _go_on(self) -> None:
         if not self._upstream_full:
@@ -360,7 +362,7 @@ class Downstream(asyncio.Protocol):
     def _leaves(self) -> None:
         self._session.now = self._clock()
         self._session.receive_eof()
-        self.pump()
+        self.flush()
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
@@ -371,7 +373,7 @@ class Downstream(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._session.client_slow = False
         self._read_upstream()
-        self.pump()
+        self.flush()
 
     def _read_upstream(self) -> None:
         """Read what Redis sends while the client reads, too, or while all that comes is the answer
@@ -399,7 +401,7 @@ class Downstream(asyncio.Protocol):
 
     # -- between the two --------------------------------------------------------------------------
 
-    def pump(self) -> None:
+    def flush(self) -> None:
         """Move what the session has for either side, and follow its state."""
         transport = self._transport
         if transport is None or self._closing:
@@ -456,21 +458,21 @@ class Downstream(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        doors = self._shared.doors
+        admission = self._shared.admission
         waits = transport.get_write_buffer_size()
         if waits:
             taken = self._written - waits - unacknowledged(transport)
             if taken != self._taken:
                 self._taken = taken
                 self._taken_at = now
-            elif 0 < doors.write_timeout_s <= now - self._taken_at:
-                line = f"cut {{}} client(s) that read nothing for {doors.write_timeout_s:g} s"
+            elif 0 < admission.write_timeout_s <= now - self._taken_at:
+                line = f"cut {{}} client(s) that read nothing for {admission.write_timeout_s:g} s"
                 self._shared.told.happened(line, str(self.peer))
                 self._stats.error("cut")
                 self.cut()
             return
         self._taken = _ALL
-        if 0 < doors.idle_timeout_s <= now - self._heard and self._session.idle():
+        if 0 < admission.idle_timeout_s <= now - self._heard and self._session.idle():
             self._stats.error("idle")
             self._close()
 
@@ -544,18 +546,18 @@ class Downstream(asyncio.Protocol):
             why = reason(error)
             self._shared.settings.circuit.connect_failed(session.now, why, lacks(error))
             session.upstream_failed(why)
-            self.pump()
+            self.flush()
             return
         self._opening = False
         if self._transport is None or self._closing or self._link is not link:
             upstream.abort()
-            self.pump()
+            self.flush()
             return
         self._upstream = upstream
         self._read_upstream()
         session.now = self._clock()
         session.upstream_opened()
-        self.pump()
+        self.flush()
 
     def upstream_is_open(self, open_now: bool) -> None:
         """A private connection is there, or is there no more."""
@@ -574,15 +576,15 @@ class Downstream(asyncio.Protocol):
                 self._upstream_resting = True
                 self._read_upstream()
                 self._queue()
-        self.pump()
+        self.flush()
 
     def _stands_apart(self, size: int) -> bool:
         """Redis has sent so many bytes that were not asked for: whether to many at once, who then
         are read by turns.
         """
-        crowd = self._shared.crowd
+        fan_out = self._shared.fan_out
         now = self._session.now
-        if crowd.many(size):
+        if fan_out.many(size):
             self._crowded_until = now + STAYS_S
         elif now >= self._crowded_until:
             return False
@@ -592,7 +594,7 @@ class Downstream(asyncio.Protocol):
             return False
         self._upstream_descriptor = sock.fileno()
         try:
-            crowd.watch(self._upstream_descriptor, self._its_turn)
+            fan_out.watch(self._upstream_descriptor, self._its_turn)
         except (OSError, ValueError):  # it ends, or has no descriptor any more
             return False
         self._upstream_apart = True
@@ -622,12 +624,12 @@ class Downstream(asyncio.Protocol):
     def _end_crowding(self) -> None:
         if self._upstream_apart:
             self._upstream_apart = False
-            self._shared.crowd.forget(self._upstream_descriptor, self._its_turn)
+            self._shared.fan_out.forget(self._upstream_descriptor, self._its_turn)
 
     def upstream_full(self, full: bool) -> None:
         """Redis takes no more for now, or again."""
         self._upstream_full = full
-        self.pump()
+        self.flush()
 
     def upstream_lost(self, link: _Upstream) -> None:
         """The private connection ended."""
@@ -638,13 +640,13 @@ class Downstream(asyncio.Protocol):
         session = self._session
         session.now = self._clock()
         session.upstream_lost()
-        self.pump()
+        self.flush()
 
 
 class _Upstream(asyncio.Protocol):
     """The protocol of a private connection."""
 
-    def __init__(self, client: Downstream) -> None:
+    def __init__(self, client: ClientConnection) -> None:
         self._client = client
         self._transport: asyncio.BaseTransport | None = None
 

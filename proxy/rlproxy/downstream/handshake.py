@@ -16,13 +16,13 @@ from typing import Final, cast
 from rlproxy.downstream.proxy_protocol import HeaderError, parse
 from rlproxy.net.peers import Peer, peer_of
 from rlproxy.net.tls_stream import TlsStream
-from rlproxy.observability.counters import Stats
-from rlproxy.observability.log_throttle import Repeats
+from rlproxy.observability.counters import Counters
+from rlproxy.observability.log_throttle import LogThrottle
 
 MAX_ARRIVING: Final = 10000  # at a time: more are closed at once
 
 
-class Arrivals:
+class Handshakes:
     """The clients of one process that are not served yet. `serve` makes the protocol of one that
     is, given who it is where the connection itself does not tell; `context` and `timeout_s` hold
     for those who come from now on.
@@ -35,23 +35,23 @@ class Arrivals:
         header: bool,
         timeout_s: float,
         context: ssl.SSLContext | None,
-        told: Repeats,
-        stats: Stats | None = None,
+        told: LogThrottle,
+        stats: Counters | None = None,
     ) -> None:
         self.loop = loop
-        self.stats = stats or Stats()
+        self.stats = stats or Counters()
         self.serve = serve
         self.header = header
         self.timeout_s = timeout_s
         self.context = context
         self.on_gone: Callable[[], None] | None = None  # one went without having been served
         self.told = told
-        self.arriving: set[Arrival] = set()
+        self.arriving: set[Handshake] = set()
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
         """For a new connection at an address that speaks TLS or not, and is TCP's or not."""
         header = self.header and tcp
-        return Arrival(self, header, tls) if header or tls else self.serve(None)
+        return Handshake(self, header, tls) if header or tls else self.serve(None)
 
     def close(self) -> None:
         """Nobody is served any more who is not yet."""
@@ -59,10 +59,10 @@ class Arrivals:
             arrival.cut()
 
 
-class Arrival(asyncio.Protocol):
+class Handshake(asyncio.Protocol):
     """One client until it is served: it gives its transport to the protocol that serves it."""
 
-    def __init__(self, arrivals: Arrivals, header: bool, tls: bool) -> None:
+    def __init__(self, arrivals: Handshakes, header: bool, tls: bool) -> None:
         self._arrivals = arrivals
         self._header = header  # still to come
         self._tls = tls

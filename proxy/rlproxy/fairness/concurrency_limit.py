@@ -28,7 +28,7 @@ LATELY_S: Final = 5.0  # the shortest of the last one to two such times counts
 _LONG: Final = 1e9
 
 
-class Window:
+class ConcurrencyLimit:
     """That of one process. `most` is what a single client may have on its way.
 
     Whoever has little in hand and sends something is the `latest` of these, at `others_at`, the

@@ -20,7 +20,7 @@ STAYS_S: Final = 1.0  # so long after it was crowded one still belongs to it
 Turn = Callable[[bool], None]
 
 
-class Crowd:
+class FanOutReader:
     """That of one process. Where there is no epoll, nobody belongs to one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -66,7 +66,7 @@ class Times:
 Keys = list[bytes] | dict[bytes, int]  # one after the other, or how often each
 
 
-class Stats:
+class Counters:
     """The counters of one process. `on_keys` gets the keys of hits (as bulks, with their header),
     and those of refused ones, some at a time, and how many hits each of them stands for.
     """

@@ -267,7 +267,7 @@ class Slot:
             counts[brief(key)] += counts.pop(key)
 
 
-class Window:
+class ConcurrencyLimit:
     """The keys of the last minute. Slots go by number: that of a time is time / SLOT_S."""
 
     def __init__(self, number: int, sizes: Sizes = SIZES) -> None:
@@ -303,7 +303,7 @@ class Window:
             self._sum.add(each)
 
 
-class Top:
+class HotKeys:
     """The busiest keys of one process, and those that were refused most. `clock` is in seconds, and
     the same for all processes of the machine.
     """
@@ -312,8 +312,8 @@ class Top:
         self._clock = clock
         self._sizes = sizes
         self._began = clock()
-        self._hits = Window(self._number(), sizes)
-        self._refused = Window(self._number(), sizes)
+        self._hits = ConcurrencyLimit(self._number(), sizes)
+        self._refused = ConcurrencyLimit(self._number(), sizes)
         self._windows = {"hits": self._hits, "refused": self._refused}
         self._published: dict[str, Any] = {}
         self._published_at = dict.fromkeys(self._windows, self._began)
@@ -387,7 +387,7 @@ class Merged:
         self._rendered: dict[tuple[int, bool], bytes] = {}
 
     def told(self, n: int, refused: bool) -> bytes:
-        """As Top.busiest(), of all workers together, rendered; `n` is at most MOST."""
+        """As HotKeys.busiest(), of all workers together, rendered; `n` is at most MOST."""
         now = self._clock()
         if now >= self._until:
             several = list(self._read())
@@ -403,7 +403,7 @@ class Merged:
 
 
 def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[tuple[bytes, int, int]]:
-    """What Top.busiest() tells, of all workers together: `several` is what they published."""
+    """What HotKeys.busiest() tells, of all workers together: `several` is what they published."""
     total = Summary()
     for each in several:
         if each:  # (a worker that has just begun has published nothing)

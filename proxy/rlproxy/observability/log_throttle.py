@@ -24,7 +24,7 @@ class _Kind:
         self.one = ""
 
 
-class Repeats:
+class LogThrottle:
     """Says what happened, through `say`, at most once in `every_s` seconds for each kind.
 
     A kind is the line itself with {} for the count: "turned away {} client(s): no room". With the

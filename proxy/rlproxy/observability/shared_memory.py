@@ -26,7 +26,7 @@ _PLACE: Final = 8 + 2 * (8 + HALF)
 _TRIES: Final = 100
 
 
-class Board:
+class SharedMemory:
     """Places for `workers` texts, in the file `descriptor` if one is given: inherited, or passed
     on to a process that was not forked.
     """

@@ -16,9 +16,9 @@ from typing import Final
 from rlproxy.config.config import Address, Config
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.peers import Peer
-from rlproxy.observability.log_throttle import Repeats
-from rlproxy.observability.shared_memory import Board
-from rlproxy.process.restart_policy import Restarts, ending
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.restart_policy import RestartPolicy, ending
 
 log = logging.getLogger("rlproxy")
 
@@ -55,7 +55,7 @@ class AdminProcess:
     def __init__(
         self,
         address: Address,
-        board: Board,
+        memory: SharedMemory,
         unix_mode: int = 0o600,
         log_level: str = "info",
         log_format: str = "auto",
@@ -64,10 +64,10 @@ class AdminProcess:
         self._logs = ["--log-level", log_level, "--log-format", log_format]
         (self.address,) = self._listeners.addresses()
         ((self._socket, _),) = self._listeners.of(0)
-        self._board = board
+        self._memory = memory
         self._process: subprocess.Popen[bytes] | None = None
-        self._restarts = Restarts(time.monotonic)
-        self._failures = Repeats(time.monotonic, _say, QUIET_S)
+        self._restarts = RestartPolicy(time.monotonic)
+        self._failures = LogThrottle(time.monotonic, _say, QUIET_S)
         self.due = float("inf")  # of time.monotonic(): when it is to be started
 
     @property
@@ -79,15 +79,15 @@ class AdminProcess:
         """Start the process; what comes to the socket waits until it is there."""
         self.due = float("inf")
         argv = [sys.executable, "-P", "-c", _CODE, str(Path(__file__).resolve().parents[2])]
-        argv += ["--socket", str(self._socket.fileno()), "--board", str(self._board.descriptor)]
-        argv += ["--workers", str(self._board.workers), "--parent", str(os.getpid())]
+        argv += ["--socket", str(self._socket.fileno()), "--memory", str(self._memory.descriptor)]
+        argv += ["--workers", str(self._memory.workers), "--parent", str(os.getpid())]
         argv += self._logs
         try:
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(self._socket.fileno(), self._board.descriptor),
+                pass_fds=(self._socket.fileno(), self._memory.descriptor),
                 start_new_session=True,  # (Ctrl-C is for the parent, which has clients to serve)
             )
         except OSError as error:

@@ -55,7 +55,7 @@ def least_loaded(
     return best
 
 
-class Balance:
+class Balancer:
     """How many clients each worker serves, and the ways between them. Made before the fork, shared
     by all. Each number has one writer: its worker, or who looks after a worker that is gone.
     """
@@ -118,7 +118,7 @@ class Intake:
     def __init__(
         self,
         worker: int,
-        balance: Balance,
+        balance: Balancer,
         listening: Sequence[tuple[socket.socket, bool]],
         client: Callable[[bool, bool], asyncio.Protocol],
         busy: Callable[[], bool] = lambda: False,

@@ -12,7 +12,7 @@ LASTS_S: Final = 10.0  # a process that ran for so long may be replaced at once
 MAX_FAILURES: Final = 7  # in a row: then there is little hope
 
 
-class Restarts:
+class RestartPolicy:
     """When a process that ended is started again: at once, but later and later if none lasts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

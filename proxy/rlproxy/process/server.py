@@ -15,36 +15,36 @@ from typing import Any, Final
 from rlproxy.admin.probes import WITHOUT
 from rlproxy.build import describe
 from rlproxy.config.config import Address, Config, ConfigError, differences, reloaded
-from rlproxy.downstream.admission import Doors
-from rlproxy.downstream.connection import Downstream, Shared
-from rlproxy.downstream.handshake import Arrivals
-from rlproxy.fairness.concurrency_limit import Window
+from rlproxy.downstream.admission import Admission
+from rlproxy.downstream.connection import ClientConnection, Shared
+from rlproxy.downstream.handshake import Handshakes
+from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
 from rlproxy.net import file_limit, tls_contexts
 from rlproxy.net.listeners import ListenError, Listeners
 from rlproxy.net.peers import Peer
 from rlproxy.observability import logs
-from rlproxy.observability.counters import Keys, Stats
-from rlproxy.observability.hot_keys import Merged, Top
+from rlproxy.observability.counters import Counters, Keys
+from rlproxy.observability.hot_keys import HotKeys, Merged
 from rlproxy.observability.key_prefixes import Prefixes
-from rlproxy.observability.log_throttle import Repeats
+from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
-from rlproxy.observability.shared_memory import Board
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.balancer import Balance, Intake
+from rlproxy.process.balancer import Balancer, Intake
 from rlproxy.process.telemetry import EVERY_S, Sources, Telemetry, said, said_top, stats_text
 from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.denial_cache import Denials
+from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.ratelimit.wait_queue import Cancel, Waiting
+from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
 from rlproxy.resp import commands
-from rlproxy.session.circuit_breaker import Circuit
-from rlproxy.session.context import Settings
-from rlproxy.session.timeouts import Patience
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Control, Facts, Probe, Target
 from rlproxy.upstream.embedded import EmbeddedError, EmbeddedServer
-from rlproxy.upstream.failover import MasterTarget, Topology
+from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import IDLE_S, LanePool
-from rlproxy.upstream.script_loading import Loading
+from rlproxy.upstream.script_loading import ScriptLoading
 from rlproxy.version import VERSION
 
 log = logging.getLogger("rlproxy")
@@ -71,8 +71,8 @@ class Post:
     worker: int
     parent: int
     listeners: Listeners
-    balance: Balance
-    board: Board
+    balance: Balancer
+    memory: SharedMemory
     started: float  # when the proxy began, of time.time()
     upstream: Address | None  # None: where the Sentinels say
     scripts: dict[str, scripts.Script]
@@ -97,21 +97,21 @@ class Server:
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners | None = None
-        self._balance: Balance | None = None  # of its own, where there are no other workers
-        self._arrivals: Arrivals | None = None
+        self._balance: Balancer | None = None  # of its own, where there are no other workers
+        self._arrivals: Handshakes | None = None
         self._target: Target | None = None
         self._intake: Intake | None = None
         self._who = ""
         self._failed = ""  # why it ends without having been told to
         self._shared: Shared | None = None
-        self._doors: Doors
+        self._admission: Admission
         self._lanes: LanePool | None = None
         self._control: asyncio.Task[None] | None = None
-        self._topology: Topology | None = None
+        self._topology: Failover | None = None
         self._probe: Probe | None = None
         self._probing: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None
-        self._board = post.board if post is not None else Board(1)
+        self._memory = post.memory if post is not None else SharedMemory(1)
         self._admin: AdminProcess | None = None
         self._telemetry: Telemetry
         self._top: Merged
@@ -187,7 +187,7 @@ class Server:
         loop = asyncio.get_running_loop()
         if post is None:
             self._listeners = listen(config)
-            self._admin = administered(config, self._board)
+            self._admin = administered(config, self._memory)
             address = config.upstream.address
             if config.upstream.embedded:
                 self._embedded = EmbeddedServer()
@@ -201,55 +201,57 @@ class Server:
         else:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
-        stats = Stats()
-        window = Window(config.max_client_hits)
-        circuit = Circuit()
-        patience = Patience(circuit, clock=loop.time, later=loop.call_later)
-        loading = Loading(patience, loop.call_later)
-        control = Control(target, config.upstream, loaded, self._met, patience, loading)
+        stats = Counters()
+        window = ConcurrencyLimit(config.max_client_hits)
+        circuit = CircuitBreaker()
+        timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
+        loading = ScriptLoading(timeouts, loop.call_later)
+        control = Control(target, config.upstream, loaded, self._met, timeouts, loading)
         loading.on_wanted = control.reload
-        denials = Denials(config.denial_cache, time.monotonic) if config.denial_cache else None
+        denial_cache = (
+            DenialCache(config.denial_cache, time.monotonic) if config.denial_cache else None
+        )
         topology = self._topology = self._followed(target, control)
         self._lanes = LanePool(
             loop,
             target,
             loading,
-            denials,
+            denial_cache,
             topology.suspect if topology is not None else None,
-            patience,
+            timeouts,
             config.max_lane_hits,
             stats,
             window,
             time.monotonic,
         )
-        settings = Settings(
+        settings = WorkerContext(
             Grammar(loaded),
             self._lanes.lane_of,
             target.where,
             config.upstream.db,
-            Waiting(time.monotonic, _call_at),
+            WaitQueues(time.monotonic, _call_at),
             self._lanes.share_of if config.share else None,
-            patience,
+            timeouts,
             config.max_client_hits,
             stats,
             window,
         )
-        patience.on_doubt = control.probe
+        timeouts.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
         circuit.on_close = lambda out_s, without: self._back(settings, control, out_s, without)
-        told = Repeats(time.monotonic, lambda line, of: log.warning("%s", line, extra={**of}))
-        self._doors = doors = Doors(config, target.where, self._room())
-        self._shared = shared = Shared(loop, settings, target, doors, config, told)
-        self._arrivals = Arrivals(
+        told = LogThrottle(time.monotonic, lambda line, of: log.warning("%s", line, extra={**of}))
+        self._admission = admission = Admission(config, target.where, self._room())
+        self._shared = shared = Shared(loop, settings, target, admission, config, told)
+        self._arrivals = Handshakes(
             loop,
-            lambda peer: Downstream(shared, peer),
+            lambda peer: ClientConnection(shared, peer),
             config.proxy_protocol,
             config.handshake_timeout_s,
             contexts.server,
             told,
             stats,
         )
-        self._account(shared, self._lanes, control, denials)
+        self._account(shared, self._lanes, control, denial_cache)
         if topology is not None:
             settings.read_only = topology.suspect
             topology.start()
@@ -258,7 +260,7 @@ class Server:
                     await topology.settled.wait()
         self._control = loop.create_task(control.run())
         if config.proxy_protocol or _reachable(self._listeners.addresses()):
-            self._probe = Probe(target, lambda: doors.protected, self._judged)
+            self._probe = Probe(target, lambda: admission.protected, self._judged)
             self._probing = loop.create_task(self._probe.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_CONTACT_S):
@@ -268,7 +270,7 @@ class Server:
         if control.kind == CLUSTER and (post is None or post.first):
             raise StartError(f"Redis at {target.where}: {control.problem}")
         if post is None:
-            self._balance = Balance(1)
+            self._balance = Balancer(1)
             self._take_in(0, self._balance, self._listeners)
             print_banner(self._listeners.addresses(), self._behind(control), admin=self._admin)
             if self._admin is not None:
@@ -280,13 +282,13 @@ class Server:
         self._publishing = loop.create_task(self._publish())
 
     def _account(
-        self, shared: Shared, lanes: LanePool, control: Control, denials: Denials | None
+        self, shared: Shared, lanes: LanePool, control: Control, denial_cache: DenialCache | None
     ) -> None:
         """Have an account kept of what happens, for operators and for RL.STATS and RL.TOP."""
         assert self._listeners is not None
         post, config = self._post, self._config
         control.measures = config.admin is not None
-        settings, doors = shared.settings, self._doors
+        settings, admission = shared.settings, self._admission
         circuit = settings.circuit
         loop = asyncio.get_running_loop()
 
@@ -301,9 +303,9 @@ class Server:
                 "kind": control.kind,
             }
 
-        top, prefixes = Top(time.monotonic), Prefixes(config.metrics_prefixes)
+        top, prefixes = HotKeys(time.monotonic), Prefixes(config.metrics_prefixes)
         settings.stats.on_keys = top.add
-        settings.stats.harvest = denials.harvest if denials is not None else None
+        settings.stats.harvest = denial_cache.harvest if denial_cache is not None else None
         if config.metrics_prefixes:
 
             def both(keys: Keys, refused: Keys, stride: int) -> None:
@@ -315,8 +317,8 @@ class Server:
             settings=settings,
             shared=shared,
             lanes=lanes,
-            denials=lambda: len(denials) if denials is not None else 0,
-            clients_max=lambda: doors.max_clients,
+            denial_cache=lambda: len(denial_cache) if denial_cache is not None else 0,
+            clients_max=lambda: admission.max_clients,
             upstream=upstream,
             problem=lambda: control.kind,
             scripts_loaded=lambda: control.loaded,
@@ -328,10 +330,10 @@ class Server:
         )
         self._telemetry = Telemetry(
             post.worker if post is not None else 0,
-            self._board,
+            self._memory,
             sources,
             post.started if post is not None else time.time(),
-            config.admin is not None or self._board.workers > 1,
+            config.admin is not None or self._memory.workers > 1,
         )
         telemetry = self._telemetry
         self._top = Merged(
@@ -357,7 +359,7 @@ class Server:
                 log.critical("unexpected error", exc_info=True)
                 return
 
-    def _followed(self, target: Target, control: Control) -> Topology | None:
+    def _followed(self, target: Target, control: Control) -> Failover | None:
         """Who finds the server behind `target`, if Sentinels name it."""
         if not isinstance(target, MasterTarget):
             return None
@@ -371,12 +373,12 @@ class Server:
                 client.cut_upstream()
             control.move()
 
-        return Topology(self._config.upstream, target, moved, lambda: target.tls)
+        return Failover(self._config.upstream, target, moved, lambda: target.tls)
 
-    def _take_in(self, worker: int, balance: Balance, listeners: Listeners) -> None:
+    def _take_in(self, worker: int, balance: Balancer, listeners: Listeners) -> None:
         assert self._arrivals is not None and self._shared is not None
         arrivals = self._arrivals
-        loop, window = arrivals.loop, self._shared.settings.window
+        loop, window = arrivals.loop, self._shared.settings.concurrency_limit
         self._intake = Intake(
             worker,
             balance,
@@ -408,8 +410,8 @@ class Server:
 
     def _judged(self, needs_password: bool) -> None:
         """The probe says whether Redis' default user needs a password."""
-        known = self._doors.needs_password
-        self._doors.needs_password = needs_password
+        known = self._admission.needs_password
+        self._admission.needs_password = needs_password
         if known == needs_password or not self._speaks():
             return
         if not needs_password:
@@ -434,7 +436,7 @@ class Server:
         settings.server_version = found.version.encode()
         settings.ignores_empty = found.ignores_empty
 
-    def _out(self, settings: Settings, control: Control) -> None:
+    def _out(self, settings: WorkerContext, control: Control) -> None:
         """Redis does not answer: the circuit has opened."""
         control.probe()
         circuit = settings.circuit
@@ -452,7 +454,7 @@ class Server:
             )
             circuit.untold = 0
 
-    def _back(self, settings: Settings, control: Control, out_s: float, without: int) -> None:
+    def _back(self, settings: WorkerContext, control: Control, out_s: float, without: int) -> None:
         """It answers again."""
         if settings.circuit.told or control.warned:
             log.warning(
@@ -522,7 +524,7 @@ class Server:
             self._arrivals.close()
         if self._shared is not None:
             await self._drain(self._shared)
-            self._shared.crowd.close()
+            self._shared.fan_out.close()
         if self._topology is not None:
             await self._topology.stop()
         for task in (self._control, self._probing, self._sweep, self._publishing):
@@ -546,7 +548,7 @@ class Server:
         shared.draining = True
         shared.settings.waiting.drain()
         for client in list(shared.clients):
-            client.pump()
+            client.flush()
         told = loop.time() + 0.5
         look = loop.time()
         while shared.clients and loop.time() < deadline:
@@ -583,13 +585,13 @@ def listen(config: Config) -> Listeners:
         raise StartError(str(error)) from None
 
 
-def administered(config: Config, board: Board) -> AdminProcess | None:
+def administered(config: Config, memory: SharedMemory) -> AdminProcess | None:
     """Who answers at --admin, not started yet; None if nobody is to. Raises StartError."""
     if config.admin is None:
         return None
     try:
         return AdminProcess(
-            config.admin, board, config.unix_mode, config.log_level, config.log_format
+            config.admin, memory, config.unix_mode, config.log_level, config.log_format
         )
     except ListenError as error:
         raise StartError(str(error)) from None

@@ -27,10 +27,10 @@ from typing import Final, NoReturn
 from rlproxy.config.config import Address, Config
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import logs
-from rlproxy.observability.shared_memory import Board
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.balancer import AWAY, CANNOT_ACCEPT, FULL_S, Balance, accepted
-from rlproxy.process.restart_policy import MAX_FAILURES, Restarts, ending
+from rlproxy.process.balancer import AWAY, CANNOT_ACCEPT, FULL_S, Balancer, accepted
+from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.process.server import (
     CUT,
     EMBEDDED_ENDED,
@@ -75,7 +75,7 @@ class _Worker:
         self.name = f"worker {number + 1}"
         self.pid = 0  # 0: none
         self.ready = False
-        self.restarts = Restarts(time.monotonic)
+        self.restarts = RestartPolicy(time.monotonic)
         self.due = 0.0  # when to start it, if there is none
 
 
@@ -151,9 +151,9 @@ class Supervisor:
 
     def _open_ways(self) -> None:
         try:
-            self._balance = Balance(len(self._workers))
-            self._board = Board(len(self._workers))
-            self._admin = administered(self._config, self._board)
+            self._balance = Balancer(len(self._workers))
+            self._memory = SharedMemory(len(self._workers))
+            self._admin = administered(self._config, self._memory)
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
@@ -236,7 +236,7 @@ class Supervisor:
             self._pid,
             self._listeners,
             self._balance,
-            self._board,
+            self._memory,
             self._started,
             self._upstream,
             self._scripts,

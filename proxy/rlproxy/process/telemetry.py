@@ -20,7 +20,7 @@ from typing import Any, Final
 from rlproxy.admin.probes import heard
 from rlproxy.build import compiled
 from rlproxy.downstream.connection import Shared
-from rlproxy.observability.counters import TIMES_S, Stats, Times
+from rlproxy.observability.counters import TIMES_S, Counters, Times
 from rlproxy.observability.hot_keys import covered, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
@@ -33,11 +33,11 @@ from rlproxy.observability.metrics import (
     kept,
     merged,
 )
-from rlproxy.observability.shared_memory import Board, Published, apart
+from rlproxy.observability.shared_memory import Published, SharedMemory, apart
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS, row_of
 from rlproxy.resp import encoding
-from rlproxy.session.context import Settings
+from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.lane import LanePool
 from rlproxy.version import VERSION
 
@@ -56,10 +56,10 @@ class Sources:
     scripts took, and their sum in seconds, or nothing; `upstream` is told to people as it is.
     """
 
-    settings: Settings
+    settings: WorkerContext
     shared: Shared
     lanes: LanePool
-    denials: Callable[[], int]
+    denial_cache: Callable[[], int]
     clients_max: Callable[[], int]
     upstream: Callable[[], dict[str, Any]]
     problem: Callable[[], str]  # its kind
@@ -77,16 +77,16 @@ class Telemetry:
     """
 
     def __init__(
-        self, worker: int, board: Board, sources: Sources, started: float, read: bool
+        self, worker: int, memory: SharedMemory, sources: Sources, started: float, read: bool
     ) -> None:
         self._worker = worker
-        self._board = board
+        self._memory = memory
         self._read = read
         self._sources = sources
-        self._stats: Stats = sources.settings.stats
+        self._stats: Counters = sources.settings.stats
         self._started = started  # of time.time(): the proxy, not this process
         self._began = time.time()
-        before = board.latest(worker)  # of the one that it succeeds
+        before = memory.latest(worker)  # of the one that it succeeds
         head, prefix_hits = apart(before)
         self._before: Samples = kept(Published.from_json(head).samples) if head else {}
         sources.prefixes.go_on(prefix_hits)
@@ -112,7 +112,7 @@ class Telemetry:
         elif now >= self._publish_due:
             begun = time.monotonic()
             text = self.own().to_json(self._sources.prefixes.text())
-            self._board.publish(self._worker, text)
+            self._memory.publish(self._worker, text)
             took_s = time.monotonic() - begun
             self._publish_due = now + min(SHARE * took_s, MOST_S)
 
@@ -139,7 +139,7 @@ class Telemetry:
         """
         out = [self.own()]
         now = time.time()
-        for worker in range(self._board.workers):
+        for worker in range(self._memory.workers):
             if worker != self._worker:
                 found = self._read_of(worker)
                 if found is not None:
@@ -148,7 +148,7 @@ class Telemetry:
 
     def _read_of(self, worker: int) -> Published | None:
         """What another one has published last. (Clients may ask as often as they like.)"""
-        text, _ = apart(self._board.latest(worker))
+        text, _ = apart(self._memory.latest(worker))
         before = self._others.get(worker)
         if before is not None and (before[0] == text or not text):
             return before[1]
@@ -166,7 +166,7 @@ class Telemetry:
             self._addresses = [list(item) for item in most]
         return {
             "worker": self._worker,
-            "workers": self._board.workers,
+            "workers": self._memory.workers,
             "pid": os.getpid(),
             "version": VERSION,
             "compiled": compiled(),
@@ -216,7 +216,7 @@ class Telemetry:
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
-            "rlproxy_denials": _one(sources.denials()),
+            "rlproxy_denials": _one(sources.denial_cache()),
             "rlproxy_lane_round_trip_seconds": {(): _times(stats.round_trips)},
             "rlproxy_lane_batch_calls": {(): Distribution(tuple(stats.batches[1:]), stats.batched)},
             "rlproxy_event_loop_lag_seconds": {(): _times(stats.lag)},
@@ -247,7 +247,7 @@ class Telemetry:
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(shared.draining),
             "rlproxy_workers": _one(1),
-            "rlproxy_workers_wanted": _one(self._board.workers),
+            "rlproxy_workers_wanted": _one(self._memory.workers),
             "rlproxy_start_time_seconds": _one(self._started),
             "rlproxy_build_info": {
                 (VERSION, "yes" if compiled() else "no", platform.python_version()): 1

@@ -55,7 +55,7 @@ class Denial:
         self._name = name
         self.rule = rule
         self.state: int = MARKED
-        self.times: int = 0  # that it has answered, see Denials.harvest()
+        self.times: int = 0  # that it has answered, see DenialCache.harvest()
         self.sent_at: float = 0.0  # when the call that opens it was sent
         self._until: float = 0.0  # it answers nothing from then on
         self._heard_at: float = 0.0  # when Redis' refusal came; what it told is aged by
@@ -109,7 +109,7 @@ class Denial:
         return self._reply
 
 
-class Denials:
+class DenialCache:
     """The entries of one process, at most `most`; who was of no use for longest goes first."""
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:

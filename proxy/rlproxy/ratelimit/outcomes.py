@@ -55,5 +55,5 @@ ROWS: Final = {name: number * WIDTH for number, name in enumerate(ALGORITHMS)}
 
 
 def row_of(algorithm: bytes) -> int:
-    """Where the outcomes of hits by `algorithm` begin in Stats.hits."""
+    """Where the outcomes of hits by `algorithm` begin in Counters.hits."""
     return ROWS[algorithm]

@@ -58,7 +58,7 @@ class Waiter:
         "_first",
         "_keep",
         "_limiter",
-        "_pump",
+        "_flush",
         "_reply",
         "_rule",
         "_until",
@@ -71,12 +71,12 @@ class Waiter:
 
     def __init__(
         self,
-        waiting: Waiting,
+        waiting: WaitQueues,
         where: Where,
         rule: Rule,
         ask: Callable[[Rule], None],
         finish: Callable[[bytes], None],
-        pump: Callable[[], None],
+        flush: Callable[[], None],
         keep: Callable[[], None],
     ) -> None:
         limiter = rule.limiter
@@ -85,7 +85,7 @@ class Waiter:
         self._rule = rule
         self._ask = ask
         self._finish = finish
-        self._pump = pump
+        self._flush = flush
         self._keep = keep
         self._limiter: Limiter = limiter
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
@@ -152,7 +152,7 @@ class Waiter:
         if self._does == _SLEEPING:
             self._stop_timer()
             self._go_on()
-            self._pump()
+            self._flush()
 
     def woken(self) -> None:
         """What it was told of its time is not true any more."""
@@ -185,7 +185,7 @@ class Waiter:
             self._leave(self._reply)
         elif self._does == _SLEEPING:
             self._go_on()
-        self._pump()
+        self._flush()
 
     # -- what it does -----------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class _Queue:
         self.waiting: int = 0
 
 
-class Waiting:
+class WaitQueues:
     """All that wait in this process. `clock` in seconds; `call_at` calls a function at a time of
     that clock, never before, and returns what cancels it.
     """
@@ -302,7 +302,7 @@ class Waiting:
         rule: Rule,
         ask: Callable[[Rule], None],
         finish: Callable[[bytes], None],
-        pump: Callable[[], None],
+        flush: Callable[[], None],
         keep: Callable[[], None],
     ) -> Waiter | None:
         """A new waiter at the end of its key's queue, for the caller to start(); None if there are
@@ -310,7 +310,7 @@ class Waiting:
         """
         if self.count >= MAX_WAITING:
             return None
-        waiter = Waiter(self, where, rule, ask, finish, pump, keep)
+        waiter = Waiter(self, where, rule, ask, finish, flush, keep)
         queue = self._queues.get(where)
         if queue is None:
             queue = self._queues[where] = _Queue()

@@ -41,7 +41,7 @@ class Counts:
         return self.failed_open + self.failed_closed + self.failed
 
 
-class Circuit:
+class CircuitBreaker:
     """Whether Redis is asked. `since`: of the latest change; `why`: what opened it."""
 
     __slots__ = (

@@ -9,18 +9,18 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from rlproxy.fairness.concurrency_limit import Window
-from rlproxy.observability.counters import Stats
+from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
+from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Grammar, Rule, wrong_arity, wrong_told
 from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, RESET, other
-from rlproxy.ratelimit.wait_queue import Waiter, Waiting
+from rlproxy.ratelimit.wait_queue import Waiter, WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import RequestFramer
-from rlproxy.session.circuit_breaker import Circuit
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.timeouts import Patience
+from rlproxy.session.timeouts import HitTimeouts
 
 MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
@@ -96,13 +96,13 @@ class Caller:
     `fenced`: it has written on its private connection, and no lane has answered it since.
     """
 
-    __slots__ = ("dirty", "fenced", "now", "pump")
+    __slots__ = ("dirty", "fenced", "now", "flush")
 
     def __init__(self) -> None:
         self.now: float = 0.0
         self.dirty = False
         self.fenced = False
-        self.pump: Callable[[], None] = _nothing
+        self.flush: Callable[[], None] = _nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """`reply` is what `call` gets."""
@@ -154,14 +154,14 @@ class Lane:
         raise NotImplementedError
 
 
-class Settings:
+class WorkerContext:
     """What all callers share."""
 
     __slots__ = (
         "_failing",
         "base_db",
         "circuit",
-        "deep",
+        "backlogged",
         "grammar",
         "ignores_empty",
         "knows_ro",
@@ -169,7 +169,7 @@ class Settings:
         "max_client_hits",
         "native_throttle",
         "on_upstream_failure",
-        "patience",
+        "timeouts",
         "read_only",
         "server",
         "server_version",
@@ -180,7 +180,7 @@ class Settings:
         "turn_work",
         "waiting",
         "where",
-        "window",
+        "concurrency_limit",
         "work",
     )
 
@@ -190,15 +190,15 @@ class Settings:
         lane_of: Callable[[Identity], Lane | None],
         where: str,
         base_db: int = 0,
-        waiting: Waiting | None = None,
+        waiting: WaitQueues | None = None,
         share_of: Callable[[Identity, int, int], Lane | None] | None = None,
-        patience: Patience | None = None,
+        timeouts: HitTimeouts | None = None,
         max_client_hits: int = MAX_CLIENT_HITS,
-        stats: Stats | None = None,
-        window: Window | None = None,
+        stats: Counters | None = None,
+        concurrency_limit: ConcurrencyLimit | None = None,
     ) -> None:
         self.grammar = grammar
-        self.stats = stats or Stats()
+        self.stats = stats or Counters()
         # the call that has Redis answer RL.STATS or RL.TOP, with these arguments
         self.tell: Callable[[bytes, list[bytes]], bytes] = _tells_nothing
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
@@ -212,15 +212,15 @@ class Settings:
         self.server: bytes = b"redis"
         self.server_version: bytes = b"0.0.0"
         self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
-        self.waiting = waiting or Waiting(_no_clock, _no_timer)
+        self.waiting = waiting or WaitQueues(_no_clock, _no_timer)
         self.max_client_hits = max_client_hits  # calls of one client on their way at once
-        self.window = window or Window(max_client_hits)
-        self.deep: int = 0  # clients with more in hand than that: they share it
+        self.concurrency_limit = concurrency_limit or ConcurrencyLimit(max_client_hits)
+        self.backlogged: int = 0  # clients with more in hand than that: they share it
         self.work: int = 0  # done since those who wait in line had a turn,
         self.turn_work: int = MAX_TURN_WORK  # and how much that may be
         self.slow_room: int = SLOW_HITS  # see there
-        self.patience = patience or Patience(Circuit())
-        self.circuit = self.patience.circuit
+        self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
+        self.circuit = self.timeouts.circuit
         self.on_upstream_failure = "error"
         self._failing: int = _ERROR
 
@@ -228,7 +228,7 @@ class Settings:
         """What the options of these names say, from now on."""
         self.on_upstream_failure = on_upstream_failure
         self._failing = FAILING[on_upstream_failure]
-        self.patience.timeout_s = hit_timeout_ms / 1000
+        self.timeouts.timeout_s = hit_timeout_ms / 1000
 
     def without(self, limit: int, row: int, error: bytes, kind: str) -> bytes:
         """The answer to a call that Redis does not answer; `limit` 0: it is no hit. `row` is where
@@ -254,7 +254,7 @@ class Settings:
 
     def too_late(self) -> bytes:
         """The error for a call that was sent, and not answered in time."""
-        return r.late(self.patience.timeout_s)
+        return r.late(self.timeouts.timeout_s)
 
     def leaves(self, name: bytes) -> bool:
         """Whether the family's command `name` is the server's own here."""
@@ -271,7 +271,7 @@ def shared(caller: Caller, how: int, written: bytes) -> Call:
     return call
 
 
-def read(caller: Caller, requests: RequestFramer, settings: Settings) -> Call | None:
+def read(caller: Caller, requests: RequestFramer, settings: WorkerContext) -> Call | None:
     """The call that the framer's command stands for, refused ones with their reply; None for one
     that is not for a lane.
     """

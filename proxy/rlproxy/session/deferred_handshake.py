@@ -27,7 +27,7 @@ _OK: Final = b"+OK\r\n"
 _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
 
 
-class Greeting:
+class DeferredHandshake:
     """The commands of one client that are still to be said to Redis."""
 
     __slots__ = ("_protocol", "_replies", "_said", "_size", "_unheard", "replies", "unsent")

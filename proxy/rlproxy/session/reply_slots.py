@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.observability.counters import Stats
+from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import ReplyFramer
@@ -33,7 +33,7 @@ _NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
 _REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 
 
-class Answers:
+class ReplySlots:
     """What a private connection owes, and what of it goes to the client (into `out`)."""
 
     __slots__ = (
@@ -60,10 +60,10 @@ class Answers:
     )
 
     def __init__(
-        self, state: ConnectionState, out: list[bytes], stats: Stats | None = None
+        self, state: ConnectionState, out: list[bytes], stats: Counters | None = None
     ) -> None:
         self._state = state
-        self._stats = stats or Stats()
+        self._stats = stats or Counters()
         self.out = out  # what goes to the client; perhaps, for a time, nowhere
         self._replies = ReplyFramer()
         self._head: Slot | None = None

@@ -48,12 +48,12 @@ from rlproxy.session.context import (
     Call,
     Caller,
     Lane,
-    Settings,
+    WorkerContext,
     read,
     shared,
 )
-from rlproxy.session.deferred_handshake import MAX_COMMANDS, Greeting
-from rlproxy.session.reply_slots import Answers
+from rlproxy.session.deferred_handshake import MAX_COMMANDS, DeferredHandshake
+from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 REFRESH_S: Final = 0.5  # a private connection is silent for less, while its client makes calls
@@ -64,13 +64,15 @@ MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
 SMALL: Final = 1024  # who has more bytes in hand than this waits in line, where much was done
-# What is done in one turn of the loop, in requests that are passed on: see Settings.turn_work.
+# What is done in one turn of the loop, in requests that are passed on: see WorkerContext.turn_work.
 MAX_WORK: Final = MAX_TURN_WORK // 2  # of one client; the rest is for its next turn
 WORK_OF_OURS: Final = 16  # one of ours is so much more work
 WORK_TO_TELL: Final = 500  # and RL.STATS, RL.TOP so much: what all workers tell is added up
 WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
-WORK_OF_A_STRANGER: Final = 8  # times as much: of a client that Redis has let do nothing yet
-HITS_OF_A_STRANGER: Final = SLOW_HITS // 2  # and a turn of its is so many of Settings.slow_room
+WORK_OF_UNAUTHENTICATED: Final = 8  # times as much: of a client that Redis has let do nothing yet
+HITS_OF_UNAUTHENTICATED: Final = (
+    SLOW_HITS // 2
+)  # and a turn of its is so many of WorkerContext.slow_room
 WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
 LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
 
@@ -148,7 +150,7 @@ class Session(Caller):
         "_call_tail",
         "_closing",
         "_deciding",
-        "_deep",
+        "_backlogged",
         "_discarding",
         "_expanded",
         "_failing",
@@ -174,7 +176,7 @@ class Session(Caller):
         "_settings",
         "_share_not",
         "_stats",
-        "_stranger",
+        "_unauthenticated",
         "_turn",
         "_under_way",
         "_unsent_at",
@@ -192,7 +194,7 @@ class Session(Caller):
         "wants_eof",
     )
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkerContext) -> None:
         super().__init__()
         self._settings = settings
         self._stats = settings.stats
@@ -214,13 +216,13 @@ class Session(Caller):
         self._discarding = False  # the open command is not forwarded
         self._eof = False
         self._closing = False  # nothing more of the client's is taken
-        self._deep = False  # more of its hits are in hand than may be on their way
+        self._backlogged = False  # more of its hits are in hand than may be on their way
         self._turn = False  # it has one of window.TURNS: see _end_turn()
         self._failing: bytes = b""  # what is unread gets this error,
         self._failing_left: int = 0  # so many bytes of it still,
         self._failing_multi = False  # the first of them perhaps inside MULTI
         # the private connection
-        self._answers = Answers(self.state, self.to_client, self._stats)
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
         self._last_private: float = 0.0  # when it was last heard of
         self._kept_at: float = 0.0  # when an empty request was sent there
@@ -245,9 +247,11 @@ class Session(Caller):
         self._watched = False  # Patience looks here
         self._unsent_at: float = 0.0  # since when the private connection is not there to send to
         self._heard = False  # the private connection has brought something
-        self._stranger: int = _NEW
-        self._greeting: Greeting | None = None  # what Redis has not heard yet
-        self._first: Greeting | None = None  # what was said to a Redis that has not answered at all
+        self._unauthenticated: int = _NEW
+        self._greeting: DeferredHandshake | None = None  # what Redis has not heard yet
+        self._first: DeferredHandshake | None = (
+            None  # what was said to a Redis that has not answered at all
+        )
         self._promises: list[bytes] = []  # and what is told its client if it does not
 
     # -- the client's side ------------------------------------------------------------------------
@@ -268,9 +272,9 @@ class Session(Caller):
                 self.to_upstream.append(data)
             return
         self._requests.feed(data)
-        refused = self._stranger == _REFUSED and self.state.identity.password is None
-        if not self._deep and len(data) <= SMALL and not refused:
-            window = self._settings.window
+        refused = self._unauthenticated == _REFUSED and self.state.identity.password is None
+        if not self._backlogged and len(data) <= SMALL and not refused:
+            window = self._settings.concurrency_limit
             window.latest = self
             window.others_at = self.now
         if self.wait == WAIT_NOTHING:
@@ -308,7 +312,7 @@ class Session(Caller):
         # (who waits for its turn has enough with little: large pieces cost everybody time)
         little = wait in (WAIT_ROOM, WAIT_WINDOW)
         little = little or (wait == WAIT_LANE and self._turn)
-        little = little or (wait == WAIT_PACE and self._stranger != _KNOWN)
+        little = little or (wait == WAIT_PACE and self._unauthenticated != _KNOWN)
         return self._requests.unread() > (LARGE if little else MAX_HELD)
 
     def outstanding(self) -> bool:
@@ -337,13 +341,13 @@ class Session(Caller):
 
     def let_go(self) -> None:
         """Its client is gone for good: hold neither credentials nor what holds this session."""
-        if self._settings.window.latest is self:
-            self._settings.window.latest = None
-        self.pump = _nothing
+        if self._settings.concurrency_limit.latest is self:
+            self._settings.concurrency_limit.latest = None
+        self.flush = _nothing
         self.state.identity = Identity(None, None, 0)
         self._greeting = self._first = None
         self._answers.forget()
-        self._answers = Answers(self.state, self.to_client, self._stats)  # (whose edits hold us)
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)  # (whose edits hold us)
         self._lane = self._read_lane = self._write_lane = None
         self._requests = RequestFramer()
 
@@ -363,7 +367,7 @@ class Session(Caller):
     def _take_no_more(self) -> None:
         """Nothing more of the client's is sent: it needs no share of what may be on its way."""
         self._closing = True
-        self._set_deep(False)
+        self._set_backlogged(False)
         self._end_turn()
 
     # -- routing ----------------------------------------------------------------------------------
@@ -394,19 +398,19 @@ class Session(Caller):
             if sharing:
                 self.wait = WAIT_LANE_EMPTY
                 return
-            if self._deep and not self._turn and not self._may_go():
+            if self._backlogged and not self._turn and not self._may_go():
                 return
             if lane is None or not lane.ready or self._room(lane) <= 0:
                 self.wait = WAIT_LANE
                 if self._requests.unread() > 0:
-                    self._set_deep(True)
+                    self._set_backlogged(True)
                 return
             if self._settings.work - begun >= self._settings.turn_work >> 1:
                 self.wait = WAIT_ROOM
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
             if found == _DONE:
-                self._set_deep(False)
+                self._set_backlogged(False)
                 self._requests.release()
                 self._finish_eof()
                 return
@@ -469,16 +473,23 @@ class Session(Caller):
         """
         settings = self._settings
         most = settings.max_client_hits
-        if not self._deep:
+        if not self._backlogged:
             return most
-        window = settings.window.hits(self, self.now)
+        window = settings.concurrency_limit.hits(self, self.now)
         if window < most:
-            return max(1, window // (min(settings.deep, TURNS) if self._turn else settings.deep))
-        return most if settings.deep < 2 else max(min(LEAST_HITS, most), most // settings.deep)
+            return max(
+                1,
+                window // (min(settings.backlogged, TURNS) if self._turn else settings.backlogged),
+            )
+        return (
+            most
+            if settings.backlogged < 2
+            else max(min(LEAST_HITS, most), most // settings.backlogged)
+        )
 
     def _may_go(self) -> bool:
         """Whether more of its many hits may go to the lane; sets what to wait for if not."""
-        window = self._settings.window
+        window = self._settings.concurrency_limit
         if window.hits(self, self.now) >= self._settings.max_client_hits:
             return True
         if self._call_count > 0:
@@ -495,7 +506,7 @@ class Session(Caller):
             return False
         self._turn = True
         self.wait = WAIT_ROOM
-        self.pump()
+        self.flush()
         return True
 
     def _end_turn(self) -> None:
@@ -505,12 +516,12 @@ class Session(Caller):
         """
         if self._turn:
             self._turn = False
-            self._settings.window.leave()
+            self._settings.concurrency_limit.leave()
 
-    def _set_deep(self, deep: bool) -> None:
-        if deep != self._deep:
-            self._deep = deep
-            self._settings.deep += 1 if deep else -1
+    def _set_backlogged(self, deep: bool) -> None:
+        if deep != self._backlogged:
+            self._backlogged = deep
+            self._settings.backlogged += 1 if deep else -1
 
     def _share(self) -> bool:
         """Put what is unread on a shared connection, if it is one small ordinary command; whether
@@ -614,7 +625,7 @@ class Session(Caller):
             if not call.reply:
                 call.reply = lane.submit(call)
                 if call.reply:
-                    call.row = NO_ROW  # (see Denials.harvest)
+                    call.row = NO_ROW  # (see DenialCache.harvest)
                 else:
                     self._under_way += 1
                     self._writes_by_lane(call)
@@ -658,8 +669,8 @@ class Session(Caller):
         self._expanded = 0
         work = 0
         passed = 0
-        stranger = self._stranger != _KNOWN and self.state.identity.password is None
-        times = WORK_OF_A_STRANGER if stranger else 1
+        stranger = self._unauthenticated != _KNOWN and self.state.identity.password is None
+        times = WORK_OF_UNAUTHENTICATED if stranger else 1
         most = (self._settings.turn_work >> 1) // times
         while True:
             work += 1
@@ -763,17 +774,17 @@ class Session(Caller):
             else:
                 out.append(requests.buf[run : requests.pos])
         self._settings.work += work * times
-        if stranger and (self.wait == WAIT_PACE or self._stranger == _REFUSED):
-            self._settings.slow_room -= HITS_OF_A_STRANGER
+        if stranger and (self.wait == WAIT_PACE or self._unauthenticated == _REFUSED):
+            self._settings.slow_room -= HITS_OF_UNAUTHENTICATED
         if self.wait == WAIT_NOTHING:
-            self._set_deep(False)
+            self._set_backlogged(False)
         wait = self.wait
         if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
             requests.release()  # (or each turn would copy all that is left for the others)
 
     def _others(self) -> bool:
         """Whether there are others, with little in hand."""
-        window = self._settings.window
+        window = self._settings.concurrency_limit
         return window.latest is not self and window.others(self.now)
 
     def _may_call(self) -> bool:
@@ -789,7 +800,7 @@ class Session(Caller):
         answers = self._answers
         if self.state.asking or answers.ours < self._most() or not answers.can_count():
             return True
-        self._set_deep(True)
+        self._set_backlogged(True)
         self.wait = WAIT_ANSWERS
         return False
 
@@ -1087,7 +1098,7 @@ class Session(Caller):
             self._keep_alive(0.0)
 
         where: Where = (self.state.identity.db, call.key)
-        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.pump, keep)
+        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.flush, keep)
         if waiter is None:
             self._fall_in(call)  # too many wait already
             self._send_in_place(call)
@@ -1097,7 +1108,9 @@ class Session(Caller):
         self._waiter = waiter
         self._call_head = self._call_tail = call
         self._call_count = 1
-        self._set_deep(False)  # while it waits it sends nothing: others need not share with it
+        self._set_backlogged(
+            False
+        )  # while it waits it sends nothing: others need not share with it
         self.wait = WAIT_TURN
         waiter.start()
 
@@ -1290,11 +1303,13 @@ class Session(Caller):
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
             )
-            known = wait == WAIT_PACE and self._stranger == _KNOWN and not self.client_slow
+            known = wait == WAIT_PACE and self._unauthenticated == _KNOWN and not self.client_slow
             if quiet or room or known or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
-            used_up = self._turn and self._settings.window.crowded()  # (others wait for theirs)
+            used_up = (
+                self._turn and self._settings.concurrency_limit.crowded()
+            )  # (others wait for theirs)
             if not used_up:
                 self._route_in_turn()
         if self._eof:
@@ -1311,14 +1326,14 @@ class Session(Caller):
 
     def _watch(self) -> None:
         """Something is owed that may be late."""
-        if not self._watched and self._settings.patience.timeout_s > 0.0:
+        if not self._watched and self._settings.timeouts.timeout_s > 0.0:
             self._watched = True
-            self._settings.patience.watch(self.overdue)
+            self._settings.timeouts.watch(self.overdue)
 
     def overdue(self, now: float) -> float:
-        """Answer what is late; see Patience.watch()."""
+        """Answer what is late; see HitTimeouts.watch()."""
         settings = self._settings
-        timeout_s = settings.patience.timeout_s
+        timeout_s = settings.timeouts.timeout_s
         if self._closing or timeout_s <= 0.0:
             self._watched = False
             return NOTHING
@@ -1357,7 +1372,7 @@ class Session(Caller):
             if oldest == NOTHING:
                 oldest = NEVER  # what follows may have been sent
         if number > 0 or done_without or self.to_client:
-            self.pump()
+            self.flush()
         self._watched = oldest != NOTHING
         return oldest
 
@@ -1447,13 +1462,13 @@ class Session(Caller):
         unopened = self.upstream in (UPSTREAM_NONE, UPSTREAM_OPENING)
         if not unopened or not self._settings.answers_hits():
             return b""
-        greeting = self._greeting or Greeting()
+        greeting = self._greeting or DeferredHandshake()
         reply = self._take(greeting, code)
         if reply and not greeting.empty():
             self._greeting = greeting
         return reply
 
-    def _take(self, greeting: Greeting, code: int) -> bytes:
+    def _take(self, greeting: DeferredHandshake, code: int) -> bytes:
         requests = self._requests
         command = requests.command
         if code != COMMAND or command.kind not in c.GREETS or requests.oversize:
@@ -1526,7 +1541,7 @@ class Session(Caller):
         self.upstream = UPSTREAM_NONE
         self.wait = WAIT_NOTHING
         number = len(late) + self._fail_hits(self._settings.too_late(), "late")
-        self.pump()  # which lets go of the connection
+        self.flush()  # which lets go of the connection
         if self._requests.unread() > 0:
             self._route()
         else:
@@ -1552,7 +1567,7 @@ class Session(Caller):
             self._requests.again(self._greeting.begin())
             self._answers.out = self._greeting.replies
         elif self._settings.answers_hits():
-            self._first = Greeting()
+            self._first = DeferredHandshake()
             self._promises = []
         if self._settings.base_db:
             self._answers.decided = False
@@ -1644,10 +1659,12 @@ class Session(Caller):
             self._first = None
         first = data[0] if data else 0
         if first == 45:
-            if data.startswith(b"-NOAUTH") or (self._stranger and data.startswith(b"-WRONGPASS")):
-                self._stranger = _REFUSED
-        elif self._stranger and first in _BEGINS:
-            self._stranger = _KNOWN  # (anything else may be the middle of a reply)
+            if data.startswith(b"-NOAUTH") or (
+                self._unauthenticated and data.startswith(b"-WRONGPASS")
+            ):
+                self._unauthenticated = _REFUSED
+        elif self._unauthenticated and first in _BEGINS:
+            self._unauthenticated = _KNOWN  # (anything else may be the middle of a reply)
         answers = self._answers
         if answers.raw:
             self.to_client.append(data)
@@ -1680,7 +1697,7 @@ class Session(Caller):
         elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
             self.resume()
 
-    def _greeted(self, greeting: Greeting) -> bool:
+    def _greeted(self, greeting: DeferredHandshake) -> bool:
         """Redis has answered some of what was taken on trust; whether the client stays. One that
         Redis does not let in is told so by the reply to what it asks now.
         """
@@ -1707,7 +1724,7 @@ class Session(Caller):
             self._requests.next()
             greeting.unsent -= 1
         self.state = ConnectionState(self._settings.base_db)
-        self._answers = Answers(self.state, self.to_client, self._stats)
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)
         self._lane = self._read_lane = self._write_lane = None
         self._first = None
         self._deciding = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.session.circuit_breaker import Circuit
+from rlproxy.session.circuit_breaker import CircuitBreaker
 
 EVERY: Final = 4  # looks per timeout, or more:
 MOST_S: Final = 0.05  # the longest time between two
@@ -30,7 +30,7 @@ def _no_timer(_delay_s: float, _function: Callable[[], None]) -> None:
     return
 
 
-class Patience:
+class HitTimeouts:
     """Those of one process who have something unanswered. `timeout_s` 0: none is ever late."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Patience:
 
     def __init__(
         self,
-        circuit: Circuit,
+        circuit: CircuitBreaker,
         timeout_s: float = 0.0,
         clock: Callable[[], float] = _no_clock,
         later: Callable[[float, Callable[[], None]], object] = _no_timer,

@@ -30,8 +30,8 @@ from rlproxy.observability.metrics import (
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
 from rlproxy.session.circuit_breaker import Backoff
-from rlproxy.session.timeouts import Patience
-from rlproxy.upstream.script_loading import Loading
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.script_loading import ScriptLoading
 
 log = logging.getLogger("rlproxy")
 
@@ -196,16 +196,16 @@ class Control(asyncio.Protocol):
         upstream: Upstream,
         scripts: dict[str, Script],
         on_server: Callable[[Facts], None],
-        patience: Patience,
-        loading: Loading,
+        timeouts: HitTimeouts,
+        loading: ScriptLoading,
     ) -> None:
         self._target = target
         self._loading = loading
         self._upstream = upstream
         self._scripts = scripts
         self._on_server = on_server
-        self._patience = patience
-        self._circuit = patience.circuit
+        self._timeouts = timeouts
+        self._circuit = timeouts.circuit
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
         self._reader = hiredis.Reader()
@@ -375,7 +375,7 @@ class Control(asyncio.Protocol):
             task.cancel()
 
     def _probe_s(self) -> float:
-        return max(_PROBE_LEAST_S, min(self._patience.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S))
+        return max(_PROBE_LEAST_S, min(self._timeouts.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S))
 
     async def _ask(self, *words: bytes) -> Any:
         return (await self._ask_all([encoding.bulks(*words)]))[0]

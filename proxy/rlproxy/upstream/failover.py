@@ -330,7 +330,7 @@ async def _reply(link: Connection) -> object:
         return error
 
 
-class Topology:
+class Failover:
     """Follows the master of `connector.sentinels`: moves `target`, then calls `on_master`."""
 
     def __init__(

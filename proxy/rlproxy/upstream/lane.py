@@ -22,21 +22,21 @@ from itertools import islice
 from random import random
 from typing import Final
 
-from rlproxy.fairness.concurrency_limit import Window
+from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
 from rlproxy.net.tls_stream import last_words
-from rlproxy.observability.counters import Stats
+from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import denial_cache as d
-from rlproxy.ratelimit.denial_cache import Denial, Denials
+from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.framing import ReplyFramer
-from rlproxy.session.circuit_breaker import Backoff, Circuit
+from rlproxy.session.circuit_breaker import Backoff, CircuitBreaker
 from rlproxy.session.connection_state import Identity
 from rlproxy.session.context import MAX_LANE_HITS, Call, Caller, Lane
-from rlproxy.session.timeouts import NEVER, NOTHING, Patience
+from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
 from rlproxy.upstream.connector import Target, hello, lacks, reason
-from rlproxy.upstream.script_calls import Ways
-from rlproxy.upstream.script_loading import Loading
+from rlproxy.upstream.script_calls import ScriptCalls
+from rlproxy.upstream.script_loading import ScriptLoading
 
 log = logging.getLogger("rlproxy")
 
@@ -97,13 +97,13 @@ class SharedLane(Lane):
         self._scheduled = False
         self._loading = pool.loading
         self._early = False  # it could be ready, but the first attempt to load is not over
-        self._ways = Ways()
+        self._ways = ScriptCalls()
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self.room = pool.max_lane_hits
         # calls are numbered as they are written, to tell those that are late: see overdue()
-        self._patience = pool.patience
-        self._circuit = pool.patience.circuit
+        self._timeouts = pool.timeouts
+        self._circuit = pool.timeouts.circuit
         self._watched = False
         self._sent: int = 0  # calls written on this connection
         self._late: int = 0  # all before this one are answered or late
@@ -114,7 +114,7 @@ class SharedLane(Lane):
         self._clock = pool.clock
         self._timed: int = 0  # the call whose round trip is timed, by its number, and when it was
         self._timed_at: float = 0.0  # written; 0: none is
-        self._denials = pool.denials if carries == HITS else None
+        self._denial_cache = pool.denial_cache if carries == HITS else None
         self._scope = b""  # of its entries there
         self._tracks = False  # Redis tells when a key is touched: refusals may be remembered
 
@@ -176,7 +176,7 @@ class SharedLane(Lane):
         return out
 
     def _choose(self) -> None:
-        """See Ways.choose()."""
+        """See ScriptCalls.choose()."""
         self._ways.choose(self._loading.loaded, self._loop.time())
         self.mixes = self._ways.loaded
 
@@ -255,7 +255,7 @@ class SharedLane(Lane):
             self._timed_at = 0.0
             self._stats.round_trips.add(took_s)
             if self._carries == HITS:
-                self._pool.window.took(took_s, now)
+                self._pool.concurrency_limit.took(took_s, now)
         self.room = self._pool.max_lane_hits - self.unanswered()
         if self._missing or not inflight:
             self._mend()
@@ -266,20 +266,20 @@ class SharedLane(Lane):
     # -- late calls -------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        if self._carries == HITS and self._patience.timeout_s > 0.0:
+        if self._carries == HITS and self._timeouts.timeout_s > 0.0:
             self._watched = True
             self._marks.append((self._loop.time(), self._sent))
-            self._patience.watch(self.overdue)
+            self._timeouts.watch(self.overdue)
 
     def overdue(self, now: float) -> float:
-        """Tell the callers of calls that are late; see Patience.watch().
+        """Tell the callers of calls that are late; see HitTimeouts.watch().
 
         A mark is put down at each look, so that one number of calls tells for many when they were
         written, and nothing is noted call by call.
         """
         inflight = self._inflight
         marks = self._marks
-        timeout_s = self._patience.timeout_s
+        timeout_s = self._timeouts.timeout_s
         if self._again and now - self._again_at >= timeout_s > 0.0:
             self._give_up_again(now)
         if not inflight or timeout_s <= 0.0:
@@ -318,7 +318,7 @@ class SharedLane(Lane):
         circuit = self._circuit
         if circuit.open or circuit.heard_at < self._late_since:
             return False
-        return now - max(self._late_since, circuit.since) >= max(DEAF_S, self._patience.timeout_s)
+        return now - max(self._late_since, circuit.since) >= max(DEAF_S, self._timeouts.timeout_s)
 
     def _dropped(self, call: Call, frame: bytes) -> None:
         """The reply to a call that is late: nobody gets it, but it tells of its key."""
@@ -341,14 +341,14 @@ class SharedLane(Lane):
         """The entry of the very hit that `call` is, before it is sent. One of another hit on the
         key does not outlast it, if it may write.
         """
-        denials = self._denials
-        assert denials is not None
-        denial = denials.find(self._scope + call.key)
+        denial_cache = self._denial_cache
+        assert denial_cache is not None
+        denial = denial_cache.find(self._scope + call.key)
         if denial is None:
             return None
         if denial.rule is not call.rule:
             if not call.rule.reads:
-                denials.drop(denial)
+                denial_cache.drop(denial)
             return None
         call.denial = denial
         return denial
@@ -357,8 +357,8 @@ class SharedLane(Lane):
         """The reply to `call` if its refusal is remembered, else nothing. What it may do to the
         entry of its key is seen to.
         """
-        denials = self._denials
-        assert denials is not None
+        denial_cache = self._denial_cache
+        assert denial_cache is not None
         denial = self._entry(call)
         if denial is None:
             return b""
@@ -366,62 +366,62 @@ class SharedLane(Lane):
             return b""
         if denial.state == d.OPEN and (call.caller.fenced or self._again):
             return b""
-        now = denials.clock()
+        now = denial_cache.clock()
         if denial.state == d.OPEN:
             known = denial.answer(now)
             if known:
-                denials.answered(denial)
+                denial_cache.answered(denial)
                 return known
         denial.state = d.OPENING
         denial.sent_at = now
-        denials.used(denial)
+        denial_cache.used(denial)
         call.opens = call.expects_caching = True
         return b""
 
     def _heard(self, call: Call, frame: bytes) -> bytes:
         """The reply to a call that was to open an entry: what its client gets."""
-        denial, denials = call.denial, self._denials
-        assert denial is not None and denials is not None
+        denial, denial_cache = call.denial, self._denial_cache
+        assert denial is not None and denial_cache is not None
         found = encoding.integers(frame)
         if not found:
-            denials.drop(denial)
+            denial_cache.drop(denial)
             return frame
         if found[0] == 1:
-            denial.heard(found, denials.clock())
+            denial.heard(found, denial_cache.clock())
         else:
-            denials.drop(denial)
+            denial_cache.drop(denial)
         return encoding.rounded(found, call.rule.unit_us)
 
     def _judge(self, call: Call, frame: bytes) -> None:
         """The reply to any other call: what it tells of the entry of its key."""
-        denials = self._denials
-        assert denials is not None
+        denial_cache = self._denial_cache
+        assert denial_cache is not None
         refused = len(frame) > 5 and frame[0] == 42 and frame[4] == 58 and frame[5] == 49
         if call.denial is not None:
             if not refused:
-                denials.drop(call.denial)
+                denial_cache.drop(call.denial)
         elif refused and call.rule.denies and len(call.key) <= MAX_KEPT_KEY:
             name = self._scope + call.key
-            if denials.find(name) is None:
-                denials.mark(name, call.rule)
+            if denial_cache.find(name) is None:
+                denial_cache.mark(name, call.rule)
 
     def _pushed(self, push: bytes) -> None:
         """Redis says that a key was touched, or that all may have been."""
-        denials = self._denials
-        if denials is None or not push.startswith(_INVALIDATE):
+        denial_cache = self._denial_cache
+        if denial_cache is None or not push.startswith(_INVALIDATE):
             return
         if push.startswith(b"*1\r\n", len(_INVALIDATE)):
-            denial = denials.find(self._scope + push[len(_INVALIDATE) + 4 :])
+            denial = denial_cache.find(self._scope + push[len(_INVALIDATE) + 4 :])
             if denial is not None:
-                denials.drop(denial)
+                denial_cache.drop(denial)
         else:
-            self._scope = denials.scope()
+            self._scope = denial_cache.scope()
 
     def _track(self, tracks: bool) -> None:
         """Whether Redis tells; what was remembered is forgotten."""
         self._tracks = tracks
-        if self._denials is not None:
-            self._scope = self._denials.scope()
+        if self._denial_cache is not None:
+            self._scope = self._denial_cache.scope()
 
     # -- calls that Redis has not run -------------------------------------------------------------
 
@@ -466,14 +466,14 @@ class SharedLane(Lane):
             self._choose()
             self._unsent = again + self._unsent
             # They are late by the time that they have waited already, see overdue().
-            if self._patience.timeout_s > 0.0:
+            if self._timeouts.timeout_s > 0.0:
                 self._marks.append((self._again_at, self._sent + len(again)))
         self._flush()
 
     def _give_up_again(self, now: float) -> None:
         """Redis has not run these, and they are late: they are never sent."""
         again, self._again = self._again, []
-        self._circuit.timed_out(len(again), self._again_at, now, self._patience.timeout_s)
+        self._circuit.timed_out(len(again), self._again_at, now, self._timeouts.timeout_s)
         self._tell_late(again, now)
         self._flush()
 
@@ -487,7 +487,7 @@ class SharedLane(Lane):
             caller.dirty = False
             caller.now = now
             caller.resume()
-            caller.pump()
+            caller.flush()
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -518,7 +518,7 @@ class SharedLane(Lane):
         if identity.db:
             self._greetings += 1
             greeting += encoding.bulks(b"SELECT", b"%d" % identity.db)
-        if self._denials is not None:
+        if self._denial_cache is not None:
             self._greetings += 1
             greeting += _TRACK
         transport.write(greeting)
@@ -526,7 +526,7 @@ class SharedLane(Lane):
     def _greeted(self, frame: bytes) -> bool:
         """A reply of the handshake; whether it goes on."""
         self._greetings -= 1
-        if self._greetings == 0 and self._denials is not None:
+        if self._greetings == 0 and self._denial_cache is not None:
             self._track(frame == _OK)
         elif frame.startswith(b"-"):
             if not frame.startswith((b"-LOADING", b"-BUSY", b"-ERR max number of clients")):
@@ -565,7 +565,7 @@ class SharedLane(Lane):
         self._declining = False
         self._track(False)
         self._missing = False
-        self._ways = Ways()
+        self._ways = ScriptCalls()
         inflight = list(self._inflight)
         unsent = self._again + self._unsent
         self._inflight.clear()
@@ -641,22 +641,22 @@ class LanePool:
         self,
         loop: asyncio.AbstractEventLoop,
         target: Target,
-        loading: Loading,
-        denials: Denials | None,
+        loading: ScriptLoading,
+        denial_cache: DenialCache | None,
         read_only: Callable[[], None] | None = None,
-        patience: Patience | None = None,
+        timeouts: HitTimeouts | None = None,
         max_lane_hits: int = MAX_LANE_HITS,
-        stats: Stats | None = None,
-        window: Window | None = None,
+        stats: Counters | None = None,
+        concurrency_limit: ConcurrencyLimit | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
         self.clock = clock or loop.time  # in seconds, as fine as round trips are
-        self.window = window or Window(0)
-        self.stats = stats or Stats()
-        self.patience = patience or Patience(Circuit())
+        self.concurrency_limit = concurrency_limit or ConcurrencyLimit(0)
+        self.stats = stats or Counters()
+        self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
         self.max_lane_hits = max_lane_hits  # unanswered ones on one lane
-        self.denials = denials  # None: no refusal is remembered
+        self.denial_cache = denial_cache  # None: no refusal is remembered
         self.loading = loading
         loading.drained = self._drained
         self._waits = False  # go_on() follows

@@ -24,7 +24,7 @@ _NO_RIGHT: Final = re.compile(
 _UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`]", re.IGNORECASE)
 
 
-class Ways:
+class ScriptCalls:
     """Those of one connection. `loaded`: EVALSHA names the text that SCRIPT LOAD brings."""
 
     __slots__ = ("_brought", "_misled_until", "_no_ro", "_sourced", "loaded")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.session.timeouts import Patience
+from rlproxy.session.timeouts import HitTimeouts
 
 HOLD_S: Final = 0.5  # the longest pause; at most half the hit timeout
 
@@ -35,14 +35,14 @@ def _no_timer(_delay_s: float, _function: Callable[[], None]) -> None:
     return
 
 
-class Loading:
+class ScriptLoading:
     """Whether the server has the scripts, and what waits for them. Knows no socket or loop."""
 
     __slots__ = (
         "_able",
         "_hold",
         "_later",
-        "_patience",
+        "_timeouts",
         "_requested",
         "_then",
         "drained",
@@ -55,7 +55,7 @@ class Loading:
 
     def __init__(
         self,
-        patience: Patience,
+        timeouts: HitTimeouts,
         later: Callable[[float, Callable[[], None]], object] = _no_timer,
     ) -> None:
         self.settled = False  # the first attempt on this control connection is over
@@ -68,7 +68,7 @@ class Loading:
         self._requested = False  # on_wanted() was called in this pause
         self._hold: int = 0  # number of the pause
         self._then: list[Callable[[], None]] = []
-        self._patience = patience
+        self._timeouts = timeouts
         self._later = later
 
     # -- those that need the scripts --------------------------------------------------------------
@@ -80,7 +80,7 @@ class Loading:
             self._requested = False
             self._hold += 1
             number = self._hold
-            timeout_s = self._patience.timeout_s
+            timeout_s = self._timeouts.timeout_s
             limit_s = min(HOLD_S, timeout_s / 2) if timeout_s > 0.0 else HOLD_S
             self._later(limit_s, lambda: self._give_up(number))
         self.look()

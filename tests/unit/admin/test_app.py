@@ -11,11 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
 from rlproxy.admin.app import PAGE, Guard, application
-from rlproxy.admin.reader import Watch
+from rlproxy.admin.reader import Reader
 from rlproxy.config.config import Address, Config, Upstream
-from rlproxy.observability.log_throttle import Repeats
+from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.shared_memory import Board, Published
+from rlproxy.observability.shared_memory import Published, SharedMemory
 from rlproxy.process.admin_process import warnings
 
 from tests.unit.admin.test_page_data import FACTS
@@ -29,8 +29,8 @@ class Proxy:
 
     def __init__(self, workers: int = 1) -> None:
         self.now = 1_790_000_000.0
-        self.board = Board(workers)
-        self.watch = Watch(self.board, lambda: self.now)
+        self.memory = SharedMemory(workers)
+        self.watch = Reader(self.memory, lambda: self.now)
         self.log: list[str] = []
 
     def publish(self, worker: int = 0, hits: float = 0, **facts: Any) -> None:
@@ -40,10 +40,10 @@ class Proxy:
             "rlproxy_workers": {(): 1.0},
         }
         told = Published(self.now, samples, {}, {**FACTS, **facts})
-        assert self.board.publish(worker, told.to_json())
+        assert self.memory.publish(worker, told.to_json())
 
     def application(self, local: bool = True) -> Guard:
-        told = Repeats(lambda: self.now, lambda line, _: self.log.append(line))
+        told = LogThrottle(lambda: self.now, lambda line, _: self.log.append(line))
         return application(self.watch, local, told)
 
     async def ask(
@@ -266,7 +266,7 @@ async def test_a_mistake_is_told_once_and_reaches_nobody(proxy: Proxy) -> None:
 
 async def test_half_a_text_on_the_board_is_as_good_as_none(proxy: Proxy) -> None:
     assert (await proxy.ask("/healthz")).status_code == 200
-    proxy.board.publish(0, b'{"at": 1')
+    proxy.memory.publish(0, b'{"at": 1')
     proxy.now += 1
     assert (await proxy.ask("/healthz")).status_code == 200
 

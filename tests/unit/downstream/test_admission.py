@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from rlproxy.config.config import Address, Config, Upstream
 from rlproxy.downstream import admission
-from rlproxy.downstream.admission import Doors
+from rlproxy.downstream.admission import Admission
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.resp.commands import COMMANDS
 
@@ -16,9 +16,9 @@ THERE = Peer("10.0.0.1", 1)
 CONFIG = Config((Address("0.0.0.0", 1),), Upstream(Address("redis", 6379)))
 
 
-def made(needs_password: bool | None = True, **changes: object) -> Doors:
+def made(needs_password: bool | None = True, **changes: object) -> Admission:
     config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
-    found = Doors(config, "redis:6379", 1000)
+    found = Admission(config, "redis:6379", 1000)
     found.needs_password = needs_password
     return found
 

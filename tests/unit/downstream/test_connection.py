@@ -12,24 +12,24 @@ from typing import Any, cast
 import pytest
 from rlproxy.config.config import Address, Config, Upstream
 from rlproxy.downstream import connection, lingering_close
-from rlproxy.downstream.admission import Doors
+from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.connection import (
     MAX_TURN,
     MAX_TURNED_AWAY,
     WORK_OF_READ,
-    Downstream,
+    ClientConnection,
     Shared,
 )
 from rlproxy.downstream.lingering_close import LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
 from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, PIECE, STAYS_S
 from rlproxy.net.peers import NOBODY, Peer
-from rlproxy.observability.log_throttle import Repeats
+from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.connection_state import FRAMED
-from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, Settings
-from rlproxy.session.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_A_STRANGER, WORK_OF_OURS
+from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, WorkerContext
+from rlproxy.session.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS, WORK_OF_UNAUTHENTICATED
 from rlproxy.upstream.connector import Target
 
 GRAMMAR = Grammar(scripts.load())
@@ -126,11 +126,11 @@ class Bench:
         config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
         self.clock = Clock()
         self.said: list[str] = []
-        told = Repeats(self.clock.time, lambda line, _: self.said.append(line))
-        settings = Settings(GRAMMAR, lambda _: None, "redis:6379")
-        doors = Doors(config, "redis:6379", 10_000)
+        told = LogThrottle(self.clock.time, lambda line, _: self.said.append(line))
+        settings = WorkerContext(GRAMMAR, lambda _: None, "redis:6379")
+        admission = Admission(config, "redis:6379", 10_000)
         target = Target(Address("redis", 6379), 1.0)
-        self.shared = Shared(self.clock, settings, target, doors, config, told)
+        self.shared = Shared(self.clock, settings, target, admission, config, told)
 
     def client(self, sock: socket.socket | None = None, peer: Peer | None = None) -> Client:
         return Client(self, sock, peer)
@@ -151,7 +151,7 @@ class Bench:
 class Client:
     def __init__(self, bench: Bench, sock: socket.socket | None, peer: Peer | None) -> None:
         self.transport = Transport(sock)
-        self.protocol = self.transport.protocol = Downstream(bench.shared, peer)
+        self.protocol = self.transport.protocol = ClientConnection(bench.shared, peer)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
 
 
@@ -269,7 +269,7 @@ def test_all_of_it_may_change_while_they_are_served() -> None:
     client = clients[0]
     client.protocol.data_received(PING)
     client.protocol._session.upstream_failed("no")
-    client.protocol.pump()
+    client.protocol.flush()
     assert client.transport.written.startswith(b"-NOPERM command 'ping' is denied")
     bench.after(5)
     assert client.transport.closed
@@ -322,7 +322,7 @@ class Closing:
         self.transport = self.client.transport
         self.client.protocol.data_received(PING)
         self.client.protocol._session.upstream_lost()
-        self.client.protocol.pump()
+        self.client.protocol.flush()
         assert self.transport.ended
         assert not self.transport.closed
 
@@ -420,7 +420,7 @@ def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
             found.append(data.count(word))
 
     client.protocol._session.upstream = UPSTREAM_OPEN
-    client.protocol._session._stranger = 0
+    client.protocol._session._unauthenticated = 0
     client.protocol._upstream = cast("asyncio.Transport", Redis())
     client.protocol._link = connection._Upstream(client.protocol)
 
@@ -503,13 +503,13 @@ def test_strangers_go_on_slowly_together() -> None:
     sent: list[list[int]] = [[] for _ in clients]
     for client, each in zip([*clients, other := bench.client()], [*sent, []], strict=True):
         writes_to(client, each)
-        client.protocol._session._stranger = 1
+        client.protocol._session._unauthenticated = 1
     other.protocol.data_received(PING)
     for client in clients:
         client.protocol.data_received(PING * 1000)
     while bench.clock.soon:
         bench.turn()  # (each has its first one)
-    turn = LITTLE_TURN_WORK // 2 // WORK_OF_A_STRANGER
+    turn = LITTLE_TURN_WORK // 2 // WORK_OF_UNAUTHENTICATED
     for _ in range(20):
         before = sum(map(sum, sent))
         (moment,) = bench.clock.later
@@ -587,7 +587,7 @@ def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
             client.protocol._session.upstream = UPSTREAM_OPEN
             client.protocol._session.state.lower(FRAMED)  # it subscribes
             found.append((client, redis, theirs))
-        open_.callback(bench.shared.crowd.close)
+        open_.callback(bench.shared.fan_out.close)
         return found
 
     with open_:
@@ -599,29 +599,29 @@ CrowdOf = Callable[[Bench, int], list[Member]]
 
 def test_who_has_much_to_read_at_once_is_read_by_turns(crowd_of: CrowdOf) -> None:
     bench = Bench()
-    crowd = crowd_of(bench, 12)
+    fan_out = crowd_of(bench, 12)
     piece = b">3\r\n" + b"x" * 16000
-    for client, _, _ in crowd:
+    for client, _, _ in fan_out:
         client.protocol.upstream_received(piece)
-    reading = [redis.reading for _, redis, _ in crowd]
+    reading = [redis.reading for _, redis, _ in fan_out]
     first = MANY // len(piece) + 1
     assert reading == [True] * first + [False] * (12 - first)
-    for _, _, theirs in crowd:
+    for _, _, theirs in fan_out:
         theirs.send(b"x")
-    bench.shared.crowd._readable()
-    assert sum(redis.reading for _, redis, _ in crowd) == first + PER_TURN
-    while not all(redis.reading for _, redis, _ in crowd):
-        bench.shared.crowd._readable()
+    bench.shared.fan_out._readable()
+    assert sum(redis.reading for _, redis, _ in fan_out) == first + PER_TURN
+    while not all(redis.reading for _, redis, _ in fan_out):
+        bench.shared.fan_out._readable()
     bench.clock.soon.clear()
-    bench.shared.crowd._all_read()
-    client, redis, _ = crowd[first]
+    bench.shared.fan_out._all_read()
+    client, redis, _ = fan_out[first]
     client.protocol.upstream_received(piece)  # alone: yet it belongs to the crowd,
     assert not redis.reading
-    bench.shared.crowd._readable()
+    bench.shared.fan_out._readable()
     bench.clock.now += 2 * STAYS_S  # until that was long ago
     client.protocol.upstream_received(piece)
     assert redis.reading
-    client, redis, _ = crowd[first + 1]
+    client, redis, _ = fan_out[first + 1]
     client.protocol.upstream_received(piece)
     client.protocol.upstream_received(piece[:PIECE])  # whoever brings little belongs to none
     assert redis.reading
@@ -629,15 +629,15 @@ def test_who_has_much_to_read_at_once_is_read_by_turns(crowd_of: CrowdOf) -> Non
 
 def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> None:
     bench = Bench()
-    crowd = crowd_of(bench, 8)
-    for client, _, theirs in crowd:
+    fan_out = crowd_of(bench, 8)
+    for client, _, theirs in fan_out:
         client.protocol.upstream_received(b"x" * 16000)
         theirs.send(b"x")
-    client, redis, _ = crowd[-1]
+    client, redis, _ = fan_out[-1]
     assert not redis.reading
     client.protocol.pause_writing()
     for _ in range(8):
-        bench.shared.crowd._readable()
+        bench.shared.fan_out._readable()
     assert not redis.reading
     client.protocol.resume_writing()
     assert redis.reading
@@ -645,13 +645,13 @@ def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> N
 
 def test_a_connection_that_ends_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
     bench = Bench()
-    crowd = crowd_of(bench, 8)
-    for client, redis, _ in crowd:
+    fan_out = crowd_of(bench, 8)
+    for client, redis, _ in fan_out:
         assert redis.sock is not None
         redis.sock.close()
         client.protocol.upstream_received(b"x" * 16000)
         assert redis.reading  # (that is how its end is noticed)
-    assert not bench.shared.crowd._turns
+    assert not bench.shared.fan_out._turns
 
 
 @pytest.mark.skipif(not connection.NOTSENT_LOWAT, reason="there is no such option here")
@@ -688,13 +688,13 @@ def test_who_asks_for_much_belongs_to_no_crowd() -> None:
 
 def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
     bench = Bench()
-    crowd = crowd_of(bench, 8)
-    for client, _, _ in crowd:
+    fan_out = crowd_of(bench, 8)
+    for client, _, _ in fan_out:
         client.protocol._link = connection._Upstream(client.protocol)
         client.protocol.upstream_received(b"x" * 16000)
-    turns = bench.shared.crowd._turns
+    turns = bench.shared.fan_out._turns
     assert len(turns) == 8 - MANY // 16000 - 1
-    for client, _, _ in crowd:
+    for client, _, _ in fan_out:
         client.protocol.upstream_lost(cast("Any", client.protocol._link))
     assert not turns
 

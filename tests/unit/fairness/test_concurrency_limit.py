@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.fairness.concurrency_limit import ALONE_S, LATELY_S, LEAST, TURNS, Window
+from rlproxy.fairness.concurrency_limit import ALONE_S, LATELY_S, LEAST, TURNS, ConcurrencyLimit
 
 MOST = 64
 MINE, OTHER = object(), object()
@@ -10,15 +10,15 @@ NEAR_S = 0.00006
 FAR_S = 0.01
 
 
-def window(most: int = MOST) -> Window:
+def window(most: int = MOST) -> ConcurrencyLimit:
     """One that others are there for, at the time 0."""
-    made = Window(most)
+    made = ConcurrencyLimit(most)
     made.latest = OTHER
     made.others_at = 0.0
     return made
 
 
-def narrow(of: Window, trips: int, seconds: float) -> int:
+def narrow(of: ConcurrencyLimit, trips: int, seconds: float) -> int:
     """What it is after so many round trips of so many seconds."""
     for _ in range(trips):
         of.took(seconds, 0.0)
@@ -26,7 +26,7 @@ def narrow(of: Window, trips: int, seconds: float) -> int:
 
 
 def test_who_is_alone_need_not_share() -> None:
-    assert Window(MOST).hits(MINE, 1000.0) == MOST
+    assert ConcurrencyLimit(MOST).hits(MINE, 1000.0) == MOST
     found = window()
     assert found.hits(MINE, ALONE_S) == LEAST
     assert found.hits(MINE, ALONE_S + 0.001) == MOST

@@ -9,7 +9,7 @@ import select
 from collections.abc import Iterator
 
 import pytest
-from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, Crowd
+from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, FanOutReader
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="there is no epoll here")
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="there is n
 class Pipe:
     """A connection: `had` is what its turns were told."""
 
-    def __init__(self, crowd: Crowd) -> None:
+    def __init__(self, fan_out: FanOutReader) -> None:
         self.reads, self.writes = os.pipe()
         self.had: list[bool] = []
-        self.crowd = crowd
+        self.fan_out = fan_out
 
     def watch(self) -> None:
-        self.crowd.watch(self.reads, self.turn)
+        self.fan_out.watch(self.reads, self.turn)
 
     def turn(self, crowded: bool) -> None:
         self.had.append(crowded)
@@ -36,11 +36,11 @@ class Pipe:
 class Bench:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.crowd = Crowd(self.loop)
+        self.fan_out = FanOutReader(self.loop)
         self.pipes: list[Pipe] = []
 
     def pipe(self) -> Pipe:
-        self.pipes.append(Pipe(self.crowd))
+        self.pipes.append(Pipe(self.fan_out))
         return self.pipes[-1]
 
     def turn(self) -> None:
@@ -53,7 +53,7 @@ class Bench:
 def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
-    made.crowd.close()
+    made.fan_out.close()
     for pipe in made.pipes:
         with contextlib.suppress(OSError):
             pipe.close()
@@ -61,11 +61,11 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_crowd_is_who_comes_when_much_was_brought_in_this_turn(bench: Bench) -> None:
-    crowd = bench.crowd
-    assert not crowd.many(10 * MANY)  # one that brings much is none
-    assert crowd.many(1)
+    fan_out = bench.fan_out
+    assert not fan_out.many(10 * MANY)  # one that brings much is none
+    assert fan_out.many(1)
     bench.turn()
-    assert [crowd.many(MANY // 4) for _ in range(7)] == [False] * 5 + [True] * 2
+    assert [fan_out.many(MANY // 4) for _ in range(7)] == [False] * 5 + [True] * 2
 
 
 def test_a_few_are_read_in_a_turn_and_each_once(bench: Bench) -> None:
@@ -110,7 +110,7 @@ def test_who_is_gone_has_no_turn_and_its_number_is_another_ones(bench: Bench) ->
     other = bench.pipe()
     assert other.reads == number
     other.watch()
-    bench.crowd.forget(number, gone.turn)  # (it is told of late)
+    bench.fan_out.forget(number, gone.turn)  # (it is told of late)
     os.write(other.writes, b"x")
     bench.turn()
     bench.turn()
@@ -121,7 +121,7 @@ def test_who_is_gone_has_no_turn_and_its_number_is_another_ones(bench: Bench) ->
 def test_who_is_forgotten_has_no_turn(bench: Bench) -> None:
     pipe = bench.pipe()
     pipe.watch()
-    bench.crowd.forget(pipe.reads, pipe.turn)
+    bench.fan_out.forget(pipe.reads, pipe.turn)
     os.write(pipe.writes, b"x")
     bench.turn()
     bench.turn()

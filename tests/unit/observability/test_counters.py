@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as hyp
 from rlproxy.observability import counters as st
-from rlproxy.observability.counters import Stats, Times
+from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.resp import encoding as r
@@ -19,7 +19,7 @@ GCRA = oc.row_of(b"GCRA")
 KEY = r.bulk(b"k")
 
 
-def outcomes(stats: Stats, row: int) -> dict[str, int]:
+def outcomes(stats: Counters, row: int) -> dict[str, int]:
     """Those that are not 0."""
     found = stats.hits[row : row + len(oc.OUTCOMES)]
     return {name: count for name, count in zip(oc.OUTCOMES, found, strict=True) if count}
@@ -27,7 +27,7 @@ def outcomes(stats: Stats, row: int) -> dict[str, int]:
 
 def test_rows_do_not_overlap() -> None:
     rows = sorted(oc.row_of(name) for name in ALGORITHMS)
-    assert rows == list(range(0, len(Stats().hits), len(oc.OUTCOMES)))
+    assert rows == list(range(0, len(Counters().hits), len(oc.OUTCOMES)))
 
 
 REPLIES = [
@@ -49,7 +49,7 @@ REPLIES = [
 @pytest.mark.parametrize(("reply", "outcome"), REPLIES)
 @pytest.mark.parametrize("row", [LOG, GCRA])
 def test_what_a_reply_says_of_a_hit(reply: bytes, outcome: str, row: int) -> None:
-    stats = Stats()
+    stats = Counters()
     stats.answered(row, reply, KEY)
     assert outcomes(stats, row) == {outcome: 1}
     assert sum(stats.hits) == 1
@@ -108,7 +108,7 @@ def test_any_frame_is_counted_once(frame: bytes) -> None:
     framer.feed(frame)
     frame = framer.frame()
     if frame:
-        stats = Stats()
+        stats = Counters()
         stats.answered(LOG, frame, KEY)
         assert sum(stats.hits) == 1
         found = r.integers(frame)
@@ -116,7 +116,7 @@ def test_any_frame_is_counted_once(frame: bytes) -> None:
 
 
 def test_errors_of_hits_by_kind() -> None:
-    stats = Stats()
+    stats = Counters()
     stats.answered(LOG, b"-OOM x\r\n", KEY)
     stats.answered(LOG, r.LOST, KEY)
     stats.answered(LOG, r.LOST, KEY)
@@ -125,14 +125,14 @@ def test_errors_of_hits_by_kind() -> None:
 
 @pytest.mark.parametrize("call", range(len(oc.CALLS)))
 def test_other_calls(call: int) -> None:
-    stats = Stats()
+    stats = Counters()
     stats.answered(oc.other(call), r.five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(oc.CALLS))]
     assert not any(stats.hits) and not any(stats.near)
 
 
 def test_no_row_is_not_counted() -> None:
-    stats = Stats()
+    stats = Counters()
     stats.answered(oc.NO_ROW, r.five(0, 1, 0, -1, 60), KEY)
     stats.unanswered(oc.NO_ROW, oc.FAILED)
     stats.unanswered(oc.other(oc.PEEK), oc.FAILED)
@@ -154,20 +154,20 @@ def test_no_row_is_not_counted() -> None:
     ],
 )
 def test_near_the_limit(limit: int, remaining: int, near: int) -> None:
-    stats = Stats()
+    stats = Counters()
     stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
     assert stats.near[GCRA // len(oc.OUTCOMES)] == near
 
 
 def test_a_refused_hit_is_not_near() -> None:
-    stats = Stats()
+    stats = Counters()
     stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY)
     assert not any(stats.near)
 
 
 def test_keys_are_handed_on_together() -> None:
-    stats = Stats()
+    stats = Counters()
     told: list[tuple[st.Keys, st.Keys]] = []
     stats.key(b"before", False)  # (nobody wants them yet)
     stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
@@ -184,7 +184,7 @@ def test_keys_are_handed_on_together() -> None:
 
 
 def test_of_many_hits_some_keys_are_handed_on() -> None:
-    stats = Stats()
+    stats = Counters()
     told: list[tuple[int, st.Keys, st.Keys]] = []
     stats.on_keys = lambda keys, refused, stride: told.append((stride, keys, refused))
     stats.key(b"one", False)
@@ -209,7 +209,7 @@ def test_of_many_hits_some_keys_are_handed_on() -> None:
 
 
 def test_what_redis_decided() -> None:
-    stats = Stats()
+    stats = Counters()
     for row in (LOG, GCRA):
         for reply in (r.five(0, 5, 4, -1, 1), r.five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
             stats.answered(row, reply, KEY)
@@ -217,7 +217,7 @@ def test_what_redis_decided() -> None:
 
 
 def test_what_was_refused_locally_is_gathered() -> None:
-    stats = Stats()
+    stats = Counters()
     told: list[object] = []
     stats.gather()  # (there may be none to harvest)
     stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
@@ -235,7 +235,7 @@ def test_what_was_refused_locally_is_gathered() -> None:
     ("calls", "power"), [(1, 1), (2, 2), (3, 2), (4, 3), (65535, 16), (65536, 17), (1 << 20, 17)]
 )
 def test_batches_by_powers_of_two(calls: int, power: int) -> None:
-    stats = Stats()
+    stats = Counters()
     stats.batch(calls)
     assert stats.batches == [number == power for number in range(st.MAX_POWER + 1)]
     assert stats.batched == calls

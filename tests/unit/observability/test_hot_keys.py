@@ -20,11 +20,11 @@ from rlproxy.observability.hot_keys import (
     SIZES,
     SLOT_S,
     SLOTS,
+    HotKeys,
     Merged,
     Sizes,
     Slot,
     Summary,
-    Top,
     covered,
     merge,
     stride,
@@ -50,7 +50,7 @@ class Bench:
         self.began = self.now
         self.hits: list[tuple[float, bytes]] = []
         self.refused: list[tuple[float, bytes]] = []
-        self.top = Top(lambda: self.now, sizes)
+        self.top = HotKeys(lambda: self.now, sizes)
 
     def add(self, keys: list[bytes], refused: list[bytes]) -> None:
         self.hits += [(self.now, key) for key in keys]
@@ -178,7 +178,7 @@ def test_who_asks_often_is_told_what_was_read_lately() -> None:
 
 
 def test_what_is_published_has_room_on_the_board() -> None:
-    top = Top(lambda: 0.0)
+    top = HotKeys(lambda: 0.0)
     keys = bulks(*(b"%06d" % number + bytes(range(122, 244)) for number in range(6000)))
     top.add(keys, keys)
     assert len(json.dumps(top.published())) < 1 << 19
@@ -352,9 +352,9 @@ def test_the_ten_busiest_of_a_million() -> None:
 
 MEMORY = """
 import tracemalloc
-from rlproxy.observability.hot_keys import Top
+from rlproxy.observability.hot_keys import HotKeys
 now = 0.0
-top = Top(lambda: now)
+top = HotKeys(lambda: now)
 tracemalloc.start()
 number = 0
 for _ in range(8):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlproxy.observability.log_throttle import MAX_KINDS, Repeats
+from rlproxy.observability.log_throttle import MAX_KINDS, LogThrottle
 
 FULL = "turned away {} client(s): full"
 
@@ -14,7 +14,7 @@ class Bench:
         self.now = 100.0
         self.said: list[str] = []
         self.fields: list[dict[str, object]] = []
-        self.repeats = Repeats(lambda: self.now, self.say, 10.0)
+        self.repeats = LogThrottle(lambda: self.now, self.say, 10.0)
 
     def say(self, line: str, fields: Mapping[str, object]) -> None:
         self.said.append(line)

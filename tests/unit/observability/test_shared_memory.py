@@ -6,65 +6,65 @@ import os
 import threading
 
 from rlproxy.config.config import OPTIONS
-from rlproxy.observability.hot_keys import MOST, Top
+from rlproxy.observability.hot_keys import MOST, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import Distribution
-from rlproxy.observability.shared_memory import HALF, Board, Published
+from rlproxy.observability.shared_memory import HALF, Published, SharedMemory
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.upstream.lane import MAX_LANES
 
 
-def published(board: Board) -> list[Published]:
+def published(memory: SharedMemory) -> list[Published]:
     """What each worker has published last."""
-    texts = [board.latest(worker) for worker in range(board.workers)]
+    texts = [memory.latest(worker) for worker in range(memory.workers)]
     return [Published.from_json(text) for text in texts if text]
 
 
 def test_latest() -> None:
-    board = Board(2)
-    assert board.latest(0) == b""
-    assert board.publish(0, b"one")
-    assert board.publish(1, b"other")
-    assert board.publish(0, b"two, and longer")
-    assert board.publish(0, b"3")
-    assert (board.latest(0), board.latest(1)) == (b"3", b"other")
+    memory = SharedMemory(2)
+    assert memory.latest(0) == b""
+    assert memory.publish(0, b"one")
+    assert memory.publish(1, b"other")
+    assert memory.publish(0, b"two, and longer")
+    assert memory.publish(0, b"3")
+    assert (memory.latest(0), memory.latest(1)) == (b"3", b"other")
 
 
 def test_too_long_a_text_leaves_the_one_before() -> None:
-    board = Board(1)
-    assert board.publish(0, b"x" * HALF)
-    assert not board.publish(0, b"y" * (HALF + 1))
-    assert board.latest(0) == b"x" * HALF
+    memory = SharedMemory(1)
+    assert memory.publish(0, b"x" * HALF)
+    assert not memory.publish(0, b"y" * (HALF + 1))
+    assert memory.latest(0) == b"x" * HALF
 
 
 def test_another_process_reads_it_by_its_descriptor() -> None:
-    board = Board(1)
-    board.publish(0, b"here")
+    memory = SharedMemory(1)
+    memory.publish(0, b"here")
     child = os.fork()
     if child == 0:
-        again = Board(1, os.dup(board.descriptor))
+        again = SharedMemory(1, os.dup(memory.descriptor))
         again.publish(0, again.latest(0) + b" and there")
         os._exit(0)
     os.waitpid(child, 0)
-    assert board.latest(0) == b"here and there"
+    assert memory.latest(0) == b"here and there"
 
 
 def test_a_text_is_never_mixed_with_another() -> None:
-    board = Board(1)
+    memory = SharedMemory(1)
     letters = [bytes([letter]) * (1 << 16) for letter in b"abcdefgh"]
-    board.publish(0, letters[0])
+    memory.publish(0, letters[0])
     done = threading.Event()
 
     def write() -> None:
         for number in range(3000):
-            board.publish(0, letters[number % len(letters)])
+            memory.publish(0, letters[number % len(letters)])
         done.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     read = 0
     while not done.is_set() or not read:
-        text = board.latest(0)
+        text = memory.latest(0)
         assert text in letters
         read += 1
     writer.join()
@@ -76,24 +76,24 @@ def test_there_is_room_for_all_that_may_be_published() -> None:
     prefixes = Prefixes(most)
     keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(most)]
     prefixes.add(keys, keys)
-    top = Top(lambda: 0.0)
+    top = HotKeys(lambda: 0.0)
     keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MOST)]
     top.add(keys, keys)
     lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
-    board = Board(1)
+    memory = SharedMemory(1)
     told = Published(1.5, {}, top.told(), {"lanes": lanes})
-    assert board.publish(0, told.to_json(prefixes.text()))
-    (found,) = published(board)
+    assert memory.publish(0, told.to_json(prefixes.text()))
+    (found,) = published(memory)
     assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000
     assert found.silent().samples == found.samples
 
 
 def test_published() -> None:
-    board = Board(3)
+    memory = SharedMemory(3)
     one = Published(1.5, {"rlproxy_clients": {(): 2.0}}, {"keys": ["é"]}, {"pid": 1})
     two = Published(
         2.5, {"rlproxy_event_loop_lag_seconds": {(): Distribution((0,) * 13 + (1,), 2.0)}}
     )
-    board.publish(0, one.to_json())
-    board.publish(2, two.to_json())
-    assert published(board) == [one, two]
+    memory.publish(0, one.to_json())
+    memory.publish(2, two.to_json())
+    assert published(memory) == [one, two]

@@ -13,7 +13,7 @@ from rlproxy.process.balancer import (
     GONE_PER_TURN,
     NOBODY,
     SOMEBODY,
-    Balance,
+    Balancer,
     Intake,
     is_gone,
 )
@@ -48,7 +48,7 @@ class Loop:
 
 
 class Bench:
-    def __init__(self, loop: Loop, balance: Balance) -> None:
+    def __init__(self, loop: Loop, balance: Balancer) -> None:
         self.loop = loop
         self.busy = False
         self.waiting = 0  # clients that may be taken,
@@ -77,7 +77,7 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    loop, balance = Loop(), Balance(1)
+    loop, balance = Loop(), Balancer(1)
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     yield Bench(loop, balance)
     balance.close()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.process.balancer import AWAY, least_loaded
-from rlproxy.process.restart_policy import LASTS_S, MAX_FAILURES, PAUSE_MOST_S, Restarts, ending
+from rlproxy.process.restart_policy import (
+    LASTS_S,
+    MAX_FAILURES,
+    PAUSE_MOST_S,
+    RestartPolicy,
+    ending,
+)
 
 
 class Clock:
@@ -64,7 +70,7 @@ def test_clients_that_come_anywhere_are_spread_evenly(workers: int) -> None:
 
 def test_at_once_the_first_time_and_later_and_later() -> None:
     clock = Clock()
-    restarts = Restarts(clock)
+    restarts = RestartPolicy(clock)
     pauses = []
     for _ in range(10):
         restarts.started()
@@ -75,7 +81,7 @@ def test_at_once_the_first_time_and_later_and_later() -> None:
 
 def test_who_ran_for_a_while_begins_anew() -> None:
     clock = Clock()
-    restarts = Restarts(clock)
+    restarts = RestartPolicy(clock)
     for _ in range(MAX_FAILURES):
         restarts.started()
         restarts.ended()
@@ -92,7 +98,7 @@ def test_who_ran_for_a_while_begins_anew() -> None:
 
 def test_who_cannot_even_be_started_is_tried_later_and_later() -> None:
     clock = Clock()
-    restarts = Restarts(clock)
+    restarts = RestartPolicy(clock)
     restarts.started()
     clock.now += LASTS_S
     assert [restarts.ended() for _ in range(3)] == [0, 0.1, 0.2]

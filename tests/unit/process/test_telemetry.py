@@ -9,12 +9,12 @@ import pytest
 from rlproxy.downstream.connection import Shared
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.shared_memory import Board, Published
+from rlproxy.observability.shared_memory import Published, SharedMemory
 from rlproxy.process.telemetry import Sources, Telemetry
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
-from rlproxy.session.context import Settings
+from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.lane import LanePool
 
 
@@ -29,12 +29,14 @@ class Nobody:
         return []
 
 
-def made(board: Board, settings: Settings | None = None, samples: bool = True) -> Telemetry:
+def made(
+    memory: SharedMemory, settings: WorkerContext | None = None, samples: bool = True
+) -> Telemetry:
     sources = Sources(
-        settings=settings or Settings(Grammar(load()), lambda _: None, "redis:1"),
+        settings=settings or WorkerContext(Grammar(load()), lambda _: None, "redis:1"),
         shared=cast("Shared", Nobody()),
         lanes=cast("LanePool", Nobody()),
-        denials=lambda: 0,
+        denial_cache=lambda: 0,
         clients_max=lambda: 1,
         upstream=dict,
         problem=lambda: "login",
@@ -45,12 +47,12 @@ def made(board: Board, settings: Settings | None = None, samples: bool = True) -
         samples_keys=samples,
         listen=(),
     )
-    return Telemetry(0, board, sources, 1.0, True)
+    return Telemetry(0, memory, sources, 1.0, True)
 
 
 def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    board = Board(3)
-    telemetry = made(board)
+    memory = SharedMemory(3)
+    telemetry = made(memory)
     read: list[bytes] = []
     plain = Published.from_json
 
@@ -62,7 +64,7 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     texts = []
     for clients in (2.0, 3.0):
         texts.append(Published(time.time(), {"rlproxy_clients": {(): clients}}).to_json())
-        board.publish(2, texts[-1])
+        memory.publish(2, texts[-1])
         for _ in range(3):
             told = telemetry.all()
             assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
@@ -70,34 +72,34 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
-    board = Board(2)
-    telemetry = made(board)
+    memory = SharedMemory(2)
+    telemetry = made(memory)
     samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
-    board.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}).to_json())
+    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}).to_json())
     other = telemetry.all()[1]
     assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, {})
 
 
 def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    board = Board(1)
-    telemetry = made(board)
+    memory = SharedMemory(1)
+    telemetry = made(memory)
     clock = iter(range(1000))
     monkeypatch.setattr(
         "rlproxy.process.telemetry.time.monotonic", lambda: next(clock)
     )  # it takes a second
     at = []
     for number in range(30):
-        before = board.latest(0)
+        before = memory.latest(0)
         telemetry.publish(100 + number / 10)
-        if board.latest(0) != before:
+        if memory.latest(0) != before:
             at.append(number)
     assert at == [0, 10, 20]
 
 
 @pytest.mark.parametrize("samples", [True, False])
 def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
-    settings = Settings(Grammar(load()), lambda _: None, "redis:1")
-    telemetry = made(Board(1), settings, samples)
+    settings = WorkerContext(Grammar(load()), lambda _: None, "redis:1")
+    telemetry = made(SharedMemory(1), settings, samples)
     stats, now, strides = settings.stats, 100.0, []
     for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):
         stats.hits[row_of(b"GCRA") + ADMITTED] += hits_a_second // 10

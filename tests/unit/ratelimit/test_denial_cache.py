@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import denial_cache as d
-from rlproxy.ratelimit.denial_cache import Denial, Denials
+from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding as r
 
@@ -210,21 +210,21 @@ def test_it_may_be_opened_again() -> None:
 
 
 def test_what_was_answered_is_harvested() -> None:
-    denials = Denials(2, lambda: 0.0)
+    denial_cache = DenialCache(2, lambda: 0.0)
     limiting = rule()
     limiting.row = 7
     for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"):
-        denials.mark(name, limiting)
-    one, other = (denials.find(name) for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"))
+        denial_cache.mark(name, limiting)
+    one, other = (denial_cache.find(name) for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"))
     assert one is not None and other is not None
-    assert denials.harvest() == []
+    assert denial_cache.harvest() == []
     for denial in (one, other, one, one):
-        denials.answered(denial)
-    denials.drop(one)  # (what it has answered stays answered)
-    assert denials.harvest() == [(7, b"$1\r\na\r\n", 3), (7, b"$3\r\nb c\r\n", 1)]
-    assert denials.harvest() == []
-    denials.answered(other)
-    assert denials.harvest() == [(7, b"$3\r\nb c\r\n", 1)]
+        denial_cache.answered(denial)
+    denial_cache.drop(one)  # (what it has answered stays answered)
+    assert denial_cache.harvest() == [(7, b"$1\r\na\r\n", 3), (7, b"$3\r\nb c\r\n", 1)]
+    assert denial_cache.harvest() == []
+    denial_cache.answered(other)
+    assert denial_cache.harvest() == [(7, b"$3\r\nb c\r\n", 1)]
 
 
 # -- which entries are kept ------------------------------------------------------------------------
@@ -264,78 +264,78 @@ NAMES = [b"%d %d" % (scope, key) for scope in range(2) for key in range(6)]
     ),
 )
 def test_the_bound_and_who_goes(most: int, steps: list[tuple[str, int]]) -> None:
-    denials, kept = Denials(most, lambda: 0.0), Kept(most)
+    denial_cache, kept = DenialCache(most, lambda: 0.0), Kept(most)
     seen: list[Denial] = []
     for kind, number in steps:
         name = NAMES[number]
-        denial = denials.find(name)
+        denial = denial_cache.find(name)
         assert denial is kept.find(name)
         if kind == "drop again":
             for old in seen:
                 if old.state == d.DROPPED:
-                    denials.drop(old)
+                    denial_cache.drop(old)
         elif kind == "drop":
             if denial is not None:
-                denials.drop(denial)
+                denial_cache.drop(denial)
                 kept.drop(denial)
         elif denial is not None:
-            denials.used(denial)
+            denial_cache.used(denial)
             kept.used(denial)
         else:
             ours = rule()
-            denials.mark(name, ours)
-            denial = denials.find(name)
+            denial_cache.mark(name, ours)
+            denial = denial_cache.find(name)
             assert denial is not None
             assert (denial.state, denial.rule) == (d.MARKED, ours)
             kept.mark(name, denial)
             seen.append(denial)
-        assert len(denials) == len(kept.entries) <= most
+        assert len(denial_cache) == len(kept.entries) <= most
         for each in NAMES:
-            assert denials.find(each) is kept.find(each)
+            assert denial_cache.find(each) is kept.find(each)
         here = [entry for _, entry in kept.entries]
         for entry in seen:
             assert (entry.state == d.DROPPED) == (entry not in here)
 
 
 def test_the_oldest_of_no_use_goes_first() -> None:
-    denials = Denials(3, lambda: 0.0)
+    denial_cache = DenialCache(3, lambda: 0.0)
     for name in (b"a", b"b", b"c"):
-        denials.mark(name, rule())
-    oldest = denials.find(b"a")
+        denial_cache.mark(name, rule())
+    oldest = denial_cache.find(b"a")
     assert oldest is not None
-    denials.used(oldest)
-    denials.used(oldest)
-    denials.mark(b"d", rule())
-    assert [denials.find(name) is not None for name in (b"a", b"b", b"c", b"d")] == [
+    denial_cache.used(oldest)
+    denial_cache.used(oldest)
+    denial_cache.mark(b"d", rule())
+    assert [denial_cache.find(name) is not None for name in (b"a", b"b", b"c", b"d")] == [
         *(True, False, True, True)
     ]
 
 
 def test_what_is_dropped_stays_so() -> None:
-    denials = Denials(3, lambda: 0.0)
-    denials.mark(b"a", rule())
-    old = denials.find(b"a")
+    denial_cache = DenialCache(3, lambda: 0.0)
+    denial_cache.mark(b"a", rule())
+    old = denial_cache.find(b"a")
     assert old is not None
     old.state = d.OPENING
-    denials.drop(old)
-    denials.mark(b"a", rule())
-    new = denials.find(b"a")
+    denial_cache.drop(old)
+    denial_cache.mark(b"a", rule())
+    new = denial_cache.find(b"a")
     assert new is not None
     assert new is not old
-    denials.drop(old)  # which says nothing of its successor
+    denial_cache.drop(old)  # which says nothing of its successor
     old.heard([1, 5, 0, 7, 9, 7], 0.0)
     assert old.state == d.DROPPED
-    assert denials.find(b"a") is new
-    assert len(denials) == 1
+    assert denial_cache.find(b"a") is new
+    assert len(denial_cache) == 1
 
 
 def test_no_scope_is_another_ones() -> None:
-    denials = Denials(3, lambda: 0.0)
-    scopes = [denials.scope() for _ in range(200)]
+    denial_cache = DenialCache(3, lambda: 0.0)
+    scopes = [denial_cache.scope() for _ in range(200)]
     assert len(set(scopes)) == 200
     # nor can a key make one of two scopes look like the other
     assert not any(a != b and a.startswith(b) for a in scopes for b in scopes)
 
 
 def test_the_clock_is_the_one_it_was_given() -> None:
-    assert Denials(1, lambda: 4.5).clock() == 4.5
+    assert DenialCache(1, lambda: 4.5).clock() == 4.5

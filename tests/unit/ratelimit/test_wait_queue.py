@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
-from rlproxy.ratelimit.wait_queue import ASK_S, KEEP_S, MAX_WAITING, WAKE_S, Waiter, Waiting, Where
+from rlproxy.ratelimit.wait_queue import (
+    ASK_S,
+    KEEP_S,
+    MAX_WAITING,
+    WAKE_S,
+    Waiter,
+    WaitQueues,
+    Where,
+)
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import integers, rounded
 
@@ -103,7 +111,7 @@ def _nothing() -> None:
 class Bench:
     def __init__(self) -> None:
         self.clock = Clock()
-        self.waiting = Waiting(self.clock.time, self.clock.call_at)
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         self.clients: list[Client] = []
 
     def wait(self, text: str, where: Where = KEY) -> Client:
@@ -133,7 +141,7 @@ class Client:
         self.moved = 0  # what was asked or told when it was last pumped
         self.kept: list[float] = []  # when its connection was kept alive
         keep = lambda: self.kept.append(bench.clock.now)  # noqa: E731
-        joined = bench.waiting.join(where, made, self._ask, self.told.append, self._pump, keep)
+        joined = bench.waiting.join(where, made, self._ask, self.told.append, self._flush, keep)
         assert joined is not None
         self.waiter: Waiter = joined
         joined.start()
@@ -148,7 +156,7 @@ class Client:
         assert asked.limiter.unit_us == 1
         self.questions.append(self.question)
 
-    def _pump(self) -> None:
+    def _flush(self) -> None:
         self.pumped += 1
         self.moved = len(self.questions) + len(self.told)
 
@@ -1203,7 +1211,7 @@ class Simulation:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.waiting = Waiting(self.clock.time, self.clock.call_at)
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         self.redis = Redis()
         self.visitors: list[Visitor] = []
         self.served: list[Visitor] = []  # in the order in which Redis admitted them

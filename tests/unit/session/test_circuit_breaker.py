@@ -10,19 +10,19 @@ from rlproxy.session.circuit_breaker import (
     TRIAL_S,
     UNASKED_S,
     Backoff,
-    Circuit,
+    CircuitBreaker,
 )
 
 
-def opened(now: float = 100.0) -> Circuit:
-    made = Circuit()
+def opened(now: float = 100.0) -> CircuitBreaker:
+    made = CircuitBreaker()
     made.connect_failed(now, "connection refused")
     assert made.open
     return made
 
 
 def test_a_refused_connection_opens_it_at_once() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     assert not circuit.open
     circuit.connect_failed(5.0, "connection refused")
     assert (circuit.open, circuit.since, circuit.why) == (True, 5.0, "connection refused")
@@ -33,14 +33,14 @@ def test_a_refused_connection_opens_it_at_once() -> None:
 
 
 def test_a_connection_that_failed_for_want_of_something_here_does_not() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.connect_failed(5.0, "Too many open files", ours=True)
     assert not circuit.open
     assert circuit.counts.connects_failed == 1
 
 
 def test_who_was_heard_just_now_is_there() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.heard(5.0)
     circuit.connect_failed(5.0 + SETTLED_S / 2, "connection refused")
     assert not circuit.open
@@ -50,7 +50,7 @@ def test_who_was_heard_just_now_is_there() -> None:
 
 @pytest.mark.parametrize(("heard", "opens"), [(9.0, True), (10.0, True), (10.1, False)])
 def test_late_hits_open_it_if_nothing_was_heard_since(heard: float, opens: bool) -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.heard(heard)
     circuit.timed_out(3, 10.0, 11.0, 1.0)
     assert circuit.open is opens
@@ -60,7 +60,7 @@ def test_late_hits_open_it_if_nothing_was_heard_since(heard: float, opens: bool)
 
 def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
     told: list[tuple[float, int]] = []
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.counts.failed = 7  # before
     circuit.on_close = lambda out_s, without: told.append((out_s, without))
     circuit.connect_failed(100.0, "connection refused")
@@ -86,7 +86,7 @@ def test_a_hit_tries_only_where_the_control_connection_does_not_ask() -> None:
 
 
 def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     told = []
     for number in range(TOLD + 3):
         circuit.connect_failed(100.0 + number, "connection refused")

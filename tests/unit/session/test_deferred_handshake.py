@@ -6,12 +6,12 @@ import hiredis
 import pytest
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, RequestFramer
-from rlproxy.session.deferred_handshake import MAX_BYTES, MAX_COMMANDS, Greeting
+from rlproxy.session.deferred_handshake import MAX_BYTES, MAX_COMMANDS, DeferredHandshake
 
 OK = b"+OK\r\n"
 
 
-def take(greeting: Greeting, written: bytes) -> bytes:
+def take(greeting: DeferredHandshake, written: bytes) -> bytes:
     requests = RequestFramer()
     requests.feed(written)
     assert requests.next() == COMMAND
@@ -34,7 +34,7 @@ def words(text: str) -> bytes:
     ],
 )
 def test_what_is_answered_ok(said: str) -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     assert take(greeting, words(said)) == OK
     assert greeting.begin() == words(said)
 
@@ -71,7 +71,7 @@ def test_what_is_answered_ok(said: str) -> None:
     ],
 )
 def test_what_is_not_taken(said: str) -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     assert take(greeting, words(said)) == b""
     assert greeting.begin() == b""
     assert greeting.over()
@@ -79,7 +79,7 @@ def test_what_is_not_taken(said: str) -> None:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_hello_tells_what_redis_tells(protocol: int) -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     reader = hiredis.Reader()
     reader.feed(take(greeting, words(f"HELLO {protocol} AUTH bob pw SETNAME me")))
     found = reader.gets()
@@ -101,37 +101,37 @@ def test_hello_tells_what_redis_tells(protocol: int) -> None:
 
 
 def test_what_most_servers_do_not_know_either() -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     maintenance = words("CLIENT maint_notifications ON moving-endpoint-type internal-ip")
     assert take(greeting, maintenance).startswith(b"-ERR unknown subcommand")
     assert greeting.begin() == b""
 
 
 def test_as_it_was_written() -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     assert take(greeting, b"select 3\r\n") == OK
     assert take(greeting, words("AUTH pw")) == OK
     assert greeting.begin() == b"select 3\r\n" + words("AUTH pw")
 
 
 def test_bounded() -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     for _ in range(MAX_COMMANDS):
         assert take(greeting, words("SELECT 3")) == OK
     assert take(greeting, words("SELECT 3")) == b""
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     assert take(greeting, words("AUTH " + "x" * MAX_BYTES)) == b""
     assert take(greeting, words("AUTH " + "x" * (MAX_BYTES // 2))) == OK
     assert take(greeting, words("AUTH " + "x" * (MAX_BYTES // 2))) == b""
 
 
-def heard(greeting: Greeting, data: bytes) -> bytes:
+def heard(greeting: DeferredHandshake, data: bytes) -> bytes:
     greeting.replies.append(data)
     return greeting.heard()
 
 
 def test_redis_agrees() -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     hello = take(greeting, words("HELLO 3"))
     take(greeting, words("AUTH pw"))
     greeting.begin()
@@ -146,7 +146,7 @@ def test_redis_agrees() -> None:
 
 def test_redis_does_not() -> None:
     wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     take(greeting, words("AUTH pw"))
     take(greeting, words("SELECT 3"))
     greeting.begin()
@@ -158,7 +158,7 @@ def test_redis_does_not() -> None:
 
 
 def test_how_a_client_calls_itself_is_its_own_affair() -> None:
-    greeting = Greeting()
+    greeting = DeferredHandshake()
     take(greeting, words("CLIENT SETINFO LIB-NAME x"))
     greeting.begin()
     assert heard(greeting, b"-ERR unknown subcommand\r\n") == b""

@@ -19,7 +19,14 @@ from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import connection_state, reply_slots
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import MAX_CLIENT_HITS, MAX_TURN_WORK, SLOW_HITS, Call, Lane, Settings
+from rlproxy.session.context import (
+    MAX_CLIENT_HITS,
+    MAX_TURN_WORK,
+    SLOW_HITS,
+    Call,
+    Lane,
+    WorkerContext,
+)
 from rlproxy.session.session import Session
 
 from tests.unit.sides import Sides
@@ -61,7 +68,7 @@ class Bench(Sides):
         self.lane = lane or FakeLane()
         self.identities: list[Identity] = []
         self.allowed = True
-        shared = Settings(GRAMMAR, self.lane_of, "redis:1", base_db)
+        shared = WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db)
         self.session = Session(shared)
 
     def lane_of(self, identity: Identity) -> Lane | None:
@@ -1283,7 +1290,7 @@ def test_so_many_wrong_ones_wait_for_their_place() -> None:
 
 def test_what_waits_for_answers_goes_on_when_these_are_late() -> None:
     bench = opened()
-    bench.session._settings.patience.timeout_s = 1.0
+    bench.session._settings.timeouts.timeout_s = 1.0
     bench.send(HIT * (MAX_CLIENT_HITS + 1))
     bench.session.overdue(bench.session.now + 1.5)
     assert bench.down().count(b"-UPSTREAMDOWN") == MAX_CLIENT_HITS
@@ -1306,7 +1313,7 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     first, second, third = benches
     first.send(HIT * 200)
     second.send(HIT * 200)
-    assert shared.deep == 2
+    assert shared.backlogged == 2
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS
     third.send(HIT)  # who has less is not concerned
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
@@ -1319,7 +1326,7 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
         bench.session.resume()
     assert len(lane.calls) == MAX_CLIENT_HITS
     first.session.abandon()
-    assert shared.deep == 1
+    assert shared.backlogged == 1
     while lane.calls:
         calls, lane.calls = lane.calls, []
         for call in calls:
@@ -1327,10 +1334,10 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
         shared.work = 0
         second.session.resume()
     assert second.down() == FIVE * 200
-    assert shared.deep == 0
+    assert shared.backlogged == 0
 
 
-class Crowd:
+class FanOutReader:
     """Sessions that share a lane."""
 
     def __init__(self, count: int) -> None:
@@ -1344,7 +1351,7 @@ class Crowd:
         self.got = [b""] * len(self.benches)
         self.line: list[Bench] = []
         for bench in self.benches:
-            bench.session.pump = partial(self.line.append, bench)
+            bench.session.flush = partial(self.line.append, bench)
 
     def answer(self) -> list[int]:
         """Redis answers what is on its way; how many each has on its way then."""
@@ -1370,40 +1377,40 @@ class Crowd:
 
 
 def test_who_has_many_in_hand_waits_for_a_turn_where_others_wait_for_redis() -> None:
-    crowd = Crowd(6)
-    for bench in crowd.benches:
+    fan_out = FanOutReader(6)
+    for bench in fan_out.benches:
         bench.send(HIT * 200)
-    assert crowd.turns() == [MAX_CLIENT_HITS] * 5  # (nobody knew that they have more)
-    crowd.other.send(HIT)
-    assert crowd.other.session.wait == sn.WAIT_NOTHING
+    assert fan_out.turns() == [MAX_CLIENT_HITS] * 5  # (nobody knew that they have more)
+    fan_out.other.send(HIT)
+    assert fan_out.other.session.wait == sn.WAIT_NOTHING
     share = LEAST // TURNS
     seen = []
     for _ in range(50):
-        had = crowd.answer()
+        had = fan_out.answer()
         assert sorted(had) == [0] * (5 - TURNS) + [share] * TURNS
         seen += [number for number, count in enumerate(had) if count]
     times = [seen.count(number) for number in range(5)]
     assert max(times) - min(times) <= 1, times  # each as often as the others
-    for bench in crowd.benches:
+    for bench in fan_out.benches:
         bench.session.now = 10.0  # the other one has gone
-    while any(crowd.answer()):
+    while any(fan_out.answer()):
         pass
-    assert crowd.got == [FIVE * 200] * 5
-    assert crowd.shared.deep == 0
-    assert crowd.shared.window._turns == 0
+    assert fan_out.got == [FIVE * 200] * 5
+    assert fan_out.shared.backlogged == 0
+    assert fan_out.shared.concurrency_limit._turns == 0
 
 
 def test_one_alone_that_has_many_in_hand_keeps_redis_busy() -> None:
     """What is half answered is filled up again: nobody else waits for its turn."""
-    crowd = Crowd(2)
-    crowd.benches[0].send(HIT * 100)
-    crowd.other.send(HIT)
-    assert crowd.answer() == [LEAST]
-    for call in crowd.lane.calls[: LEAST // 2]:
+    fan_out = FanOutReader(2)
+    fan_out.benches[0].send(HIT * 100)
+    fan_out.other.send(HIT)
+    assert fan_out.answer() == [LEAST]
+    for call in fan_out.lane.calls[: LEAST // 2]:
         call.caller.lane_answered(call, FIVE)
-    del crowd.lane.calls[: LEAST // 2]
-    crowd.benches[0].session.resume()
-    assert crowd.turns() == [LEAST]
+    del fan_out.lane.calls[: LEAST // 2]
+    fan_out.benches[0].session.resume()
+    assert fan_out.turns() == [LEAST]
 
 
 LEAVES = ["goes", "is lost", "is closed", "holds a hit", "sends something else", "is slow"]
@@ -1411,14 +1418,14 @@ LEAVES = ["goes", "is lost", "is closed", "holds a hit", "sends something else",
 
 @pytest.mark.parametrize("how", LEAVES)
 def test_a_turn_ends_with_the_session_that_has_it(how: str) -> None:
-    crowd = Crowd(6)
+    fan_out = FanOutReader(6)
     rest = HELD if how == "holds a hit" else PING * 3
-    for bench in crowd.benches:
+    for bench in fan_out.benches:
         bench.send(HIT * (MAX_CLIENT_HITS + LEAST // TURNS) + rest + HIT * 100)
-    crowd.other.send(HIT)
+    fan_out.other.send(HIT)
     for _ in range(20):
-        had = crowd.answer()
-        for bench, count in zip(crowd.benches, had, strict=True):
+        had = fan_out.answer()
+        for bench, count in zip(fan_out.benches, had, strict=True):
             if count == 0:
                 continue
             if how in ("goes", "is lost", "is closed"):
@@ -1429,45 +1436,47 @@ def test_a_turn_ends_with_the_session_that_has_it(how: str) -> None:
                     bench.session.abandon()
                 if how == "goes":
                     bench.session.let_go()
-                crowd.lane.calls = [c for c in crowd.lane.calls if c.caller is not bench.session]
+                fan_out.lane.calls = [
+                    c for c in fan_out.lane.calls if c.caller is not bench.session
+                ]
             elif how == "is slow":
                 bench.session.leaves_unread()
-        crowd.turns()
+        fan_out.turns()
     if how == "holds a hit":
-        assert [bench.session.wait for bench in crowd.benches] == [sn.WAIT_TURN] * 5
-        assert crowd.shared.deep == 0
-    assert crowd.shared.window._turns == 0
-    assert not crowd.shared.window.crowded()
+        assert [bench.session.wait for bench in fan_out.benches] == [sn.WAIT_TURN] * 5
+        assert fan_out.shared.backlogged == 0
+    assert fan_out.shared.concurrency_limit._turns == 0
+    assert not fan_out.shared.concurrency_limit.crowded()
 
 
 def test_a_turn_ends_while_refusals_that_are_remembered_are_answered() -> None:
     """No call is under way then: an endless pipeline of them stops no other client's."""
-    crowd = Crowd(2)
-    crowd.lane = KnowingLane(known=REFUSED)
-    bench = crowd.benches[0]
+    fan_out = FanOutReader(2)
+    fan_out.lane = KnowingLane(known=REFUSED)
+    bench = fan_out.benches[0]
     bench.session.fenced = False
     bench.send(HIT * MAX_CLIENT_HITS + numbered(b"known") * 1000)
-    crowd.other.send(HIT)
-    crowd.shared.turn_work = MAX_TURN_WORK
+    fan_out.other.send(HIT)
+    fan_out.shared.turn_work = MAX_TURN_WORK
     for _ in range(6):
-        crowd.answer()
+        fan_out.answer()
         assert bench.session.wait == sn.WAIT_ROOM
-        assert crowd.shared.window._turns == 0
+        assert fan_out.shared.concurrency_limit._turns == 0
     while bench.session.outstanding():
-        crowd.turns()
-    assert crowd.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
+        fan_out.turns()
+    assert fan_out.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 7))
 def test_whoever_waits_for_a_turn_is_served_in_the_end(random: Random, count: int) -> None:
-    crowd = Crowd(count + 1)
+    fan_out = FanOutReader(count + 1)
     asked = [0] * count
     now = 0.0
     for _ in range(random.randint(5, 60)):
         number = random.randrange(count)
-        bench = crowd.benches[number]
-        for each in [*crowd.benches, crowd.other]:
+        bench = fan_out.benches[number]
+        for each in [*fan_out.benches, fan_out.other]:
             each.session.now = now
         match random.randrange(6):
             case 0 | 1:
@@ -1475,20 +1484,20 @@ def test_whoever_waits_for_a_turn_is_served_in_the_end(random: Random, count: in
                 asked[number] += many
                 bench.send(HIT * many)
             case 2:
-                crowd.other.send(HIT)
+                fan_out.other.send(HIT)
             case 3 | 4:
-                crowd.answer()
+                fan_out.answer()
             case _:
                 now += random.choice([0.01, 0.2])
-        crowd.turns()
-        crowd.shared.window.took(random.choice([0.0001, 0.001]), now)
+        fan_out.turns()
+        fan_out.shared.concurrency_limit.took(random.choice([0.0001, 0.001]), now)
     rounds = 0
-    while any(crowd.answer()) or any(bench.session.outstanding() for bench in crowd.benches):
+    while any(fan_out.answer()) or any(bench.session.outstanding() for bench in fan_out.benches):
         rounds += 1
         assert rounds < 5000, "somebody waits for ever"
-    assert [len(got) for got in crowd.got] == [many * len(FIVE) for many in asked]
-    assert crowd.shared.deep == 0
-    assert crowd.shared.window._turns == 0
+    assert [len(got) for got in fan_out.got] == [many * len(FIVE) for many in asked]
+    assert fan_out.shared.backlogged == 0
+    assert fan_out.shared.concurrency_limit._turns == 0
 
 
 def test_who_leaves_replies_unread_goes_on_slowly() -> None:
@@ -1597,7 +1606,7 @@ def test_a_stranger_does_less_in_a_turn(
     bench.session.state.identity = Identity(None, password, 0)
     bench.session.receive(PING * 2 * sn.MAX_WORK)
     sent = sum(map(len, bench.session.to_upstream)) // len(PING)
-    less = sn.WORK_OF_A_STRANGER if stranger and password is None else 1
+    less = sn.WORK_OF_UNAUTHENTICATED if stranger and password is None else 1
     assert sent == sn.MAX_WORK // less
     assert bench.session.wait == sn.WAIT_ROOM
 
@@ -1607,15 +1616,15 @@ def test_who_was_refused_waits_for_each_word_while_others_are_served(refusal: by
     bench = told(refusal)
     shared = bench.session._settings
     guess = bulks(b"AUTH", b"guess")
-    shared.window.others_at = -1.0  # nobody is there
+    shared.concurrency_limit.others_at = -1.0  # nobody is there
     bench.session.receive(guess)
     assert bench.up() == guess
     bench.answer(refusal)
-    shared.window.latest, shared.window.others_at = None, bench.session.now
+    shared.concurrency_limit.latest, shared.concurrency_limit.others_at = None, bench.session.now
     bench.session.receive(guess)
     assert bench.session.wait == sn.WAIT_PACE
     assert not bench.session.to_upstream
-    assert shared.window.latest is None  # it is none of those for whom others wait
+    assert shared.concurrency_limit.latest is None  # it is none of those for whom others wait
     shared.slow_room = SLOW_HITS
     bench.session.go_on()
     assert bench.up() == guess
@@ -1635,7 +1644,7 @@ def test_a_command_that_is_not_whole_is_read_on() -> None:
 def test_a_stranger_goes_on_slowly_while_others_are_served() -> None:
     bench = told(NOAUTH)
     shared = bench.session._settings
-    shared.window.latest = None  # somebody else
+    shared.concurrency_limit.latest = None  # somebody else
     bench.session.receive(PING * 3 * sn.MAX_WORK)
     assert bench.session.wait == sn.WAIT_PACE
     assert bench.session.full()

@@ -7,10 +7,10 @@ from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import session as sn
-from rlproxy.session.circuit_breaker import Circuit
-from rlproxy.session.context import Settings
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import WorkerContext
 from rlproxy.session.session import Session
-from rlproxy.session.timeouts import NEVER, NOTHING, Patience
+from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
 
 from tests.unit.session.test_session import (
     ARITY,
@@ -41,9 +41,9 @@ class Faulty(Bench):
 
     def __init__(self, mode: str = "error", base_db: int = 0) -> None:
         super().__init__(base_db)
-        self.circuit = Circuit()
-        self.patience = Patience(self.circuit)
-        shared = Settings(GRAMMAR, self.lane_of, "redis:1", base_db, patience=self.patience)
+        self.circuit = CircuitBreaker()
+        self.timeouts = HitTimeouts(self.circuit)
+        shared = WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db, timeouts=self.timeouts)
         shared.reconfigure(mode, 1000)
         self.session = Session(shared)
         self.mode = mode

@@ -95,7 +95,7 @@ def test_a_connection_that_does_not_open() -> None:
 def test_no_hit_behind_it() -> None:
     bench = Faulty("allow")
     moved: list[bytes] = []
-    bench.session.pump = lambda: moved.append(bench.down())
+    bench.session.flush = lambda: moved.append(bench.down())
     bench.send_at(10.0, SELECT)
     bench.session.overdue(11.0)
     assert moved == [OK]
@@ -214,7 +214,7 @@ def test_redis_hangs_as_it_is_told(base_db: int) -> None:
     bench = greeted(base_db=base_db)
     bench.send_at(20.0, HIT + INFO + HIT + GET)
     left: list[int] = []
-    bench.session.pump = lambda: left.append(bench.session.upstream)
+    bench.session.flush = lambda: left.append(bench.session.upstream)
     bench.session.upstream_opened()
     assert left == []
     assert bench.up() == BASE if base_db else HELLO + INFO + SELECT
@@ -291,7 +291,7 @@ def hung(mode: str, said: bytes, base_db: int = 0) -> Faulty:
 def test_redis_hangs_as_a_client_comes(mode: str, base_db: int) -> None:
     bench = hung(mode, MAINTENANCE + SELECT + HIT + INFO + HIT[:9], base_db)
     left: list[int] = []
-    bench.session.pump = lambda: left.append(bench.session.upstream)
+    bench.session.flush = lambda: left.append(bench.session.upstream)
     assert bench.session.overdue(10.9) == 10.0
     assert left == []
     bench.session.overdue(11.0)
@@ -414,7 +414,7 @@ def test_it_is_not_let_go_before_it_is_there() -> None:
     bench = greeted()
     bench.send_at(20.0, HIT)
     left: list[int] = []
-    bench.session.pump = lambda: left.append(bench.session.upstream)
+    bench.session.flush = lambda: left.append(bench.session.upstream)
     bench.session.overdue(21.0)
     assert bench.down() == bench.without(LATE)
     assert sn.UPSTREAM_NONE not in left

@@ -10,7 +10,7 @@ from rlproxy.session import connection_state as s
 from rlproxy.session import reply_slots
 from rlproxy.session.command_replies import ENTRIES, FORM_CALL, MAX_EDITED, UNKNOWN, Form
 from rlproxy.session.connection_state import Catch, ConnectionState, Slot, Unfold
-from rlproxy.session.reply_slots import Answers
+from rlproxy.session.reply_slots import ReplySlots
 
 from tests.unit.session.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 
@@ -301,9 +301,9 @@ def test_upstream_unreachable() -> None:
 # -- Catch and Unfold by themselves ---------------------------------------------------------------
 
 
-def owed(*slots: Slot) -> tuple[Answers, list[bytes]]:
+def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
     out: list[bytes] = []
-    made = Answers(ConnectionState(0), out)
+    made = ReplySlots(ConnectionState(0), out)
     for slot in slots:
         made.expect(slot)
     return made, out

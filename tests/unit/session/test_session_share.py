@@ -17,7 +17,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import connection_state as s
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Lane, Settings
+from rlproxy.session.context import Call, Lane, WorkerContext
 from rlproxy.session.session import REFRESH_S, Session
 
 from tests.unit.sides import Sides
@@ -66,7 +66,7 @@ class Bench(Sides):
         self.allowed = True
         self.ready = True
         self.session = Session(
-            Settings(GRAMMAR, self.lane_of, "redis:1", base_db, share_of=self.share_of)
+            WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db, share_of=self.share_of)
         )
 
     def lane_of(self, identity: Identity) -> Lane | None:
@@ -592,7 +592,7 @@ def test_a_command_that_comes_in_pieces_is_read_once() -> None:
         bench.send(HIT)
         bench.answer(FIVE)
         if not allowed:
-            bench.session = Session(Settings(GRAMMAR, bench.lane_of, "redis:1"))
+            bench.session = Session(WorkerContext(GRAMMAR, bench.lane_of, "redis:1"))
             bench.session.receive(HIT)
             bench.session.upstream_opened()
             bench.up()

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import SOURCE
-from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiting
+from rlproxy.ratelimit.wait_queue import MAX_WAITING, WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import MAX_CLIENT_HITS, Call, Caller, Lane, Settings
+from rlproxy.session.context import MAX_CLIENT_HITS, Call, Caller, Lane, WorkerContext
 from rlproxy.session.session import Session
 
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, says
@@ -76,10 +76,10 @@ class World:
 
     def __init__(self, base_db: int = 0) -> None:
         self.clock = Clock()
-        self.waiting = Waiting(self.clock.time, self.clock.call_at)
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         self.lanes: dict[object, FakeLane] = {}
         self.allowed = True
-        self.settings = Settings(GRAMMAR, self._lane_of, "redis:1", base_db, self.waiting)
+        self.settings = WorkerContext(GRAMMAR, self._lane_of, "redis:1", base_db, self.waiting)
         self.settings.ignores_empty = False  # (no empty requests, except where they are tested)
         self.base_db = base_db
 
@@ -97,7 +97,7 @@ class World:
         made = Client(self)
         made.send(PING)
         made.session.upstream_opened()
-        made.session.pump()
+        made.session.flush()
         if self.base_db:
             assert made.up() == r.bulks(b"SELECT", b"%d" % self.base_db)
             made.answer(OK)
@@ -153,18 +153,18 @@ class World:
         for session in touched:
             session.now = self.clock.now
             session.resume()
-            session.pump()
+            session.flush()
 
 
 class Client:
     def __init__(self, world: World) -> None:
         self.world = world
         self.session = Session(world.settings)
-        self.session.pump = self._pump
+        self.session.flush = self._flush
         self._up = b""
         self._down = b""
 
-    def _pump(self) -> None:
+    def _flush(self) -> None:
         session = self.session
         self._up += b"".join(session.to_upstream)
         session.to_upstream.clear()
@@ -176,7 +176,7 @@ class Client:
         for each in data:
             self.session.now = self.world.clock.now
             self.session.receive(each)
-            self._pump()
+            self._flush()
         return self.up()
 
     def answer(self, *data: bytes) -> bytes:
@@ -184,13 +184,13 @@ class Client:
         for each in data:
             self.session.now = self.world.clock.now
             self.session.upstream_received(each)
-            self._pump()
+            self._flush()
         return self.down()
 
     def ends(self) -> None:
         """The client sends no more."""
         self.session.receive_eof()
-        self._pump()
+        self._flush()
 
     def vanishes(self) -> None:
         """The client's socket is gone, and with it the private connection."""
@@ -198,7 +198,7 @@ class Client:
 
     def loses_upstream(self) -> None:
         self.session.upstream_lost()
-        self._pump()
+        self._flush()
 
     def up(self) -> bytes:
         out, self._up = self._up, b""
@@ -289,7 +289,7 @@ def test_as_the_first_command_of_all() -> None:
     assert client.session.upstream == sn.UPSTREAM_OPENING
     assert world.waiting.count == 0
     client.session.upstream_opened()
-    client.session.pump()
+    client.session.flush()
     assert client.up() == attempt()
     assert client.answer(ADMITTED) == TOLD
 
@@ -299,7 +299,7 @@ def test_no_upstream() -> None:
     client = Client(world)
     client.send(WAITING + WAITING)
     client.session.upstream_failed("refused")
-    client.session.pump()
+    client.session.flush()
     assert client.down() == r.unreachable("redis:1", "refused") * 2
     assert world.waiting.count == 0
 
@@ -1047,7 +1047,7 @@ def test_who_half_closes_while_its_connection_opens_gets_one_answer() -> None:
     client.send(WAITING)
     client.ends()
     client.session.upstream_opened()
-    client.session.pump()
+    client.session.flush()
     assert client.up() == attempt()
     client.answer(LATER)
     assert world.on_lanes() == [final()]

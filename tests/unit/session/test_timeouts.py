@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.session.circuit_breaker import Circuit
-from rlproxy.session.timeouts import MOST_S, NEVER, NOTHING, STALLED_S, Patience
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.timeouts import MOST_S, NEVER, NOTHING, STALLED_S, HitTimeouts
 
 
 class Time:
@@ -16,9 +16,9 @@ class Time:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.doubts: list[float] = []
-        self.circuit = Circuit()
-        self.patience = Patience(self.circuit, timeout_s, lambda: self.now, self.later)
-        self.patience.on_doubt = lambda: self.doubts.append(self.now)
+        self.circuit = CircuitBreaker()
+        self.timeouts = HitTimeouts(self.circuit, timeout_s, lambda: self.now, self.later)
+        self.timeouts.on_doubt = lambda: self.doubts.append(self.now)
 
     def later(self, delay_s: float, function: Callable[[], None]) -> None:
         self.timers.append((self.now + delay_s, function))
@@ -39,12 +39,12 @@ def test_nothing_runs_while_nobody_is_watched() -> None:
         looks.append(now)
         return NOTHING if len(looks) == 3 else NEVER
 
-    time.patience.watch(look)
+    time.timeouts.watch(look)
     assert len(time.timers) == 1
     time.run(101.0)
     assert looks == pytest.approx([100.0 + MOST_S, 100.0 + 2 * MOST_S, 100.0 + 3 * MOST_S])
     assert time.timers == []
-    time.patience.watch(lambda _: NOTHING)
+    time.timeouts.watch(lambda _: NOTHING)
     assert len(time.timers) == 1
 
 
@@ -57,14 +57,14 @@ def test_it_looks_four_times_per_timeout_or_more(timeout_s: float, every: float)
         looks.append(now)
         return NEVER
 
-    time.patience.watch(look)
+    time.timeouts.watch(look)
     time.run(100.0 + 2.5 * every)
     assert looks == pytest.approx([100.0 + every, 100.0 + 2 * every])
 
 
 def test_doubt_comes_at_half_the_timeout_unless_something_was_heard() -> None:
     time = Time(1.0)
-    time.patience.watch(lambda _: 100.0)
+    time.timeouts.watch(lambda _: 100.0)
     time.run(100.48)
     assert time.doubts == []
     time.run(100.56)
@@ -77,7 +77,7 @@ def test_doubt_comes_at_half_the_timeout_unless_something_was_heard() -> None:
 
 def test_what_never_is_late_makes_no_doubt() -> None:
     time = Time(1.0)
-    time.patience.watch(lambda _: NEVER)
+    time.timeouts.watch(lambda _: NEVER)
     time.run(110.0)
     assert time.doubts == []
 
@@ -90,7 +90,7 @@ def test_after_a_stall_replies_are_read_first() -> None:
         looks.append(now)
         return NOTHING
 
-    time.patience.watch(look)
+    time.timeouts.watch(look)
     at, function = time.timers.pop()
     time.now = at + STALLED_S + 0.01
     function()

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.config.config import Address
-from rlproxy.fairness.concurrency_limit import LEAST, SHRINKS, Window
+from rlproxy.fairness.concurrency_limit import LEAST, SHRINKS, ConcurrencyLimit
 from rlproxy.ratelimit import grammar, scripts
-from rlproxy.ratelimit.denial_cache import Denials
+from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, NEED_MORE, RequestFramer
 from rlproxy.session import context
-from rlproxy.session.circuit_breaker import Circuit
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Caller, Lane, Settings
+from rlproxy.session.context import Call, Caller, Lane, WorkerContext
 from rlproxy.session.session import Session
-from rlproxy.session.timeouts import Patience
+from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import MAX_KEPT_KEY, LanePool
 from rlproxy.upstream.script_calls import MISLED_S
-from rlproxy.upstream.script_loading import Loading
+from rlproxy.upstream.script_loading import ScriptLoading
 
 GRAMMAR = Grammar(scripts.load())
 NOBODY = Identity(None, None, 0)
@@ -144,13 +144,15 @@ class Bench:
     ) -> None:
         self.loop = loop
         self.reloads = 0
-        self.denials = Denials(remembers, lambda: loop.now) if remembers else None
+        self.denial_cache = DenialCache(remembers, lambda: loop.now) if remembers else None
         target = Target(Address("redis", 1), 5.0)
         self.timers: list[Callable[[], None]] = []
-        self.loading = Loading(Patience(Circuit()), lambda _, then: self.timers.append(then))
+        self.loading = ScriptLoading(
+            HitTimeouts(CircuitBreaker()), lambda _, then: self.timers.append(then)
+        )
         self.loading.on_wanted = self.script_missing
         self.loading.over(True)
-        self.pool = LanePool(loop, target, self.loading, self.denials, clock=clock)
+        self.pool = LanePool(loop, target, self.loading, self.denial_cache, clock=clock)
         lane = self.pool.lane_of(NOBODY)
         assert lane is not None
         self.lane: Lane = lane
@@ -238,7 +240,7 @@ class Returned(Caller):
 
 def client() -> Session:
     """Somebody who makes calls."""
-    return Session(Settings(GRAMMAR, lambda _: None, "redis:1"))
+    return Session(WorkerContext(GRAMMAR, lambda _: None, "redis:1"))
 
 
 @pytest.fixture
@@ -280,7 +282,7 @@ def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
     bench = Bench(loop, tracks=refusal)
     for _ in range(4):
         assert bench.ask(REFUSED) == REFUSED
-    assert len(bench.denials or ()) == 0
+    assert len(bench.denial_cache or ()) == 0
 
 
 def test_no_refusal_is_remembered_if_none_shall_be(loop: Loop) -> None:
@@ -473,7 +475,7 @@ NEVER = [
 def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
     for _ in range(3):
         bench.ask(REFUSED, of)
-    assert len(bench.denials or ()) == 0
+    assert len(bench.denial_cache or ()) == 0
 
 
 def test_the_bound(loop: Loop) -> None:
@@ -1329,7 +1331,7 @@ class Client:
     """A session whose hits may take the lane, and the replies it passed on."""
 
     def __init__(self, bench: Bench, number: int) -> None:
-        self.session = Session(Settings(GRAMMAR, bench.pool.lane_of, "redis:1"))
+        self.session = Session(WorkerContext(GRAMMAR, bench.pool.lane_of, "redis:1"))
         self.number = number
         self.sent = 0
         self.down = b""
@@ -1418,7 +1420,7 @@ def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
     """uvloop's time is of milliseconds."""
     now = 5.0
     bench = Bench(loop, 0, clock=lambda: now)
-    bench.pool.window = window = Window(64)
+    bench.pool.concurrency_limit = window = ConcurrencyLimit(64)
     window.others_at = 0.0
     hits = [window.hits(bench, 0.0)]
     for seconds in (0.0003, 0.00035, 0.0009):

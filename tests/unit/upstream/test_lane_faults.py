@@ -48,10 +48,10 @@ class Faulty(Bench):
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
-        self.pool.patience.timeout_s = 1.0
+        self.pool.timeouts.timeout_s = 1.0
         assert isinstance(self.lane, SharedLane)
         self.shared = self.lane
-        self.circuit = self.pool.patience.circuit
+        self.circuit = self.pool.timeouts.circuit
         self.looks: list[object] = []
         loop.now = 100.0
 
@@ -171,8 +171,8 @@ def test_what_waits_behind_a_call_that_is_not_answered_is_late_and_never_sent(
 
 def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
     bench.ask(REFUSED)
-    assert bench.denials is not None
-    assert len(bench.denials) == 1
+    assert bench.denial_cache is not None
+    assert len(bench.denial_cache) == 1
     caller = Late()
     bench.call_of(caller)
     assert bench.sent() == opener(HIT)
@@ -180,12 +180,12 @@ def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
     bench.look(bench.loop.now + 1.0)
     assert len(caller.late) == 1
     bench.answer(OK + b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60000000\r\n")
-    assert len(bench.denials) == 0  # it was admitted
+    assert len(bench.denial_cache) == 0  # it was admitted
     assert bench.ask(REFUSED) == REFUSED
 
 
 def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
-    bench.pool.patience.timeout_s = 0.2
+    bench.pool.timeouts.timeout_s = 0.2
     bench.ask(REFUSED)
     bench.call_of(Late())
     assert bench.sent() == opener(HIT)
@@ -257,7 +257,7 @@ def test_room(bench: Faulty) -> None:
 
 
 def test_without_a_timeout_nothing_is_watched(bench: Faulty) -> None:
-    bench.pool.patience.timeout_s = 0.0
+    bench.pool.timeouts.timeout_s = 0.0
     caller = Late()
     bench.sent_call(caller)
     assert bench.look(1000.0) == NOTHING

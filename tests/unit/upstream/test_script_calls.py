@@ -6,7 +6,7 @@ import pytest
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
-from rlproxy.upstream.script_calls import MISLED_S, Ways
+from rlproxy.upstream.script_calls import MISLED_S, ScriptCalls
 
 GRAMMAR = Grammar(scripts.load())
 HIT = GRAMMAR.rule(b"hit", b"RL.HIT", [b"k", b"10", b"60"])
@@ -15,7 +15,7 @@ FIXED = GRAMMAR.rule(b"fixed", b"RL.HIT", [b"k", b"10", b"60", b"ALGO", b"FIXED"
 
 
 def test_each_script_is_brought_once_and_again_when_one_is_missing() -> None:
-    ways = Ways()
+    ways = ScriptCalls()
     assert ways.words(HIT, False) == HIT.words(LOADED)
     ways.choose(False, 0.0)
     for _ in range(2):
@@ -29,7 +29,7 @@ def test_each_script_is_brought_once_and_again_when_one_is_missing() -> None:
 
 
 def test_scripts_that_were_loaded_and_are_missing_are_brought_for_a_time() -> None:
-    ways = Ways()
+    ways = ScriptCalls()
     ways.missing(False, 5.0)
     ways.choose(True, 5.0)
     assert ways.loaded
@@ -68,14 +68,14 @@ ERRORS = [
 def test_errors_that_say_that_a_command_is_not_possible(
     error: bytes, again: bool, hit: int, look: int, ro: bool
 ) -> None:
-    ways = Ways()
+    ways = ScriptCalls()
     assert ways.changes(error) == again
     assert ways.words(HIT, True) == HIT.words(hit)
     assert ways.words(PEEK, True) == PEEK.words(look, ro)
 
 
 def test_without_eval_evalsha_is_tried_again() -> None:
-    ways = Ways()
+    ways = ScriptCalls()
     assert ways.changes(NO_RIGHT_6 % b"evalsha")
     assert not ways.changes(NO_RIGHT_6 % b"eval")
     assert ways.words(HIT, True) == HIT.words(LOADED)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.session.circuit_breaker import Circuit
-from rlproxy.session.timeouts import Patience
-from rlproxy.upstream.script_loading import HOLD_S, Loading
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
 
 
 class World:
@@ -15,8 +15,10 @@ class World:
 
     def __init__(self, timeout_s: float = 0.0) -> None:
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        patience = Patience(Circuit(), timeout_s)
-        self.loading = Loading(patience, lambda limit_s, then: self.timers.append((limit_s, then)))
+        timeouts = HitTimeouts(CircuitBreaker(), timeout_s)
+        self.loading = ScriptLoading(
+            timeouts, lambda limit_s, then: self.timers.append((limit_s, then))
+        )
         self.busy = False  # a lane has a call under way
         self.wanted = 0
         self.over = 0
