@@ -31,6 +31,6 @@ ENV RLPROXY_PROTECTED_MODE=no
 EXPOSE 6380
 # A liveness check: the port answers. Any reply will do, also that Redis is away or wants a password.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["python", "-m", "proxy.health"]
+    CMD ["rlproxy", "health"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["rlproxy"]

@@ -1,26 +1,64 @@
-"""Compile the hot modules with mypyc where a C compiler is present; install their source anyway.
+"""Compile the hot modules with mypyc where a C compiler is present; install their source as well.
 
-RLPROXY_COMPILE=0 leaves compilation out, RLPROXY_COMPILE=1 makes a failed one an error.
+RLPROXY_COMPILE=0 leaves compilation out, and mypy is not installed for the build.
+RLPROXY_COMPILE=1 makes a failed compilation an error.
 """
 
 import os
 import shutil
+import sys
 import sysconfig
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-HOT = ["commands", "framing", "replies", "limiters", "stats", "grammar", "scripts", "state"]
-HOT += ["answers", "introspection", "waiting", "denials", "circuit", "patience", "window", "calls"]
-HOT += ["session", "loading", "ways", "lane", "downstream", "tlsstream"]
+HOT = {
+    "downstream": ["connection"],
+    "fairness": ["concurrency_limit"],
+    "net": ["tls_stream"],
+    "observability": ["counters"],
+    "ratelimit": ["algorithms", "denial_cache", "grammar", "scripts", "wait_queue"],
+    "resp": ["commands", "encoding", "framing"],
+    "session": [
+        "circuit_breaker",
+        "command_replies",
+        "connection_state",
+        "context",
+        "reply_slots",
+        "session",
+        "timeouts",
+    ],
+    "upstream": ["lane", "script_calls", "script_loading"],
+}
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
+MYPYC = "mypy[mypyc]>=2.1,<3"
+# The commands that need the extensions. A build runs setup.py several times, mypyc only for these.
+BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
 
 
 def compiler() -> str | None:
     """The C compiler that extensions would be built with, if it is there."""
     words = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     return shutil.which(words[0])
+
+
+def extensions() -> list[Extension]:
+    """The hot modules as C; none where that fails, unless RLPROXY_COMPILE=1."""
+    paths = [f"proxy/rlproxy/{role}/{name}.py" for role, names in HOT.items() for name in names]
+    # (the build environment has mypy, not the packages that rlproxy runs with)
+    options = ["--strict", "--ignore-missing-imports", "--explicit-package-bases", *paths]
+    os.environ["MYPYPATH"] = "proxy"
+    try:
+        from mypyc.build import mypycify
+
+        # The name puts the code that the modules share inside the package.
+        return mypycify(options, opt_level="3", debug_level="0", group_name="rlproxy.compiled")
+    except (Exception, SystemExit) as error:  # mypyc exits on what it doesn't like
+        if WISH == "1":
+            raise
+        print(f"rlproxy: not compiled ({error}); it will run interpreted")
+        return []
 
 
 class OptionalBuild(build_ext):
@@ -37,18 +75,9 @@ class OptionalBuild(build_ext):
             self.extensions = []
 
 
-extensions = []
-if WISH != "0" and (WISH == "1" or compiler()):
-    try:
-        from mypyc.build import mypycify
-
-        paths = [f"proxy/{name}.py" for name in HOT]
-        # (the build environment has mypy, not the packages that rlproxy runs with)
-        options = ["--strict", "--ignore-missing-imports", *paths]
-        extensions = mypycify(options, opt_level="3", group_name="rlproxy")
-    except (Exception, SystemExit) as error:  # mypyc exits on what it doesn't like
-        if WISH == "1":
-            raise
-        print(f"rlproxy: not compiled ({error}); it will run interpreted")
-
-setup(ext_modules=extensions, cmdclass={"build_ext": OptionalBuild})
+compiles = WISH == "1" or (WISH != "0" and compiler() is not None)
+setup(
+    setup_requires=[MYPYC] if compiles and "egg_info" in sys.argv else [],
+    ext_modules=extensions() if compiles and BUILDS & set(sys.argv) else [],
+    cmdclass={"build_ext": OptionalBuild},
+)

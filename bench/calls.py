@@ -7,11 +7,11 @@ from functools import cache
 from typing import Final, cast
 
 import hiredis
-
-from proxy import replies, scripts
-from proxy.grammar import Grammar
-from proxy.limiters import ALGORITHMS
-from proxy.scripts import LOADED, SOURCE
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.resp import encoding
 
 from .errors import BenchError
 
@@ -33,7 +33,7 @@ def of(command: tuple[bytes, ...]) -> ScriptCall:
     rule = _grammar().rule(b"", HIT, list(command[1:]))
     if rule.script is None:
         raise BenchError(f"{b' '.join(command).decode()}: {rule.error.decode().strip()}")
-    rest = replies.bulk(command[1]) + rule.tail
+    rest = encoding.bulk(command[1]) + rule.tail
     by_sha, by_source = (_words(rule.words(way) + rest) for way in (LOADED, SOURCE))
     return ScriptCall(by_sha, by_source, rule.script.source)
 

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Final
 
 import hiredis
-
-from proxy.replies import bulks
+from rlproxy.resp.encoding import bulks
 
 from .errors import BenchError
 

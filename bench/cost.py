@@ -26,7 +26,7 @@ _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILIN
 def measure(
     row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL)
 ) -> list[Figure]:
-    """Microseconds of each algorithm's hit, admitted and refused, called in all `ways`.
+    """Microseconds of each algorithm's hit, admitted and refused, called in all `script_calls`.
 
     Raises BenchError.
     """

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from proxy import document
-from proxy.replies import bulks
+from rlproxy import docs as document
+from rlproxy.resp.encoding import bulks
 
 from . import calls, cost, machine, parts
 from .client import TIMEOUT_S, Client

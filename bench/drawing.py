@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.limiters import MICROSECONDS
+from rlproxy.ratelimit.algorithms import MICROSECONDS
 
 from . import svg
 from .svg import number, text

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.replies import bulks
+from rlproxy.resp.encoding import bulks
 
 from .errors import BenchError
 from .figures import Figure, interleave

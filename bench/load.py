@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 import hiredis
-
-from proxy.replies import bulks
+from rlproxy.resp.encoding import bulks
 
 from .errors import BenchError
 from .rows import RANDOM, Command

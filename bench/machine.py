@@ -55,7 +55,7 @@ def machine() -> dict[str, str | int | float]:
 
 def versions(parts: Mapping[str, Part]) -> dict[str, str]:
     """Of everything that took part; `rlproxy` tells whether it was compiled."""
-    built = run([sys.executable, "-m", "proxy", "--version"], LIMIT_S)
+    built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
     found = {
         "rlproxy": built.strip().removeprefix("rlproxy "),
         "server": _server(parts[DIRECT].port),

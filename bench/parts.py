@@ -151,7 +151,7 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
         return [*argv, "--appendonly", "no", "--dir", str(config.parent)]
     if name in PROXIES:
         upstream = f"redis://127.0.0.1:{server}"
-        argv = [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0"]
+        argv = [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0"]
         return [*argv, "--upstream", upstream, *PROXIES[name]]
     clients = clients_at_most(MOST_CLIENTS)
     text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from proxy import scripts
-from proxy.grammar import Grammar
-from proxy.limiters import MICROSECONDS, Limiter
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.algorithms import MICROSECONDS, Limiter
+from rlproxy.ratelimit.grammar import Grammar
 
 from .client import Client, Words
 from .errors import BenchError

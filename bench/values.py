@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.replies import bulks
+from rlproxy.resp.encoding import bulks
 
 from .client import Client
 from .errors import BenchError

@@ -35,9 +35,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from proxy import replies, scripts
-from proxy.grammar import Grammar
-from proxy.scripts import LOADED
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.resp import encoding
+
 from tests import harness
 from tests.harness import ROOT, Proxy, RedisServer, command
 
@@ -54,7 +56,7 @@ def hit(key: str, direct: bool) -> bytes:
     if not direct:
         return command("RL.HIT", key, *words)
     rule = Grammar(scripts.load()).rule(b"", b"RL.HIT", [key.encode(), *words])
-    return rule.words(LOADED) + replies.bulk(key.encode()) + rule.tail
+    return rule.words(LOADED) + encoding.bulk(key.encode()) + rule.tail
 
 
 class Attacker:

@@ -129,7 +129,7 @@ class Proxy:
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._text = ""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
+            [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
             + list(args),
             stderr=self._log,
             env={**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})},

@@ -23,10 +23,11 @@ from functools import partial
 from typing import Final
 
 import pytest
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.resp import encoding
 
-from proxy import replies, scripts
-from proxy.grammar import Grammar
-from proxy.scripts import LOADED, SOURCE
 from tests.conformance.compare import SCRIPT_NAMES, Bench, rewritten
 from tests.harness import Raw, ReplyError, command, wait_until
 from tests.integration.started import lane_commands
@@ -272,7 +273,7 @@ def direct_hit(key: str, rule: tuple[int, int], by: str) -> bytes:
     args = [key.encode(), *(b"%d" % number for number in rule)]
     found = GRAMMAR.rule(written, b"RL.HIT", args)
     head = found.words(LOADED if by == "evalsha" else SOURCE)
-    return head + replies.bulk(key.encode()) + found.tail
+    return head + encoding.bulk(key.encode()) + found.tail
 
 
 class Run:

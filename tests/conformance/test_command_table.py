@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy import commands
+from rlproxy.resp import commands
+
 from tests.harness import RedisServer
 
 # In READS although the server flags them otherwise, or not at all: none of them changes data.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from rlproxy.resp.framing import ReplyFramer
+from rlproxy.session.command_replies import ENTRIES
 
-from proxy.framing import ReplyFramer
-from proxy.introspection import ENTRIES
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 
 OURS = {b"$%d\r\n%b\r\n" % (len(entry.name), entry.name) for entry in ENTRIES}

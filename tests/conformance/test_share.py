@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from rlproxy.resp import commands as c
 
-from proxy import commands as c
 from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.test_cluster import cluster_node
@@ -428,7 +428,7 @@ def is_blank(written: bytes) -> bool:
 
 def play(raw: Raw, dice: random.Random, written: list[bytes], answers: list[bytes]) -> bytes:
     """Send the commands, together or one by one, some in two pieces; mostly what was asked is
-    answered (as long as `answers`) before more is sent.
+    answered (as long as `reply_slots`) before more is sent.
     """
     got = b""
     owed = at = 0

@@ -16,7 +16,8 @@ import time
 import traceback
 from pathlib import Path
 
-from proxy.build import describe
+from rlproxy.build import describe
+
 from tests.fuzz import differential, mutate
 from tests.fuzz.mutate import Ran
 from tests.fuzz.targets import TARGETS

@@ -4,8 +4,9 @@ finds in them, and no byte is lost.
 
 from __future__ import annotations
 
-from proxy import framing as f
-from proxy.framing import ReplyFramer, RequestFramer
+from rlproxy.resp import framing as f
+from rlproxy.resp.framing import ReplyFramer, RequestFramer
+
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices, pieces
 from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError

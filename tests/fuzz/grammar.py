@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 
-from proxy import commands as c
-from proxy import grammar as g
-from proxy import limiters, scripts
-from proxy import replies as r
-from proxy.calls import Call, Settings, read
-from proxy.framing import COMMAND, RequestFramer
-from proxy.grammar import Grammar, Rule
-from proxy.names import quoted
-from proxy.scripts import LOADED
-from proxy.session import Session
+from rlproxy.ratelimit import algorithms, scripts
+from rlproxy.ratelimit import grammar as g
+from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.escape import quoted
+from rlproxy.resp.framing import COMMAND, RequestFramer
+from rlproxy.session.context import Call, WorkerContext, read
+from rlproxy.session.session import Session
+
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 
@@ -26,7 +27,7 @@ WORDS = (
     *(b"315360000", b"315360001", b"0.000001", b"0.0000001", b"86400", b"3600000", b"007"),
     *(b"MS", b"ALGO", b"COST", b"BURST", b"GAP", b"STRICT", b"PENALTY", b"WAIT", b"AND"),
     *(b"ms", b"Algo", b"strict", b"and", b"\xff", b"10 60", b"$1", b"*1\r\n", b"10\r\n"),
-    *limiters.ALGORITHMS,
+    *algorithms.ALGORITHMS,
     b"gcra",
     b"log",
 )
@@ -89,10 +90,10 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
     assert limiter is not None
     assert rule.script is not None
     throttle = name in g.THROTTLES
-    most = g.MAX_CELL if throttle else limiters.MAX_HITS
+    most = g.MAX_CELL if throttle else algorithms.MAX_HITS
     assert 1 <= limiter.max <= most
     assert 0 <= limiter.cost <= most
-    assert 0 <= limiter.burst <= (g.MAX_CELL + 1 if throttle else limiters.MAX_HITS)
+    assert 0 <= limiter.burst <= (g.MAX_CELL + 1 if throttle else algorithms.MAX_HITS)
     if not throttle:
         assert 1000 <= limiter.window_us <= MAX_US
         assert limiter.max <= limiter.algorithm.bounds["max"]
@@ -134,7 +135,7 @@ def _call(rule: Rule, key: bytes) -> None:
 
 def _reads(request: tuple[bytes, ...]) -> None:
     """The same call is read of each form that a request may have."""
-    settings = Settings(Grammar(SCRIPTS), lambda _: None, "redis:1")
+    settings = WorkerContext(Grammar(SCRIPTS), lambda _: None, "redis:1")
     strict = r.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)
     made = [_read(form, settings) for form in (strict, lenient)]
@@ -151,7 +152,7 @@ def _reads(request: tuple[bytes, ...]) -> None:
         assert reference.request(sent, 0).end == len(sent)
 
 
-def _read(form: bytes, settings: Settings) -> Call | None:
+def _read(form: bytes, settings: WorkerContext) -> Call | None:
     framer = RequestFramer()
     framer.feed(form)
     assert framer.next() == COMMAND

@@ -12,8 +12,9 @@ def main() -> None:
         import atheris  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
         sys.exit("atheris is not installed: pip install 'rlproxy[fuzz]', or --engine mutate")
-    with atheris.instrument_imports(include=["proxy"]):
-        from proxy import framing
+    with atheris.instrument_imports(include=["rlproxy"]):
+        from rlproxy.resp import framing
+
         from tests.fuzz.targets import TARGETS
     if framing.__file__.endswith(".so"):
         sys.exit("atheris sees nothing of compiled modules: run it where they are not compiled")

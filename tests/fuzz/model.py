@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from proxy import commands as c
-from proxy import replies as r
-from proxy import scripts
-from proxy.grammar import Grammar
-from proxy.replies import bulks
-from proxy.session import REWRITE, not_covered
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.session import REWRITE, not_covered
+
 from tests.fuzz import reference
 from tests.fuzz.reference import IncompleteError, ProtocolError
 

@@ -9,17 +9,18 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from proxy import commands as c
-from proxy import limiters
-from proxy import replies as r
-from proxy import session as sn
-from proxy.calls import SLOW_HITS, Call, Lane, Settings
-from proxy.replies import bulks
-from proxy.scripts import LOADED
-from proxy.session import Session
-from proxy.state import Identity
-from proxy.waiting import Waiting
-from proxy.window import TURNS
+from rlproxy.fairness.concurrency_limit import TURNS
+from rlproxy.ratelimit import algorithms
+from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import session as sn
+from rlproxy.session.connection_state import Identity
+from rlproxy.session.context import SLOW_HITS, Call, Lane, WorkerContext
+from rlproxy.session.session import Session
+
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
@@ -156,7 +157,7 @@ class FakeLane(Lane):
 def _for_nobody(call: Call) -> bool:
     """Whether it may only look, for one who waits: its answer may come when that one is gone."""
     limiter = call.rule.limiter
-    return call.waiter is not None and limiter is not None and limiter.mode == limiters.PEEK
+    return call.waiter is not None and limiter is not None and limiter.mode == algorithms.PEEK
 
 
 def _says_nothing(data: bytes) -> bool:
@@ -227,15 +228,15 @@ class Walk:
         self.known = False  # lanes remember refusals
         self.full = False  # the upstream takes no more for now
         self.turns = 0  # that others have, who have many hits in hand
-        self.waiting = Waiting(self.clock.time, self.clock.call_at)
-        settings = Settings(
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
+        settings = WorkerContext(
             *(GRAMMAR, self.lane_of, "redis:1", self.base_db, self.waiting),
             share_of=self.share_of if self.share else None,
         )
         settings.native_throttle = throttle
         settings.knows_ro = bool(config & 64)
         self.session = Session(settings)
-        self.session.pump = self.move
+        self.session.flush = self.move
         self.redis = Model(False, self.base_db, self.locked, throttle)
         self.ideal = Model(True, self.base_db, self.locked, throttle)
         self.sent = b""  # all that the session was given
@@ -471,7 +472,7 @@ class Walk:
 
     def _others(self, kind: int) -> None:
         """Somebody else has little in hand, or much, and a turn on the lane."""
-        window = self.session._settings.window
+        window = self.session._settings.concurrency_limit
         if kind == 4 and self.turns > 0:
             self.turns -= 1
             window.leave()
@@ -571,7 +572,7 @@ class Walk:
     def finish(self) -> None:
         session = self.session
         session.client_slow = self.full = False
-        window = session._settings.window
+        window = session._settings.concurrency_limit
         for _ in range(self.turns):
             window.leave()
         for _ in range(2000):
@@ -637,7 +638,7 @@ class Walk:
 
 def window_is_free(session: Session) -> bool:
     """Whether nobody has a turn, or waits for one, whose hits are all answered."""
-    window = session._settings.window
+    window = session._settings.concurrency_limit
     return window._turns == 0 and not window.crowded()
 
 

@@ -20,13 +20,13 @@ from tests.harness import DEADLINE_S, START_S, Raw, RedisServer, wait_until
 
 
 class Started:
-    """`python -m proxy ARGS`, as a user starts it."""
+    """`python -m rlproxy ARGS`, as a user starts it."""
 
     def __init__(
         self,
         *args: str,
         env: dict[str, str] | None = None,
-        module: str = "proxy",
+        module: str = "rlproxy",
         stdin: int = subprocess.DEVNULL,
     ) -> None:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")}

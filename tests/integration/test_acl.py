@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from proxy.limiters import ALGORITHMS
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import by_lane_of
 from tests.integration.test_first_contact import redis_cli

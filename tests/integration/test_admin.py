@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rlproxy.admin import app
+from rlproxy.observability.metrics import TABLE
+from rlproxy.observability.shared_memory import SharedMemory
 
-from proxy import admin
-from proxy.board import Board
-from proxy.metrics import TABLE
 from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import (
@@ -114,7 +114,9 @@ def admin_pid(made: Started) -> int:
 
     def is_there() -> bool:
         found[:] = [
-            pid for pid in children(made.pid) if alive(pid) and b"proxy.admin" in _command_line(pid)
+            pid
+            for pid in children(made.pid)
+            if alive(pid) and b"rlproxy.admin.app" in _command_line(pid)
         ]
         return bool(found)
 
@@ -123,8 +125,8 @@ def admin_pid(made: Started) -> int:
 
 
 def workers(made: Started) -> list[int]:
-    admin = admin_pid(made)
-    return sorted(pid for pid in children(made.pid) if pid != admin and alive(pid))
+    app = admin_pid(made)
+    return sorted(pid for pid in children(made.pid) if pid != app and alive(pid))
 
 
 def sockets(pid: int) -> set[str]:
@@ -285,16 +287,16 @@ def test_a_server_without_room_for_the_proxy(
     more = ("--on-upstream-failure", failure)
     with (
         started(*HERE, "--upstream", url(own_server), *more) as made,
-        own_server.raw() as admin,
+        own_server.raw() as app,
     ):
         answers(made, "/readyz", 200, r"ok\n")
-        assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
-        admin.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        assert app.ask("CONFIG", "SET", "maxclients", 1) == "OK"
+        app.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         reason = rf"Redis at 127\.0\.0\.1:{own_server.port}: max number of clients reached\n"
         for _ in range(2):
             wait_until(lambda: problem(made, "full"), "the metric names the kind")
             answers(made, "/readyz", status, answer + reason)
-        assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+        assert app.ask("CONFIG", "SET", "maxclients", 100) == "OK"
         answers(made, "/readyz", 200, r"ok\n")
         assert problem(made, "")
 
@@ -496,10 +498,10 @@ def test_modules_where_it_is_started_are_not_its_own(server: RedisServer, tmp_pa
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')\n")
     code = (
         f"import sys; sys.path.insert(0, {str(harness.ROOT)!r})\n"
-        "from proxy.adminprocess import AdminProcess\n"
-        "from proxy.board import Board\n"
-        "from proxy.config import Address\n"
-        "made = AdminProcess(Address('127.0.0.1', 0), Board(1))\n"
+        "from rlproxy.process.admin_process import AdminProcess\n"
+        "from rlproxy.observability.shared_memory import SharedMemory\n"
+        "from rlproxy.config.config import Address\n"
+        "made = AdminProcess(Address('127.0.0.1', 0), SharedMemory(1))\n"
         "made.start()\n"
         "import http.client\n"
         "page = http.client.HTTPConnection('127.0.0.1', made.address.port, timeout=20)\n"
@@ -524,13 +526,13 @@ def test_hundreds_of_half_requests_keep_nobody_from_asking(server: RedisServer) 
     with started(*HERE, "--upstream", url(server)) as made, contextlib.ExitStack() as stack:
         answers(made, "/healthz", 200)
         place = port(made)
-        for number in range(3 * admin.MAX_CONNECTIONS):
+        for number in range(3 * app.MAX_CONNECTIONS):
             raw = stack.enter_context(Raw(place))
             raw.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (number % 2))
             if number % 50 == 0:
                 assert get(made, "/healthz").status == 200
         open_files = len(list(Path(f"/proc/{admin_pid(made)}/fd").iterdir()))
-        assert admin.MAX_CONNECTIONS <= open_files <= admin.MAX_CONNECTIONS + 32
+        assert app.MAX_CONNECTIONS <= open_files <= app.MAX_CONNECTIONS + 32
         for junk in (
             b"\x16\x03\x01" * 100 + b"\r\n\r\n",
             b"*1\r\n$4\r\nPING\r\n\r\n",
@@ -552,10 +554,10 @@ def test_hundreds_of_half_requests_keep_nobody_from_asking(server: RedisServer) 
 @contextlib.asynccontextmanager
 async def served(monkeypatch: pytest.MonkeyPatch, request_s: float) -> AsyncIterator[int]:
     """The port of an admin process within this one."""
-    monkeypatch.setattr(admin, "REQUEST_S", request_s)
+    monkeypatch.setattr(app, "REQUEST_S", request_s)
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
-    made = admin.served(sock, Board(1), os.getppid())
+    made = app.served(sock, SharedMemory(1), os.getppid())
     task = asyncio.create_task(made.work(sock))
     try:
         yield sock.getsockname()[1]
@@ -586,7 +588,7 @@ async def test_whoever_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) 
             await loop.sock_connect(sock, ("127.0.0.1", place))
             asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
             await loop.sock_sendall(sock, asked[: 1 << 15])
-            wanted = 1000 * admin.PAGE.stat().st_size
+            wanted = 1000 * app.PAGE.stat().st_size
             found = 0
             await asyncio.sleep(1)  # (what is seen is that it does not last)
             async with asyncio.timeout(DEADLINE_S):

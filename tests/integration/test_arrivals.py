@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.downstream.handshake import Handshakes
+from rlproxy.net.peers import Peer
+from rlproxy.observability.log_throttle import LogThrottle
 
-from proxy.arrivals import Arrivals
-from proxy.peers import Peer
-from proxy.quiet import Repeats
 from tests import harness
 from tests.harness import Proxy, Raw, command, wait_until
 from tests.tlsparts import Certificates, secure, tls_proxy
@@ -108,9 +108,9 @@ def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy,
     wait_until(lambda: line in made.read_log(), line)
 
 
-def quiet() -> Repeats:
+def quiet() -> LogThrottle:
     """Nothing is said."""
-    return Repeats(time.monotonic, lambda *_: None)
+    return LogThrottle(time.monotonic, lambda *_: None)
 
 
 class Serves(asyncio.Protocol):
@@ -140,7 +140,7 @@ class Serves(asyncio.Protocol):
 )
 async def test_who_is_served(header: bytes, peer: str) -> None:
     loop = asyncio.get_running_loop()
-    arrivals = Arrivals(loop, Serves, True, 5.0, None, quiet())
+    arrivals = Handshakes(loop, Serves, True, 5.0, None, quiet())
     server = await loop.create_server(lambda: arrivals.protocol(False, True), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(header + b"PING")
@@ -167,7 +167,7 @@ async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
         peers.append(peer)
         return asyncio.Protocol()
 
-    arrivals = Arrivals(asyncio.get_running_loop(), serve, True, 5.0, None, quiet())
+    arrivals = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, None, quiet())
     for header in (LOOPBACK, VERSION_1):
         arrival = arrivals.protocol(False, True)
         arrival.connection_made(FromAfar())
@@ -178,7 +178,7 @@ async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
 async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:
     loop = asyncio.get_running_loop()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    arrivals = Arrivals(loop, Serves, True, 5.0, context, quiet())
+    arrivals = Handshakes(loop, Serves, True, 5.0, context, quiet())
     assert isinstance(arrivals.protocol(False, False), Serves)
     gone: list[int] = []
     arrivals.on_gone = lambda: gone.append(1)

@@ -25,8 +25,10 @@ from typing import Any
 
 import pytest
 import yaml
+from rlproxy.config import config
+from rlproxy.observability import metrics
+from rlproxy.top import app
 
-from proxy import config, metrics, top
 from tests import documents, harness
 from tests.documents import EVERY_PAGE, Block
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
@@ -203,7 +205,7 @@ def test_what_is_typed_works(
             if not typed.starts_a_proxy(block.text):
                 ports |= {"6380": front.port, "9121": admin_port}
                 if "9121" in block.text:
-                    pytest.importorskip("proxy.admin")
+                    pytest.importorskip("rlproxy.admin.app")
                     harness.wait_until(lambda: listens(admin_port), "something listens at --admin")
             desk = Desk(tmp_path / str(attempt), ports, hosts, SSL_CERT_FILE=certificates.ca)
             (desk.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
@@ -305,7 +307,7 @@ def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
     """The settings that a command line and an environment of the proxy make."""
     try:
         if words[:1] == ["top"]:
-            top._parser().parse_args(words[1:])
+            app._parser().parse_args(words[1:])
             words = []
         return config.load(config.parser().parse_args(words), variables)
     except SystemExit:
@@ -485,7 +487,7 @@ def test_settings_are_right(block: Block, certificates: Certificates, tmp_path: 
 
 def check_config(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "proxy", "--check-config", *words],
+        [sys.executable, "-m", "rlproxy", "--check-config", *words],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -555,7 +557,7 @@ def inline() -> Iterator[tuple[str, str]]:
 def test_the_options_in_the_text_are_right() -> None:
     options = {option.flag: option for option in config.OPTIONS}
     more = {*OTHERS, "--config", "--check-config", "--help", "--version"}
-    more |= {flag for action in top._parser()._actions for flag in action.option_strings}
+    more |= {flag for action in app._parser()._actions for flag in action.option_strings}
     checked = 0
     for page, text in inline():
         if not text.startswith("--") or page == "DECISIONS.md":  # (which speaks of other programs)

@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Grammar, Rule
 
-from proxy import scripts
-from proxy.grammar import Grammar, Rule
-from proxy.limiters import ALGORITHMS
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane_of, client_list, lane_commands, lanes
@@ -85,9 +85,9 @@ class Relay:
                 for sock in (client, upstream):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._socks += [client, upstream]
-                self._start(self._pump, client, upstream)
+                self._start(self._flush, client, upstream)
 
-    def _pump(self, client: socket.socket, upstream: socket.socket) -> None:
+    def _flush(self, client: socket.socket, upstream: socket.socket) -> None:
         try:
             first = client.recv(1 << 16)
             upstream.sendall(first)

@@ -111,7 +111,7 @@ def hit_as_the_page_says(port: int) -> list[str]:
 def alive(port: int) -> None:
     """The health check of image and manifests."""
     done = subprocess.run(
-        [sys.executable, *HEALTH[1:], f"127.0.0.1:{port}"],
+        [sys.executable, "-m", *HEALTH, f"127.0.0.1:{port}"],
         cwd=harness.ROOT,
         capture_output=True,
         timeout=harness.DEADLINE_S,

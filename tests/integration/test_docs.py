@@ -12,10 +12,10 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+from rlproxy.ratelimit import scripts
 
 from bench import calls, charts, costs, pictures, traffic
 from bench.client import Client
-from proxy import scripts
 from tests import documents, harness
 from tests.documents import Block
 from tests.harness import ROOT, Proxy, RedisServer

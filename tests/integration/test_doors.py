@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rlproxy.net.file_limit import room
+from rlproxy.process.server import NEARLY
 
-from proxy.descriptors import room
-from proxy.server import NEARLY
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started

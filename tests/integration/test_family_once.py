@@ -6,8 +6,8 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from proxy.limiters import ALGORITHMS
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, command
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import redis
+from rlproxy.config import config
 
-from proxy import config
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, RedisServer, ReplyError, wait_until
 from tests.integration.runtimes import CLIENTS

@@ -24,8 +24,8 @@ import pytest
 import redis
 from redis import asyncio as redis_asyncio
 from redis.cluster import RedisCluster
+from rlproxy.session.command_replies import ENTRIES
 
-from proxy.introspection import ENTRIES
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, RedisServer, wait_until
 

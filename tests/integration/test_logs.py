@@ -240,8 +240,8 @@ def test_it_cannot_start(form: str) -> None:
 
 BROKEN = """
 import sys
-from proxy import upstream
-from proxy.cli import main
+from rlproxy.upstream import connector as upstream
+from rlproxy.cli import main
 def broken(self):
     raise RuntimeError("broken on purpose")
 upstream.Control._watch = broken
@@ -284,7 +284,7 @@ def test_nobody_reads_the_log(own_server: RedisServer, tmp_path: Path) -> None:
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     at = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "proxy", "--listen", f"127.0.0.1:{at}", "--config", str(file)]
+        [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{at}", "--config", str(file)]
         + ["--upstream", f"redis://127.0.0.1:{own_server.port}"],
         stderr=writing,
         cwd=ROOT,

@@ -26,7 +26,7 @@ from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import Started, started
 from tests.monitoring import ALERTS, Asked
 
-pytest.importorskip("proxy.admin")
+pytest.importorskip("rlproxy.admin.app")
 
 SCRAPE_S = 1
 LOADED_S = 6  # of load behind every graph

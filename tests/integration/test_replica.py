@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from proxy.limiters import ALGORITHMS
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, wait_until
 

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rlproxy.config import config
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.session.connection_state import S_AUTH, ConnectionState, Identity, Slot
+from rlproxy.session.context import Call, WorkerContext
+from rlproxy.session.session import Session
+from rlproxy.upstream.lane import LanePool, SharedLane
 
-from proxy import config, scripts
-from proxy.calls import Call, Settings
-from proxy.grammar import Grammar, Rule
-from proxy.lane import LanePool, SharedLane
-from proxy.session import Session
-from proxy.state import S_AUTH, ConnectionState, Identity, Slot
 from tests import harness
 from tests.harness import ROOT, Raw, RedisServer, command, free_port, wait_until
 from tests.integration.started import by_lane_of, ended, started
@@ -176,7 +177,7 @@ def test_a_user_sees_no_more_than_that() -> None:
     assert (code, output) == (2, "")
     assert log.startswith("rlproxy: --upstream redis://:***")
     shown = subprocess.run(
-        [sys.executable, "-m", "proxy", "--help"],
+        [sys.executable, "-m", "rlproxy", "--help"],
         env={**os.environ, "RLPROXY_UPSTREAM": f"redis://:{SECRET}@h"},
         cwd=ROOT,
         capture_output=True,
@@ -185,7 +186,7 @@ def test_a_user_sees_no_more_than_that() -> None:
     assert shown.returncode == 0
     assert SECRET not in shown.stdout + shown.stderr
     health = subprocess.run(
-        [sys.executable, "-m", "proxy.health", f"redis://:{SECRET}@h"],
+        [sys.executable, "-m", "rlproxy", "health", f"redis://:{SECRET}@h"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -195,16 +196,16 @@ def test_a_user_sees_no_more_than_that() -> None:
 
 # What breaks, in a process of its own (its modules interpreted): each has a password in hand.
 BREAKS = [
-    "proxy.session.Session.receive",
-    "proxy.state.ConnectionState.sent",
-    "proxy.state.ConnectionState.answered",
-    "proxy.answers.Answers.answer",
-    "proxy.session.Session.lane_answered",
-    "proxy.lane.SharedLane.connect",
-    "proxy.lane.SharedLane._greeted",
-    "proxy.lane.LanePool._lane",
-    "proxy.downstream.Downstream._connect",
-    "proxy.upstream.Control._load",
+    "rlproxy.session.session.Session.receive",
+    "rlproxy.session.connection_state.ConnectionState.sent",
+    "rlproxy.session.connection_state.ConnectionState.answered",
+    "rlproxy.session.reply_slots.ReplySlots.answer",
+    "rlproxy.session.session.Session.lane_answered",
+    "rlproxy.upstream.lane.SharedLane.connect",
+    "rlproxy.upstream.lane.SharedLane._greeted",
+    "rlproxy.upstream.lane.LanePool._lane",
+    "rlproxy.downstream.connection.ClientConnection._connect",
+    "rlproxy.upstream.connector.Control._load",
 ]
 CRASH = """
 import importlib, sys
@@ -213,7 +214,7 @@ module, _, kind = module.rpartition(".")
 def broken(*args, **named):
     raise RuntimeError("broken on purpose")
 setattr(getattr(importlib.import_module(module), kind), rest, broken)
-from proxy.cli import main
+from rlproxy.cli import main
 sys.exit(main())
 """
 
@@ -264,7 +265,7 @@ def test_nothing_shows_a_password_by_itself() -> None:
     slot.identity = identity
     state = ConnectionState(0)
     state.identity = identity
-    session = Session(Settings(Grammar(scripts.load()), lambda _: None, "h"))
+    session = Session(WorkerContext(Grammar(scripts.load()), lambda _: None, "h"))
     session.state.identity = identity
     for each in (
         *(made, made.upstream, made.upstream.sentinels, identity, slot, state, session),
@@ -287,7 +288,7 @@ def tell(*_):
     print(f"{held} passwords, {sessions} sessions", file=sys.stderr, flush=True)
 signal.signal(signal.SIGUSR2, tell)
 gc.set_threshold = lambda *_: gc.disable()  # reference counts have to do
-from proxy.cli import main
+from rlproxy.cli import main
 sys.exit(main())
 """
 

@@ -20,10 +20,10 @@ import redis
 import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from rlproxy.config.config import Address, parse_upstream
+from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.upstream.failover import Failover, MasterTarget, Tls
 
-from proxy.config import Address, parse_upstream
-from proxy.tls import ClientSide
-from proxy.topology import MasterTarget, Tls, Topology
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
 from tests.integration.sentinels import ACTION_S, Group, Sentinel, Switch, group
@@ -518,7 +518,7 @@ async def test_tls(tmp_path: Path) -> None:
 
 async def first_look(url: str, tls: Tls) -> Address | None:
     """The master that a new Topology finds."""
-    topology = Topology(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
+    topology = Failover(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
     topology.start()
     await asyncio.wait_for(topology.settled.wait(), harness.DEADLINE_S)
     await topology.stop()
@@ -536,7 +536,7 @@ async def test_it_stops_at_any_moment(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         for turn in range(60):
             target = MasterTarget("sentinel", 1.0)
-            topology = Topology(parse_upstream(made.url()), target, lambda: None, lambda: None)
+            topology = Failover(parse_upstream(made.url()), target, lambda: None, lambda: None)
             topology.start()
             await asyncio.sleep(turn * 0.0005)
             await asyncio.wait_for(topology.stop(), harness.DEADLINE_S)

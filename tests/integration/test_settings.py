@@ -10,9 +10,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from rlproxy.config.config import Address
+from rlproxy.net.listeners import Listeners
 
-from proxy.config import Address
-from proxy.listeners import Listeners
 from tests.harness import RedisServer
 from tests.integration.started import UnixRaw, ended, started
 from tests.tlsparts import Certificates
@@ -151,7 +151,7 @@ def test_at_no_time_is_a_unix_socket_more_open(
         seen.append(stat.S_IMODE(found.st_mode))
         return found
 
-    monkeypatch.setattr("proxy.listeners.os.lstat", lstat)
+    monkeypatch.setattr("rlproxy.net.listeners.os.lstat", lstat)
     mask = os.umask(0)
     try:
         Listeners([Address(path=str(path))], unix_mode=0o640).close()

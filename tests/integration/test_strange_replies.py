@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.resp.framing import ReplyFramer
 
-from proxy.framing import ReplyFramer
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, command, wait_until
 from tests.integration.started import by_lane

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import redis
 from redis import asyncio as redis_asyncio
+from rlproxy.health import alive
 
-from proxy.health import alive
 from tests import harness, tlsparts
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started, by_lane, client_list, started

@@ -21,8 +21,8 @@ from pathlib import Path
 from unicodedata import east_asian_width
 
 import pytest
+from rlproxy.top.app import TIMEOUT_S, main
 
-from proxy.top import TIMEOUT_S, main
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import answering, started
@@ -92,7 +92,7 @@ def test_workers_tell_of_each_other(server: RedisServer) -> None:
 def top(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`rlproxy top ARGS`, without a terminal."""
     return subprocess.run(
-        [sys.executable, "-m", "proxy", "top", *args],
+        [sys.executable, "-m", "rlproxy", "top", *args],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -183,9 +183,9 @@ def test_something_else_there(data: bytes, told: str, capsys: pytest.CaptureFixt
 def test_a_port_that_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.top.SOON_S", 0.05)
-    monkeypatch.setattr("proxy.top.KNOCK_S", 0.05)
-    monkeypatch.setattr("proxy.top.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rlproxy.top.app.SOON_S", 0.05)
+    monkeypatch.setattr("rlproxy.top.app.KNOCK_S", 0.05)
+    monkeypatch.setattr("rlproxy.top.app.TIMEOUT_S", 0.2)
     with answering(b"") as port:
         found = fails(f"redis://127.0.0.1:{port}", capsys)
     assert found.startswith("accepts connections, but says nothing within ")
@@ -257,7 +257,7 @@ class Terminal:
         self.output = b""
         self.resize(80, 24)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "proxy", "top", "--interval", "0.1", *args],
+            [sys.executable, "-m", "rlproxy", "top", "--interval", "0.1", *args],
             stdin=slave,
             stdout=slave,
             stderr=slave,

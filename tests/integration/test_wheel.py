@@ -63,7 +63,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = next(directory.glob("rlproxy-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {"proxy/lua/sliding_window_log.lua", "proxy/page.html"} <= set(names)
+    assert {"rlproxy/lua/sliding_window_log.lua", "rlproxy/admin/page.html"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
     target = directory / "site"
     subprocess.run(
@@ -76,7 +76,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(installed: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "import sys; from proxy.cli import main; sys.exit(main())", *args],
+        [sys.executable, "-c", "import sys; from rlproxy.cli import main; sys.exit(main())", *args],
         capture_output=True,
         text=True,
         timeout=60,
@@ -93,7 +93,7 @@ def test_the_version_tells_that_it_is_interpreted(installed: Path) -> None:
 
 def test_the_installed_command_admits_and_refuses(installed: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "proxy", "--listen", "127.0.0.1:0", "--upstream", "embedded:"],
+        [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0", "--upstream", "embedded:"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=installed.parent,

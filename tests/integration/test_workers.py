@@ -19,8 +19,8 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from rlproxy.process.restart_policy import MAX_FAILURES
 
-from proxy.restarts import MAX_FAILURES
 from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import (

@@ -139,9 +139,9 @@ class Desk:
         # The real scripts/run, with nothing to install.
         shutil.copy(ROOT / "scripts/run", self.directory / "scripts/run.real")
         self._put("scripts/setup", "#!/bin/sh\n")
-        self._put(".venv/bin/rlproxy", f'#!/bin/sh\nexec {sys.executable} -m proxy "$@"\n')
+        self._put(".venv/bin/rlproxy", f'#!/bin/sh\nexec {sys.executable} -m rlproxy "$@"\n')
         for name, run in (
-            ("rlproxy", f"{sys.executable} -m proxy"),
+            ("rlproxy", f"{sys.executable} -m rlproxy"),
             ("scripts/run", "scripts/run.real"),
         ):
             text = _START.format(place=self._place, run=run, once="|".join(_ONCE))

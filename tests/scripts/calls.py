@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
-
-from proxy import scripts
-from proxy.scripts import Script
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.scripts import Script
 
 SCRIPTS = scripts.load()
 START_US = 1_784_000_000_000_000

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Grammar
 
-from proxy.grammar import Grammar
-from proxy.limiters import ALGORITHMS
 from tests.harness import RedisServer
 from tests.scripts.calls import SCRIPTS, Caller, at
 

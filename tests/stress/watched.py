@@ -1,5 +1,5 @@
 """A proxy that tells how many tasks and sessions it holds: `python -m tests.stress.watched SOCKET
-ARGS...` runs `python -m proxy ARGS...` and answers each connection to the unix socket with a line.
+ARGS...` runs `python -m rlproxy ARGS...` and answers each connection to the socket with a line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from typing import Any
 
-from proxy.cli import main
+from rlproxy.cli import main
 
 COUNTED = ("Session", "Downstream", "SharedLane", "Waiter", "Call", "Transport", "TCPTransport")
 

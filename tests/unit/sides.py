@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.calls import SLOW_HITS
-from proxy.session import WAIT_PACE, WAIT_ROOM, Session
+from rlproxy.session.context import SLOW_HITS
+from rlproxy.session.session import WAIT_PACE, WAIT_ROOM, Session
 
 
 class Sides:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 
-from proxy import build, framing
-from proxy.version import VERSION
+from rlproxy import build
+from rlproxy.resp import framing
+from rlproxy.version import VERSION
 
 
 def test_compiled_tells_how_the_hot_modules_run() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from rlproxy.config import config
 
-from proxy import config
 from tests import documents
 from tests.harness import DEADLINE_S, ROOT
 
@@ -27,7 +27,7 @@ MANIFESTS = {path.name: path for path in sorted((DEPLOY / "kubernetes").iterdir(
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 OPTIONS = {option.variable: option for option in config.OPTIONS}
 DEFAULT = config.load(config.parser().parse_args([]), {})
-HEALTH = ["python", "-m", "proxy.health"]
+HEALTH = ["rlproxy", "health"]
 PASSWORD = "s3cret"
 
 

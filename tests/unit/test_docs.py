@@ -7,14 +7,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import OPTIONS
 
 from bench import costs, pictures
 from bench.charts import PREFIX
 from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.traffic import Hit, Run
-from proxy.grammar import OPTIONS
-from proxy.limiters import ALGORITHMS
 from tests import documents
 from tests.documents import PAGES
 from tests.harness import ROOT, ReplyError

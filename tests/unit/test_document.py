@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import re
 
-from proxy import commands, config, document, events, grammar, metrics
-from proxy.scripts import load
+from rlproxy import docs
+from rlproxy.config import config
+from rlproxy.observability import log_events, metrics
+from rlproxy.ratelimit import grammar
+from rlproxy.ratelimit.scripts import load
+from rlproxy.resp import commands
+
 from tests.harness import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 LOGS = (ROOT / "docs" / "logs.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
-    again = "run: python -m proxy.document README.md docs/logs.md"
-    assert document.filled(README) == README, again
-    assert document.filled(LOGS) == LOGS, again
+    again = "run: rlproxy docs README.md ARCHITECTURE.md docs/logs.md"
+    assert docs.filled(README) == README, again
+    assert docs.filled(LOGS) == LOGS, again
+    assert docs.filled(ARCHITECTURE) == ARCHITECTURE, again
 
 
 def test_every_event_is_in_the_table() -> None:
-    for event in events.EVENTS:
+    for event in log_events.EVENTS:
         assert f"\n| `{event.name}` | {event.level} | " in LOGS
-    for name in (events.OTHER, events.PYTHON_WARNING):
+    for name in (log_events.OTHER, log_events.PYTHON_WARNING):
         assert f"`{name}`" in LOGS
 
 
 def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
     page = (ROOT / "docs" / "observe.md").read_text()
-    assert document.filled(page) == page, "run: python -m proxy.document docs/observe.md"
+    assert docs.filled(page) == page, "run: rlproxy docs docs/observe.md"
     for row in metrics.TABLE:
         assert f"| `{row.name}` |" in page
     for kind in metrics.ERRORS:
@@ -37,13 +44,13 @@ def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
 
 
 def test_every_option_is_in_the_table() -> None:
-    table = document.options()
+    table = docs.options()
     for option in config.OPTIONS:
         assert f"`{option.flag} " in table
 
 
 def test_a_text_without_tables_is_left_alone() -> None:
-    assert document.filled("no <!-- /options --> here") == "no <!-- /options --> here"
+    assert docs.filled("no <!-- /options --> here") == "no <!-- /options --> here"
 
 
 def test_every_command_is_told_in_readme_and_help() -> None:

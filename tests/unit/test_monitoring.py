@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from rlproxy.observability.metrics import COUNTER, ERRORS, GAUGE, HISTOGRAM, TABLE, Row
+from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 
-from proxy.metrics import COUNTER, ERRORS, GAUGE, HISTOGRAM, TABLE, Row
-from proxy.stats import CALLS, OUTCOMES, WAITS
 from tests import documents, monitoring, promql
 from tests.harness import DEADLINE_S, ROOT
 from tests.monitoring import ALERTS, DASHBOARD, DEPLOY, PANELS, RULES, Asked

@@ -1,0 +1,345 @@
+"""The admin process: the HTTP application with the live page, metrics and probes. It is a process
+apart, so that HTTP requests never delay clients. It inherits the listening socket and the shared
+memory.
+
+    workers ──publish──> board ──> Watch ──> /metrics  /healthz  /readyz  /live.json  <── / polls
+
+It is for people and monitoring that may be trusted with keys, and changes nothing. Connections that
+are slow, many or malformed cost nobody else theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+import uvicorn
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rlproxy.admin.probes import EXCLUDABLE, Seen, degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.reader import Reader
+from rlproxy.net.peers import Peer
+from rlproxy.observability import logs
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.upstream.embedded import end_with_parent
+
+log = logging.getLogger("rlproxy")
+
+PAGE: Final = Path(__file__).with_name("page.html")
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+NOT_HERE: Final = "There is / (the live page), /live.json, /metrics, /healthz and /readyz.\n"
+NOT_BY_THIS_NAME: Final = (
+    "This address is this machine's own, and answers to the names localhost, 127.0.0.1 and [::1] "
+    "only: a page of elsewhere may have led your browser here.\n"
+)
+
+MAX_CONNECTIONS: Final = 128  # one more costs the one that has waited longest its own
+MAX_HEADER: Final = 16384  # bytes of a request
+REQUEST_S: Final = 10.0  # for a request, and for reading the answer
+KEEP_S: Final = 5.0  # until a connection that is silent is closed
+NICER: Final = 5  # whoever serves clients comes first
+
+
+# -- what is answered ------------------------------------------------------------------------------
+
+
+class Pages:
+    """The routes, answered from `watch`."""
+
+    def __init__(self, watch: Reader) -> None:
+        self._watch = watch
+        self._page = PAGE.read_bytes()
+
+    def router(self) -> Router:
+        """All of them, for GET and HEAD."""
+        routes = [
+            Route("/", self._live),
+            Route("/live.json", self._json),
+            Route("/metrics", self._metrics),
+            Route("/healthz", self._alive),
+            Route("/readyz", self._ready),
+        ]
+        return Router(routes, redirect_slashes=False, default=_nothing_here)
+
+    def policy(self) -> str:
+        """What the page may load: its own style and script, and the numbers."""
+        style = _hashes(self._page, rb"<style>(.*?)</style>")
+        script = _hashes(self._page, rb"<script>(.*?)</script>")
+        return (
+            f"default-src 'none'; style-src {style}; script-src {script}; connect-src 'self'; "
+            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+
+    async def _live(self, _request: Request) -> Response:
+        return Response(self._page, media_type="text/html")
+
+    async def _json(self, _request: Request) -> Response:
+        text = json.dumps(self._watch.view(), separators=(",", ":"))
+        return Response(text, media_type="application/json")
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(self._watch.metrics(), headers={"content-type": METRICS_TYPE})
+
+    async def _alive(self, _request: Request) -> Response:
+        return _verdict(not_alive(self._watch.seen()), "ok")
+
+    async def _ready(self, request: Request) -> Response:
+        leave_out = []
+        asked = request.scope["query_string"].decode("latin-1")
+        for name, value in parse_qsl(asked, keep_blank_values=True):
+            if name != "exclude" or value not in EXCLUDABLE:
+                known = ", ".join(f"exclude={each}" for each in EXCLUDABLE)
+                return PlainTextResponse(f"What may be asked here is {known}.\n", 400)
+            leave_out.append(value)
+        seen = self._watch.seen()
+        return _verdict(not_ready(seen, leave_out), _ready(seen))
+
+
+def _ready(seen: Sequence[Seen]) -> str:
+    """What is answered while the proxy is ready."""
+    if without := without_redis(seen):
+        return f"ok, but Redis does not answer: hits are {without}"
+    problem = degraded(seen)
+    return f"degraded: {problem}" if problem else "ok"
+
+
+def _verdict(reasons: Sequence[str], good: str) -> Response:
+    lines = [" ".join(reason.split()) for reason in reasons] or [good]
+    return PlainTextResponse("".join(f"{line}\n" for line in lines), 503 if reasons else 200)
+
+
+async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    await PlainTextResponse(NOT_HERE, 404)(scope, receive, send)
+
+
+def _hashes(page: bytes, pattern: bytes) -> str:
+    found = re.findall(pattern, page, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in found)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+class Guard:
+    """In front of `app`: who may ask, what browsers are told of every answer, and that no mistake
+    here reaches anybody. `local`: it listens on a loopback address.
+    """
+
+    def __init__(self, app: ASGIApp, policy: str, local: bool, told: LogThrottle) -> None:
+        self._app = app
+        self._local = local
+        self._told = told
+        self._headers = {
+            "cache-control": "no-store",
+            "content-security-policy": policy,
+            "cross-origin-resource-policy": "same-origin",
+            "referrer-policy": "no-referrer",
+            "x-content-type-options": "nosniff",
+            "x-frame-options": "DENY",
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            return
+        begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        try:
+            if self._local and not _named_local(Headers(scope=scope).get("host", "")):
+                await PlainTextResponse(NOT_BY_THIS_NAME, 421)(scope, receive, send_on)
+            else:
+                await self._app(scope, receive, send_on)
+        except Exception as error:
+            # (its text is not told: it might have anything of the request in it)
+            why = f"{type(error).__name__}{_place(error)}"
+            self._told.happened(
+                f"{{}} requests to the admin address failed: {why}",
+                one=f"a request to the admin address failed: {why}",
+            )
+            if not begun:
+                sorry = PlainTextResponse("This failed; the proxy's log says more.\n", 500)
+                await sorry(scope, receive, send_on)
+
+
+def _named_local(host: str) -> bool:
+    name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]").lower()
+    return name in ("", *LOCAL_NAMES)
+
+
+def _place(error: BaseException) -> str:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno})"
+
+
+def application(watch: Reader, local: bool, told: LogThrottle) -> Guard:
+    """The whole of it, for ASGI."""
+    pages = Pages(watch)
+    return Guard(pages.router(), pages.policy(), local, told)
+
+
+# -- who is served ---------------------------------------------------------------------------------
+
+
+class Connections:
+    """Those that are open, the one first that has waited longest to be of use."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[Connection, None] = {}
+
+    def add(self, new: Connection) -> None:
+        """One more, or one that has just been of use."""
+        self._open.pop(new, None)
+        self._open[new] = None
+        if len(self._open) > self._most:
+            next(iter(self._open)).cut()
+
+    def remove(self, gone: Connection) -> None:
+        """It is closed."""
+        self._open.pop(gone, None)
+
+
+class Connection(H11Protocol):
+    """Has REQUEST_S seconds for each request, from its first byte to the last of the answer."""
+
+    among = Connections(MAX_CONNECTIONS)
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio.Protocol."""
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        super().connection_lost(exc)
+        self.among.remove(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def on_response_complete(self) -> None:
+        """See H11Protocol."""
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._begin()
+
+    def cut(self) -> None:
+        """Close it, whatever it is about."""
+        self.among.remove(self)
+        self.transport.abort()
+
+    def _begin(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(REQUEST_S, self.cut)
+        self.among.add(self)
+
+
+class AdminServer(uvicorn.Server):
+    """Ends with `parent`; a signal ends it at once, for it has nothing to finish."""
+
+    def __init__(
+        self, config: uvicorn.Config, watch: Reader, told: LogThrottle, parent: int
+    ) -> None:
+        super().__init__(config)
+        self._watch = watch
+        self._told = told
+        self._parent = parent
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn."""
+        yield
+
+    async def work(self, sock: socket.socket) -> None:
+        """Serve until the end."""
+        looking = asyncio.create_task(self._look())
+        try:
+            await self.serve(sockets=[sock])
+        finally:
+            looking.cancel()
+
+    async def _look(self) -> None:
+        due = 0.0
+        while os.getppid() == self._parent:
+            now = time.monotonic()
+            if now >= due:
+                due = now + self._watch.look()
+                self._told.sweep()
+            await asyncio.sleep(min(1.0, due - now))
+        self.should_exit = True
+
+
+def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServer:
+    """Who answers what comes to `sock` until the process `parent` has ended."""
+    name = sock.getsockname()
+    local = isinstance(name, tuple) and Peer(name[0]).local
+    told = LogThrottle(time.monotonic, lambda line, of: log.error("%s", line, extra={**of}))
+    watch = Reader(memory)
+    config = uvicorn.Config(
+        application(watch, local, told),
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=MAX_CONNECTIONS,
+        timeout_keep_alive=int(KEEP_S),
+        timeout_graceful_shutdown=0,
+        h11_max_incomplete_event_size=MAX_HEADER,
+    )
+    # (it has a line for each malformed request, and everything else is told by Guard)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    return AdminServer(config, watch, told, parent)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The process that `admin_process` starts: the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m rlproxy.admin.app")
+    for name in ("socket", "memory", "workers", "parent"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("log-level", "log-format"):
+        parser.add_argument(f"--{name}", required=True)
+    args = parser.parse_args(argv)
+    end_with_parent()
+    with contextlib.suppress(OSError):  # (rlproxy.service forbids it)
+        os.nice(NICER)
+    logs.configure(args.log_level, args.log_format)
+    sock = socket.socket(fileno=args.socket)
+    sock.setblocking(False)
+    asyncio.run(served(sock, SharedMemory(args.workers, args.memory), args.parent).work(sock))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""The data of the live page: the samples of all workers as one JSON value. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isinf
+from typing import Any, Final
+
+from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
+from rlproxy.admin.probes import Seen, not_ready
+from rlproxy.observability.key_prefixes import REFUSED
+from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.ratelimit.outcomes import OUTCOMES
+from rlproxy.resp import escape
+
+MAX_SHOWN: Final = 200  # characters of a key, a name or a reason
+MAX_LANES: Final = 12
+KEYS: Final = 12
+PREFIXES: Final = 12
+ADDRESSES: Final = 8
+OVER: Final = "over"  # of a time: beyond what the histogram tells apart
+
+Key = tuple[bytes, int, int]  # its hits in the last minute, and how far off that may be at most
+
+_QUANTILES: Final = (0.5, 0.99)
+_UNKNOWN: Final = (None,) * len(_QUANTILES)
+
+
+def shown(text: bytes | str) -> str:
+    """Anything as a line of bounded length."""
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    out = escape.shown(data[: 4 * MAX_SHOWN + 4])  # (a character has 4 bytes at most)
+    return out if len(out) <= MAX_SHOWN else out[:MAX_SHOWN] + "…"
+
+
+def view(
+    at: float,
+    seen: Sequence[Seen],
+    samples: Samples,
+    recent: Recent,
+    busiest: Iterable[Key],
+    refused: Iterable[Key],
+) -> dict[str, Any]:
+    """All of it; `at` is now, in seconds since 1970."""
+    heard = [one for one in seen if one.heard()]
+    facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
+    *now, commands = recent.now()
+    upstream = _upstream(at, heard)
+    # (what its lanes took before is no round trip of now)
+    trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
+    return {
+        "at": at,
+        "version": shown(str(facts.get("version", ""))),
+        "compiled": bool(facts.get("compiled")),
+        "python": shown(str(facts.get("python", ""))),
+        "started": min(
+            (one.facts["started"] for one in heard if "started" in one.facts), default=0
+        ),
+        "listen": [shown(str(each)) for each in facts.get("listen", ())],
+        "draining": any(one.facts.get("draining") for one in heard),
+        "not_ready": [shown(why) for why in not_ready(seen)],
+        "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
+        "upstream": upstream,
+        "outcomes": list(OUTCOMES),
+        "hits": [_of_outcome(samples, outcome) for outcome in OUTCOMES],
+        "rates": [round(each, 2) for each in now],
+        "history": [[round(each, 2) for each in row] for row in recent.rates()],
+        "commands": round(commands, 2),
+        "times": {
+            "round_trip": [_seconds(each) for each in trips],
+            "lag": [_seconds(each) for each in recent.quantiles(LAG, _QUANTILES)],
+        },
+        "clients": _plain(samples, "rlproxy_clients"),
+        "clients_max": _plain(samples, "rlproxy_clients_max"),
+        "waiting": _plain(samples, "rlproxy_waiting"),
+        "denials": _plain(samples, "rlproxy_denials"),
+        "addresses": _addresses(heard),
+        "prefixes": _prefixes(samples),
+        "lanes": _lanes(heard),
+        "workers": [_worker(one, samples) for one in seen],
+        "busiest": [[shown(key), count, error] for key, count, error in busiest],
+        "refused": [[shown(key), count, error] for key, count, error in refused],
+    }
+
+
+def _of_outcome(samples: Samples, wanted: str) -> float:
+    found = 0.0
+    for (_, outcome), value in samples.get("rlproxy_hits_total", {}).items():
+        if outcome == wanted and not isinstance(value, Distribution):
+            found += value
+    return found
+
+
+def _plain(samples: Samples, name: str, *labels: str) -> float | None:
+    value = samples.get(name, {}).get(labels)
+    return None if isinstance(value, Distribution) else value
+
+
+def _seconds(found: float | None) -> float | str | None:
+    return OVER if found is not None and isinf(found) else found
+
+
+def _upstream(at: float, heard: Sequence[Seen]) -> dict[str, Any]:
+    """Of the worker that is worst off: for which Redis is away, and for longest. `changed` is when
+    it came or went, in seconds since 1970; of `asked` workers it is up for `seen_by`.
+    """
+    rows: list[tuple[Mapping[str, Any], float | None]] = []
+    for one in heard:
+        row: Mapping[str, Any] = one.facts.get("upstream", {})
+        since = row.get("since")
+        rows.append((row, None if since is None else at - (one.age_s or 0.0) - since))
+    if not rows:
+        return {}
+    worst, changed = min(rows, key=lambda found: (bool(found[0].get("up", True)), found[1] or at))
+    return {
+        "where": shown(str(worst.get("where", ""))),
+        "server": shown(str(worst.get("server", ""))),
+        "up": bool(worst.get("up", True)),
+        "changed": None if changed is None else round(changed),
+        "why": shown(str(worst.get("why", ""))),
+        "problem": shown(str(worst.get("problem", ""))),
+        "asked": len(rows),
+        "seen_by": sum(1 for row, _ in rows if row.get("up", True)),
+    }
+
+
+def _addresses(heard: Sequence[Seen]) -> list[list[Any]]:
+    clients: dict[str, int] = {}
+    for one in heard:
+        for address, count in one.facts.get("addresses", ()):
+            clients[address] = clients.get(address, 0) + count
+    most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
+    return [[shown(address), count] for address, count in most]
+
+
+def _prefixes(samples: Samples) -> list[list[Any]]:
+    """The beginnings of keys with most hits since the start: beginning, hits, those of them that
+    were refused. Empty without --metrics-prefixes.
+    """
+    found: dict[str, list[int]] = {}
+    for (prefix, kind), value in samples.get("rlproxy_prefix_hits_total", {}).items():
+        assert not isinstance(value, Distribution)
+        found.setdefault(prefix, [0, 0])[kind == REFUSED] = int(value)
+    most = sorted(found.items(), key=lambda row: (-row[1][0], row[0]))[:PREFIXES]
+    return [[shown(prefix), *counts] for prefix, counts in most]
+
+
+def _lanes(heard: Sequence[Seen]) -> list[list[Any]]:
+    """Those of all workers that carry the same for the same user: who, database, what, how many
+    there are, how many of them are ready, and the calls that are unanswered.
+    """
+    found: dict[tuple[str, int, str], list[int]] = {}
+    for one in heard:
+        for lane in one.facts.get("lanes", ()):
+            who = (str(lane.get("user", "")), lane.get("db", 0), str(lane.get("carries", "")))
+            counts = found.setdefault(who, [0, 0, 0])
+            counts[0] += 1
+            counts[1] += bool(lane.get("ready"))
+            counts[2] += lane.get("unanswered", 0)
+    most = sorted(found.items(), key=lambda row: (-row[1][2], row[0]))[:MAX_LANES]
+    return [[shown(user), db, shown(carries), *counts] for (user, db, carries), counts in most]
+
+
+def _worker(one: Seen, samples: Samples) -> dict[str, Any]:
+    number = str(one.worker + 1)
+    return {
+        "number": one.worker + 1,
+        "pid": one.facts.get("pid"),
+        "age": one.age_s,
+        "heard": one.heard(),
+        "draining": bool(one.facts.get("draining")),
+        "cpu": _plain(samples, "rlproxy_process_cpu_seconds_total", number),
+        "memory": _plain(samples, "rlproxy_process_resident_bytes", number),
+        "files": _plain(samples, "rlproxy_process_open_fds", number),
+    }

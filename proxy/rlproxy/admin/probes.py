@@ -1,0 +1,113 @@
+"""The liveness and readiness rules. Alive: every worker's event loop turns. Ready: at least one
+worker can serve new clients. Degraded: ready, with a named problem. No HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rlproxy.observability.metrics import CLUSTER, FULL, UNREACHABLE
+
+HEARD_S: Final = 2.0  # a worker that has told nothing for so long does not serve
+UPSTREAM: Final = "upstream"
+EXCLUDABLE: Final = (UPSTREAM,)  # what a question for readiness may leave out
+ERROR: Final = "error"  # of --on-upstream-failure
+UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which no client is well served
+WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
+
+
+def heard(age_s: float) -> bool:
+    """Whether a worker that told something so many seconds ago is there."""
+    return abs(age_s) <= HEARD_S  # (told in the future: the clock was set back just now)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one worker, counted from 0, was seen to be: its facts (see `telemetry`), and how many
+    seconds ago it told them; None if it never has.
+    """
+
+    worker: int
+    age_s: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def heard(self) -> bool:
+        """Whether it has told something lately."""
+        return self.age_s is not None and heard(self.age_s)
+
+
+def not_alive(seen: Sequence[Seen]) -> list[str]:
+    """Why a worker is not; empty if all are."""
+    return [_silence(one) for one in seen if not one.heard()]
+
+
+def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str]:
+    """Why no worker is; empty if one is."""
+    found: dict[str, None] = {}
+    for one in seen:
+        reasons = _reasons(one, leave_out) if one.heard() else [_silence(one)]
+        if not reasons:
+            return []
+        found.update(dict.fromkeys(reasons))
+    return list(found)
+
+
+def without_redis(seen: Sequence[Seen]) -> str:
+    """What becomes of hits that are answered without Redis at this time; empty if none are."""
+    for one in seen:
+        if one.heard() and not _upstream(one).get("up", True):
+            return WITHOUT.get(one.facts.get("on_upstream_failure", ERROR), "")
+    return ""
+
+
+def degraded(seen: Sequence[Seen]) -> str:
+    """What the proxy's own connection can't do, while clients are served; empty if it can all."""
+    for one in seen:
+        upstream = _upstream(one)
+        if one.heard() and upstream.get("up", True) and upstream.get("problem"):
+            return _problem(upstream)
+    return ""
+
+
+def _problem(upstream: Mapping[str, Any]) -> str:
+    return f"Redis at {upstream.get('where', '')}: {upstream['problem']}"
+
+
+def _is_unusable(kind: str, one: Seen) -> bool:
+    """Whether no new client is served well. A Redis without room is as one that is away: hits get
+    the answer of --on-upstream-failure.
+    """
+    fails = one.facts.get("on_upstream_failure", ERROR) == ERROR
+    return kind in UNUSABLE or (kind == FULL and fails)
+
+
+def _silence(one: Seen) -> str:
+    if one.age_s is None:
+        return f"worker {one.worker + 1} has not been heard of yet"
+    return f"worker {one.worker + 1} was last heard of {abs(one.age_s):.1f} s ago"
+
+
+def _upstream(one: Seen) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = one.facts.get("upstream", {})
+    return found
+
+
+def _reasons(one: Seen, leave_out: Collection[str]) -> list[str]:
+    found = []
+    if one.facts.get("draining"):
+        found.append("the proxy is ending: it takes no new clients")
+    upstream = _upstream(one)
+    if UPSTREAM in leave_out:
+        return found
+    if not upstream.get("up", True):
+        if one.facts.get("on_upstream_failure", ERROR) == ERROR:
+            why = f" ({upstream['why']})" if upstream.get("why") else ""
+            found.append(f"Redis at {upstream.get('where', '')} does not answer{why}")
+    elif _is_unusable(upstream.get("kind", ""), one):
+        found.append(_problem(upstream))
+    elif not one.facts.get("scripts", True) and not upstream.get("problem"):
+        # (where the proxy itself may not load them, clients' hits bring them along)
+        found.append("the scripts are not loaded yet")
+    return found

@@ -1,0 +1,112 @@
+"""The reader of shared memory for HTTP requests: at most ten reads a second, and one a second for
+the history.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rlproxy.admin.history import Recent, moment
+from rlproxy.admin.page_data import KEYS, view
+from rlproxy.admin.probes import Seen
+from rlproxy.observability.exposition import exposition
+from rlproxy.observability.hot_keys import merge
+from rlproxy.observability.metrics import Samples, kept, merged
+from rlproxy.observability.shared_memory import Published, SharedMemory
+
+SAMPLE_S: Final = 1.0
+READ_S: Final = 0.1
+SHARE: Final = 100  # of the time, at most one part in so many goes into looking
+
+
+class Reader:
+    """Reads `board`; `clock` tells the seconds since 1970."""
+
+    def __init__(self, memory: SharedMemory, clock: Callable[[], float] = time.time) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._read_at = 0.0
+        self._found: list[Published | None] = [None] * memory.workers
+        self._texts: list[bytes] = [b""] * memory.workers
+        self._recent = Recent()
+        self._made: dict[str, Any] = {}  # of what was read last
+
+    def look(self) -> float:
+        """Note how things are now; the seconds until it should be called again."""
+        before = time.monotonic()
+        self._read()
+        if any(one.heard() for one in self.seen()):  # (else rates are unknown, not 0)
+            self._recent.add(moment(self._read_at, self.samples()))
+        self._made.pop("view", None)
+        return max(SAMPLE_S, SHARE * (time.monotonic() - before))
+
+    def seen(self) -> list[Seen]:
+        """Each worker."""
+        self._read()
+        return [
+            Seen(worker, self._clock() - found.at, found.facts)
+            if found is not None
+            else Seen(worker)
+            for worker, found in enumerate(self._found)
+        ]
+
+    def samples(self) -> Samples:
+        """Of all workers together. Of one that is not heard of any more there remains what only
+        ever grows.
+        """
+        self._read()
+        if "samples" not in self._made:
+            heard = {one.worker for one in self.seen() if one.heard()}
+            samples = merged(
+                found.samples if worker in heard else kept(found.samples)
+                for worker, found in enumerate(self._found)
+                if found is not None
+            )
+            samples["rlproxy_workers"] = {(): float(len(heard))}
+            self._made["samples"] = samples
+        made: Samples = self._made["samples"]
+        return made
+
+    def metrics(self) -> bytes:
+        """In Prometheus' text format."""
+        self._read()
+        if "metrics" not in self._made:
+            self._made["metrics"] = exposition(self.samples())
+        made: bytes = self._made["metrics"]
+        return made
+
+    def view(self) -> dict[str, Any]:
+        """For the live page."""
+        self._read()
+        if "view" not in self._made:
+            seen = self.seen()
+            told = zip(seen, self._found, strict=True)
+            tops = [found.top for one, found in told if one.heard() and found is not None]
+            self._made["view"] = view(
+                self._read_at,
+                seen,
+                self.samples(),
+                self._recent,
+                merge(tops, KEYS, False),
+                merge(tops, KEYS, True),
+            )
+        made: dict[str, Any] = self._made["view"]
+        return made
+
+    def _read(self) -> None:
+        now = self._clock()
+        if abs(now - self._read_at) < READ_S:
+            return
+        self._read_at = now
+        self._made.clear()
+        for worker in range(self._memory.workers):
+            text = self._memory.latest(worker)
+            if text == self._texts[worker]:
+                continue
+            try:
+                self._found[worker] = Published.from_json(text)
+            except (ValueError, KeyError):  # (its writer ended half way)
+                continue
+            self._texts[worker] = text

@@ -1,0 +1,19 @@
+"""The build that runs: its version, compiled or interpreted."""
+
+from __future__ import annotations
+
+import platform
+
+from rlproxy.resp import framing
+from rlproxy.version import VERSION
+
+
+def compiled() -> bool:
+    """Whether the hot modules run as machine code."""
+    return not (framing.__file__ or "").endswith(".py")
+
+
+def describe() -> str:
+    """One line for people."""
+    how = "compiled" if compiled() else "interpreted"
+    return f"{VERSION} ({how}, Python {platform.python_version()})"

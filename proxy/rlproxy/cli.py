@@ -1,0 +1,29 @@
+"""The command `rlproxy` and its subcommands, each in the module that does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+# Imported on demand: a health check that runs every few seconds loads no event loop.
+SUBCOMMANDS: Final = {
+    "docs": "rlproxy.docs",
+    "health": "rlproxy.health",
+    "top": "rlproxy.top.app",
+}
+_PROXY: Final = "rlproxy.process.run"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the first argument names, or the proxy.
+
+    argv: the arguments, by default those of the process.
+    Returns the exit code.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    name = argv[0] if argv else ""
+    if name in SUBCOMMANDS:
+        return int(import_module(SUBCOMMANDS[name]).main(argv[1:]))
+    return int(import_module(_PROXY).main(argv))

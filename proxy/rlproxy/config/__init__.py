@@ -1,0 +1,1 @@
+"""Options: their table, the settings they make, and where their values come from."""

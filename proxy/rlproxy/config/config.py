@@ -1,0 +1,1075 @@
+"""The settings: option table, parsing of command line, environment and file, and one frozen
+object. All mistakes are reported at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+DEFAULT_LISTEN: Final = "127.0.0.1:6380"
+DEFAULT_REDIS_PORT: Final = 6379
+DEFAULT_SENTINEL_PORT: Final = 26379
+LIKE: Final = (
+    0.75  # how like each other (1: the same) a misspelt name and the one that was meant are
+)
+MAX_MISTAKES: Final = 20  # in how a file is written
+PREFIX: Final = "RLPROXY_"  # of environment variables
+NO_UPSTREAM: Final = (
+    "--upstream: no Redis is given. Write --upstream redis://HOST:PORT (or RLPROXY_UPSTREAM, or "
+    "upstream in the file of --config), or --upstream embedded: for a private server whose data "
+    "ends with the proxy"
+)
+MAX_COMMAND: Final = 64  # bytes of a command's name, as framing.MAX_NAME
+
+
+class ConfigError(Exception):
+    """Settings that can't be used; one line for each mistake."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = tuple(mistakes)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen or connect: `path` of a unix socket, or else `host` and `port`; `tls` where
+    clients are to speak TLS.
+    """
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    tls: bool = False
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls:' if self.tls else ''}{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Sentinels:
+    """Who knows which server is the master `name`, and what to log in with there."""
+
+    addresses: tuple[Address, ...]
+    name: str
+    user: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        return f"{','.join(map(str, self.addresses))}/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"Sentinels({self})"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The Redis behind the proxy. The credentials are for the proxy's own control connection;
+    `db` is the database that clients start in. `address` is None for `embedded:`, and where
+    `sentinels` are to be asked.
+    """
+
+    address: Address | None
+    db: int = 0
+    user: str | None = None
+    password: str | None = None
+    tls: bool = False
+    sentinels: Sentinels | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the proxy starts the server itself."""
+        return self.address is None and self.sentinels is None
+
+    def __str__(self) -> str:
+        if self.sentinels is not None:
+            return f"sentinel {self.sentinels}"
+        return "embedded:" if self.address is None else str(self.address)
+
+    def __repr__(self) -> str:
+        return f"Upstream({self})"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a process is told, a field for each option. Names end in the unit: seconds,
+    milliseconds, bytes. A file name that is empty is none.
+    """
+
+    listen: tuple[Address, ...]
+    upstream: Upstream
+    workers: int = 1
+    share: bool = False
+    denial_cache: int = 65536
+    # when Redis fails
+    on_upstream_failure: str = "error"
+    hit_timeout_ms: int = 1000
+    connect_timeout_s: float = 5.0
+    drain_timeout_s: float = 10.0
+    # who may come in, and what they may say
+    protected_mode: bool = True
+    local_commands: bool = False
+    deny_command: tuple[str, ...] = ()
+    unix_mode: int = 0o600
+    proxy_protocol: bool = False
+    # TLS
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_client_auth: str = "required"
+    tls_min_version: str = "1.2"
+    upstream_tls_ca: str = ""
+    upstream_tls_cert: str = ""
+    upstream_tls_key: str = ""
+    upstream_tls_name: str = ""
+    upstream_tls_verify: bool = True
+    # limits
+    max_clients: int = 10000
+    max_clients_per_address: int = 0
+    max_accept_rate: int = 1000
+    max_client_hits: int = 64
+    max_lane_hits: int = 65536
+    max_unread: int = 65536
+    handshake_timeout_s: float = 10.0
+    idle_timeout_s: float = 0.0
+    write_timeout_s: float = 60.0
+    tcp_keepalive_s: int = 300
+    # seeing what it does
+    admin: Address | None = None
+    metrics_prefixes: int = 0
+    log_level: str = "info"
+    log_format: str = "auto"
+
+    def __post_init__(self) -> None:
+        assert self.unix_mode <= 0o777
+
+
+# What an option takes.
+SECONDS: Final = "SECONDS"
+NUMBER: Final = "N"
+SWITCH: Final = "yes|no"
+CHOICE: Final = "choice"
+FILE: Final = "FILE"
+OTHER: Final = "other"
+
+SERVING: Final = "serving"
+FAULTS: Final = "when Redis fails"
+DOORS: Final = "who may come in"
+TLS: Final = "TLS"
+LIMITS: Final = "limits"
+SEEING: Final = "seeing what it does"
+GROUPS: Final = (SERVING, FAULTS, DOORS, TLS, LIMITS, SEEING)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: command line, environment, file, bounds and help in one row."""
+
+    group: str
+    flag: str
+    kind: str
+    default: str
+    help: str
+    metavar: str = ""  # where the kind does not say it
+    field: str = ""  # of Config, where it has a unit that the flag lacks
+    least: float = 0
+    most: float = 0
+    repeats: bool = False
+    reload: bool = False  # takes effect on SIGHUP
+
+    @property
+    def name(self) -> str:
+        """In the file: the flag without its dashes in front."""
+        return self.flag.removeprefix("--")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable of the same meaning."""
+        return PREFIX + self.name.replace("-", "_").upper()
+
+    @property
+    def attribute(self) -> str:
+        """The field of Config."""
+        return self.field or self.name.replace("-", "_")
+
+    @property
+    def takes(self) -> str:
+        """What stands behind the flag in help and docs."""
+        return self.metavar or self.kind
+
+
+OPTIONS: Final = (
+    Option(
+        SERVING,
+        "--listen",
+        OTHER,
+        DEFAULT_LISTEN,
+        "where clients connect, tls: with TLS; may be given several times (in the environment: "
+        "separated by blanks)",
+        metavar="[tls:]HOST:PORT|unix:PATH",
+        repeats=True,
+    ),
+    Option(
+        SERVING,
+        "--upstream",
+        OTHER,
+        "embedded:",
+        "the Redis behind the proxy: redis://[user:password@]host[:port][/db], rediss:// the same "
+        "over TLS, unix://[user:password@]/path[?db=n], "
+        "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]"
+        "[?sentinel_user=u&sentinel_password=p] (rediss+sentinel:// over TLS) for the master that "
+        "these Sentinels name, or embedded: for a private Valkey server that lives as long as the "
+        "proxy. The default holds at a terminal only. Credentials are for the proxy's own control "
+        "connection only; clients authenticate "
+        "themselves",
+        metavar="URL",
+    ),
+    Option(
+        SERVING,
+        "--workers",
+        NUMBER,
+        "1",
+        "processes that serve the same addresses, each with its own shared connections and "
+        "remembered refusals; one that dies is replaced",
+        least=1,
+        most=256,
+    ),
+    Option(
+        SERVING,
+        "--share",
+        SWITCH,
+        "no",
+        "ordinary commands (GET, SET, ...) of many clients travel on shared connections too, and "
+        "keep their order. Each client still has a connection of its own for everything else",
+    ),
+    Option(
+        SERVING,
+        "--denial-cache",
+        NUMBER,
+        "65536",
+        "how many refusals are remembered at most: the same hit is refused again without asking "
+        "Redis, for up to a second or until Redis tells that the key was touched. 0: none",
+        most=100_000_000,
+    ),
+    Option(
+        FAULTS,
+        "--on-upstream-failure",
+        CHOICE,
+        "error",
+        "the answer to a hit while Redis can't be reached or is too slow: an error "
+        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1). For allow and "
+        "deny ioredis needs enableReadyCheck: false: its INFO gets an error while Redis is away",
+        metavar="error|allow|deny",
+        reload=True,
+    ),
+    Option(
+        FAULTS,
+        "--hit-timeout",
+        NUMBER,
+        "1000",
+        "milliseconds that Redis may take over a hit before it is answered as "
+        "--on-upstream-failure says; Redis may still count it. 0: as long as Redis takes",
+        metavar="MS",
+        field="hit_timeout_ms",
+        most=3_600_000,
+        reload=True,
+    ),
+    Option(
+        FAULTS,
+        "--connect-timeout",
+        SECONDS,
+        "5",
+        "how long opening a connection to Redis may take, TLS included, before its client gets "
+        "-UPSTREAMDOWN",
+        field="connect_timeout_s",
+    ),
+    Option(
+        FAULTS,
+        "--drain-timeout",
+        SECONDS,
+        "10",
+        "on SIGTERM: how long outstanding replies may take before connections are cut",
+        field="drain_timeout_s",
+    ),
+    Option(
+        DOORS,
+        "--protected-mode",
+        SWITCH,
+        "yes",
+        "while Redis' default user needs no password, turn away clients of other machines (Redis' "
+        "own protected mode takes everybody behind a proxy for local)",
+        reload=True,
+    ),
+    Option(
+        DOORS,
+        "--local-commands",
+        SWITCH,
+        "no",
+        "clients of other machines may send what Redis may allow local ones only: DEBUG, MODULE "
+        "LOAD and UNLOAD, CONFIG SET of dir and dbfilename",
+        reload=True,
+    ),
+    Option(
+        DOORS,
+        "--deny-command",
+        OTHER,
+        "",
+        "a command that no client may send, by itself or with a subcommand (KEYS, 'CONFIG SET' as "
+        "config|set); may be given several times (in the environment: separated by blanks)",
+        metavar="NAME[|SUB]",
+        repeats=True,
+        reload=True,
+    ),
+    Option(
+        DOORS,
+        "--unix-mode",
+        OTHER,
+        "600",
+        "permissions of the unix sockets of --listen, octal; they have them before they listen",
+        metavar="MODE",
+    ),
+    Option(
+        DOORS,
+        "--proxy-protocol",
+        SWITCH,
+        "no",
+        "every TCP client comes through a load balancer that says who it is (PROXY protocol, "
+        "version 1 or 2); one without that is turned away. Let nobody else reach the port",
+    ),
+    Option(
+        TLS,
+        "--tls-cert",
+        FILE,
+        "",
+        "certificate chain (PEM) shown to clients at tls: addresses",
+        reload=True,
+    ),
+    Option(TLS, "--tls-key", FILE, "", "its private key (PEM)", reload=True),
+    Option(
+        TLS,
+        "--tls-client-ca",
+        FILE,
+        "",
+        "who signs clients' certificates (PEM): clients must show one",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--tls-client-auth",
+        CHOICE,
+        "required",
+        "with --tls-client-ca: whether a client may come without a certificate",
+        metavar="required|optional",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--tls-min-version",
+        CHOICE,
+        "1.2",
+        "the oldest TLS that is spoken, on both sides",
+        metavar="1.2|1.3",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--upstream-tls-ca",
+        FILE,
+        "",
+        "who signs Redis' certificate (PEM); by itself whom this system trusts",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--upstream-tls-cert",
+        FILE,
+        "",
+        "the proxy's own certificate chain for Redis (PEM)",
+        reload=True,
+    ),
+    Option(TLS, "--upstream-tls-key", FILE, "", "its private key (PEM)", reload=True),
+    Option(
+        TLS,
+        "--upstream-tls-name",
+        OTHER,
+        "",
+        "the name that Redis' certificate must bear, and that is asked for (SNI); by itself the "
+        "URL's host",
+        metavar="NAME",
+        reload=True,
+    ),
+    Option(
+        TLS,
+        "--upstream-tls-verify",
+        SWITCH,
+        "yes",
+        "check Redis' certificate; without that anybody in between can read and change everything",
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-clients",
+        NUMBER,
+        "10000",
+        "clients at a time, of each worker; more get Redis' own error (max number of clients "
+        "reached) and are closed",
+        least=1,
+        most=10_000_000,
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-clients-per-address",
+        NUMBER,
+        "0",
+        "of these, how many of one IP address, likewise. 0: as many as come",
+        most=10_000_000,
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-accept-rate",
+        NUMBER,
+        "1000",
+        "new clients of each worker in a second while others are served, so that a flood of "
+        "connections delays nobody who is connected; more wait in the system's queue. 0: as many "
+        "as come",
+        most=1_000_000,
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--max-client-hits",
+        NUMBER,
+        "64",
+        "hits of one client on their way at once; its further ones wait, so that a long pipeline "
+        "delays nobody else. Clients with more in hand share this number, 8 each at least; while "
+        "others wait for Redis they share as few as keep it busy",
+        least=1,
+        most=1_000_000,
+    ),
+    Option(
+        LIMITS,
+        "--max-lane-hits",
+        NUMBER,
+        "65536",
+        "unanswered hits of all clients on one shared connection; further ones take their "
+        "client's own",
+        least=1,
+        most=10_000_000,
+    ),
+    Option(
+        LIMITS,
+        "--max-unread",
+        NUMBER,
+        "65536",
+        "bytes of replies that a client may leave unread before Redis is no longer read for it "
+        "(Redis' own output limits hold from there)",
+        metavar="BYTES",
+        least=1024,
+        most=1 << 30,
+    ),
+    Option(
+        LIMITS,
+        "--handshake-timeout",
+        SECONDS,
+        "10",
+        "how long a new client may take for its TLS handshake and PROXY header",
+        field="handshake_timeout_s",
+    ),
+    Option(
+        LIMITS,
+        "--idle-timeout",
+        SECONDS,
+        "0",
+        "close a client that has sent nothing for so long and is owed nothing (subscribers stay). "
+        "0: never; Redis' own timeout holds all the same",
+        field="idle_timeout_s",
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--write-timeout",
+        SECONDS,
+        "60",
+        "close a client that has read nothing of what waits for it for so long. 0: never",
+        field="write_timeout_s",
+        reload=True,
+    ),
+    Option(
+        LIMITS,
+        "--tcp-keepalive",
+        NUMBER,
+        "300",
+        "seconds after which a silent client is asked whether it is still there. 0: not",
+        metavar="SECONDS",
+        field="tcp_keepalive_s",
+        most=32767,
+    ),
+    Option(
+        SEEING,
+        "--admin",
+        OTHER,
+        "",
+        "where people and Prometheus find a live page (/), /metrics, /healthz and /readyz, over "
+        "plain HTTP; for 127.0.0.1 or a private network, since whoever reaches it sees keys",
+        metavar="HOST:PORT|unix:PATH",
+    ),
+    Option(
+        SEEING,
+        "--metrics-prefixes",
+        NUMBER,
+        "0",
+        "count hits also by the beginning of their key, up to the first colon, for so many "
+        "different beginnings; further ones are counted as (other). 0: not at all",
+        most=10_000,
+    ),
+    Option(
+        SEEING,
+        "--log-level",
+        CHOICE,
+        "info",
+        "what is logged (on standard error): this, and what is more serious",
+        metavar="debug|info|warning|error",
+        reload=True,
+    ),
+    Option(
+        SEEING,
+        "--log-format",
+        CHOICE,
+        "auto",
+        "sentences for people (text), or one JSON object a line (json); by itself text on a "
+        "terminal, and JSON elsewhere",
+        metavar="auto|text|json",
+    ),
+)
+_ZERO_IS_NONE: Final = ("--idle-timeout", "--write-timeout")
+_BY_NAME: Final = {option.name: option for option in OPTIONS}
+
+EPILOG: Final = """\
+example:
+  rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
+  redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
+
+Subcommands:
+  rlproxy top [URL]              shows a running proxy in the terminal: see rlproxy top --help
+  rlproxy health [HOST:PORT]     exits with 0 if a proxy answers there
+  rlproxy docs FILE ...          writes the generated tables into README.md and the pages of docs/
+
+Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
+--config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
+the environment over the file. On SIGHUP the file and all certificates are read again.
+Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        # (a password with a blank in it is several words)
+        starred = without_password(message) if "@" in message else message
+        told = " ".join(without_password(word) for word in starred.split(" "))
+        raise ConfigError([told + _meant_flag(message)])
+
+
+def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
+    """The command line."""
+    made = _Parser(
+        prog=prog,
+        description="A Redis-protocol proxy that adds exact, shared rate limits (RL.HIT) to any "
+        "Redis and passes every other command on untouched.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for title in GROUPS:
+        group = made.add_argument_group(title)
+        for option in OPTIONS:
+            if option.group == title:
+                default = f"default {option.default}; " if option.default else ""
+                group.add_argument(
+                    option.flag,
+                    metavar=option.takes,
+                    action="append" if option.repeats else "store",
+                    nargs="?" if option.kind == SWITCH else None,
+                    const="yes" if option.kind == SWITCH else None,
+                    help=f"{option.help} ({default}environment {option.variable})",
+                )
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file whose keys are the options above without their dashes in front "
+        "(environment RLPROXY_CONFIG)",
+    )
+    made.add_argument(
+        "--check-config",
+        action="store_true",
+        help="say what is wrong with the settings and the files they name, or nothing, and exit "
+        "(code 0 or 2)",
+    )
+    made.add_argument("--version", action="store_true", help="print version and build, and exit")
+    return made
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The values of one option, and what a person has to change if they are wrong."""
+
+    named: str
+    values: list[str]
+
+
+def load(
+    args: argparse.Namespace, environ: Mapping[str, str] = os.environ, terminal: bool = True
+) -> Config:
+    """The settings of a parsed command line over the environment over the file.
+
+    terminal: whether a person at a terminal starts the proxy. Otherwise an upstream is required.
+    Raises ConfigError naming every mistake.
+    """
+    mistakes: list[str] = []
+    path = args.config or environ.get("RLPROXY_CONFIG", "").strip()
+    in_file = _read_file(path, mistakes) if path else {}
+    for name in unknown_variables(environ):
+        near = _meant(name, _VARIABLES, PREFIX) or "; see rlproxy --help"
+        mistakes.append(f"{name}: no option has this environment variable{near}")
+    all_known = not mistakes  # or a setting may be missing that would make others right
+    wrong_flags: set[str] = set()
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        given = _given(option, args, environ, in_file)
+        if option.flag == "--upstream" and given is None and all_known:
+            # The Docker image sets the variable empty, so that a terminal makes no difference.
+            mistakes += [NO_UPSTREAM] if not terminal or option.variable in environ else []
+        default = [option.default] if option.default or not option.repeats else []
+        texts = given.values if given is not None else default
+        parsed: list[Any] = []
+        for text in texts:
+            try:
+                parsed.append(_parsed(option, text))
+            except ValueError as wrong:
+                wrong_flags.add(option.flag)
+                named = given.named if given is not None else option.flag
+                shown = without_password(text)
+                mistakes.append(f"{named} {shown}: {wrong}" if shown else f"{named}: {wrong}")
+        if option.repeats:
+            values[option.attribute] = tuple(parsed)
+        else:
+            values[option.attribute] = parsed[0] if parsed else _parsed(option, option.default)
+    made = Config(**values)
+    if all_known and not wrong_flags & {"--listen", "--upstream"}:
+        found = _contradictions(made)
+        mistakes += [one for one in found if not any(flag in one for flag in wrong_flags)]
+    if mistakes:
+        raise ConfigError(mistakes)
+    return made
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The variables that look like an option's and are none."""
+    return sorted(
+        name
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+        and name not in _VARIABLES
+        and name not in _OTHER_VARIABLES
+        and not _of_a_service(name, value)
+    )
+
+
+def _of_a_service(name: str, value: str) -> bool:
+    """Whether Kubernetes sets the variable, for a Service named rlproxy or rlproxy-..."""
+    if _SERVICE.fullmatch(name):
+        return True
+    return _SERVICE_PORT.fullmatch(name) is not None and _ENDPOINT.fullmatch(value) is not None
+
+
+def _meant_flag(message: str) -> str:
+    """To be put behind what argparse says of words that it does not know."""
+    _, unknown, words = message.partition("unrecognized arguments: ")
+    flags = [option.flag for option in OPTIONS] + ["--config", "--check-config", "--version"]
+    first = words.split(" ")[0].partition("=")[0]
+    return _meant(first, flags, "--") if unknown and first.startswith("--") else ""
+
+
+def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """(A `prefix` that all have would make all alike.)"""
+    import difflib  # (hardly ever needed)
+
+    bare = [each.removeprefix(prefix) for each in known]
+    close = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=LIKE)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
+_VARIABLES: Final = (*(option.variable for option in OPTIONS), f"{PREFIX}CONFIG")
+_OTHER_VARIABLES: Final = ("RLPROXY_COMPILE", "RLPROXY_INTERPRETED")  # of build and tests
+_SERVICE: Final = re.compile(
+    rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+# These names alone could be meant for an option: the value decides.
+_SERVICE_PORT: Final = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?PORT")
+_ENDPOINT: Final = re.compile(r"(?:tcp|udp|sctp)://.+:\d+")
+
+
+def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
+    """The options that differ: those that SIGHUP may change, and those that need a restart."""
+    changed = [
+        option
+        for option in OPTIONS
+        if getattr(old, option.attribute) != getattr(new, option.attribute)
+    ]
+    return [one for one in changed if one.reload], [one for one in changed if not one.reload]
+
+
+def reloaded(old: Config, new: Config) -> Config:
+    """`old` with what SIGHUP may change as it is in `new`. Raises ConfigError where that does not
+    go with what it may not change.
+    """
+    may = {option.attribute for option in OPTIONS if option.reload}
+    values = {
+        field.name: getattr(new if field.name in may else old, field.name)
+        for field in fields(Config)
+    }
+    made = Config(**values)
+    mistakes = _contradictions(made)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return made
+
+
+def _given(
+    option: Option, args: argparse.Namespace, environ: Mapping[str, str], in_file: Mapping[str, Any]
+) -> _Given | None:
+    """What was said of `option`, where it counts most; None if nothing was."""
+    value = getattr(args, option.name.replace("-", "_"))
+    if value is not None:
+        return _Given(option.flag, value if option.repeats else [value])
+    text = environ.get(option.variable, "").strip()
+    if text:
+        return _Given(option.variable, text.split() if option.repeats else [text])
+    if option.name not in in_file:
+        return None
+    found = in_file[option.name]
+    named = f"{option.name} (in the file)"
+    if isinstance(found, bool):
+        return _Given(named, ["yes" if found else "no"])
+    if option.repeats and isinstance(found, list):
+        return _Given(named, [str(each) for each in found])
+    return _Given(named, [str(found)])
+
+
+def _read_file(path: str, mistakes: list[str]) -> dict[str, Any]:
+    """What the file says, by option name."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        mistakes.append(f"--config {path}: {error.strerror or error}")
+        return {}
+    except UnicodeDecodeError as error:
+        mistakes.append(f"--config {path}: {error}")
+        return {}
+    found, wrong = _read_toml(text)
+    mistakes += [f"--config {path}: {each}" for each in wrong]
+    made: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("_", "-")
+        option = _BY_NAME.get(name)
+        if option is None:
+            near = _meant(name, _BY_NAME)
+            if isinstance(value, dict):
+                near = "; the file has no sections, its options stand above any [...]"
+            mistakes.append(f"--config {path}: there is no option {key}{near}")
+        elif isinstance(value, dict) or (isinstance(value, list) and not option.repeats):
+            mistakes.append(f"--config {path}: {key} takes one value")
+        else:
+            made[name] = value
+    return made
+
+
+def _read_toml(text: str) -> tuple[dict[str, Any], list[str]]:
+    """What `text` says, and what is wrong with how it is written. A line that is wrong by itself is
+    left out, for the others to be read.
+    """
+    wrong: list[str] = []
+    lines = re.split(r"\r?\n", text)
+    while True:
+        try:
+            return tomllib.loads("\n".join(lines)), wrong
+        except tomllib.TOMLDecodeError as error:
+            wrong.append(str(error))
+            number = _wrong_line(str(error), lines)
+            if number is None or len(wrong) == MAX_MISTAKES:
+                return {}, wrong
+            lines[number] = ""
+
+
+def _wrong_line(error: str, lines: Sequence[str]) -> int | None:
+    """The line that tomllib complains of, if it is wrong by itself, or says again what is said."""
+    place = re.search(r"\(at line (\d+), column \d+\)$", error)
+    if place is None and error.startswith(("Unclosed", "Unterminated")):
+        return None  # (whichever line began it)
+    # (the end of a line's value is sought at the beginning of the next; or there is no next one)
+    last = int(place[1]) - 1 if place else len(lines) - 1
+    for number in (last, last - 1):
+        if 0 <= number < len(lines) and lines[number].strip():
+            if error.startswith("Cannot overwrite"):
+                return number if "=" in lines[number] else None
+            try:
+                tomllib.loads(lines[number])
+            except tomllib.TOMLDecodeError:
+                return number
+    return None
+
+
+def _parsed(option: Option, text: str) -> Any:
+    """The value that `text` stands for. Raises ValueError."""
+    if option.kind == SECONDS:
+        return _seconds(text, zero=option.flag in _ZERO_IS_NONE)
+    if option.kind == NUMBER:
+        return _number(text, int(option.least), int(option.most))
+    if option.kind == SWITCH:
+        if text.lower() not in ("yes", "no"):
+            raise ValueError("expected yes or no")
+        return text.lower() == "yes"
+    if option.kind == CHOICE:
+        choices = option.metavar.split("|")
+        if text.lower() not in choices:
+            raise ValueError(f"expected {', '.join(choices[:-1])} or {choices[-1]}")
+        return text.lower()
+    if option.flag == "--listen":
+        return parse_listen(text)
+    if option.flag == "--upstream":
+        return parse_upstream(text)
+    if option.flag == "--admin":
+        return _admin(text)
+    if option.flag == "--unix-mode":
+        return _mode(text)
+    if option.flag == "--deny-command":
+        return _command(text)
+    return text
+
+
+def _contradictions(made: Config) -> list[str]:
+    """What is wrong with settings that are right each by itself."""
+    found: list[str] = []
+    upstream = made.upstream
+    if upstream.address is not None and any(_same(upstream.address, own) for own in made.listen):
+        found.append(f"--upstream: {upstream} is where the proxy itself listens")
+    tls = any(address.tls for address in made.listen)
+    if tls and not (made.tls_cert and made.tls_key):
+        found.append("--listen tls: needs --tls-cert and --tls-key")
+    if not tls:
+        for flag, value in (
+            ("--tls-cert", made.tls_cert),
+            ("--tls-key", made.tls_key),
+            ("--tls-client-ca", made.tls_client_ca),
+        ):
+            if value:
+                found.append(f"{flag}: no address of --listen speaks TLS (tls:HOST:PORT)")
+    if bool(made.upstream_tls_cert) != bool(made.upstream_tls_key):
+        found.append("--upstream-tls-cert and --upstream-tls-key go together")
+    if not upstream.tls:
+        for flag, value in (
+            ("--upstream-tls-ca", made.upstream_tls_ca),
+            ("--upstream-tls-cert", made.upstream_tls_cert),
+            ("--upstream-tls-name", made.upstream_tls_name),
+        ):
+            if value:
+                found.append(f"{flag}: the URL of --upstream does not say TLS (rediss://...)")
+    if made.admin is not None and any(_same(made.admin, own) for own in made.listen):
+        found.append(f"--admin: clients connect at {made.admin} (--listen)")
+    if made.proxy_protocol and all(address.path for address in made.listen):
+        found.append("--proxy-protocol: no address of --listen is TCP")
+    return found
+
+
+def _same(upstream: Address, listen: Address) -> bool:
+    local = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # noqa: S104
+    if upstream.path or listen.path:
+        return upstream.path == listen.path
+    same_host = upstream.host == listen.host or (upstream.host in local and listen.host in local)
+    return same_host and upstream.port == listen.port != 0  # (0: whichever is free)
+
+
+def parse_listen(text: str) -> Address:
+    """HOST:PORT, [IPV6]:PORT, :PORT, each also behind tls:, or unix:PATH. Raises ValueError."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        path = "/" + path.lstrip("/") if path.startswith("//") else path
+        if not path:
+            raise ValueError("no path")
+        return Address(path=path)
+    tls = text.startswith("tls:")
+    host, colon, port = text.removeprefix("tls:").rpartition(":")
+    if not colon:
+        raise ValueError("expected HOST:PORT, tls:HOST:PORT or unix:PATH")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
+    return Address(host or "127.0.0.1", _port(port, least=0), tls=tls)
+
+
+def _admin(text: str) -> Address | None:
+    if not text:
+        return None
+    if text.startswith("tls:"):
+        raise ValueError("it speaks plain HTTP: expected HOST:PORT or unix:PATH")
+    if "://" in text or (":" not in text and text):
+        raise ValueError("expected HOST:PORT, such as 127.0.0.1:9121, or unix:PATH")
+    return parse_listen(text)
+
+
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+
+
+def parse_upstream(url: str) -> Upstream:
+    """One of the URLs that --upstream takes. Raises ValueError."""
+    scheme = url.partition(":")[0].lower()
+    if scheme == "embedded":
+        if url.lower() not in ("embedded:", "embedded://"):
+            raise ValueError("expected embedded: with its colon and nothing behind it")
+        return Upstream(None)
+    if scheme not in _SCHEMES or "://" not in url:
+        raise ValueError(
+            "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
+            "redis+sentinel://HOST[:PORT],.../MASTER[/DB] or embedded:"
+        )
+    parts = urlsplit(url)
+    if "@" in parts.path or "@" in parts.query or parts.fragment:
+        raise ValueError("in a password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    user = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    if user is not None and password is None:
+        raise ValueError("a user without a password")
+    tls = scheme.startswith("rediss")
+    if scheme.endswith("+sentinel"):
+        return _sentinel(parts.netloc.rpartition("@")[2], parts.path, query, user, password, tls)
+    db = query.pop("db", "")
+    if query:
+        raise ValueError(f"unknown parameter {next(iter(query))}")
+    if scheme == "unix":
+        path = unquote(parts.path)
+        if not path or parts.hostname:
+            raise ValueError("expected unix:///PATH")
+        return Upstream(Address(path=path), _db(db), user, password)
+    in_path = parts.path.lstrip("/")
+    if in_path and db:
+        raise ValueError("the database is given twice")
+    if not parts.hostname:
+        raise ValueError("no host")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("the port is not a number from 1 to 65535") from None
+    if port == 0:
+        raise ValueError("the port is not a number from 1 to 65535")
+    address = Address(parts.hostname, port or DEFAULT_REDIS_PORT)
+    return Upstream(address, _db(in_path or db), user, password, tls)
+
+
+def _sentinel(
+    hosts: str, path: str, query: dict[str, str], user: str | None, password: str | None, tls: bool
+) -> Upstream:
+    name, _, db = unquote(path.lstrip("/")).partition("/")
+    if not name:
+        raise ValueError("no name of a master: redis+sentinel://HOST[:PORT],.../MASTER")
+    addresses = []
+    for text in hosts.split(","):
+        has_port = ":" in text.rpartition("]")[2]
+        try:
+            found = parse_listen(text if has_port else f"{text}:{DEFAULT_SENTINEL_PORT}")
+        except ValueError as wrong:
+            port = text.rpartition(":")[2]  # (or a password, if its host was forgotten)
+            shown, why = (text.replace(port, "***"), str(wrong).replace(port, "***"))
+            raise ValueError(f"{shown}: {why}" if port else f"{text}: {wrong}") from None
+        if not text or text.startswith(":") or found.port == 0:
+            raise ValueError(f"{text or '(nothing)'}: no host and port")
+        addresses.append(found)
+    sentinel_user = query.pop("sentinel_user", None)
+    sentinel_password = query.pop("sentinel_password", None)
+    if sentinel_user and sentinel_password is None:
+        raise ValueError("a sentinel_user without a sentinel_password")
+    if query:
+        raise ValueError(f"unknown parameter {next(iter(query))}")
+    sentinels = Sentinels(tuple(addresses), name, sentinel_user, sentinel_password)
+    return Upstream(None, _db(db), user, password, tls, sentinels)
+
+
+def _db(text: str) -> int:
+    if text == "":
+        return 0
+    if not (text.isascii() and text.isdigit()) or int(text) > 2**31 - 1:
+        raise ValueError(f"the database {text} is not a whole number from 0 to 2147483647")
+    return int(text)
+
+
+def _port(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= 65535:
+        raise ValueError(f"the port {text or '(none)'} is not a number from {least} to 65535")
+    return int(text)
+
+
+def _seconds(text: str, zero: bool) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (0 < value < 1e9 or (zero and value == 0)):
+        raise ValueError(f"expected a number of seconds{', or 0' if zero else ' above 0'}")
+    return value
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19) or not least <= int(text) <= most:
+        raise ValueError(f"expected a whole number from {least} to {most}")
+    return int(text)
+
+
+def _mode(text: str) -> int:
+    if not 1 <= len(text) <= 4 or not set(text) <= set("01234567") or int(text, 8) > 0o777:
+        raise ValueError("expected permissions such as 600 or 660")
+    return int(text, 8)
+
+
+def _command(text: str) -> str:
+    words = text.replace(" ", "|").lower().split("|")
+    if not 1 <= len(words) <= 2 or not all(word and word.isascii() for word in words):
+        raise ValueError("expected the name of a command, or NAME|SUB")
+    if len(words[0]) > MAX_COMMAND or not text.isprintable():
+        raise ValueError(f"no command has such a name (printable, at most {MAX_COMMAND} bytes)")
+    return "|".join(words)
+
+
+def without_password(url: str) -> str:
+    """`url` fit to be shown: what may be a secret is starred."""
+    scheme, found, rest = url.partition("://")
+    if not found:
+        _, at, tail = url.rpartition("@")
+        return f"***@{tail}" if at else url
+    place, mark, query = rest.partition("?")
+    if "@" in query:  # (a password with a question mark in it)
+        return f"{scheme}://***"
+    _, at, tail = place.rpartition("@")
+    if at:
+        place = f"***@{tail}"
+    else:  # (the host was forgotten)
+        authority, slash, path = place.partition("/")
+        host, colon, port = authority.rpartition(":")
+        if colon and not port.isdigit() and "]" not in port:
+            place = f"{host}:***{slash}{path}"
+    name, equals, value = query.partition("=")
+    if equals and not (name == "db" and value.isdigit()):
+        query = f"{name}=***"
+    return f"{scheme}://{place}{mark}{query}"

@@ -1,0 +1,135 @@
+"""The tables in README.md, ARCHITECTURE.md and docs/ that are generated from the code.
+
+`rlproxy docs README.md docs/logs.md docs/observe.md` replaces what stands between
+`<!-- NAME: ... -->` and `<!-- /NAME -->`; a test holds that nothing would change.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlproxy.config.config import GROUPS, OPTIONS
+from rlproxy.observability.log_events import EVENTS
+from rlproxy.observability.metrics import ERRORS, PROBLEMS, TABLE
+
+
+def options() -> str:
+    """The table of options."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for group in GROUPS:
+        rows.append(f"| **{group}** | | |")
+        for option in OPTIONS:
+            if option.group != group:
+                continue
+            takes = option.takes.replace("|", "\\|")
+            default = f"`{option.default}`" if option.default else ""
+            mark = " *" if option.reload else ""
+            about = option.help.replace("|", "\\|")
+            rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")
+    rows.append("")
+    rows.append(
+        "Each is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...) and a key "
+        "of the TOML file that `--config FILE` names; the command line wins over the environment, "
+        "the environment over the file. `*`: read again on SIGHUP. `--check-config` says what is "
+        "wrong, and exits. Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage."
+    )
+    return "\n".join(rows)
+
+
+def events() -> str:
+    """The table of what is logged."""
+    rows = ["| event | level | message | when |", "|---|---|---|---|"]
+    for event in EVENTS:
+        text = event.text.replace("{}", "*count*")
+        for name in event.fields:
+            text = re.sub(r"%[.\d]*[a-z]", f"*{name}*" if name else "...", text, count=1)
+        rows.append(f"| `{event.name}` | {event.level} | {text} | {event.about} |")
+    return "\n".join(rows)
+
+
+def metrics() -> str:
+    """The table of metrics."""
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for row in TABLE:
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        rows.append(f"| `{row.name}` | {row.kind} | {labels} | {row.help} |")
+    return "\n".join(rows)
+
+
+def errors() -> str:
+    """The kinds of rlproxy_errors_total."""
+    rows = ["| kind | what went wrong |", "|---|---|"]
+    rows += [f"| `{kind}` | {what} |" for kind, what in ERRORS.items()]
+    return "\n".join(rows)
+
+
+def problems() -> str:
+    """The kinds of rlproxy_upstream_problem."""
+    rows = ["| kind | what is wrong with the proxy's own connection |", "|---|---|"]
+    rows += [f"| `{kind}` | {what} |" for kind, what in PROBLEMS.items()]
+    return "\n".join(rows)
+
+
+def modules() -> str:
+    """The modules of each package, with the first paragraph of their docstrings."""
+    root = Path(__file__).parent
+    rows = ["| module | owns |", "|---|---|"]
+    for package in [root, *sorted(path.parent for path in root.glob("*/__init__.py"))]:
+        name = "rlproxy" if package == root else package.name
+        rows.append(f"| **{name}** | {_owns(package / '__init__.py')} |")
+        for path in sorted(package.glob("*.py")):
+            if not path.stem.startswith("__"):
+                rows.append(f"| `{path.stem}` | {_owns(path)} |")
+    return "\n".join(rows)
+
+
+def _owns(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+TABLES = {
+    "options": options,
+    "metrics": metrics,
+    "errors": errors,
+    "problems": problems,
+    "events": events,
+    "modules": modules,
+}
+
+
+def filled(text: str) -> str:
+    """`text` with every table as it follows from the code now."""
+    for name, table in TABLES.items():
+        text = replaced(text, name, table()) or text
+    return text
+
+
+def replaced(text: str, name: str, block: str) -> str | None:
+    """`text` with `block` between the markers of `name`; None if it has none."""
+    begin = re.search(rf"<!-- {name}:.*?-->\n", text)
+    end = text.find(f"<!-- /{name} -->")
+    if begin is None or end < begin.end():
+        return None
+    return f"{text[: begin.end()]}{block}\n{text[end:]}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """`rlproxy docs FILE ...`: write the tables into these files; without one, print them.
+
+    Returns the exit code: 0, or 2 if a file can't be read or written.
+    """
+    if not argv:
+        print("\n\n".join(table() for table in TABLES.values()))
+    for name in argv:
+        path = Path(name)
+        try:
+            path.write_text(filled(path.read_text()))
+        except OSError as error:
+            print(f"rlproxy docs: {name}: {error.strerror}", file=sys.stderr)
+            return 2
+    return 0

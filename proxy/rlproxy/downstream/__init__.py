@@ -1,0 +1,1 @@
+"""Client connections, from accept to the last byte."""

@@ -1,0 +1,89 @@
+"""Admission: the settings that decide which clients may connect, what they may send, and their
+timeouts. They can change while clients are connected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rlproxy.config.config import Config
+from rlproxy.net.peers import Peer
+from rlproxy.resp import encoding as r
+from rlproxy.resp.commands import Command
+from rlproxy.session import command_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a client gets that is turned away, and the line for the log (see quiet.Repeats)."""
+
+    reply: bytes
+    line: str
+
+
+# (Redis' own text: clients know it)
+_FULL: Final = r.error("ERR max number of clients reached")
+FULL: Final = Refusal(_FULL, "turned away {} client(s): max number of clients reached")
+FULL_ADDRESS: Final = Refusal(
+    _FULL, "turned away {} client(s): max number of clients of one address reached"
+)
+PROTECTED: Final = Refusal(
+    r.error(
+        "DENIED rlproxy is running in protected mode: Redis behind it asks nobody for a password, "
+        "so only clients of rlproxy's own machine are served. To serve clients of other machines, "
+        "set a password on Redis' default user (CONFIG SET requirepass, or ACL SETUSER default), "
+        "or, where only trusted machines can reach this port, start rlproxy with "
+        "--protected-mode no."
+    ),
+    "turned away {} client(s) of other machines: protected mode, and Redis' default user needs no "
+    "password",
+)
+UNJUDGED_LINE: Final = (
+    "turned away {} client(s) of other machines: protected mode, and it is not known yet whether "
+    "Redis needs a password"
+)
+
+
+class Admission:
+    """See the head of this module. `room` is how many clients the process has descriptors for;
+    `where` names Redis. Whether its default user needs a password is told by whoever finds out.
+    """
+
+    def __init__(self, config: Config, where: str, room: int) -> None:
+        self.needs_password: bool | None = None  # None: not known yet
+        self._room = room
+        self._unjudged = Refusal(
+            r.error(
+                f"UPSTREAMDOWN rlproxy has not reached Redis at {where} yet, and serves clients of "
+                "other machines only once it knows that Redis asks for a password (protected mode)"
+            ),
+            UNJUDGED_LINE,
+        )
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Judge by `config` from now on."""
+        self.protected = config.protected_mode
+        self.max_clients = min(config.max_clients, self._room)
+        self.max_of_address = config.max_clients_per_address
+        self.idle_timeout_s = config.idle_timeout_s
+        self.write_timeout_s = config.write_timeout_s
+        self._for_local = command_policy.table(config.deny_command, False)
+        self._for_remote = command_policy.table(config.deny_command, not config.local_commands)
+
+    def refusal(self, peer: Peer, clients: int, of_address: int) -> Refusal | None:
+        """Why a new client is turned away while there are so many `clients`, and so many of its
+        address; None if it may come in.
+        """
+        if clients >= self.max_clients:
+            return FULL
+        if peer.host and 0 < self.max_of_address <= of_address:
+            return FULL_ADDRESS
+        if self.protected and not self.needs_password and not peer.local:
+            return self._unjudged if self.needs_password is None else PROTECTED
+        return None
+
+    def table_of(self, peer: Peer) -> dict[bytes, Command]:
+        """The commands as they are for a client; see permissions.table()."""
+        return self._for_local if peer.local else self._for_remote

@@ -1,0 +1,184 @@
+"""The accept phase of a client: PROXY protocol header, then TLS handshake, both within
+--handshake-timeout.
+
+    plain address ────────────────────────────────────────────> serve
+    with --proxy-protocol ──> header ──┬──────────────────────> serve, as who the header says
+    tls: address ──────────────────────┴──> TLS handshake ────> serve
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final, cast
+
+from rlproxy.downstream.proxy_protocol import HeaderError, parse
+from rlproxy.net.peers import Peer, peer_of
+from rlproxy.net.tls_stream import TlsStream
+from rlproxy.observability.counters import Counters
+from rlproxy.observability.log_throttle import LogThrottle
+
+MAX_ARRIVING: Final = 10000  # at a time: more are closed at once
+
+
+class Handshakes:
+    """The clients of one process that are not served yet. `serve` makes the protocol of one that
+    is, given who it is where the connection itself does not tell; `context` and `timeout_s` hold
+    for those who come from now on.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        serve: Callable[[Peer | None], asyncio.Protocol],
+        header: bool,
+        timeout_s: float,
+        context: ssl.SSLContext | None,
+        told: LogThrottle,
+        stats: Counters | None = None,
+    ) -> None:
+        self.loop = loop
+        self.stats = stats or Counters()
+        self.serve = serve
+        self.header = header
+        self.timeout_s = timeout_s
+        self.context = context
+        self.on_gone: Callable[[], None] | None = None  # one went without having been served
+        self.told = told
+        self.arriving: set[Handshake] = set()
+
+    def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
+        """For a new connection at an address that speaks TLS or not, and is TCP's or not."""
+        header = self.header and tcp
+        return Handshake(self, header, tls) if header or tls else self.serve(None)
+
+    def close(self) -> None:
+        """Nobody is served any more who is not yet."""
+        for arrival in list(self.arriving):
+            arrival.cut()
+
+
+class Handshake(asyncio.Protocol):
+    """One client until it is served: it gives its transport to the protocol that serves it."""
+
+    def __init__(self, arrivals: Handshakes, header: bool, tls: bool) -> None:
+        self._arrivals = arrivals
+        self._header = header  # still to come
+        self._tls = tls
+        self._transport: asyncio.Transport | None = None
+        self._stream: TlsStream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = b""
+        self._peer: Peer | None = None
+        self._seen = Peer()  # who is told in the log
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._seen = peer_of(transport.get_extra_info("peername"))
+        arrivals = self._arrivals
+        if len(arrivals.arriving) >= MAX_ARRIVING:
+            self._turn_away(f"{MAX_ARRIVING} others are in their handshakes")
+            return
+        arrivals.arriving.add(self)
+        self._timer = arrivals.loop.call_later(arrivals.timeout_s, self._late)
+        if not self._header:
+            self._secure(b"")
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol: the header, until another protocol has the transport."""
+        self._head += data
+        try:
+            found = parse(self._head)
+        except HeaderError as error:
+            self._turn_away(f"{error} (--proxy-protocol)")
+            return
+        if found is None:
+            return
+        rest, self._head = self._head[found.length :], b""
+        self._header = False
+        # (a loopback address is the load balancer's machine: it says nothing about ours)
+        if found.peer is not None and (self._seen.local or not found.peer.local):
+            self._seen = self._peer = found.peer
+        if self._tls:
+            self._secure(rest)
+        else:
+            self._serve_plain(rest)
+
+    def eof_received(self) -> None:
+        """See asyncio.Protocol."""
+        if self._head:
+            self._turn_away("the connection was closed within its PROXY header")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._leave()
+
+    def _serve_plain(self, rest: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
+        self._done()
+        served = self._arrivals.serve(self._peer)
+        transport.set_protocol(served)
+        served.connection_made(transport)
+        if rest:
+            served.data_received(rest)
+
+    def _secure(self, rest: bytes) -> None:
+        transport, context = self._transport, self._arrivals.context
+        assert transport is not None and context is not None
+        serve, peer = self._arrivals.serve, self._peer
+        self._stream = stream = TlsStream(lambda: serve(peer), context, self._settled)
+        transport.set_protocol(stream)
+        stream.connection_made(transport)
+        if rest:
+            stream.data_received(rest)
+
+    def _settled(self, error: OSError | None) -> None:
+        stream, self._stream = self._stream, None
+        if error is None:
+            self._done()
+            return
+        # (who says nothing at all is a health check, or a look at which ports are open)
+        if self._transport is not None and stream is not None and stream.heard:
+            self._told(str(error))
+        self._leave()
+
+    def _late(self) -> None:
+        what = "PROXY header" if self._header else "TLS handshake"
+        self._turn_away(f"no {what} within {self._arrivals.timeout_s:g} s")
+
+    def _told(self, why: str) -> None:
+        seen = str(self._seen)
+        kind, one = f"{{}} TLS handshakes failed: {why}", f"TLS handshake with {seen} failed: {why}"
+        if self._header:
+            kind, one = f"turned away {{}} clients: {why}", f"client {seen} was turned away: {why}"
+        self._arrivals.told.happened(kind, seen, one)
+        self._arrivals.stats.error("handshake")
+
+    def _turn_away(self, why: str) -> None:
+        self._told(why)
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection."""
+        transport = self._transport
+        self._leave()
+        if transport is not None:
+            transport.abort()
+
+    def _done(self) -> None:
+        """It is somebody else's now, or nobody's."""
+        self._transport = None
+        self._stream = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._arrivals.arriving.discard(self)
+
+    def _leave(self) -> None:
+        if self._transport is not None:
+            self._done()
+            if self._arrivals.on_gone is not None:
+                self._arrivals.on_gone()

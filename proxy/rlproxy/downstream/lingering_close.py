@@ -1,0 +1,115 @@
+"""The lingering close: a client's connection ends without losing its last replies.
+
+A socket that is closed with unread input resets its connection, and the reset discards replies that
+are still in the kernel's send buffer. So the writing side is closed first, behind the last reply.
+Input is then read and discarded until the client closes its side, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from typing import Final
+
+from rlproxy.net.tls_stream import TlsStream
+
+LINGER_S: Final = 1.0  # for the client to close, once its system has acknowledged every byte
+TAKES_S: Final = 60.0  # for its system to acknowledge them
+LOOK_S: Final = 0.25  # between two looks at that
+MAX_DISCARDED: Final = 16 << 20  # bytes of input; beyond, the socket is not read any more
+FULL_READ: Final = 250_000  # bytes; after a full read of uvloop's, other connections come first
+
+
+def unacknowledged(transport: asyncio.Transport) -> int:
+    """How many bytes the kernel holds that the peer has not taken; 0 where that is not known."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return 0
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
+
+
+def pending(transport: asyncio.Transport) -> bool:
+    """Whether some of what was written is not acknowledged yet."""
+    return transport.get_write_buffer_size() > 0 or unacknowledged(transport) > 0
+
+
+def linger(
+    transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, at_once: bool = False
+) -> None:
+    """Close `transport` behind what was written. Its protocol gets nothing but connection_lost().
+
+    at_once: the client sends nothing more, so that no reply can be lost.
+    """
+    if transport.is_closing():
+        return
+    plain = transport.end() if isinstance(transport, TlsStream) else transport
+    protocol = plain.get_protocol()
+    assert isinstance(protocol, asyncio.Protocol)
+    _Lingering(plain, protocol, loop).begin(at_once)
+
+
+class _Lingering(asyncio.Protocol):
+    """The protocol of a plain transport that closes; `served` is the one before it."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        served: asyncio.Protocol,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._transport = transport
+        self._served = served
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._discarded = 0  # bytes
+        self._taken_at = self._began = loop.time()
+
+    def begin(self, at_once: bool) -> None:
+        """Close the writing side at least, and discard what is read from now on."""
+        transport = self._transport
+        transport.set_protocol(self)
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+        if at_once:
+            transport.close()
+        else:
+            transport.write_eof()
+            transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._discarded += len(data)
+        full = self._discarded > MAX_DISCARDED
+        if full or len(data) >= FULL_READ:
+            self._transport.pause_reading()
+        if not full and len(data) >= FULL_READ:
+            self._loop.call_soon(self._read_on)
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol: the transport closes, behind what was written."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._served.connection_lost(exc)
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        transport = self._transport
+        if pending(transport):
+            self._taken_at = now
+        if now - self._began >= TAKES_S:
+            transport.abort()
+        elif now - self._taken_at >= LINGER_S:
+            transport.close()
+        self._timer = self._loop.call_later(LOOK_S, self._look)

@@ -1,0 +1,94 @@
+"""The header of the PROXY protocol, versions 1 and 2: bytes to the client's address. No I/O."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+from rlproxy.net.peers import Peer
+
+MAX_V1: Final = 107  # bytes, CRLF included: the longest that the protocol knows
+MAX_V2: Final = 4096  # bytes: addresses, and what a load balancer adds (names, a certificate)
+
+_V1: Final = b"PROXY "
+_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+_V2_FIXED: Final = 16
+_TCP: Final = {b"TCP4": ipaddress.IPv4Address, b"TCP6": ipaddress.IPv6Address}
+_IPV4: Final = 1
+_IPV6: Final = 2
+_UNIX: Final = 3
+
+
+class HeaderError(ValueError):
+    """No header of the PROXY protocol; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of `length` bytes; `peer` is who the client is, None where the header leaves that to
+    the connection itself (a health check of the load balancer's own, an unknown kind of address).
+    """
+
+    length: int
+    peer: Peer | None
+
+
+def parse(data: bytes) -> Header | None:
+    """The header that `data` begins with; None while all of `data` belongs to one that is not
+    complete. Raises HeaderError.
+    """
+    if data[: len(_V1)] == _V1[: len(data)]:
+        return _version_1(data)
+    if data[: len(_V2)] == _V2[: len(data)]:
+        return _version_2(data)
+    raise HeaderError("no PROXY header")
+
+
+def _version_1(data: bytes) -> Header | None:
+    end = data.find(b"\r\n", 0, MAX_V1)
+    if end < 0:
+        if len(data) >= MAX_V1:
+            raise HeaderError("a PROXY header without an end")
+        if b"\n" in data:
+            raise HeaderError("a PROXY header whose line ends without a CR")
+        return None
+    words = data[len(_V1) : end].split(b" ")
+    if words[0] == b"UNKNOWN":
+        return Header(end + 2, None)
+    if words[0] not in _TCP or len(words) != 5:
+        raise HeaderError("a PROXY header that says something else than TCP4, TCP6 or UNKNOWN")
+    kind = _TCP[words[0]]
+    try:
+        source, _ = (kind(word.decode("ascii")) for word in words[1:3])
+    except ValueError:  # (UnicodeDecodeError too)
+        raise HeaderError("a PROXY header with an address that is none") from None
+    for word in words[3:]:
+        if not (word.isdigit() and len(word) <= 5 and int(word) <= 65535):
+            raise HeaderError("a PROXY header with a port that is none")
+    return Header(end + 2, Peer(str(source), int(words[3])))
+
+
+def _version_2(data: bytes) -> Header | None:
+    if len(data) > 12 and data[12] not in (0x20, 0x21):
+        raise HeaderError("a PROXY header of another version")
+    if len(data) < _V2_FIXED:
+        return None
+    length = _V2_FIXED + int.from_bytes(data[14:16], "big")
+    if length > MAX_V2:
+        raise HeaderError(f"a PROXY header of {length} bytes")
+    if len(data) < length:
+        return None
+    if data[12] == 0x20:
+        return Header(length, None)
+    family, transport = data[13] >> 4, data[13] & 15
+    if family > _UNIX or transport > 2:
+        raise HeaderError("a PROXY header with an unknown kind of address")
+    if family not in (_IPV4, _IPV6):
+        return Header(length, None)
+    size = 4 if family == _IPV4 else 16
+    if length < _V2_FIXED + 2 * size + 4:
+        raise HeaderError("a PROXY header too short for its addresses")
+    packed = data[_V2_FIXED : _V2_FIXED + size]
+    port = int.from_bytes(data[_V2_FIXED + 2 * size :][:2], "big")
+    return Header(length, Peer(str(ipaddress.ip_address(packed)), port))

@@ -1,0 +1,76 @@
+"""`rlproxy health`: a liveness check that connects from outside and awaits any RESP reply."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from rlproxy.config.config import DEFAULT_LISTEN, parse_listen, without_password
+
+TIMEOUT_S: Final = 2.0
+
+
+# To a client without a certificate, TLS' own words for: show one.
+_WANTS_CERTIFICATE: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE")
+_HEADER: Final = b"PROXY UNKNOWN\r\n"
+
+
+def alive(address: str, header: bool = False) -> str:
+    """Empty if a server at `address` answers PING, whatever it answers; else what is wrong. With a
+    PROXY header before it if `header`. Whose certificate it shows is not asked.
+    """
+    try:
+        where = parse_listen(address)
+    except ValueError as error:
+        return f"{without_password(address)}: {error}"
+    family = socket.AF_UNIX if where.path else socket.AF_UNSPEC
+    try:
+        if family == socket.AF_UNIX:
+            sock = socket.socket(family)
+            sock.settimeout(TIMEOUT_S)
+            sock.connect(where.path)
+        else:
+            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(where.host, where.host)  # noqa: S104
+            sock = socket.create_connection((host, where.port), TIMEOUT_S)
+        with sock:
+            if header and not where.path:
+                sock.sendall(_HEADER)
+            with _secured(sock) if where.tls else sock as spoken:
+                spoken.sendall(b"*1\r\n$4\r\nPING\r\n")
+                reply = spoken.recv(64)
+    except ssl.SSLError as error:
+        if error.reason in _WANTS_CERTIFICATE:
+            return ""
+        return f"{where}: no TLS ({error.reason})"
+    except OSError as error:
+        return f"{where}: {error.strerror or error}"
+    return "" if reply[:1] in (b"+", b"-") else f"{where}: not a RESP server"
+
+
+def _secured(sock: socket.socket) -> ssl.SSLSocket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(sock)
+
+
+def main(argv: Sequence[str]) -> int:
+    """`rlproxy health [HOST:PORT]`: exit code 0 if alive, 1 if not, 2 on wrong usage.
+
+    Without an address it is the first of RLPROXY_LISTEN that speaks no TLS, or else the first, or
+    the default one; RLPROXY_PROXY_PROTOCOL is heeded.
+    """
+    if len(argv) > 1 or (argv and argv[0].startswith("-")):
+        print("usage: rlproxy health [[tls:]HOST:PORT|unix:PATH]", file=sys.stderr)
+        return 2
+    listen = os.environ.get("RLPROXY_LISTEN", "").split()
+    listen.sort(key=lambda address: address.startswith("tls:"))
+    header = os.environ.get("RLPROXY_PROXY_PROTOCOL", "").strip().lower() == "yes"
+    wrong = alive([*argv, *listen, DEFAULT_LISTEN][0], header)
+    if wrong:
+        print(wrong, file=sys.stderr)
+    return 1 if wrong else 0

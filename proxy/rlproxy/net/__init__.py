@@ -1,0 +1,1 @@
+"""Sockets without Redis: listeners, TLS, peer addresses, the limit of open files."""

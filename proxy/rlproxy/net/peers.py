@@ -1,0 +1,41 @@
+"""A client's address, as its connection shows it, and whether it is on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a client's connection; `host` is empty for a unix socket."""
+
+    host: str = ""
+    port: int = 0
+
+    @property
+    def local(self) -> bool:
+        """Whether it came by a unix socket or from a loopback address."""
+        if not self.host:
+            return True
+        try:
+            address = ipaddress.ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address.is_loopback
+
+    def __str__(self) -> str:
+        if not self.host:
+            return "unix socket"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+NOBODY: Final = Peer()
+
+
+def peer_of(name: Any) -> Peer:
+    """The peer of a socket's getpeername(), which is a tuple for TCP."""
+    return Peer(name[0], name[1]) if isinstance(name, tuple) else NOBODY

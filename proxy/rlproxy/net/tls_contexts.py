@@ -1,0 +1,214 @@
+"""TLS contexts made from the settings: certificates, keys, trusted CAs; and the reason of a failed
+handshake in words.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from rlproxy.config.config import Config, ConfigError
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+NO_TLS: Final = "no TLS was spoken"
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_KEY: Final = b"PRIVATE KEY-----"
+# What OpenSSL calls the first bytes of something that speaks no TLS.
+_NO_TLS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "HTTPS_PROXY_REQUEST",
+    "PACKET_LENGTH_TOO_LONG",
+    "RECORD_TOO_SMALL",
+    "BAD_RECORD_TYPE",
+    "UNEXPECTED_MESSAGE",
+)
+_REASONS: Final = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate was shown",
+    "UNSUPPORTED_PROTOCOL": "too old a version of TLS (see --tls-min-version)",
+    "VERSION_TOO_LOW": "too old a version of TLS (see --tls-min-version)",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the other side does not speak our versions of TLS "
+    "(see --tls-min-version)",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side wants a certificate of ours",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust who signed our certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side takes our certificate for expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not take our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not take our certificate",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refused the handshake",
+    "NO_SHARED_CIPHER": "no cipher that both sides know",
+}
+
+
+class TlsFailure(OSError):  # noqa: N818
+    """TLS went wrong; the message says why, for a person."""
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """How connections to Redis are made; `name` is asked for and checked instead of the host, if
+    there is one.
+    """
+
+    context: ssl.SSLContext
+    name: str
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """TLS for clients and for Redis, None where it is not spoken."""
+
+    server: ssl.SSLContext | None
+    client: ClientSide | None
+
+
+def contexts(config: Config) -> Contexts:
+    """What `config` asks for, from its files as they are now. Raises ConfigError naming every
+    mistake.
+    """
+    mistakes: list[str] = []
+    server = client = None
+    if any(address.tls for address in config.listen):
+        server = _server(config, mistakes)
+    if config.upstream.tls:
+        client = _client(config, mistakes)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return Contexts(server, client)
+
+
+def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _common(made, config)
+    # A session taken up again would pass by a client's certificate that has expired meanwhile.
+    made.num_tickets = 0
+    named = (f"--tls-cert {config.tls_cert}", f"--tls-key {config.tls_key}")
+    _show(made, config.tls_cert, config.tls_key, named, mistakes)
+    if config.tls_client_ca:
+        _trust(made, config.tls_client_ca, f"--tls-client-ca {config.tls_client_ca}", mistakes)
+        required = config.tls_client_auth == "required"
+        made.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    return made
+
+
+def _client(config: Config, mistakes: list[str]) -> ClientSide:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _common(made, config)
+    if not config.upstream_tls_verify:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    if config.upstream_tls_ca:
+        named = f"--upstream-tls-ca {config.upstream_tls_ca}"
+        _trust(made, config.upstream_tls_ca, named, mistakes)
+    else:
+        made.load_default_certs()
+    if config.upstream_tls_cert:
+        cert, key = config.upstream_tls_cert, config.upstream_tls_key
+        _show(
+            made, cert, key, (f"--upstream-tls-cert {cert}", f"--upstream-tls-key {key}"), mistakes
+        )
+    if config.upstream_tls_name:
+        try:
+            made.wrap_bio(
+                ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=config.upstream_tls_name
+            )
+        except (ValueError, ssl.SSLError):
+            mistakes.append(f"--upstream-tls-name {config.upstream_tls_name}: no name of a host")
+    return ClientSide(made, config.upstream_tls_name)
+
+
+def _common(made: ssl.SSLContext, config: Config) -> None:
+    made.minimum_version = _VERSIONS[config.tls_min_version]
+    made.options |= ssl.OP_NO_RENEGOTIATION
+
+
+def _show(
+    made: ssl.SSLContext, cert: str, key: str, named: tuple[str, str], mistakes: list[str]
+) -> None:
+    """Have `made` show a certificate. `named` is what a person has to change: of it, of its key."""
+    texts = [_read(cert, _CERTIFICATE, "certificate", named[0], mistakes)]
+    texts.append(_read(key, _KEY, "private key", named[1], mistakes))
+    if not all(texts):
+        return
+    try:
+        made.load_cert_chain(cert, key, _refuse)
+    except _EncryptedError:
+        mistakes.append(f"{named[1]}: the key is encrypted, and nobody is there to be asked")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or ""
+        if why in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+            mistakes.append(f"{named[1]}: the key does not belong to the certificate {cert}")
+        elif why and why != "PEM lib":
+            mistakes.append(f"{named[0]}: {_words(why)}")
+        else:
+            broken = _broken(texts[0])
+            mistakes.append(f"{named[0] if broken else named[1]}: damaged, or not PEM")
+
+
+class _EncryptedError(Exception):
+    """A key that wants a pass phrase."""
+
+
+def _refuse() -> NoReturn:
+    """Instead of OpenSSL's question on the terminal."""
+    raise _EncryptedError
+
+
+def _broken(certificate: bytes) -> bool:
+    try:
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trial.load_verify_locations(cadata=certificate.decode("ascii", "replace"))
+    except (ssl.SSLError, ValueError):
+        return True
+    return False
+
+
+def _trust(made: ssl.SSLContext, path: str, named: str, mistakes: list[str]) -> None:
+    if not _read(path, _CERTIFICATE, "certificate", named, mistakes):
+        return
+    try:
+        made.load_verify_locations(path)
+    except (OSError, ValueError):
+        mistakes.append(f"{named}: damaged, or not PEM")
+
+
+def _read(path: str, mark: bytes, what: str, named: str, mistakes: list[str]) -> bytes:
+    """What the file holds; nothing where it is of no use."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        mistakes.append(f"{named}: {error.strerror or error}")
+        return b""
+    except ValueError:  # (a name with a NUL)
+        mistakes.append(f"{named}: no name of a file")
+        return b""
+    if mark not in text:
+        mistakes.append(f"{named}: no {what} in it (PEM)")
+        return b""
+    return text
+
+
+def why(error: BaseException) -> str:
+    """The reason of a failed handshake or connection, for a person."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message.rstrip('.')}"
+    reason = getattr(error, "reason", None)
+    if not isinstance(error, ssl.SSLError) or not isinstance(reason, str):
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return " ".join(str(text).split())
+    if reason in _NO_TLS:
+        return NO_TLS
+    return _REASONS.get(reason) or _words(reason)
+
+
+def _words(reason: str) -> str:
+    return reason.lower().replace("_", " ")
+
+
+def warnings(config: Config) -> Sequence[str]:
+    """What is allowed, but a person should know."""
+    if config.upstream.tls and not config.upstream_tls_verify:
+        return ["Redis' certificate is not checked (--upstream-tls-verify no)"]
+    return []

@@ -1,0 +1,354 @@
+"""One TLS connection over a plain transport: a protocol toward the event loop, a transport toward
+the proxy. It can close one direction alone, as Redis' clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from rlproxy.net.tls_contexts import TlsFailure, why
+
+PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
+MAX_LAST_WORDS: Final = 262144
+
+
+class TlsStream(asyncio.Protocol):
+    """TLS between a plain transport and the protocol that `make` makes once the handshake is done.
+
+    `settled` is called once: with None when it is done (the protocol is connected by then), or
+    with the reason why it failed (the connection is closing by then). `name` is whom a client
+    asks for.
+    """
+
+    __slots__ = (
+        "_app",
+        "_closing",
+        "_connected",
+        "_eof",
+        "_error",
+        "_established",
+        "_finished",
+        "_incoming",
+        "_make",
+        "_outgoing",
+        "_settled",
+        "_shut",
+        "_tls",
+        "_transport",
+        "heard",
+    )
+
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext,
+        settled: Callable[[OSError | None], None],
+        name: str | None = None,
+    ) -> None:
+        self._make: Callable[[], asyncio.Protocol] | None = make
+        self._settled: Callable[[OSError | None], None] | None = settled
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        server = context.protocol == ssl.PROTOCOL_TLS_SERVER
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server, name)
+        self._app: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._error: OSError | None = None  # why it ended
+        self.heard = False  # the other side has said something
+        self._established = False
+        self._finished = False  # there is nothing more to decrypt
+        self._eof = False  # the protocol knows that the other side says no more
+        self._shut = False  # nor do we
+        self._closing = False
+
+    # -- as the plain transport's protocol --------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._handshake()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self.heard = True
+        if self._closing or self._finished or self._eof:
+            return
+        if not self._established:
+            self._incoming.write(data)
+            self._handshake()
+            data = b""
+        if self._established:
+            self._read(data)
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol. Without TLS' own end: that is how many clients leave, and what they
+        said is framed, so that nothing can be cut off unseen.
+        """
+        if not self._established:
+            self._fail(TlsFailure("the connection was closed during the handshake"))
+            return False
+        if self._ended():
+            return True
+        self.close()
+        return False
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        if self._app is not None:
+            self._app.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        if self._app is not None:
+            self._app.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        app = self._app
+        if app is None:
+            self._settle(self._error or TlsFailure(_lost(exc)))
+        else:
+            app.connection_lost(self._error or exc)
+        self._app = None
+        self._closing = True
+        self._transport = None
+
+    def _handshake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except (ssl.SSLError, ValueError) as error:
+            self._fail(TlsFailure(why(error)))
+            return
+        self._flush()
+        self._established = True
+        make, self._make = self._make, None
+        assert make is not None
+        self._app = app = make()
+        app.connection_made(cast("asyncio.BaseTransport", self))
+        self._settle(None)
+
+    def _settle(self, error: OSError | None) -> None:
+        settled, self._settled = self._settled, None
+        self._make = None
+        if settled is not None:
+            settled(error)
+
+    def _read(self, data: bytes) -> None:
+        if self._closing:
+            return  # the protocol has ended it when it was connected
+        data = self._decrypted(data)
+        if self._outgoing.pending:
+            self._flush()
+        app = self._app
+        if data and app is not None:
+            app.data_received(data)
+        if self._closing:
+            return
+        if self._error is not None:
+            self._fail(self._error)
+        elif self._finished and not self._ended():
+            self.close()
+
+    def _decrypted(self, data: bytes) -> bytes:
+        """All that has come, with `data` as the latest. Leaves in `_finished` and `_error` what
+        came behind it.
+        """
+        parts: list[bytes] = []
+        incoming, connection = self._incoming, self._tls
+        at = 0
+        while True:
+            if at < len(data):
+                incoming.write(data if len(data) <= PIECE else memoryview(data)[at : at + PIECE])
+                at += PIECE
+            while incoming.pending or connection.pending():
+                try:
+                    part = connection.read(PIECE)
+                except ssl.SSLWantReadError:
+                    break
+                except ssl.SSLZeroReturnError:
+                    part = b""
+                except ssl.SSLError as error:
+                    self._error = TlsFailure(why(error))
+                    part = b""
+                if not part:
+                    self._finished = True
+                    return b"".join(parts)
+                parts.append(part)
+            if at >= len(data):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _ended(self) -> bool:
+        """The other side says no more: whether the protocol goes on writing."""
+        app = self._app
+        if app is None or self._closing:
+            return False
+        if self._eof:
+            return True
+        self._eof = True
+        return bool(app.eof_received())
+
+    def _fail(self, error: OSError) -> None:
+        """It can't go on; the other side is told why, as TLS has it."""
+        self._error = error
+        self._closing = True
+        transport = self._transport
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()  # (who does not read is not waited for)
+        elif transport is not None:
+            self._flush()
+            transport.close()
+        if self._app is None:
+            self._settle(error)
+
+    def _flush(self) -> None:
+        data = self._outgoing.read()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    # -- as our protocol's transport --------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """See asyncio.WriteTransport."""
+        if self._closing or self._shut or not data:
+            return
+        view = memoryview(data)
+        try:
+            while len(view) > 0:
+                # (a call within the slice would be made twice where this is compiled)
+                written = self._tls.write(view[:PIECE])
+                view = view[written:]
+                self._flush()
+        except ssl.SSLError as error:
+            self._fail(TlsFailure(why(error)))
+
+    def can_write_eof(self) -> bool:
+        """See asyncio.WriteTransport."""
+        return True
+
+    def write_eof(self) -> None:
+        """See asyncio.WriteTransport."""
+        if not self._closing and not self._shut:
+            self._say_end()
+            if self._transport is not None:
+                self._transport.write_eof()
+
+    def _say_end(self) -> None:
+        self._shut = True
+        with contextlib.suppress(ssl.SSLError, ValueError):  # (it wants the other side's end too)
+            self._tls.unwrap()
+        self._flush()
+
+    def close(self) -> None:
+        """See asyncio.BaseTransport. What was written still goes out, and TLS' own end behind it;
+        the other side's is not waited for.
+        """
+        if self._closing:
+            return
+        if not self._shut:
+            self._say_end()
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def end(self) -> asyncio.Transport:
+        """Write TLS' own end behind what was written. Returns the plain transport, to be closed by
+        the caller; what it still reads is not decrypted.
+        """
+        if not self._shut:
+            self._say_end()
+        self._closing = True
+        assert self._transport is not None
+        return self._transport
+
+    def abort(self) -> None:
+        """See asyncio.WriteTransport."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_closing(self) -> bool:
+        """See asyncio.BaseTransport."""
+        return self._closing or self._transport is None or self._transport.is_closing()
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        """See asyncio.Transport."""
+        if self._app is not None:
+            self._app = protocol
+
+    def pause_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio.WriteTransport."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """See asyncio.WriteTransport."""
+        return (0, 0) if self._transport is None else self._transport.get_write_buffer_limits()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See asyncio.WriteTransport."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio.BaseTransport."""
+        if name == "ssl_object":
+            return self._tls
+        return default if self._transport is None else self._transport.get_extra_info(name, default)
+
+    def last_words(self) -> bytes:
+        """What the other side said before a write failed: see the function of this name."""
+        if not self._established or self._finished or self._eof:
+            return b""
+        return self._decrypted(_unread(self._transport))
+
+
+def last_words(transport: asyncio.BaseTransport | None) -> bytes:
+    """What a server said before a write to it failed.
+
+    A write that fails ends a transport at once, though the kernel may still hold what the server
+    sent before it closed: the error that tells why, or replies to hits that were counted. To be
+    called from connection_lost(), while the socket is still open. At most MAX_LAST_WORDS bytes and
+    one read more.
+    """
+    if isinstance(transport, TlsStream):
+        return transport.last_words()
+    return _unread(transport)
+
+
+def _unread(transport: asyncio.BaseTransport | None) -> bytes:
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    parts: list[bytes] = []
+    length = 0
+    try:
+        while sock is not None and length < MAX_LAST_WORDS:
+            part = os.read(sock.fileno(), MAX_LAST_WORDS)
+            if not part:
+                break
+            parts.append(part)
+            length += len(part)
+    except OSError:
+        pass  # nothing more
+    return b"".join(parts)
+
+
+def _lost(exc: Exception | None) -> str:
+    if exc is None:
+        return "the connection was closed during the handshake"
+    return why(exc)

@@ -1,0 +1,1 @@
+"""What the proxy reports of itself: counters, metrics, hot keys, log lines."""

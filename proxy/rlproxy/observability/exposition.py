@@ -1,0 +1,66 @@
+"""The text format of Prometheus: samples to text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from rlproxy.observability.metrics import (
+    COUNTER,
+    HISTOGRAM,
+    TABLE,
+    Distribution,
+    Labels,
+    Row,
+    Samples,
+    Value,
+)
+
+
+def exposition(samples: Samples) -> bytes:
+    """`samples` in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(samples))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        for row in TABLE:
+            values = self._samples.get(row.name)
+            if values is not None:
+                yield _family(row, values)
+
+
+def _family(row: Row, values: dict[Labels, Value]) -> Metric:
+    labels = list(row.labels)
+    if row.kind == HISTOGRAM:
+        histogram = HistogramMetricFamily(row.name, row.help, labels=labels)
+        for found, value in values.items():
+            assert isinstance(value, Distribution)
+            histogram.add_metric(found, _cumulated(row.bounds, value.classes), value.sum)
+        return histogram
+    family = CounterMetricFamily if row.kind == COUNTER else GaugeMetricFamily
+    out = family(row.name, row.help, labels=labels)
+    for found, value in values.items():
+        assert not isinstance(value, Distribution)
+        out.add_metric(found, value)
+    return out
+
+
+def _cumulated(bounds: Sequence[float], classes: Sequence[int]) -> list[tuple[str, int]]:
+    out = []
+    total = 0
+    for number, count in enumerate(classes):
+        total += count
+        bound = "+Inf" if number == len(bounds) else str(bounds[number])
+        out.append((bound, total))
+    return out

@@ -1,0 +1,284 @@
+"""The table of metrics, and the rules that combine the samples of several workers.
+
+A process's samples are Samples: for each metric's name, its values by the values of its labels. A
+histogram's value is how many fell into each class (one more than it has bounds), and their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlproxy.observability.counters import MAX_POWER, TIMES_S
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+
+SUM: Final = "sum"
+MOST: Final = "most"
+LEAST: Final = "least"
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The value of a histogram."""
+
+    classes: tuple[int, ...]
+    sum: float
+
+
+Value = float | Distribution
+Samples = dict[str, dict[Labels, Value]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric. `across` is how the values of several workers become one; of a counter's and a
+    histogram's, it is their sum.
+    """
+
+    name: str
+    kind: str
+    help: str
+    labels: Labels = ()
+    across: str = SUM
+    bounds: Sequence[float] = ()
+
+
+# (the upper bounds of Redis' own classes, or a little more)
+SCRIPT_TIMES_S: Final = tuple(round(2**power * 1.034) / 1_000_000 for power in range(21))
+
+TABLE: Final = (
+    # hits
+    Row(
+        "rlproxy_hits_total",
+        COUNTER,
+        "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by what became of them: admitted, refused, "
+        "refused_locally (by the denial cache, Redis was not asked), failed_open and failed_closed "
+        "(Redis did not answer, --on-upstream-failure did), failed (an error), unseen (in a "
+        "transaction, where replies can't be told apart, or answered with what no script says)",
+        ("algorithm", "outcome"),
+    ),
+    Row(
+        "rlproxy_hits_near_limit_total",
+        COUNTER,
+        "Admitted hits that left a tenth of their limit or less",
+        ("algorithm",),
+    ),
+    Row(
+        "rlproxy_prefix_hits_total",
+        COUNTER,
+        "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
+        "refused (outcome refused), by the beginning of their key up to the first colon, at most "
+        "64 bytes of it: as many beginnings as --metrics-prefixes says, (other) for those that "
+        "came later, (none) for keys without a colon in their first 105 bytes",
+        ("prefix", "outcome"),
+    ),
+    Row(
+        "rlproxy_calls_total",
+        COUNTER,
+        "Other commands of the family that were answered",
+        ("command",),
+    ),
+    Row(
+        "rlproxy_waits_total",
+        COUNTER,
+        "Hits with WAIT that had to wait, by how it ended: admitted, refused, left (the client "
+        "went, or Redis did not answer)",
+        ("outcome",),
+    ),
+    Row("rlproxy_waiting", GAUGE, "Hits that wait now"),
+    Row("rlproxy_denials", GAUGE, "Refusals that are remembered now"),
+    # what it takes
+    Row(
+        "rlproxy_lane_round_trip_seconds",
+        HISTOGRAM,
+        "From the writing of a call on a lane to its reply, of one call per lane at a time",
+        bounds=TIMES_S,
+    ),
+    Row(
+        "rlproxy_lane_batch_calls",
+        HISTOGRAM,
+        "Calls that went out together in one write of a lane",
+        bounds=tuple(float(2**power - 1) for power in range(1, MAX_POWER)),
+    ),
+    Row(
+        "rlproxy_script_seconds",
+        HISTOGRAM,
+        "What Redis itself took for its scripts, of all its clients (its LATENCY HISTOGRAM; from "
+        "Redis 7.0 on, where the URL's user may ask)",
+        across=MOST,
+        bounds=SCRIPT_TIMES_S,
+    ),
+    Row(
+        "rlproxy_event_loop_lag_seconds",
+        HISTOGRAM,
+        "How late a timer was, four times a second: what everything waits for",
+        bounds=TIMES_S,
+    ),
+    # what passes
+    Row("rlproxy_commands_total", COUNTER, "Commands that were passed on to Redis as they came"),
+    Row(
+        "rlproxy_bytes_total",
+        COUNTER,
+        "Bytes from and to clients and Redis (side: client, upstream; direction: in, out)",
+        ("side", "direction"),
+    ),
+    Row("rlproxy_clients", GAUGE, "Clients that are connected"),
+    Row("rlproxy_clients_max", GAUGE, "Clients that may be: --max-clients, or what files allow"),
+    Row("rlproxy_clients_accepted_total", COUNTER, "Clients that came in"),
+    Row(
+        "rlproxy_errors_total",
+        COUNTER,
+        "What went wrong, by kind: see the list below",
+        ("kind",),
+    ),
+    # Redis
+    Row(
+        "rlproxy_upstream_up",
+        GAUGE,
+        "1 while Redis answers, 0 while the circuit is open",
+        (),
+        LEAST,
+    ),
+    Row(
+        "rlproxy_upstream_connections",
+        GAUGE,
+        "Connections to Redis (kind: private, lane, share)",
+        ("kind",),
+    ),
+    Row(
+        "rlproxy_upstream_problem",
+        GAUGE,
+        "1 while the proxy's own connection to Redis can't do its work, by kind: see below",
+        ("kind",),
+        MOST,
+    ),
+    Row("rlproxy_upstream_opened_total", COUNTER, "How often the circuit opened"),
+    Row("rlproxy_upstream_timeouts_total", COUNTER, "Calls that Redis answered late, or never"),
+    Row("rlproxy_upstream_connects_failed_total", COUNTER, "Connections that could not be opened"),
+    Row("rlproxy_scripts_loaded", GAUGE, "1 if Redis has the scripts", (), LEAST),
+    Row("rlproxy_noscript_repairs_total", COUNTER, "Calls that were sent again after NOSCRIPT"),
+    # the processes
+    Row("rlproxy_draining", GAUGE, "1 while the proxy ends", (), MOST),
+    Row("rlproxy_workers", GAUGE, "Processes that serve, and have been heard of lately"),
+    Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", (), MOST),
+    Row(
+        "rlproxy_start_time_seconds",
+        GAUGE,
+        "When the proxy began, in seconds since 1970",
+        (),
+        LEAST,
+    ),
+    Row(
+        "rlproxy_build_info",
+        GAUGE,
+        "Always 1",
+        ("version", "compiled", "python"),
+        MOST,
+    ),
+    Row("rlproxy_process_cpu_seconds_total", COUNTER, "CPU time of each worker", ("worker",)),
+    Row("rlproxy_process_resident_bytes", GAUGE, "Memory of each worker", ("worker",)),
+    Row("rlproxy_process_open_fds", GAUGE, "Open files of each worker", ("worker",)),
+    Row("rlproxy_process_max_fds", GAUGE, "Open files that each worker may have", ("worker",)),
+    Row(
+        "rlproxy_process_start_time_seconds",
+        GAUGE,
+        "When each worker began, in seconds since 1970: it changes when one is replaced",
+        ("worker",),
+    ),
+)
+BY_NAME: Final = {row.name: row for row in TABLE}
+
+# Every kind of rlproxy_errors_total.
+ERRORS: Final = {
+    "syntax": "a command of the family was wrong",
+    "denied": "a command that its client must not send",
+    "redis": "Redis answered a hit with an error",
+    "lost": "the connection to Redis was lost before it answered a hit",
+    "late": "Redis did not answer a hit within --hit-timeout",
+    "unreachable": "a hit found no Redis",
+    "turned_away": "a client found no room, or protected mode",
+    "handshake": "a client's TLS handshake or PROXY header failed",
+    "cut": "a client read nothing for --write-timeout",
+    "idle": "a client was silent for --idle-timeout",
+    "protocol": "a client's bytes were no command",
+}
+
+UNREACHABLE: Final = "unreachable"
+FULL: Final = "full"
+CLUSTER: Final = "cluster"
+LOGIN: Final = "login"
+DATABASE: Final = "database"
+SCRIPTS: Final = "scripts"
+
+# Every kind of rlproxy_upstream_problem.
+PROBLEMS: Final = {
+    UNREACHABLE: "it can't be opened, or what answers is no Redis",
+    FULL: "the server has no room for one more client (`maxclients`)",
+    CLUSTER: "the server is a node of a Redis Cluster, which is not supported",
+    LOGIN: "the server refuses the user or password of the URL, or wants one",
+    DATABASE: "the server refuses the database of the URL",
+    SCRIPTS: "the server refuses to load the scripts",
+}
+
+
+def merged(several: Iterable[Samples]) -> Samples:
+    """The samples of all workers as one."""
+    out: Samples = {}
+    for samples in several:
+        for name, values in samples.items():
+            row = BY_NAME[name]
+            found = out.setdefault(name, {})
+            for labels, value in values.items():
+                found[labels] = _both(row, found[labels], value) if labels in found else value
+    return out
+
+
+def _both(row: Row, one: Value, other: Value) -> Value:
+    if isinstance(one, Distribution) and isinstance(other, Distribution):
+        if row.across == MOST:
+            return max(one, other, key=lambda value: sum(value.classes))
+        classes = tuple(a + b for a, b in zip(one.classes, other.classes, strict=True))
+        return Distribution(classes, one.sum + other.sum)
+    assert isinstance(one, (int, float)) and isinstance(other, (int, float))
+    if row.across == MOST:
+        return max(one, other)
+    return min(one, other) if row.across == LEAST else one + other
+
+
+def kept(samples: Samples) -> Samples:
+    """What a worker's successor goes on from: what only ever grows."""
+    return {
+        name: values
+        for name, values in samples.items()
+        if BY_NAME[name].kind != GAUGE and BY_NAME[name].across == SUM
+    }
+
+
+def to_plain(samples: Samples) -> dict[str, Any]:
+    """For another process, as JSON has it; see from_plain()."""
+    return {
+        name: [
+            [labels, [value.classes, value.sum] if isinstance(value, Distribution) else value]
+            for labels, value in values.items()
+        ]
+        for name, values in samples.items()
+    }
+
+
+def from_plain(plain: dict[str, Any]) -> Samples:
+    """What to_plain() has made."""
+    return {
+        name: {
+            tuple(labels): Distribution(tuple(value[0]), value[1])
+            if isinstance(value, list)
+            else value
+            for labels, value in values
+        }
+        for name, values in plain.items()
+    }

@@ -1,0 +1,399 @@
+"""The supervisor of several workers: it binds, forks, replaces workers that end, and ends them all
+on SIGTERM. It never reads a client's bytes.
+
+    forked ──ready──> serving ──SIGTERM──> leaving ──┐
+       ^                 └──────────died─────────────┴──> forked anew, at once or after a pause
+
+The sockets and inboxes are the supervisor's and outlive every worker. While one is not expected
+back at once, the supervisor hands what comes there to those who serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Final, NoReturn
+
+from rlproxy.config.config import Address, Config
+from rlproxy.net.listeners import Listeners
+from rlproxy.observability import logs
+from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.admin_process import AdminProcess
+from rlproxy.process.balancer import AWAY, CANNOT_ACCEPT, FULL_S, Balancer, accepted
+from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
+from rlproxy.process.server import (
+    CUT,
+    EMBEDDED_ENDED,
+    FAILED,
+    LEAVING,
+    READY,
+    Post,
+    StartError,
+    administered,
+    embed,
+    listen,
+    print_banner,
+    read_again,
+    tell_end,
+)
+from rlproxy.ratelimit import scripts
+from rlproxy.upstream.embedded import EmbeddedServer, end_with_parent
+
+log = logging.getLogger("rlproxy")
+
+KILL_S: Final = 3.0  # beyond the drain timeout
+HELD_S: Final = 0.05  # how soon a client is offered again that no inbox had room for
+WAIT_MOST_S: Final = 3600.0  # (poll has a limit, and --drain-timeout is beyond it)
+MAX_BEHIND: Final = 1000  # characters: then a report is written at once, whatever they are
+
+_OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
+
+
+_Client = tuple[socket.socket, bool]  # and whether TLS is spoken where it came
+
+
+def _accepted(listening: socket.socket, tls: bool) -> _Client | None:
+    sock = accepted(listening)
+    return None if sock is None else (sock, tls)
+
+
+class _Worker:
+    """One of the processes, and its successors."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = f"worker {number + 1}"
+        self.pid = 0  # 0: none
+        self.ready = False
+        self.restarts = RestartPolicy(time.monotonic)
+        self.due = 0.0  # when to start it, if there is none
+
+
+class Supervisor:
+    """The workers of a proxy. `serve` is called in each worker's process, which ends with it;
+    `read` reads the settings again, on SIGHUP.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        serve: Callable[[Config, Post], None],
+        read: Callable[[], Config] | None = None,
+    ) -> None:
+        self._config = config
+        self._serve = serve
+        self._read = read
+        self._hung_up = False  # SIGHUP came
+        self._pid = os.getpid()
+        self._started = time.time()
+        self._workers = [_Worker(number) for number in range(config.workers)]
+        self._told = 0  # how often it was told to stop
+        self._failed = ""  # why it ends without having been told to
+        self._up_at: float | None = None  # when all were ready first, of time.monotonic()
+        self._held: _Client | None = None  # accepted here, not handed over yet
+        self._full = False  # the latest try found no free descriptor
+        self._full_until = 0.0
+        self._admin: AdminProcess | None = None
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises StartError."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, self._hang_up)
+        self._scripts = scripts.load()
+        self._embedded: EmbeddedServer | None = None
+        self._listeners: Listeners = listen(self._config)
+        try:
+            upstream = self._config.upstream
+            self._upstream = self._embed() if upstream.embedded else upstream.address
+            self._open_ways()
+            while not self._told and not self._failed:
+                self._start_due()
+                self._wait(self._timeout_s(), [sock for sock, _ in self._unserved()])
+                if self._told:
+                    break
+                if self._hung_up:
+                    self._reload()
+                ended = self._ended()
+                self._read_reports()  # (those of the ended ones are all there by now)
+                for worker, code in ended:
+                    self._retry(worker, ending(code))
+                self._relay()
+                if self._admin is not None and self._up_at is not None:
+                    self._admin.look()
+                if self._embedded is not None and self._embedded.ended():
+                    self._failed = EMBEDDED_ENDED
+        finally:
+            self._listeners.close()
+            self._end()
+            if self._embedded is not None:
+                self._embedded.stop()
+            if self._admin is not None:
+                self._admin.stop()
+        if self._failed:
+            raise StartError(self._failed)
+        tell_end(self._up_at)
+
+    def _embed(self) -> Address:
+        self._embedded = EmbeddedServer()
+        return asyncio.run(embed(self._embedded))
+
+    def _open_ways(self) -> None:
+        try:
+            self._balance = Balancer(len(self._workers))
+            self._memory = SharedMemory(len(self._workers))
+            self._admin = administered(self._config, self._memory)
+            self._report_in, self._report_out = os.pipe()
+            self._wake_in, self._wake_out = os.pipe()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StartError(f"cannot start {len(self._workers)} workers: {why}") from None
+        for end in (self._report_in, self._report_out, self._wake_in, self._wake_out):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._told += 1
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        self._hung_up = True
+
+    def _reload(self) -> None:
+        """Look at the settings, and if they are right have every worker do so."""
+        self._hung_up = False
+        found = read_again(self._config, self._read) if self._read is not None else None
+        if found is not None:
+            self._config = found[0]
+            logs.set_level(self._config.log_level)
+            self._tell(signal.SIGHUP)
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        for worker in self._workers:
+            if not worker.pid and worker.due <= time.monotonic():
+                self._start(worker)
+
+    def _start(self, worker: _Worker) -> None:
+        # (a signal in between would be the supervisor's, in a process that is a worker already)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+        try:
+            worker.pid = os.fork()
+            if worker.pid == 0:
+                self._become(worker)
+        except OSError as error:
+            self._retry(worker, f"cannot start: {error.strerror}")
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+        worker.ready = False
+        worker.restarts.started()
+
+    def _become(self, worker: _Worker) -> NoReturn:
+        """The process of a worker, from its first to its last breath."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor to tell
+            # (SIGHUP waits until the worker's server is there to take it)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
+            end_with_parent()
+            for end in (self._report_in, self._wake_in, self._wake_out):
+                os.close(end)
+            if self._held is not None:
+                self._held[0].close()
+            if self._admin is not None:
+                self._admin.forget()
+            self._listeners.keep(worker.number)
+            if os.getppid() == self._pid:
+                self._serve(self._config, self._post(worker))
+            code = 0
+        except StartError as error:
+            self._report(worker, FAILED, str(error))
+        except BaseException:
+            log.critical("unexpected error", exc_info=True)
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _post(self, worker: _Worker) -> Post:
+        return Post(
+            worker.number,
+            self._pid,
+            self._listeners,
+            self._balance,
+            self._memory,
+            self._started,
+            self._upstream,
+            self._scripts,
+            self._up_at is None,
+            partial(self._report, worker),
+        )
+
+    def _report(self, worker: _Worker, word: str, text: str) -> None:
+        """In a worker's process: have the supervisor read this."""
+        line = f"{worker.number} {word} {' '.join(text.split())[:MAX_BEHIND]}\n"
+        with contextlib.suppress(OSError):
+            os.write(self._report_out, line.encode("utf-8", "replace"))
+
+    # -- main loop --------------------------------------------------------------------------------
+
+    def _timeout_s(self) -> float | None:
+        """How long nothing needs to be done."""
+        now = time.monotonic()
+        times = [worker.due for worker in self._workers if not worker.pid]
+        if self._held is not None:
+            times.append(now + HELD_S)
+        if self._full_until > now:
+            times.append(self._full_until)
+        if self._admin is not None:
+            times.append(self._admin.due)
+        return max(0.0, min(times) - now) if times else None
+
+    def _wait(self, timeout_s: float | None, clients: Sequence[socket.socket] = ()) -> None:
+        """Until a signal, a report, something to read of `clients`, or the timeout."""
+        poll = select.poll()
+        for descriptor in (self._report_in, self._wake_in, *(sock.fileno() for sock in clients)):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(None if timeout_s is None else min(timeout_s, WAIT_MOST_S) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_in, 4096)
+
+    def _read_reports(self) -> None:
+        try:
+            text = os.read(self._report_in, 1 << 20).decode()
+        except BlockingIOError:
+            return
+        for line in text.splitlines():
+            number, word, behind = line.split(" ", 2)
+            worker = self._workers[int(number)]
+            if word == FAILED and self._up_at is None:
+                self._failed = behind
+            elif word == FAILED:
+                log.error("failed: %s", f"worker {worker.number + 1}: {behind}")
+            elif word == LEAVING and self._up_at is not None:
+                log.info("worker %d (process %d) ends", worker.number + 1, worker.pid)
+            elif word == READY:
+                worker.ready = True
+                if self._up_at is not None:
+                    log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
+                elif all(other.ready for other in self._workers):
+                    self._up_at = time.monotonic()
+                    print_banner(
+                        self._listeners.addresses(), behind, len(self._workers), self._admin
+                    )
+                    if self._admin is not None:
+                        self._admin.start()
+
+    def _ended(self) -> list[tuple[_Worker, int]]:
+        """Who has ended since, and how (see ending())."""
+        found = []
+        for worker in self._workers:
+            if worker.pid:
+                pid, status = os.waitpid(worker.pid, os.WNOHANG)
+                if pid:
+                    found.append((worker, os.waitstatus_to_exitcode(status)))
+        return found
+
+    def _retry(self, worker: _Worker, how: str) -> None:
+        """A worker ended, or could not be started: start it again, unless that is in vain."""
+        pid, worker.pid = worker.pid, 0
+        if self._up_at is None:
+            self._failed = self._failed or f"{worker.name} {how} before the proxy was ready"
+            return
+        pause_s = worker.restarts.ended()
+        if all(other.restarts.hopeless() for other in self._workers):
+            self._failed = f"no worker lasts: {worker.name} {how}, as all did {MAX_FAILURES} times"
+            return
+        # (who is back in a moment gets its share meanwhile, or those who are left would keep it)
+        self._balance.clients[worker.number] = AWAY if pause_s else 0
+        worker.due = time.monotonic() + pause_s
+        number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
+        if pid:
+            text = "worker %d (process %d) %s; it is started again %s"
+            log.warning(text, number, pid, how, when)
+        else:
+            log.warning("worker %d %s; it is started again %s", number, how, when)
+
+    # -- clients of workers that are away ---------------------------------------------------------
+
+    def _unserved(self) -> list[tuple[socket.socket, Callable[[], _Client | None]]]:
+        """Where clients of workers come that are away, and how to take the next; nothing while
+        nobody could serve them, or there is no room.
+        """
+        if self._held is not None or self._full_until > time.monotonic():
+            return []
+        balance = self._balance
+        away = [worker for worker in self._workers if balance.clients[worker.number] == AWAY]
+        if not away or len(away) == len(self._workers):
+            return []
+        found: list[tuple[socket.socket, Callable[[], _Client | None]]] = []
+        for number in (worker.number for worker in away):
+            found.append((balance.inboxes[number], partial(balance.take, number)))
+            for sock, tls in self._listeners.own(number):
+                found.append((sock, partial(_accepted, sock, tls)))
+        return found
+
+    def _relay(self) -> None:
+        if not self._hand_over() or self._full_until > time.monotonic():
+            return
+        try:
+            for _, take in self._unserved():
+                self._held = take()
+                if self._held is not None and not self._hand_over():
+                    return
+        except OSError as error:
+            if not self._full:
+                self._full = True
+                log.error(CANNOT_ACCEPT, error.strerror or error)
+            self._full_until = time.monotonic() + FULL_S
+        else:
+            self._full = False
+
+    def _hand_over(self) -> bool:
+        """Whether the client that was accepted here has somebody to serve it."""
+        if self._held is not None:
+            best = self._balance.least()
+            if best is not None and self._balance.give(best, *self._held):
+                self._held = None
+        return self._held is None
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Have all workers drain; one more signal cuts what is left, and so does time."""
+        self._told = max(self._told, 1)
+        heard = 1
+        self._tell(signal.SIGTERM)
+        deadline = time.monotonic() + self._config.drain_timeout_s + KILL_S
+        while any(worker.pid for worker in self._workers):
+            if self._told > heard:
+                heard = self._told
+                self._tell(CUT)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._tell(signal.SIGKILL)
+            self._wait(max(left_s, 1.0))
+            for worker, code in self._ended():
+                worker.pid = 0
+                if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:
+                    self._failed = f"{worker.name} {ending(code)} when told to stop"
+
+    def _tell(self, number: int) -> None:
+        for worker in self._workers:
+            if worker.pid:
+                os.kill(worker.pid, number)

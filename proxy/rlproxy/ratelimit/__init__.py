@@ -1,0 +1,1 @@
+"""The RL commands: grammar, algorithms, scripts, denial cache, wait queue. No I/O."""

@@ -1,0 +1,484 @@
+"""The grammar of the RL commands: from arguments to a script call, or to the error that names the
+mistake.
+
+The contract is a table: `OPTIONS` are the words of each command and the values behind each word.
+A value's range is written there once: it decides what is refused, and it stands in the error.
+A rule (everything of a command but its key) is parsed once and remembered by the bytes it was
+written in: after that a hit costs one look-up. Nothing here knows of connections.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rlproxy.ratelimit import algorithms, outcomes
+from rlproxy.ratelimit.algorithms import (
+    ALGORITHMS,
+    DEFAULT_ALGORITHM,
+    MAX_HITS,
+    MICROSECONDS,
+    MILLISECONDS,
+    Algorithm,
+    Limiter,
+)
+from rlproxy.ratelimit.scripts import Script
+from rlproxy.resp import encoding
+from rlproxy.resp.escape import quoted
+
+MAX_WINDOW_US: Final = 315_360_000_000_000  # ten years
+MAX_WAIT_US: Final = 3_600_000_000
+MAX_BURST_CELL: Final = 999_999_999  # CL.THROTTLE's, one less than the limit
+MAX_CELL: Final = 9_223_372_036_854_775_807  # what Redis takes for an integer
+MAX_TOP: Final = 1000  # keys that RL.TOP tells
+MAX_LIMITS: Final = 8  # how often AND may stand
+RULES_KEPT: Final = 4096
+RULE_BYTES: Final = 512  # longer ones are parsed each time
+
+NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
+OUT_OF_RANGE: Final = "ERR rate or burst out of range"
+
+_INTEGER: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
+_SECONDS: Final = re.compile(rb"([0-9]{1,18})(?:\.([0-9]{1,6}))?")
+
+
+class GrammarError(Exception):
+    """A command that is refused before Redis is asked; its text is the reply's."""
+
+
+class Form:
+    """What MS and ALGO decide for the other arguments of a command, wherever they stand."""
+
+    __slots__ = ("algorithm", "milliseconds")
+
+    def __init__(self, milliseconds: bool, algorithm: Algorithm | None) -> None:
+        self.milliseconds = milliseconds
+        self.algorithm = algorithm  # None: the command names an unknown one
+
+
+class Argument:
+    """An integer in a command: its name, its range, and the error that names both."""
+
+    __slots__ = ("_least", "_most", "name")
+
+    def __init__(self, name: str, least: int, most: int) -> None:
+        self.name = name
+        self._least = least
+        self._most = most
+
+    def read(self, word: bytes, form: Form) -> int:
+        """`word` as Redis parses an integer. Raises GrammarError outside the range that the
+        argument has with some algorithm; see check().
+        """
+        if _INTEGER.fullmatch(word) is None or not self._least <= int(word) <= self._most:
+            raise self.wrong(form)
+        return int(word)
+
+    def check(self, value: int, form: Form) -> None:
+        """Raises GrammarError where `value` is more than the command's algorithm takes."""
+        if value > self._largest(form):
+            raise self.wrong(form)
+
+    def wrong(self, form: Form) -> GrammarError:
+        """The error of a value outside the range."""
+        most = self._largest(form)
+        text = f"{NOT_AN_INTEGER}: {self.name} is {self._least} to {most}"
+        if form.algorithm is not None and most < self._most:
+            text += f" with ALGO {form.algorithm.name.decode()}"
+        return GrammarError(text)
+
+    def _largest(self, form: Form) -> int:
+        if form.algorithm is None:
+            return self._most
+        return form.algorithm.bounds.get(self.name, self._most)
+
+
+class Time(Argument):
+    """A time in a command, in seconds or with MS in milliseconds; its range in microseconds."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, name: str, least: int, most: int, end: str = "") -> None:
+        super().__init__(name, least, most)
+        self._end = end or str(most // MILLISECONDS)  # of the range, in words or milliseconds
+
+    def read(self, word: bytes, form: Form) -> int:
+        """`word` in microseconds. Raises GrammarError outside the range."""
+        value = -1
+        if form.milliseconds:
+            if _INTEGER.fullmatch(word) is not None:
+                value = int(word) * MILLISECONDS
+        else:
+            match = _SECONDS.fullmatch(word)
+            if match is not None:
+                value = int(match[1]) * MICROSECONDS + int((match[2] or b"").ljust(6, b"0"))
+        if not self._least <= value <= self._most:
+            raise self.wrong(form)
+        return value
+
+    def wrong(self, form: Form) -> GrammarError:
+        """See Argument.wrong()."""
+        if not form.milliseconds:
+            return GrammarError(f"ERR {self.name} is not a valid number of seconds")
+        least = self._least // MILLISECONDS
+        return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
+
+
+class Name(Argument):
+    """The name of an algorithm: Form.algorithm is the one it stands for."""
+
+    __slots__ = ()
+
+    def read(self, word: bytes, form: Form) -> int:
+        """Always 0. Raises GrammarError for an unknown one."""
+        if form.algorithm is None:
+            raise GrammarError(f"ERR unknown {self.name} {quoted(word)}")
+        return 0
+
+
+MAX: Final = Argument("max", 1, MAX_HITS)
+WINDOW: Final = Time("window", 1000, MAX_WINDOW_US)
+GIVEN_BACK: Final = Argument("n", 1, MAX_HITS)
+COST: Final = Argument("COST", 0, MAX_HITS)
+GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
+
+# Every option word, and the values that follow it.
+_OPTIONS: Final[dict[bytes, tuple[Argument, ...]]] = {
+    b"MS": (),
+    b"ALGO": (Name("ALGO", 0, 0),),
+    b"COST": (COST,),
+    b"BURST": (Argument("BURST", 1, MAX_HITS),),
+    b"GAP": (GAP,),
+    b"STRICT": (),
+    b"PENALTY": (Time("PENALTY", 1000, MAX_WINDOW_US),),
+    b"WAIT": (Time("WAIT", 1000, MAX_WAIT_US),),
+    b"AND": (MAX, WINDOW),
+}
+# The option words of each command.
+OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
+    b"RL.HIT": _OPTIONS,
+    b"RL.PEEK": {word: _OPTIONS[word] for word in b"MS ALGO COST BURST GAP AND".split()},
+    b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
+}
+THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
+# What follows the key of those, the last of them optional.
+_THROTTLE: Final = (
+    Argument("max_burst", 0, MAX_BURST_CELL),
+    Argument("count", 1, MAX_CELL),
+    Argument("period", 1, MAX_CELL),
+    Argument("quantity", 0, MAX_CELL),
+)
+_KEYS: Final = Argument("n", 1, MAX_TOP)  # of RL.TOP
+_PLAIN: Final = Form(False, None)  # of commands without MS and ALGO
+
+HELP: Final = (
+    "RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:",
+    (
+        "RL.HIT <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>] [STRICT]"
+        " [PENALTY <t>] [WAIT <t>] [AND <max> <window> ...]"
+    ),
+    "    Count a hit on <key>: at most <max> are admitted in any <window> seconds.",
+    "    Answers limited (0 or 1), limit, remaining, retry_after, reset_after.",
+    "    * MS: all times of the command and of its reply in milliseconds.",
+    "    * ALGO: LOG (default), ZLOG, FIXED, COUNTER, TOKEN, LEAKY or GCRA.",
+    "    * COST: what the hit weighs (default 1); 0 looks without writing.",
+    "    * BURST: capacity of TOKEN, LEAKY and GCRA (default <max>).",
+    "    * GAP: least time between two hits that count (LOG, ZLOG).",
+    "    * STRICT: refused hits count too (LOG, ZLOG, FIXED).",
+    "    * PENALTY: once refused, refuse everything on the key for so long.",
+    "    * WAIT: hold the reply until the hit is admitted, at most so long.",
+    "    * AND: a further limit on the same key, up to 8 times (LOG, ZLOG).",
+    (
+        "RL.PEEK <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>]"
+        " [AND <max> <window> ...]"
+    ),
+    "    What RL.HIT would answer; writes nothing, replicas answer it too.",
+    "RL.REFUND <key> <max> <window> <n> [MS] [ALGO <name>] [BURST <n>] [AND <max> <window> ...]",
+    "    Give back up to <n> hits, the newest first; answers as RL.PEEK does then.",
+    "RL.RESET <key> [<key> ...]",
+    "    Forget the limiters; answers how many there were.",
+    "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
+    "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
+    "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
+    "    The same.",
+    "RL.STATS",
+    "    What the proxy has counted since it began, in the style of INFO.",
+    "RL.TOP <n> [REFUSED]",
+    "    The keys with most hits, or refusals, of the last minute; of each its error, too.",
+    "RL.HELP",
+    "    Print this help.",
+)
+
+
+class Rule:
+    """A command of the family, all but its key: ready to be sent, or refused.
+
+    `error` is the reply of a refused one, else empty. What words() returns goes before the key's
+    bulk, `tail` after it. The script's source is not kept here: rules are many.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_final",
+        "_look",
+        "by_ro",
+        "denies",
+        "error",
+        "frees",
+        "head",
+        "limit",
+        "limiter",
+        "reads",
+        "row",
+        "script",
+        "shapes",
+        "tail",
+        "takes",
+        "unit_us",
+        "waits",
+    )
+
+    def __init__(self, error: bytes = b"") -> None:
+        self.error = error
+        self.script: Script | None = None
+        self.limiter: Limiter | None = None
+        self.head = b""  # the number of words; without a script, all that goes before the key
+        self.by_ro = False  # goes by EVAL_RO where the server has that
+        self.tail = b""
+        self.reads = False
+        self.row: int = outcomes.NO_ROW  # where it is counted
+        self.unit_us = 1  # of the times in the reply
+        self.takes = False  # takes something if it is admitted
+        self.limit = 0  # what is told as its limit where Redis is not asked; 0: it is no hit
+        self.denies = False  # a refusal of it may be remembered
+        self.frees = False  # gives back: those who wait on its keys may ask again
+        self.waits = False  # may be held until it is admitted
+        self.shapes = False  # and the script itself says how long
+        self._look: Rule | None = None
+        self._attempt: Rule | None = None
+        self._final: Rule | None = None
+
+    def words(self, way: int, knows_ro: bool = False) -> bytes:
+        """What goes before the key. `way` is one of scripts.LOADED ..., `knows_ro` whether the
+        server has EVAL_RO and EVALSHA_RO.
+        """
+        script = self.script
+        return self.head if script is None else self.head + script.words(way, knows_ro & self.by_ro)
+
+    def look(self) -> Rule:
+        """The rule that looks at the same hit, answered in microseconds."""
+        if self._look is None:
+            self._look = self._variant(self._known().look(), False)
+            self._look.by_ro = False  # with the rights of a hit
+        return self._look
+
+    def attempt(self) -> Rule:
+        """The same hit, a refusal of which leaves nothing behind; answered in microseconds, and
+        where the script itself says how long to hold it, with that as a sixth integer.
+        """
+        if self._attempt is None:
+            self._attempt = self._variant(self._known().attempt(), self.shapes)
+        return self._attempt
+
+    def final(self) -> Rule:
+        """The same hit with all its options, answered as attempt() is."""
+        if self._final is None:
+            self._final = self._variant(self._known().final(), self.shapes)
+        return self._final
+
+    def _known(self) -> Limiter:
+        assert self.limiter is not None
+        return self.limiter
+
+    def _variant(self, limiter: Limiter, shape: bool) -> Rule:
+        assert self.script is not None
+        return script_call(self.script, limiter, shape)
+
+
+class Grammar:
+    """Parses the family's commands into calls of the given scripts."""
+
+    __slots__ = ("_by_bytes", "_scripts", "help_call")
+
+    def __init__(self, scripts: dict[str, Script]) -> None:
+        self._scripts = scripts
+        self._by_bytes: dict[bytes, Rule] = {}
+        self.help_call = _help_call()
+
+    def known(self, written: bytes) -> Rule | None:
+        """The rule that was last written as `written` (command name, then arguments), if any."""
+        return self._by_bytes.get(written)
+
+    def rule(self, written: bytes, name: bytes, args: list[bytes]) -> Rule:
+        """The rule of command `name` with `args` (key included); remembered under `written`.
+
+        Never raises: what is wrong with it becomes `Rule.error`.
+        """
+        try:
+            rule = self._parse(name, args)
+        except GrammarError as refused:
+            rule = Rule(encoding.error(str(refused)))
+        if len(written) <= RULE_BYTES:
+            if len(self._by_bytes) >= RULES_KEPT:
+                self._by_bytes.clear()
+            self._by_bytes[written] = rule
+        return rule
+
+    def _parse(self, name: bytes, args: list[bytes]) -> Rule:
+        limiter = _throttle(name, args) if name in THROTTLES else _limiter(name, args)
+        return script_call(self._scripts[limiter.algorithm.script], limiter, False)
+
+
+def _limiter(name: bytes, args: list[bytes]) -> Limiter:
+    """RL.HIT, RL.PEEK or RL.REFUND. Raises GrammarError."""
+    refund = name == b"RL.REFUND"
+    first = 4 if refund else 3  # where the options begin
+    if len(args) < first:
+        raise GrammarError(wrong_arity(name))
+    options = OPTIONS[name]
+    form = _form(options, args[first:])
+    limiter = Limiter(
+        form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM],
+        MAX.read(args[1], form),
+        WINDOW.read(args[2], form),
+        MILLISECONDS if form.milliseconds else MICROSECONDS,
+    )
+    if refund:
+        limiter.mode = algorithms.REFUND
+        limiter.cost = GIVEN_BACK.read(args[3], form)
+    elif name == b"RL.PEEK":
+        limiter.mode = algorithms.PEEK
+    seen: set[bytes] = set()
+    at = first
+    while at < len(args):
+        word = args[at].upper()
+        arguments = options.get(word)
+        repeated = word in seen and (word != b"AND" or len(limiter.limits) == MAX_LIMITS)
+        if arguments is None or repeated or at + len(arguments) >= len(args):
+            raise _syntax_error(args[at])
+        seen.add(word)
+        at += 1
+        values = []
+        for argument in arguments:
+            values.append(argument.read(args[at], form))
+            at += 1
+        _take(limiter, word, values)
+    _check(limiter, seen, form)
+    return limiter
+
+
+def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form:
+    """What MS and ALGO among `args` decide: the first of each that is not another word's value."""
+    algorithm: Algorithm | None = ALGORITHMS[DEFAULT_ALGORITHM]
+    seen: set[bytes] = set()
+    at = 0
+    while at < len(args):
+        word = args[at].upper()
+        if word == b"ALGO" and word not in seen and at + 1 < len(args):
+            algorithm = ALGORITHMS.get(args[at + 1].upper())
+        seen.add(word)
+        at += 1 + len(options.get(word, ()))
+    return Form(b"MS" in seen, algorithm)
+
+
+def _take(limiter: Limiter, word: bytes, values: list[int]) -> None:
+    """One option of `limiter`, with the values behind its word."""
+    if word == b"COST":
+        limiter.cost = values[0]
+    elif word == b"BURST":
+        limiter.burst = values[0]
+    elif word == b"GAP":
+        limiter.gap_us = values[0]
+    elif word == b"STRICT":
+        limiter.strict = True
+    elif word == b"PENALTY":
+        limiter.penalty_us = values[0]
+    elif word == b"WAIT":
+        limiter.wait_us = values[0]
+    elif word == b"AND":
+        limiter.limits.append((values[0], values[1]))
+
+
+def _check(limiter: Limiter, seen: set[bytes], form: Form) -> None:
+    """What the algorithm has to say about it. Raises GrammarError."""
+    algorithm = limiter.algorithm
+    for most in [limiter.max] + [most for most, _ in limiter.limits]:
+        MAX.check(most, form)
+    if limiter.mode != algorithms.REFUND:
+        COST.check(limiter.cost, form)
+    for word in sorted(seen - {b"MS", b"ALGO"} - algorithm.options):
+        raise GrammarError(
+            f"ERR {word.decode()} is not supported by ALGO {algorithm.name.decode()}"
+        )
+    if limiter.gap_us > max([limiter.window_us] + [window for _, window in limiter.limits]):
+        raise GAP.wrong(form)
+    if not limiter.exact():
+        raise GrammarError(OUT_OF_RANGE)
+
+
+def _throttle(name: bytes, args: list[bytes]) -> Limiter:
+    """CL.THROTTLE and RL.THROTTLE. Raises GrammarError."""
+    if not 4 <= len(args) <= 5:
+        raise GrammarError(wrong_arity(name))
+    values = [_THROTTLE[at].read(word, _PLAIN) for at, word in enumerate(args[1:])]
+    limiter = Limiter(ALGORITHMS[b"GCRA"], values[1], values[2] * MICROSECONDS, MICROSECONDS)
+    limiter.burst = values[0] + 1
+    if len(values) == 4:
+        limiter.cost = values[3]
+    if not limiter.exact():
+        raise GrammarError(OUT_OF_RANGE)
+    return limiter
+
+
+def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
+    """The rule that calls `script` with one key for `limiter`; see Limiter.argv()."""
+    argv = limiter.argv(shape)
+    rule = Rule()
+    rule.script = script
+    rule.limiter = limiter
+    rule.reads = limiter.mode == algorithms.PEEK
+    rule.unit_us = limiter.unit_us
+    rule.takes = limiter.takes()
+    rule.limit = limiter.limit() if limiter.mode == algorithms.HIT else 0
+    rule.frees = limiter.mode == algorithms.REFUND
+    rule.row = outcomes.row_of(limiter.algorithm.name) if rule.takes else _other(limiter)
+    rule.waits = rule.takes and limiter.wait_us > 0
+    rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
+    rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
+    rule.head = b"*%d\r\n" % (4 + len(argv))
+    rule.by_ro = rule.reads
+    rule.tail = b"".join([encoding.bulk(word) for word in argv])
+    return rule
+
+
+def _other(limiter: Limiter) -> int:
+    """Where a call is counted that is no hit."""
+    return outcomes.other(outcomes.REFUND if limiter.mode == algorithms.REFUND else outcomes.PEEK)
+
+
+def wrong_told(name: bytes, args: list[bytes]) -> bytes:
+    """What is wrong with a command by which the proxy tells of itself; empty: nothing."""
+    if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:
+        return encoding.error(wrong_arity(name))
+    try:
+        if args:
+            _KEYS.read(args[0], _PLAIN)
+        if len(args) == 2 and args[1].upper() != b"REFUSED":
+            raise _syntax_error(args[1])
+    except GrammarError as wrong:
+        return encoding.error(str(wrong))
+    return b""
+
+
+def wrong_arity(name: bytes) -> str:
+    """Redis' text for too few or too many arguments."""
+    return f"ERR wrong number of arguments for '{name.decode().lower()}' command"
+
+
+def _syntax_error(word: bytes) -> GrammarError:
+    return GrammarError(f"ERR syntax error near {quoted(word)}")
+
+
+def _help_call() -> bytes:
+    lines = ",".join("{ok='" + line.replace("'", "\\'") + "'}" for line in HELP)
+    return encoding.bulks(b"EVAL", b"return {" + lines.encode() + b"}", b"0")

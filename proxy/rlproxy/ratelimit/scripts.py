@@ -1,0 +1,163 @@
+"""The Lua scripts: their sources, their checked headers, their SHA-1 digests.
+
+Each file of `lua/` opens with a header of `-- word  text` lines. The words are fixed, and what they
+say is checked on loading as far as it can be: a script that reads an ARGV that its header does not
+tell, or the other way round, is refused. `-- cost` says which Redis calls a hit costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import rlproxy
+
+MAX_EVAL_BYTES: Final = 4096  # of a stripped script: it travels with every hit that goes by EVAL
+
+# The ways in which a call names its script. Each of the three texts has a sha of its own: from
+# version 7.4 on Redis evicts a text that came by EVAL first, even if SCRIPT LOAD brings it later.
+LOADED: Final = 0  # EVALSHA of the text that the control connection loads
+BROUGHT: Final = 1  # EVALSHA of the text that lanes send by EVAL where SCRIPT LOAD is not possible
+BRING: Final = 2  # EVAL of that text
+SOURCE: Final = 3  # EVAL of a text that no EVALSHA names
+_ENDS: Final = (b"", b"\n", b"\n", b" ")  # what the text of each way has behind the source
+
+_REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
+_FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
+_CONTINUED: Final = re.compile(r"^--\s{3,}(\S.*)$")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_TOKEN: Final = re.compile(
+    r"--[^\n]*|'(?:[^'\\]|\\.)*'|[A-Za-z_]\w*|\d+(?:\.\d+)?|\.\.\.|\.\.|[=~<>]=|\S"
+)
+_GLUED: Final = re.compile(r"\w\w|--|\[\[")
+_ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
+
+
+class ScriptError(ValueError):
+    """A Lua file whose header does not describe it."""
+
+
+class Script:
+    """One Lua file: `header` by word, `source` without comments as Redis loads it, its `sha`."""
+
+    __slots__ = ("_words", "header", "name", "sha", "source")
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.header = parse_header(name, text)
+        self.source = strip(text)
+        self.sha = _sha(self.source)
+        self._words = [_words(self.source, way, ro) for way in range(4) for ro in (b"", b"_RO")]
+        if len(self.source) > MAX_EVAL_BYTES:
+            raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
+
+    def words(self, way: int, ro: bool) -> bytes:
+        """The words of a call between their number and the key; `ro`: by EVAL_RO or EVALSHA_RO."""
+        return self._words[2 * way + ro]
+
+
+def _sha(text: bytes) -> bytes:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+
+
+def _words(source: bytes, way: int, suffix: bytes) -> bytes:
+    """See Script.words()."""
+    text = source + _ENDS[way]
+    by_sha = way in (LOADED, BROUGHT)
+    verb = (b"EVALSHA" if by_sha else b"EVAL") + suffix
+    body = _sha(text) if by_sha else text
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(verb), verb, len(body), body)
+
+
+def parse_header(name: str, text: str) -> dict[str, str]:
+    """The header of a script, by word.
+
+    Raises ScriptError if a word is missing or repeated, or if the ARGV it tells are not exactly
+    those that the code reads.
+    """
+    header: dict[str, str] = {}
+    word = ""
+    lines = text.splitlines()
+    for line in lines:
+        if not line.startswith("--"):
+            break
+        if (field := _FIELD.match(line)) is not None:
+            word = field[1]
+            if word in header:
+                raise ScriptError(f"{name}: header tells {word} twice")
+            header[word] = field[2]
+        elif (more := _CONTINUED.match(line)) is not None and word:
+            header[word] += " " + more[1]
+        else:
+            raise ScriptError(f"{name}: no header line: {line}")
+    for word in _REQUIRED:
+        if word not in header:
+            raise ScriptError(f"{name}: header tells no {word}")
+    code = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+    read = sorted({int(index) for index in _ARGUMENT.findall(code)})
+    told = [index for index in range(1, 100) if f"ARGV[{index}]" in header]
+    if read != told:
+        raise ScriptError(f"{name}: header tells ARGV {told}, the code reads {read}")
+    return header
+
+
+def strip(text: str) -> bytes:
+    """The same script in fewer bytes: no comments, no needless blanks, short local names.
+
+    Redis hashes the body of every EVAL, and a hit in MULTI carries it along. A local may not share
+    its name with a table field written `name =`.
+    """
+    tokens = [token for token in _TOKEN.findall(text) if not token.startswith("--")]
+    short = _short_names(tokens)
+    out: list[str] = []
+    last = ""
+    for token in tokens:
+        word = token if last in (".", ":") else short.get(token, token)
+        if out and (_GLUED.match(out[-1][-1] + word[0]) or (last[0].isdigit() and word == "..")):
+            out.append(" ")
+        out.append(word)
+        last = token
+    return "".join(out).encode()
+
+
+def _short_names(tokens: list[str]) -> dict[str, str]:
+    """A short name for each that is declared by `local`, `for` or as a parameter."""
+    declared: list[str] = []
+    listing = False  # inside a list of names that are being declared
+    before = ""
+    for token in tokens:
+        if token in ("local", "for"):
+            listing = True
+        elif listing and token not in ("function", ",", "("):
+            listing = before in ("local", "for", "function", ",", "(") and token != ")"
+            if listing and token not in declared:
+                declared.append(token)
+        before = token
+    taken = {token for token in tokens if token not in declared}
+    free = (name for name in _names() if name not in taken)
+    return {name: next(free) for name in declared}
+
+
+def _names() -> Iterator[str]:
+    letters = string.ascii_letters
+    yield from letters
+    yield from (first + second for first in letters for second in letters)
+
+
+def directory() -> Path:
+    """Where the Lua files are: inside the installed package, or beside it in a checkout."""
+    package = Path(rlproxy.__file__).resolve().parent  # (this module may be compiled)
+    inside = package / "lua"
+    return inside if inside.is_dir() else package.parents[1] / "lua"
+
+
+def load() -> dict[str, Script]:
+    """All scripts by name (the file's stem). Raises ScriptError if one is missing its header."""
+    found = {path.stem: Script(path.stem, path.read_text()) for path in directory().glob("*.lua")}
+    if not found:
+        raise ScriptError(f"no Lua files in {directory()}")
+    return dict(sorted(found.items()))

@@ -1,0 +1,1 @@
+"""The Redis protocol: requests and replies as bytes, and the table of Redis' commands. No I/O."""

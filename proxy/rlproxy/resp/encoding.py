@@ -1,0 +1,92 @@
+"""RESP encoding: values to reply bytes; and Redis' errors without script names and digests."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SUFFIX: Final = re.compile(
+    rb" script: (?:[0-9a-f]{40}, )?on (?:@user_script|@?f_[0-9a-f]{40}):\d+\."
+)
+_PREFIX: Final = re.compile(
+    rb"^-(?:ERR Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script:\s?\d+: )+-?"
+)
+_NO_EVAL: Final = re.compile(rb"^(-ERR unknown command ['`]EVAL(?:SHA)?(?:_RO)?['`]), with args.*")
+_CODED: Final = re.compile(rb"^[A-Z]{2,} ")
+_INTEGERS: Final = re.compile(rb"\*[56]\r\n:[01]\r\n(?::-?[0-9]{1,19}\r\n){4,5}")
+
+
+def error(text: str) -> bytes:
+    """An error reply; `text` begins with its code."""
+    return (
+        b"-" + text.encode("utf-8", "replace").replace(b"\r", b" ").replace(b"\n", b" ") + b"\r\n"
+    )
+
+
+def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after: int) -> bytes:
+    """The reply of RL.HIT: five integers in redis-cell's order."""
+    return b"*5\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
+        limited,
+        limit,
+        remaining,
+        retry_after,
+        reset_after,
+    )
+
+
+def integers(frame: bytes) -> list[int]:
+    """The reply of a script to a hit: five integers or six, the first of them 0 or 1. Empty if it
+    is anything else, as whoever is no Redis, or has another script, may say.
+    """
+    if _INTEGERS.fullmatch(frame) is None:
+        return []
+    found = [int(word) for word in frame.replace(b":", b"").split(b"\r\n")[1:-1]]
+    return found if len(found) == frame[1] - 48 else []
+
+
+def rounded(found: list[int], unit_us: int) -> bytes:
+    """The reply for a client of one in microseconds; times are rounded up."""
+    retry_us = found[3]
+    retry = -1 if retry_us < 0 else -(-retry_us // unit_us)
+    return five(found[0], found[1], found[2], retry, -(-found[4] // unit_us))
+
+
+def bulks(*words: bytes) -> bytes:
+    """A request (or an array reply) of bulk strings."""
+    parts = [b"*%d\r\n" % len(words)]
+    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"".join(parts)
+
+
+def bulk(word: bytes) -> bytes:
+    """One bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def clean_error(line: bytes) -> bytes:
+    """Redis' error `line` without the script's name, sha, line number and text; what is no error
+    stays.
+
+    Redis 7 and Valkey append them, Redis 6.2 puts them before the error proper.
+    """
+    if not line.startswith(b"-"):
+        return line
+    line = _SUFFIX.sub(b"", _NO_EVAL.sub(rb"\1: RL commands need it on the server\r", line))
+    bare = _PREFIX.sub(b"", line)
+    if bare != line:
+        line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare
+    return line
+
+
+def unreachable(where: str, why: str) -> bytes:
+    """The error for a command whose server could not be reached."""
+    return error(f"UPSTREAMDOWN cannot reach Redis at {where}: {why}")
+
+
+def late(limit_s: float) -> bytes:
+    """The error for a call that was sent, and not answered in time."""
+    return error(f"UPSTREAMDOWN no answer from Redis within {limit_s * 1000:g} ms")
+
+
+LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")
+TOO_LONG: Final = error("ERR RL command longer than 65536 bytes")

@@ -1,0 +1,74 @@
+"""The command policy: which commands a client may not send, and the errors for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.commands import COMMANDS, Ban, Command
+
+# What Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
+# enable-protected-configs "local"). To Redis, every client of a proxy is a local one.
+LOCAL_COMMANDS: Final = (
+    (b"DEBUG", b""),
+    (b"MODULE", b"LOAD"),
+    (b"MODULE", b"LOADEX"),
+    (b"MODULE", b"UNLOAD"),
+)
+LOCAL_CONFIGS: Final = (b"dir", b"dbfilename")
+
+_ONLY_LOCAL: Final = "rlproxy lets only local clients {} (--local-commands)"
+_INSTEAD: Final = b"RL.DENIED"  # no server knows it
+
+
+def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
+    """The commands for a session of which `denied` (names, or name|subcommand) must not be sent,
+    nor, if `local_only`, what is for local clients. COMMANDS itself if all may be.
+    """
+    bans: dict[bytes, Ban] = {}
+    if local_only:
+        for name, subcommand in LOCAL_COMMANDS:
+            _add(bans, name, subcommand, _not_local(b" ".join([name, subcommand]).decode()))
+        ban = bans.setdefault(b"CONFIG", Ban())
+        ban.configs = {name: _protected(name.decode()) for name in LOCAL_CONFIGS}
+    for rule in denied:
+        name, _, subcommand = rule.upper().encode().partition(b"|")
+        error = f"NOPERM command '{rule.lower()}' is denied by rlproxy (--deny-command)"
+        _add(bans, name, subcommand, r.error(error))
+    if not bans:
+        return COMMANDS
+    made = dict(COMMANDS)
+    for name, ban in bans.items():
+        ban.unseen = r.error(f"ERR {name.decode()} command of this size not allowed by rlproxy")
+        known = COMMANDS.get(name)
+        row = Command(name, known.kind if known else c.UNKNOWN, known is not None and known.reads)
+        row.ban = ban
+        row.whole = row.whole or not ban.whole
+        made[name] = made[name.lower()] = row
+    return made
+
+
+def instead_of(command: Command) -> bytes:
+    """What is sent for a denied command where Redis itself must reject it."""
+    return r.bulks(_INSTEAD, command.name)
+
+
+def _add(bans: dict[bytes, Ban], name: bytes, subcommand: bytes, error: bytes) -> None:
+    ban = bans.setdefault(name, Ban())
+    if subcommand:
+        ban.subcommands[subcommand] = error
+    else:
+        ban.whole = error
+
+
+def _not_local(what: str) -> bytes:
+    return r.error(f"ERR {what.strip()} command not allowed. {_ONLY_LOCAL.format('run it')}")
+
+
+def _protected(name: str) -> bytes:
+    return r.error(
+        f"ERR CONFIG SET failed (possibly related to argument '{name}') - can't set protected "
+        f"config. {_ONLY_LOCAL.format('do that')}"
+    )

@@ -1,0 +1,1790 @@
+"""One client's session: where each command goes, and in which order replies leave. No I/O.
+
+    client ──> receive() ──┬── hits of a plain, quiescent, known session ──> lane.submit()
+                           ├── everything else, byte for byte ─────────────> to_upstream
+                           └── hits in any other state, as EVAL in place ──> to_upstream
+
+    to_client <── lane_answered()        replies to hits on the lane, in the order they were sent
+    to_client <── upstream_received()    the private connection's replies, as they came
+
+The order invariant: replies are never outstanding on the lane and on the private connection at
+once. While the lane owes some, whatever is not a hit waits here (`wait`); while the private
+connection owes some, hits go there too.
+
+The private connection's replies are counted (see `reply_slots`). Where they can't be counted any
+more, everything is passed on as it comes, and hits still go as EVAL in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.fairness.concurrency_limit import TURNS
+from rlproxy.observability.counters import brief
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.outcomes import HELP, NO_ROW, STATS, TOP, UNSEEN, other
+from rlproxy.ratelimit.scripts import SOURCE
+from rlproxy.ratelimit.wait_queue import Waiter, Where
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.commands import Command
+from rlproxy.resp.framing import (
+    BODY,
+    COMMAND,
+    EMPTY,
+    MALFORMED,
+    MORE_NOTHING,
+    NEED_MORE,
+    OPEN,
+    RequestFramer,
+)
+from rlproxy.session import command_policy, command_replies
+from rlproxy.session import connection_state as s
+from rlproxy.session.connection_state import Catch, ConnectionState, Identity, Slot
+from rlproxy.session.context import (
+    MAX_TURN_WORK,
+    SLOW_HITS,
+    Call,
+    Caller,
+    Lane,
+    WorkerContext,
+    read,
+    shared,
+)
+from rlproxy.session.deferred_handshake import MAX_COMMANDS, DeferredHandshake
+from rlproxy.session.reply_slots import ReplySlots
+from rlproxy.session.timeouts import NEVER, NOTHING
+
+REFRESH_S: Final = 0.5  # a private connection is silent for less, while its client makes calls
+MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
+MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
+LARGE: Final = 16384  # likewise, of one who waits in line for its turn
+MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
+PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
+MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
+SMALL: Final = 1024  # who has more bytes in hand than this waits in line, where much was done
+# What is done in one turn of the loop, in requests that are passed on: see WorkerContext.turn_work.
+MAX_WORK: Final = MAX_TURN_WORK // 2  # of one client; the rest is for its next turn
+WORK_OF_OURS: Final = 16  # one of ours is so much more work
+WORK_TO_TELL: Final = 500  # and RL.STATS, RL.TOP so much: what all workers tell is added up
+WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
+WORK_OF_UNAUTHENTICATED: Final = 8  # times as much: of a client that Redis has let do nothing yet
+HITS_OF_UNAUTHENTICATED: Final = (
+    SLOW_HITS // 2
+)  # and a turn of its is so many of WorkerContext.slow_room
+WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
+LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
+
+UPSTREAM_NONE: Final = 0
+UPSTREAM_OPENING: Final = 1
+UPSTREAM_OPEN: Final = 2
+UPSTREAM_LOST: Final = 3
+
+# What keeps the unread requests from being sent.
+WAIT_NOTHING: Final = 0
+WAIT_LANE: Final = 1  # for room among this client's calls on the lane
+WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
+WAIT_UPSTREAM: Final = 3  # for the private connection to open
+WAIT_BASE: Final = 4  # for what decides about the database of --upstream
+WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or is in to_upstream
+WAIT_QUIET: Final = 6  # for the last reply of the private connection: a hit with WAIT, or AUTH
+WAIT_TURN: Final = 7  # for a hit that is held
+WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
+WAIT_PACE: Final = 9  # for a moment: a stranger, or it leaves its replies unread; it goes on slowly
+WAIT_WINDOW: Final = 10  # for its turn among those who have many hits in hand: see window
+WAIT_GREETED: Final = 11  # for Redis to agree to what was taken on trust: see greeting
+
+# Whether Redis has let a client do anything yet.
+_KNOWN: Final = 0
+_NEW: Final = 1  # it is not known
+_REFUSED: Final = 2  # no, the latest was that it wants a password, or another one
+
+_DONE: Final = 0  # all that is here went to the lane
+_FULL: Final = 1  # the rest must wait for the lane
+_HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
+_OTHER: Final = 2  # something here is not for a lane; nothing was taken
+
+# A write that replicas get and that leaves its key as it was; 0 where the key has no time to live.
+# It needs only rights that hits need.
+_REWRITE_SCRIPT: Final = (
+    b"local k,t=KEYS[1],redis.call('PTTL',KEYS[1])"
+    b"if t==-1 then return 0 elseif t>=0 then redis.call('PEXPIRE',k,t+(t==0 and 1 or 0))"
+    b"else redis.call('SET',k,'')redis.call('DEL',k)end return 1"
+)
+REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
+_REWRITTEN: Final = b":1\r\n"
+_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and replies nothing
+_BEGINS: Final = b"+$:*%_~,#(>"  # what a reply begins with that is no error
+_MALFORMED: Final = b"*1\r\n$-1\r\n"
+_NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # how Redis turns a connection away
+_NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
+
+
+def _nothing() -> None:
+    return
+
+
+def not_covered(name: bytes) -> bytes:
+    """The error for a WAIT or WAITAOF (`name`) whose number might be too high."""
+    return r.error(
+        f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
+        "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
+        "with --share, send WAIT 0 0 before the first write, too"
+    )
+
+
+class Session(Caller):
+    """The state of one client. See the head of this module.
+
+    Whoever owns it moves what is in `to_client` and `to_upstream`, opens the private connection
+    when `upstream` is UPSTREAM_OPENING, passes the end of file on when `wants_eof`, and closes the
+    client when `closed`, after what is in to_client.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_asked",
+        "_call_count",
+        "_call_head",
+        "_call_tail",
+        "_closing",
+        "_deciding",
+        "_backlogged",
+        "_discarding",
+        "_expanded",
+        "_failing",
+        "_failing_left",
+        "_failing_multi",
+        "_first",
+        "_greeting",
+        "_heard",
+        "_hits",
+        "_eof",
+        "_judged",
+        "_kept_at",
+        "_lane",
+        "_lane_wrote",
+        "_last_hit",
+        "_last_private",
+        "_piped",
+        "_promises",
+        "_question",
+        "_question_at",
+        "_read_lane",
+        "_requests",
+        "_settings",
+        "_share_not",
+        "_stats",
+        "_unauthenticated",
+        "_turn",
+        "_under_way",
+        "_unsent_at",
+        "_unshared",
+        "_waiter",
+        "_watched",
+        "_write_lane",
+        "client_slow",
+        "closed",
+        "state",
+        "to_client",
+        "to_upstream",
+        "upstream",
+        "wait",
+        "wants_eof",
+    )
+
+    def __init__(self, settings: WorkerContext) -> None:
+        super().__init__()
+        self._settings = settings
+        self._stats = settings.stats
+        # what the caller reads
+        self.to_client: list[bytes] = []
+        self.to_upstream: list[bytes] = []
+        self.upstream: int = UPSTREAM_NONE
+        self.wants_eof = False
+        self.closed = False
+        # what the caller sets
+        self.client_slow = False  # the client leaves its replies unread
+        # requests
+        self.state = ConnectionState(settings.base_db)
+        self._requests = RequestFramer()
+        self.wait: int = WAIT_NOTHING  # what is unread must wait for this
+        self._piped = False  # no framing of requests any more
+        self._judged = False  # and no more of them either than shows what is malformed
+        self._expanded: int = 0  # see MAX_EXPANDED
+        self._discarding = False  # the open command is not forwarded
+        self._eof = False
+        self._closing = False  # nothing more of the client's is taken
+        self._backlogged = False  # more of its hits are in hand than may be on their way
+        self._turn = False  # it has one of window.TURNS: see _end_turn()
+        self._failing: bytes = b""  # what is unread gets this error,
+        self._failing_left: int = 0  # so many bytes of it still,
+        self._failing_multi = False  # the first of them perhaps inside MULTI
+        # the private connection
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)
+        self._deciding = False  # database or transaction depend on a reply that is owed
+        self._last_private: float = 0.0  # when it was last heard of
+        self._kept_at: float = 0.0  # when an empty request was sent there
+        # replies of the lane
+        self._hits = False  # it has made a call of the family
+        self._lane: Lane | None = None
+        self._read_lane: Lane | None = None  # for ordinary commands
+        self._write_lane: Lane | None = None
+        self._share_not: int = 0  # so many reads stay private
+        self._lane_wrote = False  # WAIT on the private connection does not cover that: see _cover()
+        self._last_hit: bytes = b""  # the key of the latest hit that Redis accepted, as a bulk
+        self._unshared = False  # the client uses WAIT: its ordinary commands are not shared
+        self._call_head: Call | None = None
+        self._call_tail: Call | None = None
+        self._call_count: int = 0
+        self._under_way: int = 0  # calls on a lane, questions of a held hit not counted
+        self._waiter: Waiter | None = None  # of the one call that is held
+        self._asked: Call | None = None  # a question of its that was just answered
+        self._question: Call | None = None  # one that the private connection owes an answer
+        self._question_at: float = 0.0
+        # while Redis does not answer
+        self._watched = False  # Patience looks here
+        self._unsent_at: float = 0.0  # since when the private connection is not there to send to
+        self._heard = False  # the private connection has brought something
+        self._unauthenticated: int = _NEW
+        self._greeting: DeferredHandshake | None = None  # what Redis has not heard yet
+        self._first: DeferredHandshake | None = (
+            None  # what was said to a Redis that has not answered at all
+        )
+        self._promises: list[bytes] = []  # and what is told its client if it does not
+
+    # -- the client's side ------------------------------------------------------------------------
+
+    def use(self, commands: dict[bytes, Command]) -> None:
+        """What the client may send from now on; see permissions.table()."""
+        self._requests.use(commands)
+
+    def receive(self, data: bytes) -> None:
+        """Bytes of the client."""
+        self._stats.client_in += len(data)
+        if self._closing:
+            return
+        if self._piped:
+            if self._judged:
+                data = self._requests.more_of_line(data, self._requests.more)
+            if data:
+                self.to_upstream.append(data)
+            return
+        self._requests.feed(data)
+        refused = self._unauthenticated == _REFUSED and self.state.identity.password is None
+        if not self._backlogged and len(data) <= SMALL and not refused:
+            window = self._settings.concurrency_limit
+            window.latest = self
+            window.others_at = self.now
+        if self.wait == WAIT_NOTHING:
+            if refused and self._others():
+                self.wait = WAIT_PACE
+            elif len(data) > SMALL and self._settings.work >= self._settings.turn_work:
+                self.wait = WAIT_ROOM
+            else:
+                self._route()
+        elif self.wait != WAIT_ROOM and self._settings.circuit.open:
+            self._go_without()
+
+    def leaves_unread(self) -> None:
+        """The client reads nothing of what waits for it: see `client_slow`."""
+        self.client_slow = True
+        if self.wait in (WAIT_ANSWERS, WAIT_QUIET):  # the upstream is not read until it does
+            self.wait = WAIT_PACE
+
+    def receive_eof(self) -> None:
+        """The client sends no more."""
+        self._eof = True
+        if self._waiter is not None and not self._waiter.last_word():
+            self.abandon()  # as Redis does with a client that blocks
+        elif self.wait == WAIT_QUIET:
+            self._route()  # who has gone waits for nothing
+        self._finish_eof()
+
+    def held(self) -> int:
+        """Bytes that wait here."""
+        return self._requests.unread()
+
+    def full(self) -> bool:
+        """Whether so much waits here that the caller stops reading."""
+        wait = self.wait
+        # (who waits for its turn has enough with little: large pieces cost everybody time)
+        little = wait in (WAIT_ROOM, WAIT_WINDOW)
+        little = little or (wait == WAIT_LANE and self._turn)
+        little = little or (wait == WAIT_PACE and self._unauthenticated != _KNOWN)
+        return self._requests.unread() > (LARGE if little else MAX_HELD)
+
+    def outstanding(self) -> bool:
+        """Whether the client is still owed a reply."""
+        if self._answers.owing():
+            return True
+        return self._call_count > 0 or (self.wait != WAIT_NOTHING and self.held() > 0)
+
+    def answers_alone(self) -> bool:
+        """Whether some of what the client asks is answered without Redis."""
+        return self.upstream != UPSTREAM_OPEN or self._settings.circuit.open
+
+    def idle(self) -> bool:
+        """Whether nothing is owed, and nothing will come that the client has not asked for."""
+        return not self.gets_unasked() and not self.outstanding()
+
+    def gets_unasked(self) -> bool:
+        """Whether what comes may be nothing that the client has asked for."""
+        return self.state.level < s.COUNTED
+
+    def abandon(self) -> None:
+        """The client is gone: whatever is still answered is for nobody."""
+        self._stop_waiting()
+        self._take_no_more()
+        self.closed = True
+
+    def let_go(self) -> None:
+        """Its client is gone for good: hold neither credentials nor what holds this session."""
+        if self._settings.concurrency_limit.latest is self:
+            self._settings.concurrency_limit.latest = None
+        self.flush = _nothing
+        self.state.identity = Identity(None, None, 0)
+        self._greeting = self._first = None
+        self._answers.forget()
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)  # (whose edits hold us)
+        self._lane = self._read_lane = self._write_lane = None
+        self._requests = RequestFramer()
+
+    def _finish_eof(self) -> None:
+        if not self._eof or self._closing or self.wait != WAIT_NOTHING or self._call_count > 0:
+            return
+        if self.upstream == UPSTREAM_OPEN:
+            self.wants_eof = True
+        elif self.upstream == UPSTREAM_NONE:
+            self._close()
+
+    def _close(self) -> None:
+        self._take_no_more()
+        if self._call_count == 0:
+            self.closed = True
+
+    def _take_no_more(self) -> None:
+        """Nothing more of the client's is sent: it needs no share of what may be on its way."""
+        self._closing = True
+        self._set_backlogged(False)
+        self._end_turn()
+
+    # -- routing ----------------------------------------------------------------------------------
+
+    def _route(self) -> None:
+        """Send what is unread where it belongs, as far as it may go now."""
+        self._route_on()
+        if self._under_way == 0:
+            self._end_turn()
+
+    def _route_on(self) -> None:
+        self.wait = WAIT_NOTHING
+        circuit = self._settings.circuit
+        if circuit.open and not circuit.tries(self.now):
+            if self._call_count > 0:
+                self.wait = WAIT_LANE_EMPTY  # these are late before long
+                return
+            self._go_without()
+            if self.wait == WAIT_ROOM:
+                return
+        begun = self._settings.work
+        if self._settings.share_of is not None and self._call_count == 0 and self._share():
+            return
+        while self._call_count > 0 or self._may_use_lane():
+            lane = self._lane
+            head = self._call_head
+            sharing = head is not None and head.shared != c.PRIVATE
+            if sharing:
+                self.wait = WAIT_LANE_EMPTY
+                return
+            if self._backlogged and not self._turn and not self._may_go():
+                return
+            if lane is None or not lane.ready or self._room(lane) <= 0:
+                self.wait = WAIT_LANE
+                if self._requests.unread() > 0:
+                    self._set_backlogged(True)
+                return
+            if self._settings.work - begun >= self._settings.turn_work >> 1:
+                self.wait = WAIT_ROOM
+                return
+            found = _OTHER if self.client_slow else self._route_to_lane(lane)
+            if found == _DONE:
+                self._set_backlogged(False)
+                self._requests.release()
+                self._finish_eof()
+                return
+            if found == _HOLD:
+                if self._call_count > 0:
+                    self.wait = WAIT_LANE_EMPTY
+                    return
+                break
+            if found == _OTHER:
+                if self._call_count > 0:
+                    self.wait = WAIT_LANE_EMPTY
+                    return
+                break
+        self._route_to_upstream()
+        self._finish_eof()
+
+    def _may_leave(self) -> bool:
+        """Whether a call need not take the private connection: plain, known and quiescent."""
+        return (
+            self.upstream == UPSTREAM_OPEN
+            and self._answers.quiescent()
+            and self.state.plain()
+            and not self.client_slow
+            and not self._requests.in_command()
+        )
+
+    def _keep_alive(self, silent_s: float) -> None:
+        """Keep Redis from closing the private connection as idle, if that was silent for so long.
+
+        Whatever `timeout` Redis has, at least 1 s, and whenever that changes: a client with calls
+        more often than that is never silent for as long.
+        """
+        silent = self.now - max(self._last_private, self._kept_at) >= silent_s
+        if silent and self.upstream == UPSTREAM_OPEN and self._settings.ignores_empty:
+            self._kept_at = self.now
+            self.to_upstream.append(_EMPTY)
+
+    def _may_use_lane(self) -> bool:
+        """Whether a hit may go by lane. Who makes none needs no lane opened."""
+        if not self._hits or not self._may_leave():
+            return False
+        lane = self._lane
+        if lane is None or lane.retired:
+            lane = self._settings.lane_of(self.state.identity)
+            if lane is None:
+                return False
+            self._lane = lane
+        if not lane.ready:
+            lane.wake()
+            return False
+        return lane.room > 0
+
+    def _room(self, lane: Lane) -> int:
+        """For so many calls more of this client."""
+        return min(self._most() - self._call_count, lane.room)
+
+    def _most(self) -> int:
+        """How many calls of this client may be on their way: those who have more in hand than that
+        share what each might have alone.
+        """
+        settings = self._settings
+        most = settings.max_client_hits
+        if not self._backlogged:
+            return most
+        window = settings.concurrency_limit.hits(self, self.now)
+        if window < most:
+            return max(
+                1,
+                window // (min(settings.backlogged, TURNS) if self._turn else settings.backlogged),
+            )
+        return (
+            most
+            if settings.backlogged < 2
+            else max(min(LEAST_HITS, most), most // settings.backlogged)
+        )
+
+    def _may_go(self) -> bool:
+        """Whether more of its many hits may go to the lane; sets what to wait for if not."""
+        window = self._settings.concurrency_limit
+        if window.hits(self, self.now) >= self._settings.max_client_hits:
+            return True
+        if self._call_count > 0:
+            self.wait = WAIT_LANE
+            return False
+        self._turn = window.enter(self._its_turn)
+        if not self._turn:
+            self.wait = WAIT_WINDOW
+        return self._turn
+
+    def _its_turn(self) -> bool:
+        """It is its turn, if it still waits for that."""
+        if self._closing or self.wait != WAIT_WINDOW:
+            return False
+        self._turn = True
+        self.wait = WAIT_ROOM
+        self.flush()
+        return True
+
+    def _end_turn(self) -> None:
+        """The turn ends when no call is on a lane any more, and when the session closes.
+
+        A turn without calls exists only between _its_turn() and the _route() of the next go_on().
+        """
+        if self._turn:
+            self._turn = False
+            self._settings.concurrency_limit.leave()
+
+    def _set_backlogged(self, deep: bool) -> None:
+        if deep != self._backlogged:
+            self._backlogged = deep
+            self._settings.backlogged += 1 if deep else -1
+
+    def _share(self) -> bool:
+        """Put what is unread on a shared connection, if it is one small ordinary command; whether
+        that was done.
+        """
+        if not self._may_leave() or self._eof or self._unshared:
+            return False
+        requests = self._requests
+        requests.release()  # so that next() joins nothing that would move `start`
+        start = requests.pos
+        code = requests.next()
+        if code == NEED_MORE:
+            return False
+        command = requests.command
+        how = command.shared if code == COMMAND else c.PRIVATE
+        if how == c.SHARED_READ and self._share_not > 0:
+            self._share_not -= 1
+            how = c.PRIVATE
+        size = requests.pos - requests.start
+        if size > MAX_SHARED or requests.lenient or requests.pos < len(requests.buf):
+            how = c.PRIVATE
+        written = requests.buf[requests.start : requests.pos] if how != c.PRIVATE else b""
+        if requests.argc > 3 and command.name.upper() == b"SET" and b"\nGET" in written.upper():
+            how = c.PRIVATE  # its reply may be large
+        lane = self._lane_for(how) if how != c.PRIVATE else None
+        if lane is None or not lane.ready:
+            if lane is not None:
+                lane.wake()
+            requests.rewind(start)
+            return False
+        requests.release()
+        self._keep_alive(REFRESH_S)
+        self._stats.commands += 1
+        call = shared(self, how, written)
+        self._call_head = self._call_tail = call
+        self._call_count = self._under_way = 1
+        if not command.reads:
+            self.fenced = True
+            self._lane_wrote = True
+        lane.submit(call)
+        return True
+
+    def _lane_for(self, how: int) -> Lane | None:
+        """The lane for ordinary commands that read or write."""
+        lane = self._read_lane if how == c.SHARED_READ else self._write_lane
+        share_of = self._settings.share_of
+        if share_of is not None and (lane is None or lane.retired):
+            lane = share_of(self.state.identity, self.state.protocol, how)
+            if how == c.SHARED_READ:
+                self._read_lane = lane
+            else:
+                self._write_lane = lane
+        return lane
+
+    def _route_to_lane(self, lane: Lane) -> int:
+        """Submit the hits that are unread, if they are all there is."""
+        requests = self._requests
+        requests.gather()  # so that next() joins nothing that would move `start`
+        start = requests.pos
+        calls: list[Call] = []
+        room = self._room(lane)
+        found = _DONE
+        empty = 0
+        while True:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                empty += 1
+                if empty < MAX_WORK:
+                    continue
+                found = _FULL
+                break
+            ours = code == COMMAND and requests.command.ours and requests.command.ban is None
+            short = requests.end - requests.start <= MAX_LANE_CALL
+            call = self._call() if ours and short else None
+            if call is None or (call.rule.script is None and not call.reply):
+                requests.rewind(start)
+                return _OTHER
+            before = calls[-1] if calls else self._call_tail
+            follows = before is None or lane.may_follow(before.rule, call.rule)
+            if call.rule.waits or not follows:
+                requests.rewind(requests.start)
+                found = _HOLD
+                break
+            calls.append(call)
+            if len(calls) >= room:
+                found = _FULL
+                break
+        self._settings.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        if calls:
+            self._keep_alive(REFRESH_S)
+        for call in calls:
+            self._call_count += 1
+            tail = self._call_tail
+            if tail is None:
+                self._call_head = call
+            else:
+                tail.next = call
+            self._call_tail = call
+            if not call.reply:
+                call.reply = lane.submit(call)
+                if call.reply:
+                    call.row = NO_ROW  # (see DenialCache.harvest)
+                else:
+                    self._under_way += 1
+                    self._writes_by_lane(call)
+        self._emit_calls()
+        return found
+
+    def _call(self) -> Call | None:
+        """The call that the framer's command stands for; None where it is not for a lane."""
+        call = read(self, self._requests, self._settings)
+        crowded = self._settings.waiting.count > 0
+        if crowded and call is not None and call.rule.takes and not call.rule.waits:
+            self._fall_in(call)
+        return call
+
+    def _fall_in(self, call: Call) -> None:
+        """A hit does not overtake those that wait on its key: it is only looked at."""
+        if self._settings.waiting.blocks((self.state.identity.db, call.key)):
+            call.behind = call.rule
+            call.rule = call.rule.look()  # (which is counted as the hit)
+
+    def _edited(self, call: Call, reply: bytes) -> bytes:
+        """What the client gets of the reply to a call that concerns those who wait on its key."""
+        waiting = self._settings.waiting
+        db = self.state.identity.db
+        if not reply.startswith((b"*", b":")):
+            return r.clean_error(reply)
+        if call.rule.frees:
+            for key in [call.key, *(call.others or [])]:
+                waiting.freed((db, key))
+        rule = call.behind
+        found = r.integers(reply) if rule is not None else []
+        if rule is None or not found:
+            return reply
+        return waiting.overtaking((db, call.key), rule, found)
+
+    def _route_to_upstream(self) -> None:
+        """Everything that is unread goes to the private connection."""
+        requests = self._requests
+        out = self.to_upstream
+        run = -1  # where bytes begin that go as they are
+        self._expanded = 0
+        work = 0
+        passed = 0
+        stranger = self._unauthenticated != _KNOWN and self.state.identity.password is None
+        times = WORK_OF_UNAUTHENTICATED if stranger else 1
+        most = (self._settings.turn_work >> 1) // times
+        while True:
+            work += 1
+            if work > most or self._expanded > MAX_EXPANDED:
+                self.wait = WAIT_PACE if stranger and self._others() else WAIT_ROOM
+                break
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if self._discarding and code not in (COMMAND, OPEN, EMPTY, MALFORMED):
+                self._discarding = code == BODY
+                continue
+            if self.upstream != UPSTREAM_OPEN:
+                if code == EMPTY:
+                    continue
+                if code == MALFORMED and self._discarding:
+                    self._close()
+                    break
+                requests.rewind(requests.start)
+                self.wait = WAIT_UPSTREAM
+                self._unsent_at = self.now
+                self._watch()
+                if self.upstream == UPSTREAM_NONE:
+                    self.upstream = UPSTREAM_OPENING
+                    self._heard = False
+                break
+            if code == MALFORMED:
+                run = self._send_run(run)
+                self._stats.error("protocol")
+                # (what may be denied to a client must be framed)
+                self._judged = requests.strict or requests.overlong()
+                rest = requests.mistake() if self._judged else requests.rest()
+                if self._discarding:
+                    requests.more = MORE_NOTHING
+                # Redis never saw the command that broke: give it another broken one to judge.
+                out.append(_MALFORMED if self._discarding else rest)
+                self._answers.expect(Slot(s.S_RAW))
+                self.state.lower(s.RAW)
+                self._piped = True
+                break
+            if code in (COMMAND, OPEN):
+                command = requests.command
+                if command.ban is not None:
+                    error = self._denied(code)
+                    work += WORK_OF_OURS
+                    if error:
+                        run = self._send_run(run)
+                        if self._greeting is not None:
+                            self._not_let_in(error)
+                            break
+                        self._deny(code, error)
+                        continue
+                if not command.reads:
+                    self.fenced = True
+                if command.ours and not self._settings.leaves(command.name):
+                    run = self._send_run(run)
+                    if not self._may_call():
+                        requests.rewind(requests.start)
+                        break
+                    work += WORK_OF_OURS + ((requests.end - requests.start) >> WORK_OF_BYTES)
+                    if command.name != c.RL_HIT and command.name in c.TOLD:
+                        work += WORK_TO_TELL
+                    self._call_in_place(code)
+                    if self.wait != WAIT_NOTHING:
+                        break
+                    continue
+                if command.kind == c.PASS or command.ours:
+                    self.state.asking = False
+                    sharing = command.shared != c.PRIVATE and self._settings.share_of is not None
+                    if sharing and not self.state.probed and not self.state.probing:
+                        self.state.probing = self._answers.counting()
+                        self._answers.expect(Slot(s.S_PROBE))
+                    else:
+                        self._answers.expect_one()
+                    self._answers.own_name(command.name)
+                elif command.kind == c.INTROSPECT:
+                    run = self._introspect(code, run)
+                elif self._waits_to_authenticate():
+                    run = self._send_run(run)
+                    requests.rewind(requests.start)
+                    self.wait = WAIT_QUIET
+                    break
+                else:
+                    if command.kind == c.WAIT:
+                        self._unshared = True
+                        if self._lane_wrote:
+                            run = self._send_run(run)
+                            self._cover(code)
+                            continue
+                    work += WORK_TO_FOLLOW + ((requests.end - requests.start) >> WORK_OF_BYTES)
+                    self._follow(code)
+                passed += 1
+            if run < 0:
+                run = requests.start
+            if self.wait != WAIT_NOTHING or self._closing:
+                break
+        self._stats.commands += passed
+        if run >= 0:
+            if run == 0 and requests.pos == len(requests.buf):
+                out.append(requests.buf)
+            else:
+                out.append(requests.buf[run : requests.pos])
+        self._settings.work += work * times
+        if stranger and (self.wait == WAIT_PACE or self._unauthenticated == _REFUSED):
+            self._settings.slow_room -= HITS_OF_UNAUTHENTICATED
+        if self.wait == WAIT_NOTHING:
+            self._set_backlogged(False)
+        wait = self.wait
+        if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
+            requests.release()  # (or each turn would copy all that is left for the others)
+
+    def _others(self) -> bool:
+        """Whether there are others, with little in hand."""
+        window = self._settings.concurrency_limit
+        return window.latest is not self and window.others(self.now)
+
+    def _may_call(self) -> bool:
+        """Whether one more hit may go to the private connection; sets what to wait for if not."""
+        settings = self._settings
+        if self.client_slow:
+            # (not never: its client may read when all is written, and Redis would take it all)
+            if settings.slow_room <= 0:
+                self.wait = WAIT_PACE
+                return False
+            settings.slow_room -= 1
+            return True
+        answers = self._answers
+        if self.state.asking or answers.ours < self._most() or not answers.can_count():
+            return True
+        self._set_backlogged(True)
+        self.wait = WAIT_ANSWERS
+        return False
+
+    def _cover(self, code: int) -> None:
+        """Forward a WAIT or WAITAOF that is to cover what lanes have written for this client.
+
+        Redis counts the replicas that have the latest write of the connection that asks. So the
+        private connection rewrites the key of the latest accepted hit. Where that fails, or where
+        replies can't be counted, the client gets an error, never a number that is too high.
+        """
+        requests = self._requests
+        answers = self._answers
+        error = not_covered(requests.command.name)
+        if not self._last_hit or code != COMMAND or not answers.can_count():
+            self._deny(code, error)
+            return
+        self.state.asking = False
+        self.fenced = True
+        self._stats.commands += 1
+        self.to_upstream += [REWRITE, self._last_hit]
+        answers.expect(Catch(self._covered, s.S_DROP))
+        self.to_upstream.append(requests.buf[requests.start : requests.pos])
+
+        def judged(reply: bytes) -> bytes:
+            return error if self._lane_wrote and not reply.startswith(b"-") else reply
+
+        answers.expect(Catch(judged))
+
+    def _writes_by_lane(self, call: Call) -> None:
+        if call.rule.takes or call.rule.frees:
+            self._lane_wrote = True
+
+    def _covered(self, reply: bytes) -> bytes:
+        """The reply to REWRITE, which the client does not get."""
+        if reply == _REWRITTEN:
+            self._lane_wrote = False
+        return b""
+
+    def _send_run(self, run: int) -> int:
+        """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
+        if run >= 0:
+            self.to_upstream.append(self._requests.buf[run : self._requests.start])
+        return -1
+
+    def _follow(self, code: int) -> None:
+        """A command is forwarded whose effect on its connection must be watched."""
+        requests = self._requests
+        command = requests.command
+        if self._auth_error_may_be_lost():
+            slot: Slot | None = self.state.sent_unsure()
+        else:
+            args = requests.arguments() if command.whole else []
+            slot = self.state.sent(command, args, code == COMMAND and not requests.oversize)
+        if self._greeting is not None:
+            self._greeting.unsent -= 1
+            if self._greeting.unsent == 0:
+                self.wait = WAIT_GREETED
+        elif self._first is not None:
+            self._promise(code)
+        if command.kind == c.HTTP:
+            self._answers.hushed = True
+        if (
+            self._settings.base_db
+            and (self.state.level == s.RAW or not self._answers.counting())
+            and self.state.leaves_base(command)
+        ):
+            self._close()  # better no connection than one to another database
+            return
+        if slot is None:
+            self._answers.expect_one()
+            return
+        if slot.kind in (s.S_SELECT, s.S_RESET, s.S_EXEC, s.S_DISCARD):
+            self._deciding = True
+        self._answers.expect(slot)
+        if not self._settings.base_db or not self._answers.counting() or code != COMMAND:
+            return
+        if slot.kind == s.S_RESET or (
+            slot.kind in (s.S_AUTH, s.S_HELLO, s.S_MULTI) and self.state.base_owed
+        ):
+            self._answers.decided = False
+            self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
+
+    def _authenticates(self) -> bool:
+        """Whether the framer's command is AUTH, or a HELLO that may contain it."""
+        requests = self._requests
+        kind = requests.command.kind
+        return kind == c.AUTH or (kind == c.HELLO and requests.argc > 2)
+
+    def _waits_to_authenticate(self) -> bool:
+        """Whether the framer's command waits until the private connection owes nothing.
+
+        Redis from 7.2 leaves out the error of an AUTH while it has other replies to write.
+        """
+        answers = self._answers
+        if not self._authenticates() or not answers.counting() or answers.quiescent():
+            return False
+        if self.state.base_owed or self._greeting is not None:
+            return True  # no command that blocks or has a large reply can be ahead
+        # A command that blocks must see the end of file. A client that reads nothing may never
+        # read, and Redis would take all that it sends.
+        return not self._eof and not self.client_slow
+
+    def _auth_error_may_be_lost(self) -> bool:
+        """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
+        answers = self._answers
+        if not self._authenticates() or not answers.counting():
+            return False
+        return self.state.writes_before_auth() or not answers.quiescent()
+
+    def _introspect(self, code: int, run: int) -> int:
+        """COMMAND is forwarded; where the place of its reply is certain, that will tell the family
+        too. Returns `run`, or what _send_run() made of it.
+        """
+        requests = self._requests
+        answers = self._answers
+        self.state.asking = False
+        plan: command_replies.Plan | None = None
+        short = requests.end - requests.start <= command_replies.MAX_EDITED
+        if code == COMMAND and short and not requests.oversize and answers.can_count():
+            plan = command_replies.plan(requests.arguments(), self._settings.native_throttle)
+        if plan is None:
+            answers.expect_one()
+            return run
+        if plan.asked is not None:
+            run = self._send_run(run)
+            self.to_upstream.append(command_replies.FORM_CALL)
+            answers.expect(plan.asked)
+        answers.expect(plan.slot)
+        return run
+
+    def _select_base(self) -> None:
+        self.to_upstream.append(r.bulks(b"SELECT", b"%d" % self._settings.base_db))
+        self._answers.expect(Slot(s.S_BASE))
+
+    def _call_in_place(self, code: int) -> None:
+        """A command of the family, on the private connection."""
+        requests = self._requests
+        state = self.state
+        self._hits = True
+        asking = state.asking  # for this command only, which then can't be put off
+        state.asking = False
+        if code == OPEN:
+            self._discarding = True
+            self._reject(r.TOO_LONG, _NOTHING_OURS)
+            return
+        call = self._call()
+        if call is None:
+            self._tell()
+            return
+        if call.reply:
+            self._reject(call.reply, requests.buf[requests.start : requests.end])
+            return
+        crowded = call.rule.waits or self._settings.waiting.count > 0
+        if crowded and not asking and self._must_be_quiet(call):
+            requests.rewind(requests.start)
+            self.wait = WAIT_QUIET
+            return
+        quiet = self._answers.quiescent()  # (not, if its client has gone meanwhile)
+        may_hold = quiet and self._answers.can_count() and not state.quitting and not asking
+        if call.rule.waits and may_hold:
+            self._hold(call)
+            return
+        self._send_in_place(call)
+        sent_as = b"eval" if call.rule.script is not None else b"del"
+        if call.rule.reads and self._settings.knows_ro:
+            sent_as = b"eval_ro"
+        self._answers.remember_name(sent_as, requests.name)
+
+    def _tell(self) -> None:
+        """A command by which the proxy tells of itself: Redis is given the answer to say, so that
+        who may not make hits is not told either.
+        """
+        requests = self._requests
+        name = requests.command.name
+        if self.state.multi:
+            self._reject(
+                r.error(f"ERR {name.decode()} is not allowed in transactions"),
+                requests.buf[requests.start : requests.end],
+            )
+            return
+        if name == c.RL_HELP:
+            said = self._settings.grammar.help_call
+        else:
+            said = self._settings.tell(name, requests.arguments())
+        of = HELP if name == c.RL_HELP else STATS if name == c.RL_STATS else TOP
+        self._stats.answered(other(of), b"", b"")
+        self.to_upstream.append(said)
+        self._expanded += len(said)
+        self._answers.expect_one()
+        self._answers.remember_name(b"eval", requests.name)
+
+    def _send_in_place(self, call: Call) -> None:
+        if call.behind is not None and not self._answers.can_count():
+            call.rule = call.behind  # its reply can't be edited: then it goes as any hit
+            call.behind = None
+        self._put_in_place(call)
+        counted = self._answers.can_count()
+        if self._concerns_others(call) and counted:
+            slot: Slot = Catch(lambda reply: self._edited(call, reply), s.S_HIT)
+        else:
+            slot = Slot(s.S_HIT)
+        if counted:
+            slot.limit = call.rule.limit if call.behind is None else call.behind.limit
+            slot.sent_at = self.now
+            slot.row = call.row
+            slot.data = brief(call.key)
+            self._watch()
+        else:
+            self._stats.unanswered(call.row, UNSEEN)
+        call.row = NO_ROW  # (the slot counts it)
+        self._answers.expect(slot)
+
+    def _put_in_place(self, call: Call) -> None:
+        head = call.rule.words(SOURCE, self._settings.knows_ro)
+        self.to_upstream += [head, call.key, call.rule.tail]
+        self._expanded += len(head)
+        self.fenced = True
+        better = not self._last_hit or not self.state.probed
+        if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # (it is kept for long)
+            self._last_hit = call.key
+
+    def _concerns_others(self, call: Call) -> bool:
+        """Whether the reply to `call` means something to those who wait on its key."""
+        return call.behind is not None or (call.rule.frees and self._settings.waiting.count > 0)
+
+    def _reject(self, error: bytes, written: bytes) -> None:
+        """A wrong command of the family: answered here where its place is certain, else by Redis,
+        which has never heard of it and aborts a transaction over it.
+        """
+        self._stats.error("syntax")
+        self._answer_in_place(error, written)
+
+    def _answer_in_place(self, error: bytes, written: bytes) -> None:
+        if self._answers.can_count() and not self.client_slow:
+            self._answers.local(error)
+        else:
+            self.to_upstream.append(written)
+            self._answers.expect(Slot(s.S_WRONG, error))
+
+    def _denied(self, code: int) -> bytes:
+        """The error for the framer's command, if its client must not send it; then it counts."""
+        requests = self._requests
+        ban = requests.command.ban
+        if ban is None:
+            return b""
+        args = requests.arguments() if requests.command.whole or requests.oversize else []
+        error = ban.error(args, code == COMMAND and not requests.oversize)
+        if error:
+            self._stats.error("denied")
+        return error
+
+    def _deny(self, code: int, error: bytes) -> None:
+        """A command that must not reach Redis: treated as one of the family that is wrong."""
+        if code == OPEN:
+            self._discarding = True
+        asking = self.state.asking  # it held for this command
+        self.state.asking = False
+        instead = command_policy.instead_of(self._requests.command)
+        if asking:
+            self.to_upstream.append(instead)
+            self._answers.expect(Slot(s.S_WRONG, error))
+        else:
+            self._answer_in_place(error, instead)
+
+    # -- hits that wait ---------------------------------------------------------------------------
+
+    def _must_be_quiet(self, call: Call) -> bool:
+        """Whether a hit waits for the replies before it: it may be held, or they decide in which
+        queue it is, or whether it is part of a transaction.
+        """
+        answers = self._answers
+        rule = call.behind or call.rule
+        # (a late reply may never come: then WAIT is left out of account)
+        if not rule.takes or answers.settled() or not answers.counting() or self._eof:
+            return False
+        return self._deciding or (rule.waits and answers.can_count())
+
+    def _hold(self, call: Call) -> None:
+        """The client gets the reply of `call` when its turn has come, or when its time is over."""
+
+        def ask(rule: Rule) -> None:
+            self._ask(Call(self, rule, call.key))
+
+        def finish(reply: bytes) -> None:
+            self._waiter = None
+            call.reply = reply
+            self._emit_calls()
+            if not self._closing:
+                self._route()
+
+        def keep() -> None:
+            self.now = max(self.now, self._settings.waiting.clock())
+            self._keep_alive(0.0)
+
+        where: Where = (self.state.identity.db, call.key)
+        waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.flush, keep)
+        if waiter is None:
+            self._fall_in(call)  # too many wait already
+            self._send_in_place(call)
+            return
+        if self._eof:
+            waiter.expire()  # see receive_eof()
+        self._waiter = waiter
+        self._call_head = self._call_tail = call
+        self._call_count = 1
+        self._set_backlogged(
+            False
+        )  # while it waits it sends nothing: others need not share with it
+        self.wait = WAIT_TURN
+        waiter.start()
+
+    def _ask(self, call: Call) -> None:
+        """A question of the waiter's, by lane or on the private connection; no other is owed."""
+        waiter = self._waiter
+        if waiter is None:
+            return
+        call.waiter = waiter
+        self.now = max(self.now, self._settings.waiting.clock())
+        if self._may_use_lane():
+            lane = self._lane
+            assert lane is not None
+            self._keep_alive(REFRESH_S / 2)  # (the waiter's timer begins anew)
+            self._writes_by_lane(call)
+            reply = lane.submit(call)
+            assert not reply  # no waiter asks what may be remembered
+            return
+        self._put_in_place(call)
+        self._answers.expect(Catch(lambda reply: self._caught(call, reply), s.S_ASKED))
+        self._question = call
+        self._question_at = self.now
+        self._watch()
+
+    def _caught(self, call: Call, reply: bytes) -> bytes:
+        self._asked = call
+        if self._question is call:
+            self._question = None
+        call.reply = reply
+        return b""
+
+    def _asked_answered(self, call: Call) -> None:
+        """The private connection has answered the waiter's question."""
+        self._asked = None
+        if call.reply.startswith(b"*"):
+            self.state.probed = True
+        if call.waiter is not None:
+            call.waiter.answered(r.clean_error(call.reply))
+
+    def _stop_waiting(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.cancel()
+
+    # -- the lane's side --------------------------------------------------------------------------
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        """`reply` is what `call` gets."""
+        if reply[0] == 42 and (call.rule.takes or call.rule.frees):  # Redis let it at its key
+            self._last_hit = call.key
+        if call.waiter is not None:
+            call.waiter.answered(reply)
+            return
+        self._off_lane()
+        if self._concerns_others(call):
+            reply = self._edited(call, reply)
+        call.reply = reply
+        if call is self._call_head:
+            self._emit_calls()
+
+    def _off_lane(self) -> None:
+        """A call is not on the lane any more."""
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._end_turn()
+
+    def lane_returned(self, call: Call) -> None:
+        """`call` was never sent, and all before it are answered: it goes another way."""
+        if call.waiter is not None:
+            call.waiter.unsent()
+            return
+        self._off_lane()
+        if call.reply:
+            return
+        before: Call | None = None
+        at = self._call_head
+        while at is not None and at is not call:
+            before = at
+            at = at.next
+        if at is None:
+            return  # went with one before it
+        if self.upstream != UPSTREAM_OPEN:
+            if call.shared != c.PRIVATE:
+                self._end()  # as if it had gone there
+            else:
+                self._answer_without(call, r.LOST, "lost")
+            return
+        if before is None:
+            self._call_head = None
+        else:
+            before.next = None
+        self._call_tail = before
+        while at is not None:
+            self._call_count -= 1
+            if at.reply:
+                self._count(at)
+                self._answers.local(at.reply)
+            elif at.shared != c.PRIVATE:
+                self._send_privately(at)
+            else:
+                self._send_in_place(at)
+            at = at.next
+
+    def lane_lost(self, call: Call) -> None:
+        """The lane was lost before it answered `call`: its outcome is not known."""
+        if call.waiter is not None or call.shared == c.PRIVATE:
+            self.lane_answered(call, r.LOST)
+        elif call.shared == c.SHARED_READ:
+            self._share_not = PRIVATE_AFTER_LARGE  # perhaps it was lost for what this one asks
+            self.lane_returned(call)  # which may be asked twice
+        else:
+            self._off_lane()
+            self._end()  # as if its own connection had been lost
+
+    def lane_late(self, call: Call) -> None:
+        """`call` was not answered in time: its client is answered without, and what follows goes
+        on, though Redis may still run it.
+        """
+        waiter = call.waiter
+        if waiter is not None:
+            call.waiter = None
+            waiter.unanswered(self._waited_in_vain)
+            return
+        self._off_lane()
+        if self.closed:
+            self._stats.unanswered(call.row, UNSEEN)  # (nobody is told)
+            call.row = NO_ROW
+        elif not call.reply:
+            self._answer_without(call, self._settings.too_late(), "late")
+
+    def lane_declined(self, call: Call) -> None:
+        """The reply to the read `call` is large: it is asked again on the private connection, where
+        it streams as fast as its client reads.
+        """
+        self._share_not = PRIVATE_AFTER_LARGE
+        if call is self._call_head:
+            self.lane_returned(call)
+        else:
+            self._off_lane()
+
+    def _send_privately(self, call: Call) -> None:
+        self.to_upstream.append(call.key)
+        self._answers.expect_one()
+
+    def _end(self) -> None:
+        self._end_calls()
+        self._close()
+
+    def _end_calls(self) -> None:
+        call = self._call_head
+        while call is not None:
+            self._stats.unanswered(call.row, UNSEEN)
+            call.row = NO_ROW
+            call = call.next
+        self._call_head = self._call_tail = None
+        self._call_count = 0
+
+    def _emit_calls(self) -> None:
+        """Pass on the replies that have come, in order."""
+        if self._answers.mid():
+            return
+        call = self._call_head
+        while call is not None and call.reply:
+            self.to_client.append(call.reply)
+            if call.row != NO_ROW or call.rule.error:
+                self._count(call)
+            self._call_count -= 1
+            call = call.next
+        self._call_head = call
+        if call is None:
+            self._call_tail = None
+            if self._closing:
+                self.closed = True
+
+    def _count(self, call: Call) -> None:
+        """The client gets the reply of `call`."""
+        row = call.row
+        if row != NO_ROW:
+            call.row = NO_ROW
+            self._stats.answered(row, call.reply, call.key)
+        elif call.rule.error:
+            self._stats.error("syntax")
+
+    def resume(self) -> None:
+        """Take up what waited for the lane. To be called after a round of lane_answered()."""
+        if self._closing:
+            return
+        wait = self.wait
+        if self._call_count == 0:
+            quiet = wait == WAIT_QUIET and (self._answers.quiescent() or self._answers.raw)
+            room = wait == WAIT_ANSWERS and (
+                self._answers.ours <= self._most() // 2 or not self._answers.can_count()
+            )
+            known = wait == WAIT_PACE and self._unauthenticated == _KNOWN and not self.client_slow
+            if quiet or room or known or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
+                self._route_in_turn()
+        elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
+            used_up = (
+                self._turn and self._settings.concurrency_limit.crowded()
+            )  # (others wait for theirs)
+            if not used_up:
+                self._route_in_turn()
+        if self._eof:
+            self._finish_eof()
+
+    def _route_in_turn(self) -> None:
+        """Send what is unread, now or when it is its turn."""
+        if self._settings.work >= self._settings.turn_work and self._requests.unread() > SMALL:
+            self.wait = WAIT_ROOM
+        else:
+            self._route()
+
+    # -- while Redis does not answer --------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Something is owed that may be late."""
+        if not self._watched and self._settings.timeouts.timeout_s > 0.0:
+            self._watched = True
+            self._settings.timeouts.watch(self.overdue)
+
+    def overdue(self, now: float) -> float:
+        """Answer what is late; see HitTimeouts.watch()."""
+        settings = self._settings
+        timeout_s = settings.timeouts.timeout_s
+        if self._closing or timeout_s <= 0.0:
+            self._watched = False
+            return NOTHING
+        self.now = now
+        before = now - timeout_s
+        number = self._answers.late(before, self._last_private, self._late)
+        oldest = self._answers.oldest
+        since = self._answers.late_since
+        done_without = False
+        question = self._question
+        if question is not None:
+            oldest = max(self._question_at, self._last_private)
+            if oldest <= before:
+                number += 1
+                since = oldest
+                oldest = NEVER
+                self._question = None
+                self._answers.forget_asked()
+                self.lane_late(question)
+        if number == 0 and self._may_do_without():
+            if self._last_private <= before:
+                since = self._last_private
+                done_without = True
+                number = self._do_without()
+            elif oldest == NOTHING or self._last_private < oldest:
+                oldest = self._last_private
+        if self.wait in (WAIT_UPSTREAM, WAIT_BASE, WAIT_GREETED):
+            oldest = NEVER if oldest == NOTHING else oldest
+            if number == 0 and self._unsent_at <= before:
+                since = self._unsent_at
+                number = self._fail_hits(settings.too_late(), "late")
+        if number > 0 or done_without:
+            settings.circuit.timed_out(number, since, now, timeout_s)
+            if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
+                self._route()
+            if oldest == NOTHING:
+                oldest = NEVER  # what follows may have been sent
+        if number > 0 or done_without or self.to_client:
+            self.flush()
+        self._watched = oldest != NOTHING
+        return oldest
+
+    def _late(self, slot: Slot) -> bytes:
+        """What the client gets of a hit on the private connection that is late."""
+        return self._settings.without(slot.limit, slot.row, self._settings.too_late(), "late")
+
+    def _waited_in_vain(self) -> bytes:
+        """What it gets of a hit with WAIT, Redis having not answered what was asked for it."""
+        call = self._call_head
+        if call is None:
+            return b""
+        row, call.row = call.row, NO_ROW
+        return self._settings.without(call.rule.limit, row, self._settings.too_late(), "late")
+
+    def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
+        rule = call.rule if call.behind is None else call.behind
+        call.reply = self._settings.without(rule.limit, call.row, error, kind)
+        call.row = NO_ROW
+        if call is self._call_head:
+            self._emit_calls()
+
+    def _go_without(self) -> None:
+        """Redis is not asked: answer the hits that are unread, as far as they come first."""
+        settings = self._settings
+        in_turn = self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM
+        most = settings.turn_work >> 1 if in_turn else 0
+        error = r.unreachable(settings.where, settings.circuit.why)
+        if self._fail_hits(error, "unreachable", most) < 0:
+            self.wait = WAIT_ROOM
+
+    def _fail_hits(self, error: bytes, kind: str, most: int = 0) -> int:
+        """Answer the hits that come first among what is unread without Redis, if that is their
+        turn and nothing else could be meant; how many these were. -1 if `most` work was done, and
+        the rest is for the next turn (0: there is no end).
+        """
+        answers = self._answers
+        requests = self._requests
+        state = self.state
+        if self._call_count > 0 or not answers.settled() or not answers.can_count():
+            return 0
+        if state.asking or state.quitting or self._discarding or requests.in_command():
+            return 0
+        number = work = 0
+        while True:
+            if work >= most > 0:
+                number = -1
+                break
+            work += 1
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                continue
+            work += WORK_OF_OURS
+            ours = code == COMMAND and requests.command.ours
+            denied = self._denied(code) if code == COMMAND else b""
+            if denied:
+                self.to_client.append(denied)
+                continue
+            call = read(self, requests, self._settings) if ours else None
+            if call is None:
+                greeted = self._taken_on_trust(code)
+                if greeted:
+                    self.to_client.append(greeted)
+                    continue
+                requests.rewind(requests.start)
+                break
+            if not call.reply:
+                call.reply = self._settings.without(call.rule.limit, call.row, error, kind)
+                number += 1
+            else:
+                self._count(call)
+            self._hits = True
+            self.to_client.append(call.reply)
+        self._settings.work += work
+        if number >= 0:
+            requests.release()
+        return number
+
+    # -- who comes meanwhile: see greeting --------------------------------------------------------
+
+    def _taken_on_trust(self, code: int) -> bytes:
+        """What the framer's command is answered if it is how a client begins: Redis is told when it
+        is there. Nothing where it is not, or where hits get errors, too.
+        """
+        unopened = self.upstream in (UPSTREAM_NONE, UPSTREAM_OPENING)
+        if not unopened or not self._settings.answers_hits():
+            return b""
+        greeting = self._greeting or DeferredHandshake()
+        reply = self._take(greeting, code)
+        if reply and not greeting.empty():
+            self._greeting = greeting
+        return reply
+
+    def _take(self, greeting: DeferredHandshake, code: int) -> bytes:
+        requests = self._requests
+        command = requests.command
+        if code != COMMAND or command.kind not in c.GREETS or requests.oversize:
+            return b""
+        if command.ban is not None and command.ban.error(requests.arguments(), True):
+            return b""
+        return greeting.take(requests, self._settings.server, self._settings.server_version)
+
+    def _promise(self, code: int) -> None:
+        """The framer's command is said to a Redis that has not answered anything yet."""
+        assert self._first is not None
+        reply = self._take(self._first, code)
+        if reply and len(self._promises) < MAX_COMMANDS:
+            self._promises.append(reply)
+        else:
+            self._first = None
+
+    def _may_do_without(self) -> bool:
+        """Whether the private connection owes nothing but replies to how its client began, and that
+        is what keeps the client from being answered without Redis.
+        """
+        if self.upstream != UPSTREAM_OPEN or self._call_count > 0:
+            return False
+        if self._greeting is not None:
+            command = self._next_behind(self._greeting.unsent)
+            return command.ours or command.kind in c.GREETS
+        if not self._only_promised():
+            return False
+        return bool(self._promises) or self._next_behind(0).kind in c.GREETS
+
+    def _only_promised(self) -> bool:
+        """Whether a Redis that has not answered anything was told nothing but how its client began,
+        and hits.
+        """
+        return self._first is not None and self._answers.owed_to_commands() == len(self._promises)
+
+    def _keep_promises(self, instead: Callable[[Slot], bytes]) -> None:
+        """Redis has done none of that: its client is told what was promised, and Redis once more.
+        Hits get what `instead` says.
+        """
+        promises = self._promises
+        self._answers.turned_away(lambda: promises.pop(0), instead)
+        if self._first is not None and not self._first.empty():
+            self._greeting = self._first
+
+    def _next_behind(self, number: int) -> Command:
+        """The command behind so many that are unread, if it is whole."""
+        requests = self._requests
+        requests.gather()
+        begin = requests.pos
+        for _ in range(number):
+            requests.next()
+        found = requests.command if requests.next() == COMMAND else c.UNKNOWN_COMMAND
+        requests.rewind(begin)
+        return found
+
+    def _do_without(self) -> int:
+        """Redis leaves even that unanswered: its client is told what was promised, and what follows
+        is answered as if there were no connection. The number of hits that were late.
+        """
+        late: list[Slot] = []
+
+        def instead(slot: Slot) -> bytes:
+            late.append(slot)
+            return self._late(slot)
+
+        if self._greeting is None:
+            self._keep_promises(instead)
+        self._begin_anew()
+        self.upstream = UPSTREAM_NONE
+        self.wait = WAIT_NOTHING
+        number = len(late) + self._fail_hits(self._settings.too_late(), "late")
+        self.flush()  # which lets go of the connection
+        if self._requests.unread() > 0:
+            self._route()
+        else:
+            self._finish_eof()
+        return number
+
+    # -- the private connection's side ------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """It is this client's turn (WAIT_ROOM, WAIT_PACE)."""
+        if self._closing or (self.wait != WAIT_ROOM and self.wait != WAIT_PACE):
+            return
+        if self._failing:
+            self._fail_on()
+        else:
+            self._route()
+
+    def upstream_opened(self) -> None:
+        """The private connection is there."""
+        self.upstream = UPSTREAM_OPEN
+        self._last_private = self.now
+        if self._greeting is not None:
+            self._requests.again(self._greeting.begin())
+            self._answers.out = self._greeting.replies
+        elif self._settings.answers_hits():
+            self._first = DeferredHandshake()
+            self._promises = []
+        if self._settings.base_db:
+            self._answers.decided = False
+            self.wait = WAIT_BASE
+            self._select_base()
+        else:
+            self._route_in_turn()
+
+    def upstream_failed(self, why: str) -> None:
+        """The private connection could not be opened: what waited for it gets an error."""
+        self._fail_all(r.unreachable(self._settings.where, why))
+
+    def _fail_all(self, error: bytes) -> None:
+        self.upstream = UPSTREAM_NONE
+        self._failing = error
+        self._failing_left = self._requests.unread()
+        self._failing_multi = False
+        if self._settings.work >= self._settings.turn_work and self._failing_left > SMALL:
+            self.wait = WAIT_ROOM
+        else:
+            self._fail_on()
+
+    def _fail_on(self) -> None:
+        """Some more of what _fail_all() found gets its error."""
+        error = self._failing
+        self._failing = b""
+        self.wait = WAIT_NOTHING
+        requests = self._requests
+        multi = self._failing_multi  # what Redis would have queued is answered as MULTI was
+        before = requests.unread()
+        work = 0
+        while not self._closing:
+            if work >= self._settings.turn_work >> 1:
+                self._settings.work += work
+                self._failing_left -= before - requests.unread()
+                if self._failing_left > 0:  # (what has come since is for the next connection)
+                    self._failing = error
+                    self._failing_multi = multi
+                self.wait = WAIT_ROOM
+                return
+            work += 1
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == MALFORMED:
+                self.to_client.append(error)
+                self._close()
+            elif code in (COMMAND, OPEN):
+                work += WORK_OF_OURS
+                denied = self._denied(code)
+                reply = denied or error
+                if code == OPEN:
+                    self._discarding = True
+                elif denied:
+                    pass
+                elif requests.command.kind == c.QUIT:
+                    reply = b"+OK\r\n"
+                    self._close()
+                elif requests.command.ours:
+                    call = read(self, requests, self._settings)
+                    if call is not None and call.reply:
+                        reply = call.reply
+                        self._count(call)
+                    elif call is not None:
+                        limit = 0 if multi else call.rule.limit
+                        reply = self._settings.without(limit, call.row, error, "unreachable")
+                elif not multi and requests.command.kind in c.GREETS:
+                    reply = self._taken_on_trust(code) or error
+                elif requests.command.kind == c.MULTI:
+                    multi = True
+                elif requests.command.kind in (c.EXEC, c.DISCARD):
+                    multi = False
+                self.to_client.append(reply)
+            elif self._discarding:
+                self._discarding = code == BODY
+        self._settings.work += work
+        requests.release()
+        self._finish_eof()
+
+    def upstream_received(self, data: bytes) -> None:
+        """Bytes of the private connection."""
+        self._stats.upstream_in += len(data)
+        self._last_private = self.now
+        self._settings.circuit.heard(self.now)
+        if not self._heard:
+            self._heard = True
+            if data.startswith(_NO_ROOM) and self._turned_away():
+                return
+            self._first = None
+        first = data[0] if data else 0
+        if first == 45:
+            if data.startswith(b"-NOAUTH") or (
+                self._unauthenticated and data.startswith(b"-WRONGPASS")
+            ):
+                self._unauthenticated = _REFUSED
+        elif self._unauthenticated and first in _BEGINS:
+            self._unauthenticated = _KNOWN  # (anything else may be the middle of a reply)
+        answers = self._answers
+        if answers.raw:
+            self.to_client.append(data)
+            return
+        answers.feed(data)
+        if self._call_head is not None:
+            # A push that began before the lane's replies came goes before them.
+            answers.pass_pushes()
+            self._emit_calls()
+        answers.answer()
+        if self._greeting is not None and not self._greeted(self._greeting):
+            return
+        if answers.quiescent():
+            self._deciding = False
+        if self._asked is not None:
+            self._asked_answered(self._asked)
+        if answers.read_only:
+            answers.read_only = False
+            self._settings.read_only()
+        if answers.identity_moved:
+            answers.identity_moved = False
+            self._lane = self._read_lane = self._write_lane = None
+        if self.wait == WAIT_BASE:
+            if answers.raw:
+                self._close()  # what decides about it can't be told any more
+            elif answers.decided:
+                self._base_decided()
+        elif self.wait == WAIT_GREETED and self._greeting is None:
+            self._route_in_turn()
+        elif self._call_head is None and (self.wait != WAIT_NOTHING or self._eof):
+            self.resume()
+
+    def _greeted(self, greeting: DeferredHandshake) -> bool:
+        """Redis has answered some of what was taken on trust; whether the client stays. One that
+        Redis does not let in is told so by the reply to what it asks now.
+        """
+        refusal = greeting.heard()
+        if refusal or self._answers.raw:
+            self._not_let_in(refusal)
+            return False
+        if greeting.over():
+            self._greeting = None
+            self._answers.out = self.to_client
+        return True
+
+    def _not_let_in(self, refusal: bytes) -> None:
+        self._greeting = None
+        self.wait = WAIT_NOTHING
+        if refusal and self._requests.unread() > 0:
+            self.to_client.append(refusal)
+        self._close()
+
+    def _begin_anew(self) -> None:
+        """The private connection is gone, and Redis has done nothing on it that matters."""
+        greeting = self._greeting
+        while greeting is not None and greeting.unsent > 0:
+            self._requests.next()
+            greeting.unsent -= 1
+        self.state = ConnectionState(self._settings.base_db)
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)
+        self._lane = self._read_lane = self._write_lane = None
+        self._first = None
+        self._deciding = False
+        self.to_upstream.clear()
+
+    def _turned_away(self) -> bool:
+        """Redis has no room for one more client: it has read nothing, and closes. So this is a
+        connection that could not be opened; whether the client stays.
+        """
+        if self._call_count > 0:
+            return False
+        if self._only_promised():
+            self._keep_promises(self._without_room)
+        elif not self._answers.turned_away(lambda: _NO_ROOM, self._without_room):
+            self._close()
+            return True
+        self._discarding = self._discarding or self._requests.in_command()
+        self._begin_anew()
+        self._fail_all(_NO_ROOM)
+        return True
+
+    def _without_room(self, slot: Slot) -> bytes:
+        return self._settings.without(slot.limit, slot.row, _NO_ROOM, "unreachable")
+
+    def upstream_lost(self) -> None:
+        """The private connection ended: answer what certainly was ours, then close."""
+        if self._closing:
+            return
+        if self._greeting is not None:
+            self._begin_anew()
+            self._fail_all(r.unreachable(self._settings.where, "connection lost"))
+            return
+        self.upstream = UPSTREAM_LOST
+        self.wait = WAIT_NOTHING
+        if self._waiter is not None and self._call_head is not None:
+            self._call_head.reply = r.LOST
+            self._stop_waiting()
+        if self._answers.lost():
+            # Half a push was passed on: whatever came behind it would be read as its rest.
+            self._end_calls()
+        self._emit_calls()
+        self._close()
+
+    def _base_decided(self) -> None:
+        """The reply has come that decides about the database of --upstream."""
+        answers = self._answers
+        answers.decided = False
+        kind = answers.decided_kind
+        line = answers.decided_line
+        refused = line.startswith(b"-")
+        if kind == s.S_BASE and refused and not line.startswith(b"-NOAUTH"):
+            # Whoever may not enter that database is told, and let go: better no connection than
+            # one to another database.
+            self.to_client.append(line)
+            self._close()
+        elif (
+            kind not in (s.S_BASE, s.S_MULTI)
+            and (not refused or kind == s.S_HELLO)  # (whose AUTH may be done for all that)
+            and self.state.base_owed
+        ):
+            self._select_base()
+        else:
+            self._route()

@@ -1,0 +1,1 @@
+"""`rlproxy top`: a client of a running proxy that draws on a terminal."""

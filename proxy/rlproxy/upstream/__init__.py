@@ -1,0 +1,1 @@
+"""Connections to Redis: connector, control connection, lanes, Sentinel, the embedded server."""

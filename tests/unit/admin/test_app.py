@@ -1,0 +1,306 @@
+"""The pages of --admin, asked without a socket, in front of a board that is written by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rlproxy.admin import app
+from rlproxy.admin.app import PAGE, Guard, application
+from rlproxy.admin.reader import Reader
+from rlproxy.config.config import Address, Config, Upstream
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.metrics import Samples
+from rlproxy.observability.shared_memory import Published, SharedMemory
+from rlproxy.process.admin_process import warnings
+
+from tests.unit.admin.test_page_data import FACTS
+
+PATHS = ["/", "/live.json", "/metrics", "/healthz", "/readyz"]
+AWAY = {"where": "redis:6379", "up": False, "since": 3.0, "why": "connection refused"}
+
+
+class Proxy:
+    """What its workers have put on the board, a clock, and the log."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self.now = 1_790_000_000.0
+        self.memory = SharedMemory(workers)
+        self.watch = Reader(self.memory, lambda: self.now)
+        self.log: list[str] = []
+
+    def publish(self, worker: int = 0, hits: float = 0, **facts: Any) -> None:
+        samples: Samples = {
+            "rlproxy_hits_total": {("gcra", "admitted"): hits},
+            "rlproxy_clients": {(): 3.0},
+            "rlproxy_workers": {(): 1.0},
+        }
+        told = Published(self.now, samples, {}, {**FACTS, **facts})
+        assert self.memory.publish(worker, told.to_json())
+
+    def application(self, local: bool = True) -> Guard:
+        told = LogThrottle(lambda: self.now, lambda line, _: self.log.append(line))
+        return application(self.watch, local, told)
+
+    async def ask(
+        self, path: str, method: str = "GET", local: bool = True, **headers: str
+    ) -> httpx.Response:
+        transport = httpx.ASGITransport(self.application(local))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, headers=headers)
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    made = Proxy()
+    made.publish()
+    return made
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_there_is(proxy: Proxy, path: str, method: str) -> None:
+    found = await proxy.ask(path, method)
+    assert found.status_code == 200
+    assert found.headers["cache-control"] == "no-store"
+    assert found.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
+async def test_there_is_nothing_else(proxy: Proxy, path: str) -> None:
+    found = await proxy.ask(path)
+    assert (found.status_code, found.text) == (404, app.NOT_HERE)
+    assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+async def test_nothing_is_written(proxy: Proxy, path: str, method: str) -> None:
+    found = await proxy.ask(path, method)
+    assert found.status_code == 405
+    assert set(found.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+# -- who may ask -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9121", 200),
+        ("LOCALHOST", 200),
+        ("127.0.0.1:9121", 200),
+        ("[::1]:9121", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example:9121", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("[::1", 421),
+        ("localhost:9121:1", 421),
+    ],
+)
+async def test_a_page_of_elsewhere_that_leads_here_by_its_own_name(
+    proxy: Proxy, host: str, status: int
+) -> None:
+    for path in PATHS:
+        assert (await proxy.ask(path, host=host)).status_code == status
+        assert (await proxy.ask(path, local=False, host=host)).status_code == 200
+    if status == 421:
+        assert (await proxy.ask("/", host=host)).text == app.NOT_BY_THIS_NAME
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/openmetrics-text", "x"])
+async def test_metrics_are_prometheus_text_whatever_is_accepted(proxy: Proxy, accept: str) -> None:
+    found = await proxy.ask("/metrics", accept=accept)
+    assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {each.name: each for each in text_string_to_metric_families(found.text)}
+    assert families["rlproxy_clients"].samples[0].value == 3.0
+
+
+async def test_metrics_of_a_worker_that_is_gone() -> None:
+    proxy = Proxy(2)
+    proxy.publish(0, hits=5)
+    proxy.now += 60
+    proxy.publish(1, hits=7)
+    text = (await proxy.ask("/metrics")).text
+    assert 'rlproxy_hits_total{algorithm="gcra",outcome="admitted"} 12.0\n' in text
+    assert "\nrlproxy_clients 3.0\n" in text
+    assert "\nrlproxy_workers 1.0\n" in text
+
+
+async def test_metrics_before_anybody_is_heard_of() -> None:
+    found = await Proxy().ask("/metrics")
+    assert found.status_code == 200
+    assert "\nrlproxy_workers 0.0\n" in found.text
+
+
+async def test_the_board_is_read_once_in_a_tenth_of_a_second(proxy: Proxy) -> None:
+    async def hits() -> str:
+        return (await proxy.ask("/metrics")).text.partition('"admitted"} ')[2].split()[0]
+
+    assert await hits() == "0.0"
+    proxy.publish(hits=1)
+    assert await hits() == "0.0"
+    proxy.now += 0.11
+    assert await hits() == "1.0"
+
+
+# -- probes ----------------------------------------------------------------------------------------
+
+
+async def test_alive_while_workers_are_heard_of() -> None:
+    proxy = Proxy(2)
+    found = await proxy.ask("/healthz")
+    assert (found.status_code, found.text) == (
+        503,
+        "worker 1 has not been heard of yet\nworker 2 has not been heard of yet\n",
+    )
+    proxy.now += 1
+    proxy.publish(0)
+    proxy.publish(1)
+    assert (await proxy.ask("/healthz")).text == "ok\n"
+    proxy.now += 3
+    proxy.publish(1)
+    found = await proxy.ask("/healthz")
+    assert (found.status_code, found.text) == (503, "worker 1 was last heard of 3.0 s ago\n")
+
+
+async def test_ready_by_the_facts(proxy: Proxy) -> None:
+    assert (await proxy.ask("/readyz")).text == "ok\n"
+    proxy.now += 1
+    proxy.publish(upstream=AWAY)
+    found = await proxy.ask("/readyz")
+    assert (found.status_code, found.text) == (
+        200,
+        "ok, but Redis does not answer: hits are admitted\n",
+    )
+    proxy.now += 1
+    proxy.publish(upstream=AWAY, on_upstream_failure="error")
+    found = await proxy.ask("/readyz")
+    assert found.status_code == 503
+    assert found.text == "Redis at redis:6379 does not answer (connection refused)\n"
+    assert (await proxy.ask("/readyz?exclude=upstream")).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["exclude=", "exclude=draining", "verbose", "exclude=upstream&x"])
+async def test_what_readiness_can_not_leave_out(proxy: Proxy, query: str) -> None:
+    found = await proxy.ask(f"/readyz?{query}")
+    assert (found.status_code, found.text) == (400, "What may be asked here is exclude=upstream.\n")
+
+
+async def test_a_reason_stays_one_line(proxy: Proxy) -> None:
+    proxy.now += 1
+    proxy.publish(upstream={**AWAY, "why": "a\nok\n"}, on_upstream_failure="error")
+    assert (await proxy.ask("/readyz")).text.count("\n") == 1
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_the_page_asks_nobody_else() -> None:
+    text = PAGE.read_text()
+    assert not re.search(r"(src|href)=\"(?!data:|metrics\"|healthz\"|readyz\")", text)
+    assert set(re.findall(r"https?://[\w./]+", text)) == {"http://www.w3.org/2000/svg"}
+    for dangerous in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert dangerous not in text
+    assert not re.search(r"\son\w+=|style=\"", text.partition("<script>")[0])
+
+
+async def test_the_policy_names_its_style_and_script(proxy: Proxy) -> None:
+    policy = (await proxy.ask("/")).headers["content-security-policy"]
+    assert len(re.findall(r"'sha256-[\w+/]{43}='", policy)) == 2
+    assert "unsafe" not in policy
+
+
+async def test_the_numbers_of_the_page(proxy: Proxy) -> None:
+    proxy.watch.look()
+    for hits in (10, 20):
+        proxy.now += 1
+        proxy.publish(hits=hits)
+        proxy.watch.look()
+    found = json.loads((await proxy.ask("/live.json")).text)
+    assert found["hits"][0] == 20.0
+    assert [row[1] for row in found["history"]] == [10.0, 10.0]
+    assert found["rates"][0] == 10.0
+
+
+async def test_the_past_begins_with_the_first_word_of_a_worker() -> None:
+    """A process that is started again finds counters that have grown for days."""
+    proxy = Proxy()
+    proxy.watch.look()
+    proxy.now += 1
+    proxy.publish(hits=1_000_000)
+    proxy.watch.look()
+    proxy.now += 1
+    proxy.publish(hits=1_000_001)
+    proxy.watch.look()
+    found = json.loads((await proxy.ask("/live.json")).text)
+    assert [row[1] for row in found["history"]] == [1.0]
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+async def test_a_mistake_is_told_once_and_reaches_nobody(proxy: Proxy) -> None:
+    proxy.watch.view = lambda: {"secret": object()}  # type: ignore[method-assign]
+    guard = proxy.application()
+    transport = httpx.ASGITransport(guard)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for _ in range(5):
+            found = await client.get("/live.json")
+            assert (found.status_code, found.text) == (
+                500,
+                "This failed; the proxy's log says more.\n",
+            )
+    (line,) = proxy.log
+    assert re.fullmatch(
+        r"a request to the admin address failed: TypeError \(encoder\.py:\d+\)", line
+    )
+
+
+async def test_half_a_text_on_the_board_is_as_good_as_none(proxy: Proxy) -> None:
+    assert (await proxy.ask("/healthz")).status_code == 200
+    proxy.memory.publish(0, b'{"at": 1')
+    proxy.now += 1
+    assert (await proxy.ask("/healthz")).status_code == 200
+
+
+# -- what a person is told -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"),
+    [
+        (None, False),
+        (Address("127.0.0.1", 9121), False),
+        (Address("localhost", 9121), False),
+        (Address("::1", 9121), False),
+        (Address(path="/run/admin.sock"), False),
+        (Address("0.0.0.0", 9121), True),
+        (Address("10.0.0.5", 9121), True),
+        (Address("proxy.example", 9121), True),
+    ],
+)
+def test_who_else_may_reach_it_is_told(address: Address | None, warned: bool) -> None:
+    upstream = Upstream(Address("127.0.0.1", 6379))
+    made = Config((Address("127.0.0.1", 6380),), upstream, admin=address)
+    assert bool(warnings(made)) == warned
+
+
+def test_without_a_worker_there_is_no_rate_rather_than_none(proxy: Proxy) -> None:
+    """The workers are silent for 20 seconds."""
+    for second in range(30):
+        proxy.now += 1
+        if not 5 <= second < 25:
+            proxy.publish(hits=10.0 * second)
+        proxy.watch.look()
+    rows = proxy.watch.view()["history"]
+    assert [len(row) for row in rows].count(1) == 1
+    assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}
+    assert sum(row[1] == 0.0 for row in rows if len(row) > 1) <= 2  # until they count as silent

@@ -1,0 +1,105 @@
+"""Rates and times of the last two minutes."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from rlproxy.admin.history import GAP_S, KEPT_S, LAG, ROUND_TRIP, Recent, moment, quantile
+from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.ratelimit.outcomes import OUTCOMES
+
+NONE = (0.0,) * (len(OUTCOMES) - 2)
+
+
+def samples(admitted: float, refused: float = 0, commands: float = 0, fast: int = 0) -> Samples:
+    classes = (0, 0, fast, *[0] * (len(TIMES_S) - 2))
+    return {
+        "rlproxy_hits_total": {
+            ("gcra", "admitted"): admitted / 2,
+            ("fixed_window", "admitted"): admitted / 2,
+            ("gcra", "refused"): refused,
+        },
+        "rlproxy_commands_total": {(): commands},
+        ROUND_TRIP: {(): Distribution(classes, 0.0)},
+    }
+
+
+def test_rates_are_of_all_algorithms_and_of_the_time_between() -> None:
+    recent = Recent()
+    assert recent.rates() == []
+    assert recent.now() == (0.0, 0.0, *NONE, 0.0)
+    recent.add(moment(100.0, samples(10)))
+    assert recent.rates() == []
+    recent.add(moment(102.0, samples(30, refused=4, commands=8)))
+    assert recent.rates() == [(102.0, 10.0, 2.0, *NONE)]
+    assert recent.now() == (10.0, 2.0, *NONE, 4.0)
+
+
+def test_the_present_is_two_seconds() -> None:
+    recent = Recent()
+    for second, admitted in enumerate([0, 1000, 1010, 1030]):
+        recent.add(moment(float(second), samples(admitted)))
+    assert recent.now()[0] == 15.0
+
+
+def test_two_minutes_are_kept() -> None:
+    recent = Recent()
+    for second in range(1000):
+        recent.add(moment(float(second), samples(second)))
+    assert len(recent.rates()) == KEPT_S + 1
+    assert {row[1] for row in recent.rates()} == {1.0}
+
+
+def test_moments_too_far_apart_have_no_rate_between_them() -> None:
+    recent = Recent()
+    for at in (1.0, 2.0, 2.0 + GAP_S, 2.1 + 2 * GAP_S, 3.1 + 2 * GAP_S):
+        recent.add(moment(at, samples(at)))
+    assert [len(row) - 1 for row in recent.rates()] == [len(OUTCOMES)] * 2 + [0, len(OUTCOMES)]
+    assert [row[0] for row in recent.rates()] == [2.0, 7.0, 12.1, 13.1]
+
+
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    recent = Recent()
+    for at in (100.0, 101.0, 50.0, 51.0):
+        recent.add(moment(at, samples(at)))
+    assert [row[0] for row in recent.rates()] == [51.0]
+
+
+def test_counters_that_fell_give_no_negative_rate() -> None:
+    recent = Recent()
+    recent.add(moment(1.0, samples(100)))
+    recent.add(moment(2.0, samples(10)))
+    assert recent.now()[0] == 0.0
+
+
+def test_times_are_of_the_last_ten_seconds() -> None:
+    recent = Recent()
+    recent.add(moment(0.0, {}))
+    assert recent.quantiles(ROUND_TRIP, (0.5,)) == [None]
+    slow: Samples = {ROUND_TRIP: {(): Distribution((*[0] * len(TIMES_S), 1000), 0.0)}}
+    recent.add(moment(1.0, slow))
+    assert recent.quantiles(ROUND_TRIP, (0.5,)) == [inf]
+    late: Samples = {
+        ROUND_TRIP: {(): Distribution((0, 0, 10, *[0] * (len(TIMES_S) - 3), 1000), 0.0)}
+    }
+    recent.add(moment(12.0, late))
+    assert recent.quantiles(ROUND_TRIP, (0.5, 1.0)) == [0.000375, 0.0005]
+    assert recent.quantiles(LAG, (0.5,)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("classes", "wanted", "found"),
+    [
+        ([0, 0, 0], 0.5, None),
+        ([4, 0, 0], 0.5, 0.5),
+        ([4, 0, 0], 1.0, 1.0),
+        ([0, 4, 0], 0.5, 1.5),
+        ([2, 2, 0], 0.75, 1.5),
+        ([1, 0, 1], 0.99, inf),
+        ([99, 0, 1], 0.99, 1.0),
+    ],
+)
+def test_quantiles(classes: list[int], wanted: float, found: float | None) -> None:
+    assert quantile((1.0, 2.0), classes, wanted) == found

@@ -1,0 +1,151 @@
+"""What the live page gets to show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rlproxy.admin.history import ROUND_TRIP, Recent, moment
+from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
+from rlproxy.admin.probes import Seen
+from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.key_prefixes import HITS, REFUSED
+from rlproxy.observability.metrics import Distribution, Samples
+
+LANE = {"user": "default", "db": 0, "carries": "hits", "ready": True, "unanswered": 3}
+FACTS: dict[str, Any] = {
+    "version": "1.2.3",
+    "compiled": True,
+    "python": "3.13.1",
+    "started": 1000.0,
+    "pid": 7,
+    "listen": ["127.0.0.1:6380"],
+    "draining": False,
+    "scripts": True,
+    "on_upstream_failure": "allow",
+    "upstream": {"where": "redis:6379", "server": "Redis 8", "up": True, "since": 5.0},
+    "lanes": [LANE],
+    "addresses": [["10.0.0.1", 3], ["10.0.0.2", 2]],
+}
+SAMPLES: Samples = {
+    "rlproxy_hits_total": {("gcra", "admitted"): 5.0, ("gcra", "refused"): 2.0},
+    "rlproxy_clients": {(): 4.0},
+    "rlproxy_process_cpu_seconds_total": {("1",): 1.5},
+}
+
+
+def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
+    busiest = [(b"user:42", 5, 0)]
+    found = view(2000.0, seen, samples, recent or Recent(), busiest, [])
+    return json.loads(json.dumps(found, allow_nan=False))
+
+
+def test_prefixes_are_those_with_most_hits() -> None:
+    assert made([Seen(0, 0.1, FACTS)])["prefixes"] == []
+    samples: Samples = {"rlproxy_prefix_hits_total": {("p19", REFUSED): 4.0}}
+    for number in range(20):
+        samples["rlproxy_prefix_hits_total"][f"p{number:02}", HITS] = float(number)
+    found = made([Seen(0, 0.1, FACTS)], samples)["prefixes"]
+    assert len(found) == PREFIXES
+    assert found[:2] == [["p19", 19, 4], ["p18", 18, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"user:42", "user:42"),
+        ("größe:Ω 漢字".encode(), "größe:Ω 漢字"),
+        (b"a\r\nb\x00\x1b[31m", "a\\x0d\\x0ab\\x00\\x1b[31m"),
+        (b"\xff\xfe", "\\xff\\xfe"),
+        ("left\u202egnp.exe\u200b".encode(), "left\\xe2\\x80\\xaegnp.exe\\xe2\\x80\\x8b"),
+        (b"<img src=x>", "<img src=x>"),  # the page makes text of it
+        (b"", ""),
+        (b"k" * 10_000, "k" * MAX_SHOWN + "…"),
+        (b"\x00" * 10_000, "\\x00" * (MAX_SHOWN // 4) + "…"),
+        (b"k" * MAX_SHOWN, "k" * MAX_SHOWN),
+    ],
+)
+def test_anything_becomes_a_line_of_bounded_length(text: bytes, line: str) -> None:
+    assert shown(text) == line
+
+
+def test_what_one_worker_tells() -> None:
+    found = made([Seen(0, 0.1, FACTS)])
+    assert found["hits"] == [5.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert found["clients"] == 4.0
+    assert found["waiting"] is None
+    assert found["busiest"] == [["user:42", 5, 0]]
+    assert found["lanes"] == [["default", 0, "hits", 1, 1, 3]]
+    assert found["started"] == 1000.0
+    assert found["not_ready"] == []
+    (worker,) = found["workers"]
+    assert worker == {
+        "number": 1,
+        "pid": 7,
+        "age": 0.1,
+        "heard": True,
+        "draining": False,
+        "cpu": 1.5,
+        "memory": None,
+        "files": None,
+    }
+
+
+def test_several_workers_become_one() -> None:
+    away = {"where": "redis:6379", "server": "", "up": False, "since": 2.0, "why": "refused"}
+    idle = {**LANE, "ready": False, "unanswered": 0}
+    other = {**FACTS, "started": 900.0, "upstream": away, "lanes": [LANE, idle]}
+    found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
+    assert found["upstream"]["up"] is False
+    assert found["upstream"]["why"] == "refused"
+    assert (found["upstream"]["seen_by"], found["upstream"]["asked"]) == (1, 2)
+    assert found["addresses"] == [["10.0.0.1", 6], ["10.0.0.2", 4]]
+    assert found["lanes"] == [["default", 0, "hits", 3, 2, 6]]
+    assert found["started"] == 900.0
+    assert [worker["heard"] for worker in found["workers"]] == [True, True, False]
+
+
+def test_of_several_that_miss_redis_the_first_tells_since_when() -> None:
+    seen = []
+    for number, since in enumerate((2.0, 60.0, 30.0)):
+        away = {"where": "redis:6379", "up": False, "since": since, "why": f"why {number}"}
+        seen.append(Seen(number, 0.5, {**FACTS, "upstream": away}))
+    found = made(seen)["upstream"]
+    assert (found["up"], found["seen_by"], found["asked"]) == (False, 0, 3)
+    assert (found["changed"], found["why"]) == (round(2000.0 - 0.5 - 60.0), "why 1")
+    never = {"where": "redis:6379", "up": True, "since": None}
+    assert made([Seen(0, 0.1, {**FACTS, "upstream": never})])["upstream"]["changed"] is None
+
+
+def test_round_trips_to_a_redis_that_is_away_are_not_told() -> None:
+    recent = Recent()
+    recent.add(moment(1999.0, {}))
+    took: Samples = {ROUND_TRIP: {(): Distribution((9, *[0] * len(TIMES_S)), 0.001)}}
+    recent.add(moment(2000.0, took))
+    here = Seen(0, 0.1, FACTS)
+    away = Seen(1, 0.1, {**FACTS, "upstream": {**FACTS["upstream"], "up": False}})
+    assert None not in made([here], took, recent)["times"]["round_trip"]
+    assert None not in made([here, away], took, recent)["times"]["round_trip"]
+    assert made([away], took, recent)["times"]["round_trip"] == [None, None]
+
+
+def test_a_worker_that_is_silent_tells_nothing_of_now() -> None:
+    found = made([Seen(0, 60.0, FACTS)])
+    assert found["version"] == "1.2.3"
+    assert (found["lanes"], found["addresses"], found["upstream"]) == ([], [], {})
+    assert found["not_ready"] == ["worker 1 was last heard of 60.0 s ago"]
+
+
+def test_before_anybody_is_heard_of() -> None:
+    found = made([Seen(0)], {})
+    assert found["listen"] == []
+    assert found["hits"] == [0.0] * 7
+
+
+def test_a_time_beyond_the_histogram_is_no_number() -> None:
+    recent = Recent()
+    recent.add(moment(1999.0, {}))
+    slow: Samples = {ROUND_TRIP: {(): Distribution((*[0] * len(TIMES_S), 9), 30.0)}}
+    recent.add(moment(2000.0, slow))
+    assert made([Seen(0, 0.1, FACTS)], slow, recent)["times"]["round_trip"] == [OVER, OVER]

@@ -1,0 +1,721 @@
+"""downstream: what is decided there without a socket, with the clock handed in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from rlproxy.config.config import Address, Config, Upstream
+from rlproxy.downstream import connection, lingering_close
+from rlproxy.downstream.admission import Admission
+from rlproxy.downstream.connection import (
+    MAX_TURN,
+    MAX_TURNED_AWAY,
+    WORK_OF_READ,
+    ClientConnection,
+    Shared,
+)
+from rlproxy.downstream.lingering_close import LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
+from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, PIECE, STAYS_S
+from rlproxy.net.peers import NOBODY, Peer
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.connection_state import FRAMED
+from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, WorkerContext
+from rlproxy.session.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS, WORK_OF_UNAUTHENTICATED
+from rlproxy.upstream.connector import Target
+
+GRAMMAR = Grammar(scripts.load())
+CONFIG = Config((Address("127.0.0.1", 1),), Upstream(Address("redis", 6379)))
+PING = bulks(b"PING")
+
+
+class Clock(asyncio.BaseEventLoop):
+    """A loop that never runs, and tells the time it is told."""
+
+    now = 1000.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.soon: list[Callable[[], object]] = []
+        self.later: list[Callable[[], object]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Any, *_: Any, **__: Any) -> Any:  # type: ignore[override]
+        self.soon.append(callback)
+
+    def call_later(  # type: ignore[override]
+        self, _: float, callback: Any, *__: Any, **___: Any
+    ) -> Any:
+        self.later.append(callback)
+
+    def add_reader(self, fd: Any, callback: Any, *_: Any) -> None:  # type: ignore[override]
+        """(The tests look themselves.)"""
+
+    def remove_reader(self, fd: Any) -> bool:
+        return True
+
+    def create_task(self, coro: Any, **_: Any) -> asyncio.Task[Any]:
+        coro.close()
+        return cast("asyncio.Task[Any]", self.create_future())
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Transport:
+    """Takes what it is given; `waits` of it are not gone yet."""
+
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        self.written = b""
+        self.waits = 0
+        self.closed = self.aborted = self.ended = False
+        self.reading = True
+        self.protocol: asyncio.Protocol | None = None
+        self.high = 0
+        self.sock = sock
+
+    def get_extra_info(self, name: str) -> object:
+        return {"peername": ("127.0.0.1", 7), "socket": self.sock}[name]
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_write_buffer_size(self) -> int:
+        return self.waits
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.Protocol | None:
+        return self.protocol
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Bench:
+    def __init__(self, **changes: object) -> None:
+        config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+        self.clock = Clock()
+        self.said: list[str] = []
+        told = LogThrottle(self.clock.time, lambda line, _: self.said.append(line))
+        settings = WorkerContext(GRAMMAR, lambda _: None, "redis:6379")
+        admission = Admission(config, "redis:6379", 10_000)
+        target = Target(Address("redis", 6379), 1.0)
+        self.shared = Shared(self.clock, settings, target, admission, config, told)
+
+    def client(self, sock: socket.socket | None = None, peer: Peer | None = None) -> Client:
+        return Client(self, sock, peer)
+
+    def turn(self) -> None:
+        """One of the loop's: what was asked for before it."""
+        turns, self.clock.soon = self.clock.soon, []
+        assert turns
+        for turn in turns:
+            turn()
+
+    def after(self, seconds: float) -> None:
+        """A sweep, so many seconds later."""
+        self.clock.now += seconds
+        self.shared.sweep()
+
+
+class Client:
+    def __init__(self, bench: Bench, sock: socket.socket | None, peer: Peer | None) -> None:
+        self.transport = Transport(sock)
+        self.protocol = self.transport.protocol = ClientConnection(bench.shared, peer)
+        self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
+
+
+def test_idle() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    silent, half = bench.client(), bench.client()
+    bench.after(9.9)
+    half.protocol.data_received(PING[:5])
+    bench.after(0.2)
+    assert silent.transport.closed
+    assert not half.transport.closed
+    bench.after(9.9)
+    assert half.transport.closed
+    assert not bench.said
+
+
+def test_nobody_is_idle_who_waits_for_an_answer() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    client = bench.client()
+    client.protocol.data_received(PING)  # (Redis is never there)
+    bench.after(100)
+    assert not client.transport.closed
+
+
+def test_many_clients_are_looked_at_in_turn() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    clients = [bench.client() for _ in range(5000)]
+    closed = []
+    for _ in range(9):
+        bench.after(11)
+        closed.append(sum(client.transport.closed for client in clients))
+    assert closed == [625, 1250, 1875, 2500, 3125, 3750, 4375, 5000, 5000]
+
+
+def test_without_an_idle_timeout() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.after(1e6)
+    assert not client.transport.closed
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def test_who_reads_nothing_is_cut() -> None:
+    bench = Bench(write_timeout_s=10.0)
+    client, other = bench.client(), bench.client()
+    client.transport.waits = 5
+    bench.after(50)  # (the first sweep that sees it)
+    bench.after(9.9)
+    assert not client.transport.aborted
+    bench.after(0.2)
+    assert client.transport.aborted
+    assert not other.transport.aborted
+    line = "cut 1 client(s) that read nothing for 10 s (the latest: 127.0.0.1:7)"
+    assert bench.said == [line]
+
+
+def test_who_reads_a_little_is_not() -> None:
+    bench = Bench(write_timeout_s=10.0)
+    client = bench.client()
+    for waits in range(20, 0, -1):
+        client.transport.waits = waits
+        bench.after(9)
+    client.transport.waits = 0
+    bench.after(9)
+    client.transport.waits = 1  # waits anew
+    bench.after(9)
+    bench.after(9.9)
+    assert not client.transport.aborted
+    bench.after(9)
+    assert client.transport.aborted
+
+
+def test_what_the_kernel_gives_away_counts(pair: tuple[socket.socket, socket.socket]) -> None:
+    bench = Bench(write_timeout_s=10.0)
+    client = bench.client(pair[0])
+    client.transport.waits = 5
+    for _ in range(3):
+        pair[0].send(b"x" * 4096)
+    for _ in range(3):
+        bench.after(9)
+        pair[1].recv(4096)
+    bench.after(9)
+    assert not client.transport.aborted
+    bench.after(10)
+    assert client.transport.aborted
+
+
+def test_without_a_write_timeout() -> None:
+    bench = Bench(write_timeout_s=0.0)
+    client = bench.client()
+    client.transport.waits = 5
+    bench.after(50)
+    bench.after(1e6)
+    assert not client.transport.aborted
+
+
+def test_all_of_it_may_change_while_they_are_served() -> None:
+    bench = Bench(max_clients=2)
+    clients = [bench.client() for _ in range(3)]
+    assert clients[2].transport.written == b"-ERR max number of clients reached\r\n"
+    assert [client.transport.ended for client in clients] == [False, False, True]
+    bench.shared.reconfigure(
+        dataclasses.replace(
+            CONFIG, max_clients=3, idle_timeout_s=5.0, deny_command=("ping",), write_timeout_s=3.0
+        )
+    )
+    assert not bench.client().transport.ended
+    assert bench.client().transport.ended
+    client = clients[0]
+    client.protocol.data_received(PING)
+    client.protocol._session.upstream_failed("no")
+    client.protocol.flush()
+    assert client.transport.written.startswith(b"-NOPERM command 'ping' is denied")
+    bench.after(5)
+    assert client.transport.closed
+
+
+def test_who_was_turned_away_is_counted_nowhere() -> None:
+    bench = Bench(max_clients=2, max_clients_per_address=1)
+    left = 0
+
+    def leave() -> None:
+        nonlocal left
+        left += 1
+
+    bench.shared.on_leave = leave
+    here, twice = bench.client(), bench.client()
+    unix = bench.client(peer=NOBODY)
+    full = bench.client(peer=NOBODY)
+    assert [each.transport.ended for each in (here, twice, unix, full)] == [False, True] * 2
+    assert bench.shared.addresses == {"127.0.0.1": 1}
+    for each in (twice, full):
+        each.protocol.connection_lost(None)
+    assert left == 2  # (whoever counts connections has counted these)
+    assert bench.shared.addresses == {"127.0.0.1": 1}
+    here.protocol.connection_lost(None)
+    assert bench.shared.addresses == {}
+    assert not bench.client().transport.ended
+    assert [line.partition(" (the")[0] for line in bench.said] == [
+        "turned away 1 client(s): max number of clients of one address reached",
+        "turned away 1 client(s): max number of clients reached",
+    ]
+
+
+def test_few_of_those_turned_away_linger() -> None:
+    bench = Bench(max_clients=1)
+    first = bench.client()
+    turned_away = [bench.client() for _ in range(MAX_TURNED_AWAY + 1)]
+    assert [client.transport.ended for client in turned_away] == [True] * MAX_TURNED_AWAY + [False]
+    assert turned_away[-1].transport.closed
+    turned_away[0].protocol.connection_lost(None)
+    assert bench.client().transport.ended
+    assert not first.transport.ended
+
+
+class Closing:
+    """A client whose connection closes behind an error that it may not have read."""
+
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        self.bench = Bench()
+        self.client = self.bench.client(sock)
+        self.transport = self.client.transport
+        self.client.protocol.data_received(PING)
+        self.client.protocol._session.upstream_lost()
+        self.client.protocol.flush()
+        assert self.transport.ended
+        assert not self.transport.closed
+
+    def after(self, seconds: float) -> None:
+        """What the connection looks at meanwhile."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.bench.clock.now += LOOK_S
+            looks, self.bench.clock.later = self.bench.clock.later, []
+            for look in looks:
+                look()
+
+
+def test_a_closing_connection_waits_for_its_client_a_second() -> None:
+    closing = Closing()
+    closing.after(LINGER_S - LOOK_S)
+    assert not closing.transport.closed
+    closing.after(LOOK_S)
+    assert closing.transport.closed
+
+
+def test_a_closing_connection_waits_until_all_is_acknowledged(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    closing = Closing(pair[0])
+    pair[0].send(b"x" * 4096)
+    closing.after(3 * LINGER_S)
+    assert not closing.transport.closed
+    pair[1].recv(4096)
+    closing.after(LINGER_S)
+    assert closing.transport.closed
+    closing = Closing()
+    closing.transport.waits = 1
+    closing.after(TAKES_S - LOOK_S)
+    assert not closing.transport.closed
+    closing.after(LOOK_S)
+    assert closing.transport.aborted
+
+
+def test_a_closing_connection_discards_so_much() -> None:
+    closing = Closing()
+    lingers = closing.transport.protocol
+    assert isinstance(lingers, asyncio.Protocol)
+    assert lingers is not closing.client.protocol
+    for _ in range(MAX_DISCARDED // MAX_TURN):
+        lingers.data_received(b"x" * MAX_TURN)
+        assert not closing.transport.reading  # others come first
+        closing.bench.turn()
+        assert closing.transport.reading
+    lingers.data_received(b"x" * MAX_TURN)
+    assert not closing.transport.reading
+    assert not closing.bench.clock.soon
+    assert lingers.eof_received() is False
+    lingers.connection_lost(None)
+    assert not closing.bench.shared.clients
+
+
+def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    silent, ended = bench.client(), bench.client()
+    ended.protocol.eof_received()
+    assert ended.transport.closed
+    bench.after(10)
+    assert silent.transport.closed
+    assert not silent.transport.ended
+
+
+def test_how_much_may_be_left_unread_and_when_a_silent_one_is_asked(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert Bench(max_unread=12345).client().transport.high == 12345
+    for seconds, expected in ((30, (1, 30, 10)), (1, (1, 1, 1)), (0, None)):
+        with socket.socket() as sock:
+            before = kept(sock)
+            Bench(tcp_keepalive_s=seconds).client(sock)
+            assert kept(sock) == (expected or before)
+    client = Bench().client(pair[0])  # a unix socket has nothing of it
+    assert lingering_close.unacknowledged(cast("asyncio.Transport", client.transport)) == 0
+
+
+def kept(sock: socket.socket) -> tuple[int, int, int]:
+    """Whether it is kept alive, and with which times."""
+    tcp = socket.IPPROTO_TCP
+    return (
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        sock.getsockopt(tcp, socket.TCP_KEEPIDLE),
+        sock.getsockopt(tcp, socket.TCP_KEEPINTVL),
+    )
+
+
+def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
+    """Redis is there; how often `word` is in each write is added to `found`."""
+
+    class Redis(Transport):
+        def write(self, data: bytes) -> None:
+            found.append(data.count(word))
+
+    client.protocol._session.upstream = UPSTREAM_OPEN
+    client.protocol._session._unauthenticated = 0
+    client.protocol._upstream = cast("asyncio.Transport", Redis())
+    client.protocol._link = connection._Upstream(client.protocol)
+
+
+def test_a_full_read_is_a_turn() -> None:
+    """uvloop would read the same client 32 times in a row before anybody else."""
+    bench = Bench()
+    client = bench.client()
+    writes_to(client, [])
+    client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n" + b"x" * (MAX_TURN - 100))
+    assert client.transport.reading
+    for _ in range(3):
+        client.protocol.data_received(b"x" * MAX_TURN)
+        assert not client.transport.reading
+        bench.turn()
+        assert client.transport.reading
+
+
+def test_a_long_pipeline_is_cut_into_turns() -> None:
+    """Who sends thousands of requests at once does not keep the others waiting for all of them."""
+    bench = Bench()
+    client = bench.client()
+    sent: list[int] = []
+    writes_to(client, sent)
+    client.protocol.data_received(PING * (2 * MAX_WORK + 5))
+    assert sent == [MAX_WORK]
+    while bench.clock.soon:
+        bench.turn()
+    assert sent == [MAX_WORK, MAX_WORK, 5]
+    client.protocol._session.upstream_received(b"+PONG\r\n" * (2 * MAX_WORK + 5))
+    client.protocol.data_received(bulks(b"RL.HIT", b"wrong") * 1000)
+    assert not client.transport.reading  # it has enough in hand
+    turns = 1
+    while bench.clock.soon:
+        bench.turn()
+        turns += 1
+    assert client.transport.reading
+    assert turns == -(-1000 * (WORK_OF_OURS + 1) // MAX_WORK)
+
+
+def wrong(number: int) -> bytes:
+    """Hits that are answered here, so that nobody waits for Redis."""
+    return bulks(b"RL.HIT", b"wrong") * number
+
+
+def test_many_long_pipelines_share_a_turn() -> None:
+    """However many clients send thousands of requests: in one turn of the loop no more is done than
+    two or three of them would have done, each has its turn, and who sends little waits for nobody.
+    """
+    bench = Bench()
+    clients = [bench.client() for _ in range(20)]
+    for client in [*clients, good := bench.client()]:
+        writes_to(client, [])
+
+    def done() -> list[int]:
+        return [client.transport.written.count(b"\n") for client in clients]
+
+    for client in clients:
+        client.protocol.data_received(wrong(1000))
+    before = sum(done())
+    assert before <= (MAX_TURN_WORK + MAX_WORK) // WORK_OF_OURS
+    most = LITTLE_TURN_WORK * 3 // 2 // WORK_OF_OURS  # (for there are others)
+    turns = 0
+    while bench.clock.soon:
+        good.protocol.data_received(wrong(1))
+        bench.turn()
+        turns += 1
+        assert good.transport.written.count(b"\n") == turns
+        assert 0 < sum(done()) - before <= most or before == 20_000
+        before = sum(done())
+        if before < 15_000:
+            assert max(done()) - min(done()) <= 2 * MAX_WORK // WORK_OF_OURS
+    assert done() == [1000] * 20
+
+
+def test_strangers_go_on_slowly_together() -> None:
+    """However much many send without a password: two of them have a turn in a millisecond."""
+    bench = Bench()
+    clients = [bench.client() for _ in range(20)]
+    sent: list[list[int]] = [[] for _ in clients]
+    for client, each in zip([*clients, other := bench.client()], [*sent, []], strict=True):
+        writes_to(client, each)
+        client.protocol._session._unauthenticated = 1
+    other.protocol.data_received(PING)
+    for client in clients:
+        client.protocol.data_received(PING * 1000)
+    while bench.clock.soon:
+        bench.turn()  # (each has its first one)
+    turn = LITTLE_TURN_WORK // 2 // WORK_OF_UNAUTHENTICATED
+    for _ in range(20):
+        before = sum(map(sum, sent))
+        (moment,) = bench.clock.later
+        bench.clock.later.clear()
+        moment()
+        assert 0 < sum(map(sum, sent)) - before <= 2 * turn
+        other.protocol.data_received(PING)
+
+
+def test_who_has_gone_leaves_the_line() -> None:
+    bench = Bench()
+    clients = [bench.client() for _ in range(4)]
+    for client in clients:
+        writes_to(client, [])
+        client.protocol.data_received(wrong(1000))
+    clients[0].protocol.connection_lost(None)
+    while bench.clock.soon:
+        bench.turn()
+    assert not bench.shared.line
+    assert not bench.shared.serving
+    assert clients[3].transport.written.count(b"\n") == 1000
+
+
+def test_those_who_leave_replies_unread_go_on_slowly_together() -> None:
+    bench = Bench()
+    sent: list[list[int]] = []
+    clients = [bench.client() for _ in range(4)]
+    for client in clients:
+        sent.append([])
+        writes_to(client, sent[-1], b"EVAL")
+        client.protocol.pause_writing()
+        client.protocol.data_received(bulks(b"RL.HIT", b"k", b"1", b"1") * 10)
+    assert sum(map(sum, sent)) == SLOW_HITS  # one moment's, of all of them
+    moments = 0
+    while bench.clock.later:
+        (moment,) = bench.clock.later
+        bench.clock.later.clear()
+        moment()
+        moments += 1
+        assert sum(map(sum, sent)) <= SLOW_HITS * (moments + 1)
+    assert [sum(each) for each in sent] == [10] * 4
+    assert moments == 40 // SLOW_HITS - 1
+    assert not bench.shared.pacing
+
+
+def test_a_full_read_of_redis_is_a_turn_too() -> None:
+    bench = Bench()
+    client = bench.client()
+    writes_to(client, [])
+    redis = cast("Transport", client.protocol._upstream)
+    client.protocol.data_received(bulks(b"GET", b"large"))
+    client.protocol.upstream_received(b"$10000000\r\n" + b"x" * MAX_TURN)
+    assert not redis.reading
+    bench.turn()
+    assert redis.reading
+    client.protocol.upstream_received(b"x" * (MAX_TURN - 1))
+    assert redis.reading
+
+
+Member = tuple[Client, Transport, socket.socket]
+
+
+@pytest.fixture
+def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
+    """Subscribers whose private connections are real sockets; the third is Redis' end."""
+    open_ = contextlib.ExitStack()
+
+    def crowd_of(bench: Bench, count: int) -> list[Member]:
+        found = []
+        for _ in range(count):
+            ours, theirs = map(open_.enter_context, socket.socketpair())
+            client = bench.client(ours)
+            redis = Transport(ours)
+            client.protocol._upstream = redis  # type: ignore[assignment]
+            client.protocol._session.upstream = UPSTREAM_OPEN
+            client.protocol._session.state.lower(FRAMED)  # it subscribes
+            found.append((client, redis, theirs))
+        open_.callback(bench.shared.fan_out.close)
+        return found
+
+    with open_:
+        yield crowd_of
+
+
+CrowdOf = Callable[[Bench, int], list[Member]]
+
+
+def test_who_has_much_to_read_at_once_is_read_by_turns(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    fan_out = crowd_of(bench, 12)
+    piece = b">3\r\n" + b"x" * 16000
+    for client, _, _ in fan_out:
+        client.protocol.upstream_received(piece)
+    reading = [redis.reading for _, redis, _ in fan_out]
+    first = MANY // len(piece) + 1
+    assert reading == [True] * first + [False] * (12 - first)
+    for _, _, theirs in fan_out:
+        theirs.send(b"x")
+    bench.shared.fan_out._readable()
+    assert sum(redis.reading for _, redis, _ in fan_out) == first + PER_TURN
+    while not all(redis.reading for _, redis, _ in fan_out):
+        bench.shared.fan_out._readable()
+    bench.clock.soon.clear()
+    bench.shared.fan_out._all_read()
+    client, redis, _ = fan_out[first]
+    client.protocol.upstream_received(piece)  # alone: yet it belongs to the crowd,
+    assert not redis.reading
+    bench.shared.fan_out._readable()
+    bench.clock.now += 2 * STAYS_S  # until that was long ago
+    client.protocol.upstream_received(piece)
+    assert redis.reading
+    client, redis, _ = fan_out[first + 1]
+    client.protocol.upstream_received(piece)
+    client.protocol.upstream_received(piece[:PIECE])  # whoever brings little belongs to none
+    assert redis.reading
+
+
+def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    fan_out = crowd_of(bench, 8)
+    for client, _, theirs in fan_out:
+        client.protocol.upstream_received(b"x" * 16000)
+        theirs.send(b"x")
+    client, redis, _ = fan_out[-1]
+    assert not redis.reading
+    client.protocol.pause_writing()
+    for _ in range(8):
+        bench.shared.fan_out._readable()
+    assert not redis.reading
+    client.protocol.resume_writing()
+    assert redis.reading
+
+
+def test_a_connection_that_ends_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    fan_out = crowd_of(bench, 8)
+    for client, redis, _ in fan_out:
+        assert redis.sock is not None
+        redis.sock.close()
+        client.protocol.upstream_received(b"x" * 16000)
+        assert redis.reading  # (that is how its end is noticed)
+    assert not bench.shared.fan_out._turns
+
+
+@pytest.mark.skipif(not connection.NOTSENT_LOWAT, reason="there is no such option here")
+def test_the_kernel_holds_little_for_who_gets_much() -> None:
+    bench = Bench()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for ends in (False, True):
+            with (
+                socket.create_connection(server.getsockname()) as theirs,
+                server.accept()[0] as ours,
+            ):
+                client = bench.client(ours)
+                writes_to(client, [])
+                client.protocol.upstream_received(b"$5000\r\n")
+                option = (socket.IPPROTO_TCP, connection.NOTSENT_LOWAT)
+                before = ours.getsockopt(*option)
+                if ends:
+                    ours.close()
+                client.protocol.upstream_received(b"x" * 5000)
+                if not ends:
+                    assert before != ours.getsockopt(*option) == connection.UNSENT
+                assert theirs.fileno() >= 0
+
+
+def test_who_asks_for_much_belongs_to_no_crowd() -> None:
+    bench = Bench()
+    for _ in range(8):
+        client = bench.client()
+        writes_to(client, [])
+        client.protocol.data_received(bulks(b"GET", b"large"))
+        client.protocol.upstream_received(b"$32000\r\n" + b"x" * 16000)
+        assert cast("Transport", client.protocol._upstream).reading
+
+
+def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
+    bench = Bench()
+    fan_out = crowd_of(bench, 8)
+    for client, _, _ in fan_out:
+        client.protocol._link = connection._Upstream(client.protocol)
+        client.protocol.upstream_received(b"x" * 16000)
+    turns = bench.shared.fan_out._turns
+    assert len(turns) == 8 - MANY // 16000 - 1
+    for client, _, _ in fan_out:
+        client.protocol.upstream_lost(cast("Any", client.protocol._link))
+    assert not turns
+
+
+def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:
+    bench = Bench()
+    clients = [bench.client() for _ in range(40)]
+    for client in clients:
+        writes_to(client, [])
+        client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n")
+        client.protocol.data_received(b"x" * (MAX_TURN // 2))
+
+    def reading() -> int:
+        return sum(client.transport.reading for client in clients)
+
+    allowed = -(-MAX_TURN_WORK // WORK_OF_READ)
+    assert reading() < 10
+    for _ in range(3):
+        before = reading()
+        bench.turn()
+        assert 0 < reading() - before <= allowed
+    while bench.clock.soon:
+        bench.turn()
+    assert reading() == 40

@@ -1,0 +1,251 @@
+"""stats: what is added to which number."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hyp
+from rlproxy.observability import counters as st
+from rlproxy.observability.counters import Counters, Times
+from rlproxy.ratelimit import outcomes as oc
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.resp import encoding as r
+from rlproxy.resp.framing import ReplyFramer
+
+LOG = oc.row_of(b"LOG")
+GCRA = oc.row_of(b"GCRA")
+KEY = r.bulk(b"k")
+
+
+def outcomes(stats: Counters, row: int) -> dict[str, int]:
+    """Those that are not 0."""
+    found = stats.hits[row : row + len(oc.OUTCOMES)]
+    return {name: count for name, count in zip(oc.OUTCOMES, found, strict=True) if count}
+
+
+def test_rows_do_not_overlap() -> None:
+    rows = sorted(oc.row_of(name) for name in ALGORITHMS)
+    assert rows == list(range(0, len(Counters().hits), len(oc.OUTCOMES)))
+
+
+REPLIES = [
+    (r.five(0, 10, 5, -1, 60), "admitted"),
+    (r.five(1, 10, 0, 60, 60), "refused"),
+    (b"-NOPERM no\r\n", "failed"),
+    (r.LOST, "failed"),
+    (b"+QUEUED\r\n", "unseen"),
+    (b"!7\r\nERR no\r\n\r\n", "failed"),
+    (b":1\r\n", "unseen"),
+    (b"$-1\r\n", "unseen"),
+    (b"*0\r\n", "unseen"),
+    (b"*5\r\n$1\r\n1\r\n:1\r\n:1\r\n:1\r\n:1\r\n", "unseen"),
+    (b"*5\r\n:0\r\n$3\r\nten\r\n:1\r\n:1\r\n:1\r\n", "admitted"),
+    (b"*5\r\n:0\r\n:\r\n:\r\n:1\r\n:1\r\n", "admitted"),
+]
+
+
+@pytest.mark.parametrize(("reply", "outcome"), REPLIES)
+@pytest.mark.parametrize("row", [LOG, GCRA])
+def test_what_a_reply_says_of_a_hit(reply: bytes, outcome: str, row: int) -> None:
+    stats = Counters()
+    stats.answered(row, reply, KEY)
+    assert outcomes(stats, row) == {outcome: 1}
+    assert sum(stats.hits) == 1
+
+
+def lines(kinds: str, of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
+    """Frames of one line."""
+    return hyp.builds(
+        lambda kind, text: kind.encode() + text + b"\r\n", hyp.sampled_from(kinds), of
+    )
+
+
+TEXTS = hyp.binary(max_size=12).map(lambda data: data.replace(b"\r", b"").replace(b"\n", b""))
+DIGITS = hyp.from_regex(rb"-?[0-9]{0,25}", fullmatch=True)
+LONG = hyp.integers(1, 6000).map(lambda size: b"1" * size)
+BULKS = hyp.builds(
+    lambda kind, data: b"%b%d\r\n%b\r\n" % (kind, len(data), data),
+    hyp.sampled_from([b"$", b"=", b"!"]),
+    hyp.one_of(TEXTS, hyp.sampled_from([b"*5\r\n:0\r\n", b"\r", b"\r\n"])),
+)
+NULLS = hyp.sampled_from([b"_\r\n", b"$-1\r\n", b"*-1\r\n", b"*0\r\n", b"%0\r\n", b"$0\r\n\r\n"])
+
+
+def lists(of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
+    """Arrays, sets and maps of frames."""
+    return hyp.builds(
+        lambda kind, items: (
+            b"%b%d\r\n%b" % (kind, len(items), b"".join(items * (2 if kind == b"%" else 1)))
+        ),
+        hyp.sampled_from([b"*", b"~", b"%"]),
+        hyp.lists(of, max_size=7),
+    )
+
+
+PLAIN = hyp.one_of(lines(":,(", DIGITS), lines(":", LONG), lines("+-#_,", TEXTS), BULKS, NULLS)
+FRAMES = hyp.recursive(PLAIN, lists, max_leaves=12)
+FIVE = hyp.builds(
+    lambda first, rest: b"*5\r\n" + first + b"".join(rest),
+    hyp.one_of(hyp.sampled_from([b":0\r\n", b":1\r\n", b":\r\n"]), FRAMES),
+    hyp.lists(FRAMES, min_size=4, max_size=4),
+)
+SOUP = hyp.lists(
+    hyp.sampled_from(
+        [b"*5\r\n", b"*1\r\n", b":0\r\n", b":1\r\n", b":", b"\r", b"\r\n", b"0", b"1", b"_\r\n"]
+        + [b"$2\r\n", b"%1\r\n", b"|1\r\n", b"-", b"+", b"ab", b">1\r\n"]
+    ),
+    max_size=24,
+).map(b"".join)
+
+
+@given(hyp.one_of(FIVE, FRAMES, SOUP))
+@settings(max_examples=120, deadline=None)
+def test_any_frame_is_counted_once(frame: bytes) -> None:
+    """Whoever answers, and whatever that is."""
+    framer = ReplyFramer()
+    framer.feed(frame)
+    frame = framer.frame()
+    if frame:
+        stats = Counters()
+        stats.answered(LOG, frame, KEY)
+        assert sum(stats.hits) == 1
+        found = r.integers(frame)
+        assert not found or (len(found) == frame[1] - 48 and found[0] in (0, 1))
+
+
+def test_errors_of_hits_by_kind() -> None:
+    stats = Counters()
+    stats.answered(LOG, b"-OOM x\r\n", KEY)
+    stats.answered(LOG, r.LOST, KEY)
+    stats.answered(LOG, r.LOST, KEY)
+    assert stats.errors == {"redis": 1, "lost": 2}
+
+
+@pytest.mark.parametrize("call", range(len(oc.CALLS)))
+def test_other_calls(call: int) -> None:
+    stats = Counters()
+    stats.answered(oc.other(call), r.five(0, 10, 0, -1, 60), KEY)
+    assert stats.calls == [number == call for number in range(len(oc.CALLS))]
+    assert not any(stats.hits) and not any(stats.near)
+
+
+def test_no_row_is_not_counted() -> None:
+    stats = Counters()
+    stats.answered(oc.NO_ROW, r.five(0, 1, 0, -1, 60), KEY)
+    stats.unanswered(oc.NO_ROW, oc.FAILED)
+    stats.unanswered(oc.other(oc.PEEK), oc.FAILED)
+    assert not any(stats.hits) and not any(stats.calls)
+
+
+@pytest.mark.parametrize(
+    ("limit", "remaining", "near"),
+    [
+        *((10, 1, 1), (10, 2, 0), (10, 0, 1), (1, 0, 1), (9, 1, 0), (1000, 100, 1), (1000, 101, 0)),
+        *(
+            (10, 9, 0),
+            (99, 10, 0),
+            (99, 9, 1),
+            (100, 10, 1),
+            (10**9, 10**8, 1),
+            (10**9, 10**9 - 1, 0),
+        ),
+    ],
+)
+def test_near_the_limit(limit: int, remaining: int, near: int) -> None:
+    stats = Counters()
+    stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY)
+    assert sum(stats.near) == near
+    assert stats.near[GCRA // len(oc.OUTCOMES)] == near
+
+
+def test_a_refused_hit_is_not_near() -> None:
+    stats = Counters()
+    stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY)
+    assert not any(stats.near)
+
+
+def test_keys_are_handed_on_together() -> None:
+    stats = Counters()
+    told: list[tuple[st.Keys, st.Keys]] = []
+    stats.key(b"before", False)  # (nobody wants them yet)
+    stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
+    for number in range(st.KEYS_AT_ONCE):
+        stats.key(b"%d" % number, number % 4 == 0)
+    assert [(len(keys), len(refused)) for keys, refused in told] == [
+        (st.KEYS_AT_ONCE, st.KEYS_AT_ONCE // 4)
+    ]
+    stats.flush_keys()
+    assert len(told) == 1
+    stats.key(b"one", True)
+    stats.flush_keys()
+    assert told[1] == ([b"one"], [b"one"])
+
+
+def test_of_many_hits_some_keys_are_handed_on() -> None:
+    stats = Counters()
+    told: list[tuple[int, st.Keys, st.Keys]] = []
+    stats.on_keys = lambda keys, refused, stride: told.append((stride, keys, refused))
+    stats.key(b"one", False)
+    stats.sample(8)
+    assert told == [(1, [b"one"], [])]  # (what came before stands for itself)
+    hits = 80_000
+    for number in range(hits):
+        stats.key(b"%d" % (number % 8), number % 4 == 0)
+    stats.sample(1)
+    assert {stride for stride, _, _ in told[1:]} == {8}
+    seen = Counter(key for _, keys, _ in told[1:] for key in keys)
+    assert abs(seen.total() - hits / 8) < hits / 100
+    for key in range(8):  # a period of eight hides none of them
+        assert abs(seen[b"%d" % key] - hits / 64) < hits / 640
+    refused = Counter(key for _, _, keys in told[1:] for key in keys)
+    assert refused == {key: seen[key] for key in (b"0", b"4")}
+    del told[:]
+    stats.key(b"a", False)
+    stats.key(b"b", True)
+    stats.flush_keys()
+    assert told == [(1, [b"a", b"b"], [b"b"])]
+
+
+def test_what_redis_decided() -> None:
+    stats = Counters()
+    for row in (LOG, GCRA):
+        for reply in (r.five(0, 5, 4, -1, 1), r.five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
+            stats.answered(row, reply, KEY)
+    assert stats.decided() == 4
+
+
+def test_what_was_refused_locally_is_gathered() -> None:
+    stats = Counters()
+    told: list[object] = []
+    stats.gather()  # (there may be none to harvest)
+    stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
+    harvests = [[(LOG, b"a", 3), (GCRA, b"a", 2), (LOG, b"b", 1)], []]
+    stats.harvest = lambda: harvests.pop(0)
+    stats.key(b"c", False)
+    stats.gather()
+    stats.gather()
+    assert outcomes(stats, LOG) == {"refused_locally": 4}
+    assert outcomes(stats, GCRA) == {"refused_locally": 2}
+    assert told == [([b"c"], []), ({b"a": 5, b"b": 1}, {b"a": 5, b"b": 1})]
+
+
+@pytest.mark.parametrize(
+    ("calls", "power"), [(1, 1), (2, 2), (3, 2), (4, 3), (65535, 16), (65536, 17), (1 << 20, 17)]
+)
+def test_batches_by_powers_of_two(calls: int, power: int) -> None:
+    stats = Counters()
+    stats.batch(calls)
+    assert stats.batches == [number == power for number in range(st.MAX_POWER + 1)]
+    assert stats.batched == calls
+
+
+def test_times_by_upper_bound() -> None:
+    times = Times()
+    for time_s in (0.0, 0.0001, 0.000101, 1.0, 1.1):
+        times.add(time_s)
+    assert times.classes[0] == 2
+    assert times.classes[1] == 1
+    assert times.classes[-2:] == [1, 1]
+    assert times.sum_s == pytest.approx(2.100201)

@@ -1,0 +1,387 @@
+"""sketch: what is told of the busiest keys holds, whatever comes, of a minute and all workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.observability import hot_keys
+from rlproxy.observability.counters import MAX_KEY
+from rlproxy.observability.hot_keys import (
+    MAX_STRIDE,
+    SIZES,
+    SLOT_S,
+    SLOTS,
+    HotKeys,
+    Merged,
+    Sizes,
+    Slot,
+    Summary,
+    covered,
+    merge,
+    stride,
+)
+from rlproxy.ratelimit import grammar
+
+SMALL = Sizes(room=8, kept=3, filled=2, closed=3, published=4)
+
+
+def bulk(key: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(key), key)
+
+
+def bulks(*keys: bytes) -> list[bytes]:
+    return [bulk(key) for key in keys]
+
+
+class Bench:
+    """A Top with a clock that is set by hand, and every hit it was told of."""
+
+    def __init__(self, sizes: Sizes = SMALL) -> None:
+        self.now = 1000.0
+        self.began = self.now
+        self.hits: list[tuple[float, bytes]] = []
+        self.refused: list[tuple[float, bytes]] = []
+        self.top = HotKeys(lambda: self.now, sizes)
+
+    def add(self, keys: list[bytes], refused: list[bytes]) -> None:
+        self.hits += [(self.now, key) for key in keys]
+        self.refused += [(self.now, key) for key in refused]
+        self.top.add(bulks(*keys), bulks(*refused))
+
+    def true(self, refused: bool, seconds: float) -> Counter[bytes]:
+        kept = self.refused if refused else self.hits
+        return Counter(key for at, key in kept if at >= self.now - seconds)
+
+
+def test_few_keys_are_counted_exactly() -> None:
+    bench = Bench(SIZES)
+    bench.add([b"a", b"b", b"a", b"c", b"a", b"b"], [b"b"])
+    assert bench.top.busiest(2, False) == [(b"a", 3, 0), (b"b", 2, 0)]
+    assert bench.top.busiest(1000, False) == [(b"a", 3, 0), (b"b", 2, 0), (b"c", 1, 0)]
+    assert bench.top.busiest(10, True) == [(b"b", 1, 0)]
+    assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0), (b"b", 2, 0)]
+
+
+def test_nothing_is_told_of_nothing() -> None:
+    bench = Bench()
+    bench.top.add([], [])
+    assert bench.top.busiest(10, False) == bench.top.busiest(10, True) == []
+    assert merge([], 10, False) == merge([{}], 10, True) == []
+    assert merge([bench.top.published(), {}], 10, True) == []
+    assert covered([]) == covered([{}]) == 0
+
+
+def test_a_minute_goes_by() -> None:
+    bench = Bench(SIZES)
+    bench.add([b"old"] * 5, [b"old"])
+    bench.now += 49.9
+    bench.add([b"new"], [])
+    assert bench.top.busiest(9, False) == [(b"old", 5, 0), (b"new", 1, 0)]
+    bench.now += 10.1
+    assert bench.top.busiest(9, False) == [(b"new", 1, 0)]
+    assert bench.top.busiest(9, True) == []
+    bench.now += 10_000
+    assert bench.top.busiest(9, False) == []
+
+
+def test_how_long_counts_go_back() -> None:
+    bench = Bench()
+    assert bench.top.seconds() == 0
+    bench.now += 25
+    assert bench.top.seconds() == 25
+    bench.now += 26
+    assert bench.top.seconds() == 51
+    bench.now += 8.5
+    assert bench.top.seconds() == 59.5
+    bench.now += 0.5
+    assert bench.top.seconds() == 50
+    other = Bench()
+    assert covered([bench.top.published(), other.top.published(), {}]) == 50
+
+
+def test_long_keys_are_told_by_their_beginning_and_a_hash() -> None:
+    bench = Bench(SIZES)
+    whole = b"w" * MAX_KEY
+    long = [b"l" * MAX_KEY + last for last in (b"1", b"2")]
+    for _ in range(3):
+        bench.add([whole, *long, long[0]], [long[1]])
+    (one, *first), (two, *second), (three, *third) = bench.top.busiest(3, False)
+    assert first == [6, 0] and sorted([(two, *second), (three, *third)])[1] == (whole, 3, 0)
+    other = min(two, three)
+    for name in (one, other):
+        assert len(name) <= MAX_KEY and name.startswith(b"l" * 100)
+    assert one != other
+    assert bench.top.busiest(1, True) == [(other, 3, 0)]
+
+
+def test_some_of_many_equal_keys_are_told() -> None:
+    """Nobody learns anything from an empty list."""
+    bench = Bench(SIZES)
+    keys = [b"%05d" % number for number in range(20_000)]
+    for _ in range(5):
+        for start in range(0, len(keys), 1000):
+            bench.add(keys[start : start + 1000], [])
+    found = bench.top.busiest(1000, False)
+    assert len(found) == 1000
+    assert all(count <= 5 <= count + error for _, count, error in found)
+    assert max(count for _, count, _ in found) >= 4
+
+
+def test_what_is_published_is_a_second_old_at_most() -> None:
+    bench = Bench(SIZES)
+    bench.top.published()
+    bench.add([b"a"], [b"a"])
+    assert merge([bench.top.published()], 9, False) == []
+    bench.now += 1
+    bench.top.published()  # (hits, and in the next call refusals)
+    assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0)]
+    assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0)]
+
+
+def test_who_asks_often_is_told_what_was_read_lately() -> None:
+    bench = Bench(SIZES)
+    reads = []
+
+    def read() -> list[dict[str, Any]]:
+        reads.append(bench.now)
+        return [bench.top.told(), {}]
+
+    rendered = []
+
+    def render(rows: list[tuple[bytes, int, int]]) -> bytes:
+        rendered.append(rows)
+        return repr(rows).encode()
+
+    merged = Merged(lambda: bench.now, read, render)
+    bench.add([b"a", b"b", b"a"], [b"b"])
+    assert merged.told(1, False) == b"[(b'a', 2, 0)]"
+    bench.add([b"b", b"b"], [])
+    assert merged.told(9, True) == b"[(b'b', 1, 0)]"
+    for _ in range(9):
+        assert merged.told(1, False) == b"[(b'a', 2, 0)]"
+    assert len(rendered) == 2
+    bench.now += 0.25
+    assert merged.told(1, False) == b"[(b'b', 3, 0)]"
+    assert len(reads) == 2
+    for n in range(1, 100):
+        assert merged.told(n, False).count(b"(") == min(n, 2)
+        assert len(merged._rendered) <= 16
+
+
+def test_what_is_published_has_room_on_the_board() -> None:
+    top = HotKeys(lambda: 0.0)
+    keys = bulks(*(b"%06d" % number + bytes(range(122, 244)) for number in range(6000)))
+    top.add(keys, keys)
+    assert len(json.dumps(top.published())) < 1 << 19
+
+
+# -- whatever comes --------------------------------------------------------------------------------
+
+KEYS = st.integers(0, 30).map(lambda number: b"%d" % number)
+# Some keys again and again between others that come once: the worst for a summary.
+HITS = st.lists(st.one_of(KEYS, st.sampled_from([b"x", b"y"])), max_size=40)
+STEPS = st.lists(st.tuples(HITS, HITS, st.floats(0, 30)), max_size=12)
+
+
+def judge(
+    found: list[tuple[bytes, int, int]], true: Counter[bytes], error_most: float, number: int
+) -> None:
+    assert [count for _, count, _ in found] == sorted([row[1] for row in found], reverse=True)
+    assert len(found) <= number and len({key for key, _, _ in found}) == len(found)
+    for key, count, error in found:
+        assert 0 <= count <= true[key] <= count + error, (key, true[key])
+        assert error <= error_most
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(1, 50))
+def test_the_error_holds(steps: list[tuple[list[bytes], list[bytes], float]], number: int) -> None:
+    bench = Bench()
+    for keys, refused, seconds in steps:
+        bench.add(keys, refused)
+        bench.now += seconds
+    back = bench.now - (bench.now // SLOT_S - SLOTS + 1) * SLOT_S
+    assert 50 <= back <= 60
+    for kind in (False, True):
+        true = bench.true(kind, back)
+        judge(bench.top.busiest(number, kind), true, true.total() / (SMALL.closed + 1), number)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEPS, max_size=3), st.integers(1, 50))
+def test_it_holds_for_several_workers(
+    workers: list[list[tuple[list[bytes], list[bytes], float]]], number: int
+) -> None:
+    benches = [Bench() for _ in workers]
+    for bench, steps in zip(benches, workers, strict=True):
+        for keys, refused, seconds in steps:
+            bench.add(keys, refused)
+            bench.now += seconds
+    end = max((bench.now for bench in benches), default=0.0)
+    for bench in benches:
+        bench.now = end
+    texts = [json.loads(json.dumps(bench.top.published())) for bench in benches]
+    for kind in (False, True):
+        true: Counter[bytes] = Counter()
+        for bench in benches:
+            back = bench.now - (bench.now // SLOT_S - SLOTS + 1) * SLOT_S
+            true += bench.true(kind, back)
+        cut = len(benches) and true.total() / (SMALL.published + 1)
+        judge(merge(texts, number, kind), true, true.total() / (SMALL.closed + 1) + cut, number)
+
+
+@settings(deadline=None)
+@given(st.lists(KEYS, min_size=40, max_size=200), st.integers(0, 9), st.integers(1, 9))
+def test_a_slot_that_is_pruned_again_and_again(keys: list[bytes], most: int, batch: int) -> None:
+    slot = Slot(SMALL)
+    true = Counter(bulks(*keys))
+    for start in range(0, len(keys), batch):
+        slot.add(bulks(*keys[start : start + batch]))
+    assert slot.summary().absent <= len(keys) / (SMALL.kept + 1)
+    for summary in (slot.summary(), slot.summary().cut(most), slot.closed()):
+        for key, number in true.items():
+            least = summary.counts.get(key, 0)
+            assert least <= number <= least + summary.absent - summary.credits.get(key, 0)
+        assert summary.counts.keys() >= summary.credits.keys()
+
+
+NUMBERS = st.tuples(st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 9))
+
+
+@given(st.dictionaries(st.binary(max_size=9), NUMBERS))
+def test_a_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, int, int]]) -> None:
+    counts = {key: count for key, (count, _, _) in known.items()}
+    credits_ = {key: credit for key, (_, credit, _) in known.items()}
+    variances = {key: variance for key, (_, _, variance) in known.items() if variance}
+    summary = Summary(counts, credits_, 12, variances)
+    assert Summary.from_text(json.loads(json.dumps(summary.to_text()))) == summary
+
+
+# -- of a sample ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hits_a_second", "every"), [(0, 1), (5_000, 1), (5_001, 2), (80_000, 16), (1e9, MAX_STRIDE)]
+)
+def test_where_hits_are_many_one_in_some_is_looked_at(hits_a_second: float, every: int) -> None:
+    assert stride(hits_a_second) == every
+
+
+@pytest.mark.parametrize("sizes", [SIZES, Sizes(400, 150, 100, 60, 50)])
+def test_bounds_of_a_sample_hold(sizes: Sizes) -> None:
+    """Over a minute with calm and busy times, for two workers; hits by Zipf's law."""
+    rng = random.Random(11)
+    benches = [Bench(sizes), Bench(sizes)]
+    true: Counter[bytes] = Counter()
+    for every in (1, 8, 2, 1, 16, 8):
+        ranks = zipf(3000, 6000 * every, rng.randrange(1000))
+        for number, bench in enumerate(benches):
+            keys = [b"%d" % rank for rank in ranks[number::2]]
+            true.update(keys)
+            looked_at = bulks(*(key for key in keys if rng.randrange(every) == 0))
+            for start in range(0, len(looked_at), 1000):
+                batch = looked_at[start : start + 1000]
+                bench.top.add(batch, batch, every)
+            bench.now += SLOT_S
+    for bench in benches:
+        bench.now -= SLOT_S / 2
+    texts = [json.loads(json.dumps(bench.top.published())) for bench in benches]
+    for kind in (False, True):
+        found = merge(texts, 1000, kind)
+        judge(found, true, true.total(), 1000)
+        assert [key for key, _, _ in found[:5]] == [key for key, _ in true.most_common(5)]
+        for key, count, error in found[:5]:
+            assert count > 0.7 * true[key] and 0 < error < 0.7 * true[key]
+
+
+@pytest.mark.parametrize("every", [2, 8, 64])
+@pytest.mark.parametrize("hits", [0, 1, 30, 1000])
+def test_a_key_that_chance_likes_or_not(every: int, hits: int) -> None:
+    """A thousand times: what is told of a key is true, and of one that is not told, too."""
+    rng = random.Random(every + hits)
+    wrong = 0
+    for _ in range(1000):
+        slot = Slot(SMALL)
+        slot.add(bulks(b"other"), every)
+        seen = sum(rng.randrange(every) == 0 for _ in range(hits))
+        slot.add(bulks(*[b"key"] * seen), every)
+        summary = slot.summary()
+        told = {key: (count, count + error) for key, count, error in summary.busiest(9)}
+        least, most = told.get(bulk(b"key"), (0, summary.absent))
+        wrong += not least <= hits <= most
+    assert wrong <= 2
+
+
+# -- at full load ----------------------------------------------------------------------------------
+
+
+def zipf(keys: int, hits: int, seed: int) -> list[int]:
+    """The ranks of so many hits."""
+    weights = list(itertools.accumulate(1 / rank for rank in range(1, keys + 1)))
+    return random.Random(seed).choices(range(keys), cum_weights=weights, k=hits)
+
+
+def test_the_ten_busiest_of_a_million() -> None:
+    names = [b"user:%d" % (number * 7919 % 1_000_000) for number in range(1_000_000)]
+    ranks = zipf(1_000_000, 300_000, seed=6)
+    bench = Bench(SIZES)
+    for start in range(0, len(ranks), 1000):
+        batch = [bulk(names[rank]) for rank in ranks[start : start + 1000]]
+        bench.top.add(batch, batch[::10])
+        bench.now += 1000 / 7000  # a tenth of 70,000 a second, for the same number of slots
+    back = bench.top.seconds()
+    begun = len(ranks) - int(back * 7) * 1000
+    true = Counter(names[rank] for rank in ranks[begun:])
+    found = bench.top.busiest(1000, False)
+    assert [key for key, _, _ in found[:10]] == [key for key, _ in true.most_common(10)]
+    assert all(error == 0 for _, _, error in found[:10])
+    # Of the hundred busiest none is missing but for those that are all but equal.
+    hundredth = true.most_common(100)[-1][1]
+    told = {key for key, _, _ in found[:110]}
+    assert all(key in told for key, count in true.items() if count > hundredth * 1.1)
+
+
+MEMORY = """
+import tracemalloc
+from rlproxy.observability.hot_keys import HotKeys
+now = 0.0
+top = HotKeys(lambda: now)
+tracemalloc.start()
+number = 0
+for _ in range(8):
+    for _ in range(8):
+        keys = [b"$128\\r\\n%0128d\\r\\n" % each for each in range(number, number + 2048)]
+        number += 2048
+        top.add(keys[:1024], keys[1024:])
+        del keys
+    top.published()
+    now += 10
+current, most = tracemalloc.get_traced_memory()
+print(current, most)
+"""
+
+
+def test_memory_is_bounded() -> None:
+    """The worst: nothing but keys of full length, none comes twice."""
+    found = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=60
+    )
+    current, most = map(int, found.stdout.split())
+    assert current < 8 << 20
+    assert most < 12 << 20  # (while it prunes, closes or publishes)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, SMALL])
+def test_sizes_are_fit_for_the_proof(sizes: Sizes) -> None:
+    assert sizes.room >= 2 * sizes.kept and sizes.filled <= sizes.kept
+    assert hot_keys.SLOT_S * hot_keys.SLOTS == 60
+    assert hot_keys.MOST == grammar.MAX_TOP

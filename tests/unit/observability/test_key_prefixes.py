@@ -1,0 +1,107 @@
+"""prefixes: hits by the beginning of their key, for so many beginnings."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.observability.counters import brief
+from rlproxy.observability.key_prefixes import MAX_KNOWN, Prefixes, samples
+from rlproxy.observability.metrics import BY_NAME
+from rlproxy.resp.escape import shown
+
+
+def bulk(key: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(key), key)
+
+
+def bulks(*keys: bytes) -> list[bytes]:
+    return [bulk(key) for key in keys]
+
+
+def test_by_the_beginning_up_to_the_first_colon() -> None:
+    prefixes = Prefixes(10)
+    prefixes.add(bulks(b"user:1", b"user:23:x", b"ip:10.0.0.1", b":", b"plain"), bulks(b"user:1"))
+    assert samples(prefixes.text()) == {
+        ("user", "hits"): 2,
+        ("user", "refused"): 1,
+        ("ip", "hits"): 1,
+        ("ip", "refused"): 0,
+        ("", "hits"): 1,
+        ("", "refused"): 0,
+        ("(none)", "hits"): 1,
+        ("(none)", "refused"): 0,
+    }
+
+
+def test_the_first_have_labels_of_their_own() -> None:
+    prefixes = Prefixes(2)
+    prefixes.add(bulks(b"none", b"a:1", b"b:1", b"c:1", b"d:1", b"a:22", b"other:1"), bulks(b"c:1"))
+    hits = {prefix: n for (prefix, kind), n in samples(prefixes.text()).items() if kind == "hits"}
+    assert hits == {"(none)": 1, "a": 2, "b": 1, "(other)": 3}
+    assert samples(prefixes.text())["(other)", "refused"] == 1
+
+
+def test_labels_are_text_of_bounded_length() -> None:
+    prefixes = Prefixes(10)
+    long = b"x" * 64
+    prefixes.add(bulks(b"\xff\n:1", long + b"y:1", long + b"z:1", long + b":1"), [])
+    hits = {prefix: n for (prefix, kind), n in samples(prefixes.text()).items() if kind == "hits"}
+    assert hits == {r"\xff\x0a": 1, "x" * 64: 3}
+
+
+@given(st.integers(90, 130), st.integers(20, 1000))
+def test_a_long_key_counts_alike_whether_all_of_it_is_there_or_not(colon: int, more: int) -> None:
+    prefixes = Prefixes(10)
+    key = bulk(b"x" * colon + b":" + b"y" * more)
+    prefixes.add([key, brief(key)], [])
+    hits = [n for (_, kind), n in samples(prefixes.text()).items() if kind == "hits"]
+    assert hits == [2]
+
+
+def test_what_is_known_is_bounded_and_can_be_forgotten() -> None:
+    prefixes = Prefixes(2)
+    for length in range(1, MAX_KNOWN * 2):
+        prefixes.add([b"$%d\r\na:" % length], [])  # (each length is a beginning of its own)
+        assert len(prefixes._known) <= MAX_KNOWN
+    assert samples(prefixes.text())["a", "hits"] == MAX_KNOWN * 2 - 1
+
+
+KEYS = st.lists(st.binary(max_size=6).map(lambda key: key.replace(b"x", b":")), max_size=30)
+
+
+@given(KEYS, KEYS)
+def test_as_a_plain_count(admitted: list[bytes], refused: list[bytes]) -> None:
+    prefixes = Prefixes(1000)
+    prefixes.add(bulks(*admitted, *refused), bulks(*refused))
+    plain: dict[tuple[str, ...], float] = {}
+    for kind, keys in (("hits", admitted + refused), ("refused", refused)):
+        for key in keys:
+            label = shown(key.partition(b":")[0]) if b":" in key else "(none)", kind
+            plain[label] = plain.get(label, 0) + 1
+    found = {label: number for label, number in samples(prefixes.text()).items() if number}
+    assert found == plain
+
+
+def test_who_succeeds_counts_on_and_has_no_more_labels() -> None:
+    before = Prefixes(2)
+    before.add(bulks(b"none", b"a:1", b"\xff:1", b"c:1"), bulks(b"a:1", b"c:1"))
+    prefixes = Prefixes(2)
+    prefixes.go_on(b"")
+    assert prefixes.text() == b""
+    prefixes.go_on(before.text())
+    assert prefixes.text() == before.text()
+    prefixes.add(bulks(b"\xff:2", b"d:1", b"a:3", b"none"), bulks(b"d:1"))
+    assert samples(prefixes.text()) == {
+        ("(none)", "hits"): 2,
+        ("(none)", "refused"): 0,
+        ("a", "hits"): 2,
+        ("a", "refused"): 1,
+        (r"\xff", "hits"): 2,
+        (r"\xff", "refused"): 0,
+        ("(other)", "hits"): 2,
+        ("(other)", "refused"): 2,
+    }
+
+
+def test_the_row_of_the_table() -> None:
+    assert BY_NAME["rlproxy_prefix_hits_total"].labels == ("prefix", "outcome")

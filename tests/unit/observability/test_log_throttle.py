@@ -1,0 +1,92 @@
+"""quiet: the first at once, then a count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlproxy.observability.log_throttle import MAX_KINDS, LogThrottle
+
+FULL = "turned away {} client(s): full"
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.said: list[str] = []
+        self.fields: list[dict[str, object]] = []
+        self.repeats = LogThrottle(lambda: self.now, self.say, 10.0)
+
+    def say(self, line: str, fields: Mapping[str, object]) -> None:
+        self.said.append(line)
+        self.fields.append(dict(fields))
+
+    def after(self, seconds: float) -> list[str]:
+        """What is said by a sweep, so many seconds later."""
+        self.now += seconds
+        self.said.clear()
+        self.repeats.sweep()
+        return self.said
+
+
+def test_the_first_is_said_at_once_and_the_rest_counted() -> None:
+    bench = Bench()
+    for at in range(1235):
+        bench.repeats.happened(FULL, f"10.0.0.1:{at}")
+    assert bench.said == ["turned away 1 client(s): full (the latest: 10.0.0.1:0)"]
+    assert bench.after(9.9) == []
+    assert bench.after(0.1) == ["turned away 1,234 client(s): full (the latest: 10.0.0.1:1234)"]
+    assert bench.after(5) == []
+    bench.repeats.happened(FULL)
+    assert bench.said == []
+    assert bench.after(5) == ["turned away 1 client(s): full"]
+
+
+def test_after_a_quiet_time_the_next_is_a_first() -> None:
+    bench = Bench()
+    bench.repeats.happened(FULL)
+    assert bench.after(10) == []
+    bench.repeats.happened(FULL)
+    assert bench.said == ["turned away 1 client(s): full"]
+
+
+def test_kinds_are_counted_apart() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.repeats.happened(FULL)
+        bench.repeats.happened("no file descriptor")
+    assert bench.said == ["turned away 1 client(s): full", "no file descriptor"]
+    assert bench.after(10) == ["turned away 2 client(s): full", "no file descriptor"]
+
+
+def test_kinds_are_bounded() -> None:
+    bench = Bench()
+    for at in range(10 * MAX_KINDS):
+        bench.repeats.happened(f"kind {at}: {{}}")
+    assert len(bench.said) == MAX_KINDS + 1
+    more = 9 * MAX_KINDS - 1
+    assert bench.after(10) == [f"{more} more of other kinds"]
+    assert bench.after(10) == []
+
+
+def test_one_alone_has_a_line_of_its_own() -> None:
+    bench = Bench()
+    bench.repeats.happened("{} failed", "a", "a failed")
+    assert bench.said == ["a failed"]
+    bench.repeats.happened("{} failed", "b", "b failed")
+    assert bench.after(10) == ["b failed"]
+    for name in "cd":
+        bench.repeats.happened("{} failed", name, f"{name} failed")
+    assert bench.after(10) == ["2 failed (the latest: d)"]
+
+
+def test_a_machine_gets_count_and_client() -> None:
+    bench = Bench()
+    for at in range(3):
+        bench.repeats.happened("{} failed", f"10.0.0.1:{at}", f"{at} failed")
+    bench.after(10)
+    bench.repeats.happened("full")
+    assert bench.fields == [
+        {"kind": "{} failed", "count": 1, "client": "10.0.0.1:0"},
+        {"kind": "{} failed", "count": 2, "client": "10.0.0.1:2"},
+        {"kind": "full", "count": 1},
+    ]

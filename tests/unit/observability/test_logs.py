@@ -1,0 +1,407 @@
+"""logs: JSON that machines can rely on, sentences that nobody can forge, nothing that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import structlog
+from rlproxy.downstream import admission
+from rlproxy.observability import logs
+from rlproxy.observability.logs import PLAIN, configure, printable
+
+from tests.documents import blocks
+from tests.harness import ROOT
+
+log = logging.getLogger("rlproxy")
+TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Z]+) (.*)\n")
+CANNOT = "cannot reach Redis at %s: %s; trying on"
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    kept = (root.handlers[:], root.level, sys.excepthook, sys.unraisablehook, threading.excepthook)
+    yield
+    root.handlers[:], level, sys.excepthook, sys.unraisablehook, threading.excepthook = kept
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def made(form: str = "json", level: str = "info", worker: int = 0) -> io.StringIO:
+    stream = io.StringIO()
+    configure(level, form, worker, stream)
+    root = logging.getLogger()
+    root.handlers[:] = root.handlers[-1:]  # (without pytest's own)
+    return stream
+
+
+def objects(stream: io.StringIO) -> list[dict[str, Any]]:
+    """Every line, parsed; a line that is no object fails."""
+    text = stream.getvalue()
+    assert not text or text.endswith("\n")
+    found = [json.loads(line) for line in text.split("\n")[:-1]]
+    assert all(isinstance(each, dict) for each in found)
+    return found
+
+
+def one(stream: io.StringIO) -> dict[str, Any]:
+    found = objects(stream)
+    assert len(found) == 1, found
+    return found[0]
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def test_an_event_and_its_values() -> None:
+    stream = made()
+    log.warning(CANNOT, "10.0.0.1:6379", "connection refused")
+    found = one(stream)
+    assert list(found)[:4] == ["timestamp", "level", "event", "message"]
+    at = found.pop("timestamp")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", at)
+    assert abs(datetime.now().astimezone() - datetime.fromisoformat(at)) < timedelta(minutes=1)
+    assert found == {
+        "level": "warning",
+        "event": "redis_unreachable",
+        "message": "cannot reach Redis at 10.0.0.1:6379: connection refused; trying on",
+        "address": "10.0.0.1:6379",
+        "reason": "connection refused",
+    }
+
+
+def test_values_keep_their_kind_and_a_worker_names_itself() -> None:
+    stream = made(worker=2)
+    log.warning("%d client(s) were cut: they were still owed replies", 3)
+    found = one(stream)
+    assert (found["clients"], found["worker"], found["event"]) == (3, 2, "clients_cut")
+
+
+def test_of_another_worker() -> None:
+    stream = made()
+    log.info("worker %d (process %d) serves", 2, 4711)
+    found = one(stream)
+    assert (found["worker"], found["process"], found["event"]) == (2, 4711, "worker_serves")
+
+
+def test_a_repeated_event_has_a_count() -> None:
+    stream = made()
+    kind = "turned away {} client(s): max number of clients reached"
+    fields = {"kind": kind, "count": 1234, "client": "[::1]:9"}
+    log.warning("%s", "turned away 1,234 client(s): ... (the latest: [::1]:9)", extra=fields)
+    found = one(stream)
+    assert (found["event"], found["count"], found["client"]) == (
+        *("clients_turned_away", 1234, "[::1]:9"),
+    )
+    assert found["reason"] == "max number of clients reached"
+    assert "kind" not in found
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_value_begins_a_line_of_its_own(form: str) -> None:
+    stream = made(form)
+    evil = 'a\n{"level": "error"}\r\n\x1b[2J\x00\x85\u2028\u202e\udc80%s %d'
+    log.warning(CANNOT, "h", evil)
+    log.warning(evil)
+    log.warning("%s", evil, extra={"kind": f"{{}} TLS handshakes failed: {evil}", "client": evil})
+    lines = stream.getvalue().splitlines()  # (which knows more ends of lines than \n)
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    if form == "json":
+        first, _, last = objects(stream)
+        assert first["reason"] == last["reason"] == evil
+    else:
+        assert all(TEXT.fullmatch(f"{line}\n") for line in lines)
+
+
+def test_long_values_end_somewhere() -> None:
+    stream = made()
+    log.warning(CANNOT, "h", "x" * 100_000)
+    found = one(stream)
+    assert len(found["reason"]) < 1100 and found["reason"].endswith("x ...")
+    assert len(stream.getvalue()) < 4096
+
+
+def test_levels() -> None:
+    stream = made(level="warning")
+    said: list[Callable[..., None]] = [log.debug, log.info, log.warning, log.error, log.critical]
+    for say in said:
+        say("x")
+    assert [each["level"] for each in objects(stream)] == ["warning", "error", "critical"]
+    stream.truncate(0)
+    stream.seek(0)
+    logs.set_level("debug")
+    for say in said:
+        say("x")
+    assert len(objects(stream)) == 5
+    logs.set_level("error")
+    log.warning("x")
+    assert len(objects(stream)) == 5
+
+
+def test_configured_again_nothing_is_said_twice() -> None:
+    first = made()
+    second = made(worker=1)
+    log.info("x")
+    assert objects(first) == []
+    assert one(second)["worker"] == 1
+
+
+def test_what_has_no_row_and_what_is_in_extra() -> None:
+    stream = made()
+    log.warning("nobody says this of %s", "x", extra={"address": "h:1", "n": 5, "of": ["a", None]})
+    found = one(stream)
+    assert (found["event"], found["message"]) == ("other", "nobody says this of x")
+    assert (found["address"], found["n"], found["of"]) == ("h:1", 5, ["a", None])
+
+
+# -- of others -------------------------------------------------------------------------------------
+
+
+def test_other_packages() -> None:
+    stream = made()
+    logging.getLogger("uvicorn.error").info(
+        "Started server process [%d]", 7, extra={"color_message": "Started \x1b[36m%d\x1b[0m"}
+    )
+    structlog.get_logger("admin").warning("page_failed", path="/metrics", status=500)
+    try:
+        fail("x")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("Exception in ASGI application\n")
+    first, second, third = objects(stream)
+    assert (third["event"], third["message"]) == (
+        *("unexpected_error", "Exception in ASGI application"),
+    )
+    for each in (first, second):
+        assert each.pop("timestamp")
+    assert first == {
+        "level": "info",
+        "event": "other",
+        "message": "Started server process [7]",
+        "logger": "uvicorn.error",
+    }
+    assert second == {
+        "level": "warning",
+        "event": "page_failed",
+        "path": "/metrics",
+        "status": 500,
+    }
+
+
+def test_other_packages_as_text() -> None:
+    stream = made("text")
+    structlog.get_logger("admin").warning("page_failed", path="/a\nb", status=500)
+    found = TEXT.fullmatch(stream.getvalue())
+    assert found is not None
+    assert found[3] == "page_failed path=/a\\nb status=500"
+
+
+def test_python_warnings() -> None:
+    with warnings.catch_warnings():
+        stream = made()
+        warnings.simplefilter("always")
+        warnings.warn("old ways", DeprecationWarning, stacklevel=1)
+    found = one(stream)
+    assert (found["event"], found["level"]) == ("python_warning", "warning")
+    assert "DeprecationWarning: old ways" in found["message"]
+
+
+def fail(secret: str) -> None:
+    raise ValueError(f"broken on purpose: {len(secret)}\nINFO all is well")
+
+
+def failed(form: str) -> io.StringIO:
+    stream = made(form)
+    try:
+        fail("".join(["hun", "ter2"]))
+    except ValueError:
+        log.critical("unexpected error", exc_info=True)
+    return stream
+
+
+def test_a_traceback_in_json() -> None:
+    found = one(failed("json"))
+    assert (found["event"], found["level"]) == ("unexpected_error", "critical")
+    assert found["exception"].startswith("Traceback (most recent call last):\n")
+    assert "ValueError: broken on purpose: 7" in found["exception"]
+    assert "hunter2" not in str(found)  # (no values of variables)
+
+
+def test_a_traceback_as_text() -> None:
+    lines = failed("text").getvalue().splitlines()
+    assert lines[0].endswith(" CRITICAL unexpected error")
+    assert lines[1] == "  Traceback (most recent call last):"
+    assert lines[-1] == "  INFO all is well"
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_what_nobody_caught() -> None:
+    stream = made()
+    error = ValueError("x")
+    sys.excepthook(ValueError, error, None)
+    thread = threading.Thread(target=lambda: fail("y"))
+    thread.start()
+    thread.join()
+    assert [each["event"] for each in objects(stream)] == ["unexpected_error"] * 2
+
+
+async def test_what_a_task_raised_that_nobody_asked() -> None:
+    stream = made()
+
+    async def task() -> None:
+        fail("x")
+
+    running = asyncio.get_running_loop().create_task(task())
+    await asyncio.wait({running})
+    del running
+    found = one(stream)
+    assert (found["event"], found["logger"]) == ("unexpected_error", "asyncio")
+    assert found["message"].startswith("Task exception was never retrieved")
+    assert "broken on purpose" in found["exception"]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_line_that_cannot_be_written(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = made(form)
+    log.info("%d hits", "no number")
+    log.info("and on")
+    assert capsys.readouterr().err == ""
+    text = stream.getvalue()
+    assert len(text.splitlines()) == 2
+    assert "a line of the log could not be written: TypeError: " in text
+    assert "test_logs.py line " in text
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def test_a_sentence() -> None:
+    stream = made("text", worker=2)
+    log.warning(CANNOT, "h:1", "connection refused")
+    found = TEXT.fullmatch(stream.getvalue())
+    assert found is not None
+    assert found[2] == "WARNING"
+    assert found[3] == "worker 2: cannot reach Redis at h:1: connection refused; trying on"
+    at = datetime.fromisoformat(found[1])
+    assert abs(datetime.now() - at) < timedelta(minutes=1)  # (the clock on the wall)
+
+
+@pytest.fixture
+def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize(("form", "language"), [("text", "text"), ("json", "json")])
+@pytest.mark.usefixtures("_berlin")
+def test_the_page_shows_what_is_written(form: str, language: str) -> None:
+    """Both lines of docs/logs.md, in both forms."""
+    shown = [block for block in blocks(ROOT / "docs" / "logs.md") if block.language == language]
+    stream = made(form, worker=2)
+    at = datetime.fromisoformat("2026-03-01T12:00:00.250Z").timestamp()
+    lost = (CANNOT, ("10.0.0.5:6379", "no answer"))
+    many = "turned away 1,234 client(s): max number of clients reached"
+    full = ("%s", (f"{many} (the latest: 10.0.0.9:40112)",))
+    fields = {"kind": admission.FULL.line, "count": 1234, "client": "10.0.0.9:40112"}
+    for (text, args), later, extra in ((lost, 0, {}), (full, 0.75, fields)):
+        record = log.makeRecord(log.name, logging.WARNING, "", 0, text, args, None, extra=extra)
+        record.created = at + later
+        log.handle(record)
+    assert [stream.getvalue()] == [block.text for block in shown]
+
+
+def test_what_people_get_instead() -> None:
+    people, machines = made("text"), io.StringIO()
+    log.info("rlproxy %s listens", "1", extra={PLAIN: ["rlproxy 1", "  at\x1b[2J home"]})
+    assert people.getvalue() == "rlproxy 1\n  at\\x1b[2J home\n"
+    configure("info", "json", 0, machines)
+    log.info("rlproxy %s listens", "1", extra={PLAIN: ["rlproxy 1"]})
+    assert one(machines)["message"] == "rlproxy 1 listens"
+    assert PLAIN not in one(machines)
+
+
+def test_auto_is_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    configure("info", "auto", 0, stream)
+    log.warning("x")
+    assert " \x1b[33mWARNING\x1b[0m x\n" in stream.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    configure("info", "auto", 0, stream)
+    log.error("y")
+    assert stream.getvalue().endswith(" ERROR y\n")
+    configure("info", "json", 0, stream)
+    log.error("z")
+    assert json.loads(stream.getvalue().splitlines()[-1])["message"] == "z"
+    assert one_of(made("auto"))["message"] == "x"
+
+
+def one_of(stream: io.StringIO) -> dict[str, Any]:
+    log.info("x")
+    return one(stream)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("plain — ü 漢", "plain — ü 漢"),
+        ("a\tb\n", "a\\tb\\n"),
+        ("\x1b]0;x\x07", "\\x1b]0;x\\x07"),
+        ("\u202e\udc80", "\\u202e\\udc80"),
+    ],
+)
+def test_printable(text: str, wanted: str) -> None:
+    assert printable(text) == wanted
+
+
+# -- nobody reads it -------------------------------------------------------------------------------
+
+
+def test_lines_that_nobody_reads_are_lost_and_counted() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as reader, open(writing, "w") as writer:
+        configure("info", "json", 0, writer)
+        for _ in range(2000):  # far more than a pipe holds: one of these would wait for ever
+            log.info("x" * 900)
+        os.set_blocking(reading, False)
+        before = (reader.read() or b"").splitlines()
+        log.info("again")
+        after = (reader.read() or b"").splitlines()
+        told, last = (json.loads(line) for line in after)
+        assert told["event"] == "log_lines_lost"
+        assert told["count"] == 2000 - len(before)
+        assert told["message"] == f"{told['count']} line(s) of the log were lost: nobody read them"
+        assert last["message"] == "again"
+
+
+def test_a_reader_that_is_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    writer = open(writing, "w")  # noqa: SIM115
+    configure("info", "json", 0, writer)
+    log.info("x")
+    with pytest.raises(BrokenPipeError):
+        writer.close()

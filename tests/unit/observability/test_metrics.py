@@ -1,0 +1,81 @@
+"""metrics: the table itself, and how several workers' samples become one."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rlproxy.observability import metrics as m
+from rlproxy.observability.exposition import exposition
+from rlproxy.observability.metrics import Distribution, Samples
+
+
+@pytest.mark.parametrize("row", m.TABLE, ids=lambda row: row.name)
+def test_a_row_follows_the_conventions(row: m.Row) -> None:
+    assert re.fullmatch(r"rlproxy_[a-z_]+[a-z]", row.name)
+    assert row.name.endswith("_total") == (row.kind == m.COUNTER)
+    assert row.help and not row.help.endswith(".")
+    assert bool(row.bounds) == (row.kind == m.HISTOGRAM)
+    assert list(row.bounds) == sorted(set(row.bounds))
+    assert row.across in (m.SUM, m.MOST, m.LEAST)
+
+
+def test_names_are_different() -> None:
+    assert len(m.BY_NAME) == len(m.TABLE)
+
+
+ONE: Samples = {
+    "rlproxy_hits_total": {("log", "admitted"): 3, ("log", "refused"): 1},
+    "rlproxy_upstream_up": {(): 1.0},
+    "rlproxy_draining": {(): 0.0},
+    "rlproxy_clients": {(): 5.0},
+    "rlproxy_event_loop_lag_seconds": {(): Distribution((1,) * 14, 0.5)},
+    "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (9,), 1.0)},
+}
+OTHER: Samples = {
+    "rlproxy_hits_total": {("log", "admitted"): 4, ("gcra", "admitted"): 7},
+    "rlproxy_upstream_up": {(): 0.0},
+    "rlproxy_draining": {(): 1.0},
+    "rlproxy_clients": {(): 6.0},
+    "rlproxy_event_loop_lag_seconds": {(): Distribution((2,) * 14, 0.25)},
+    "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (8,), 0.9)},
+}
+
+
+def test_merged() -> None:
+    assert m.merged([ONE, OTHER]) == {
+        "rlproxy_hits_total": {
+            ("log", "admitted"): 7,
+            ("log", "refused"): 1,
+            ("gcra", "admitted"): 7,
+        },
+        "rlproxy_upstream_up": {(): 0.0},
+        "rlproxy_draining": {(): 1.0},
+        "rlproxy_clients": {(): 11.0},
+        "rlproxy_event_loop_lag_seconds": {(): Distribution((3,) * 14, 0.75)},
+        "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (9,), 1.0)},
+    }
+    assert ONE["rlproxy_clients"] == {(): 5.0}  # (nothing was changed)
+
+
+def test_what_a_successor_goes_on_from() -> None:
+    assert set(m.kept(ONE)) == {"rlproxy_hits_total", "rlproxy_event_loop_lag_seconds"}
+
+
+def test_plain_and_back() -> None:
+    assert m.from_plain(json.loads(json.dumps(m.to_plain(ONE)))) == ONE
+
+
+def test_exposition() -> None:
+    text = exposition(ONE).decode()
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    hits = {tuple(sample.labels.values()): sample.value for sample in found["rlproxy_hits"].samples}
+    assert hits == {("log", "admitted"): 3, ("log", "refused"): 1}
+    lag = found["rlproxy_event_loop_lag_seconds"]
+    assert lag.type == "histogram"
+    buckets = [sample.value for sample in lag.samples if sample.name.endswith("_bucket")]
+    assert buckets == list(range(1, 15))
+    assert [sample.value for sample in lag.samples if sample.name.endswith("_sum")] == [0.5]
+    assert found["rlproxy_upstream_up"].samples[0].value == 1

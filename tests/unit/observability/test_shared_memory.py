@@ -1,0 +1,99 @@
+"""board: what is read is what was published last, whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from rlproxy.config.config import OPTIONS
+from rlproxy.observability.hot_keys import MOST, HotKeys
+from rlproxy.observability.key_prefixes import Prefixes
+from rlproxy.observability.metrics import Distribution
+from rlproxy.observability.shared_memory import HALF, Published, SharedMemory
+from rlproxy.process.telemetry import MAX_USER
+from rlproxy.upstream.lane import MAX_LANES
+
+
+def published(memory: SharedMemory) -> list[Published]:
+    """What each worker has published last."""
+    texts = [memory.latest(worker) for worker in range(memory.workers)]
+    return [Published.from_json(text) for text in texts if text]
+
+
+def test_latest() -> None:
+    memory = SharedMemory(2)
+    assert memory.latest(0) == b""
+    assert memory.publish(0, b"one")
+    assert memory.publish(1, b"other")
+    assert memory.publish(0, b"two, and longer")
+    assert memory.publish(0, b"3")
+    assert (memory.latest(0), memory.latest(1)) == (b"3", b"other")
+
+
+def test_too_long_a_text_leaves_the_one_before() -> None:
+    memory = SharedMemory(1)
+    assert memory.publish(0, b"x" * HALF)
+    assert not memory.publish(0, b"y" * (HALF + 1))
+    assert memory.latest(0) == b"x" * HALF
+
+
+def test_another_process_reads_it_by_its_descriptor() -> None:
+    memory = SharedMemory(1)
+    memory.publish(0, b"here")
+    child = os.fork()
+    if child == 0:
+        again = SharedMemory(1, os.dup(memory.descriptor))
+        again.publish(0, again.latest(0) + b" and there")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert memory.latest(0) == b"here and there"
+
+
+def test_a_text_is_never_mixed_with_another() -> None:
+    memory = SharedMemory(1)
+    letters = [bytes([letter]) * (1 << 16) for letter in b"abcdefgh"]
+    memory.publish(0, letters[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(3000):
+            memory.publish(0, letters[number % len(letters)])
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    read = 0
+    while not done.is_set() or not read:
+        text = memory.latest(0)
+        assert text in letters
+        read += 1
+    writer.join()
+
+
+def test_there_is_room_for_all_that_may_be_published() -> None:
+    """As many prefixes as --metrics-prefixes may say, and keys, all of them hard to write."""
+    (most,) = (int(each.most) for each in OPTIONS if each.attribute == "metrics_prefixes")
+    prefixes = Prefixes(most)
+    keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(most)]
+    prefixes.add(keys, keys)
+    top = HotKeys(lambda: 0.0)
+    keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MOST)]
+    top.add(keys, keys)
+    lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
+    memory = SharedMemory(1)
+    told = Published(1.5, {}, top.told(), {"lanes": lanes})
+    assert memory.publish(0, told.to_json(prefixes.text()))
+    (found,) = published(memory)
+    assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000
+    assert found.silent().samples == found.samples
+
+
+def test_published() -> None:
+    memory = SharedMemory(3)
+    one = Published(1.5, {"rlproxy_clients": {(): 2.0}}, {"keys": ["é"]}, {"pid": 1})
+    two = Published(
+        2.5, {"rlproxy_event_loop_lag_seconds": {(): Distribution((0,) * 13 + (1,), 2.0)}}
+    )
+    memory.publish(0, one.to_json())
+    memory.publish(2, two.to_json())
+    assert published(memory) == [one, two]

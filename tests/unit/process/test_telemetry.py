@@ -1,0 +1,110 @@
+"""telemetry: what clients are told of all workers, however often they ask."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import pytest
+from rlproxy.downstream.connection import Shared
+from rlproxy.observability.key_prefixes import Prefixes
+from rlproxy.observability.metrics import Samples
+from rlproxy.observability.shared_memory import Published, SharedMemory
+from rlproxy.process.telemetry import Sources, Telemetry
+from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
+from rlproxy.ratelimit.scripts import load
+from rlproxy.session.context import WorkerContext
+from rlproxy.upstream.lane import LanePool
+
+
+class Nobody:
+    """Clients and lanes of a proxy that has none."""
+
+    clients: tuple[()] = ()
+    addresses: dict[str, int] = {}
+    draining = False
+
+    def lanes(self) -> list[object]:
+        return []
+
+
+def made(
+    memory: SharedMemory, settings: WorkerContext | None = None, samples: bool = True
+) -> Telemetry:
+    sources = Sources(
+        settings=settings or WorkerContext(Grammar(load()), lambda _: None, "redis:1"),
+        shared=cast("Shared", Nobody()),
+        lanes=cast("LanePool", Nobody()),
+        denial_cache=lambda: 0,
+        clients_max=lambda: 1,
+        upstream=dict,
+        problem=lambda: "login",
+        scripts_loaded=lambda: True,
+        script_times=lambda: None,
+        top=dict,
+        prefixes=Prefixes(0),
+        samples_keys=samples,
+        listen=(),
+    )
+    return Telemetry(0, memory, sources, 1.0, True)
+
+
+def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SharedMemory(3)
+    telemetry = made(memory)
+    read: list[bytes] = []
+    plain = Published.from_json
+
+    def reads(text: bytes) -> Published:
+        read.append(text)
+        return plain(text)
+
+    monkeypatch.setattr(Published, "from_json", reads)
+    texts = []
+    for clients in (2.0, 3.0):
+        texts.append(Published(time.time(), {"rlproxy_clients": {(): clients}}).to_json())
+        memory.publish(2, texts[-1])
+        for _ in range(3):
+            told = telemetry.all()
+            assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
+    assert read == [text.rstrip(b"\n") for text in texts]
+
+
+def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
+    memory = SharedMemory(2)
+    telemetry = made(memory)
+    samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
+    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}).to_json())
+    other = telemetry.all()[1]
+    assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, {})
+
+
+def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SharedMemory(1)
+    telemetry = made(memory)
+    clock = iter(range(1000))
+    monkeypatch.setattr(
+        "rlproxy.process.telemetry.time.monotonic", lambda: next(clock)
+    )  # it takes a second
+    at = []
+    for number in range(30):
+        before = memory.latest(0)
+        telemetry.publish(100 + number / 10)
+        if memory.latest(0) != before:
+            at.append(number)
+    assert at == [0, 10, 20]
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
+    settings = WorkerContext(Grammar(load()), lambda _: None, "redis:1")
+    telemetry = made(SharedMemory(1), settings, samples)
+    stats, now, strides = settings.stats, 100.0, []
+    for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):
+        stats.hits[row_of(b"GCRA") + ADMITTED] += hits_a_second // 10
+        stats.hits[row_of(b"LOG") + REFUSED] += hits_a_second * 4 // 10
+        now += 0.5
+        telemetry.publish(now)
+        strides.append(stats.stride)
+    assert strides == ([1, 1, 1, 2, 16, 64, 1] if samples else [1] * 7)

@@ -1,0 +1,375 @@
+"""limiters: the table of algorithms, what is counted exactly, and ARGV by the scripts' headers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.ratelimit import algorithms as limiters
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.algorithms import (
+    ALGORITHMS,
+    HIT,
+    MAX_HITS,
+    MICROSECONDS,
+    PEEK,
+    REFUND,
+    Algorithm,
+    Limiter,
+)
+
+SCRIPTS = scripts.load()
+SECOND = 1_000_000
+YEARS_US = 315_360_000 * SECOND  # ten of them
+BILLION = 1_000_000_000
+
+BUCKETS = (b"TOKEN", b"LEAKY", b"GCRA")
+LOGS = (b"LOG", b"ZLOG")
+# Every word that stands for an option of some algorithm and not of each.
+OPTIONS = {b"COST", b"BURST", b"GAP", b"STRICT", b"PENALTY", b"WAIT", b"AND"}
+
+
+def limiter(algo: str = "LOG", most: int = 10, window_us: int = 60 * SECOND) -> Limiter:
+    """A hit of cost 1, answered in seconds."""
+    return Limiter(ALGORITHMS[algo.encode()], most, window_us, MICROSECONDS)
+
+
+def told(made: Limiter, shape: bool = False) -> str:
+    """ARGV as one text, a bar between two."""
+    return b"|".join(made.argv(shape)).decode()
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def test_the_table_is_the_contracts() -> None:
+    assert {name.decode(): row.script for name, row in ALGORITHMS.items()} == {
+        "LOG": "sliding_window_log",
+        "ZLOG": "sliding_window_zset",
+        "FIXED": "fixed_window",
+        "COUNTER": "sliding_window_counter",
+        "TOKEN": "token_bucket",
+        "LEAKY": "leaky_bucket",
+        "GCRA": "gcra",
+    }
+    assert limiters.DEFAULT_ALGORITHM == b"LOG"
+    assert limiters.SHAPING == b"LEAKY"
+    for name, row in ALGORITHMS.items():
+        bounds = {b"LOG": (1_000_000, 100_000), b"ZLOG": (100_000, 10_000)}
+        assert (row.bounds["max"], row.bounds["COST"]) == bounds.get(name, (BILLION, BILLION))
+        assert row.bucket == (name in BUCKETS)
+        assert {b"COST", b"PENALTY", b"WAIT"} <= row.options <= OPTIONS
+        assert (b"BURST" in row.options) == (name in BUCKETS)
+        assert {b"GAP", b"AND"} & row.options == ({b"GAP", b"AND"} if name in LOGS else set())
+        assert (b"STRICT" in row.options) == (name in (*LOGS, b"FIXED"))
+
+
+def test_every_script_is_a_row() -> None:
+    assert sorted(row.script for row in ALGORITHMS.values()) == sorted(SCRIPTS)
+
+
+@pytest.mark.parametrize("row", ALGORITHMS.values(), ids=lambda row: row.name.decode())
+def test_a_row_fits_its_script(row: Algorithm) -> None:
+    header = SCRIPTS[row.script].header
+    assert row.name == header["algo"].encode() == row.name.upper()
+    assert ALGORITHMS[row.name] is row
+    arguments = [text for word, text in header.items() if word.startswith("ARGV")]
+    text = " ".join(arguments)
+    for word in (b"GAP", b"STRICT", b"AND", b"PENALTY"):
+        assert (word in row.options) == (re.search(rf"\b{word.decode()}\b", text) is not None)
+    assert row.bucket == arguments[0].startswith("limit") == ("emission interval" in text)
+    # only where the script itself holds a hit does it know of WAIT
+    assert ("WAIT" in text) == (row.name == limiters.SHAPING)
+    assert header["ARGV[7]"].startswith("clock")
+    assert "ARGV[8]" not in header
+
+
+# -- rates -----------------------------------------------------------------------------------------
+
+EMISSIONS = [
+    # max, window in microseconds, nanoseconds from one hit to the next
+    (1, SECOND, BILLION),
+    (3, SECOND, 333_333_333),
+    (6, SECOND, 166_666_666),
+    (7, 60 * SECOND, 8_571_428_571),
+    (10, 60 * SECOND, 6_000_000_000),
+    (1, YEARS_US, 315_360_000 * BILLION),
+    (3, YEARS_US, 105_120_000 * BILLION),
+    (1, 1000, 1_000_000),
+    (999_999, 1000, 1),
+    (1_000_000, 1000, 1),
+    (500_001, 1000, 1),
+    (500_000, 1000, 2),
+    (1_000_001, 1000, 1),  # less than a nanosecond
+    (BILLION, 1000, 1),
+    (BILLION, SECOND, 1),
+    (BILLION, 60 * SECOND, 60),
+    (9_223_372_036_854_775_807, SECOND, 1),  # CL.THROTTLE's largest
+    (9_223_372_036_854_775_807, 9_223_372_036_854_775_807 * SECOND, BILLION),
+]
+
+
+@pytest.mark.parametrize(("most", "window_us", "nanoseconds"), EMISSIONS)
+def test_emission(most: int, window_us: int, nanoseconds: int) -> None:
+    for algo in ALGORITHMS:
+        assert limiter(algo.decode(), most, window_us).emission_ns() == nanoseconds
+
+
+@given(st.integers(1, MAX_HITS), st.integers(1000, YEARS_US))
+def test_emission_is_rounded_down(most: int, window_us: int) -> None:
+    interval = limiter("GCRA", most, window_us).emission_ns()
+    if most <= window_us * 1000:
+        assert interval * most <= window_us * 1000 < (interval + 1) * most
+    else:
+        assert interval == 1
+
+
+def test_burst_does_not_change_the_rate() -> None:
+    made = limiter("GCRA", 3, SECOND)
+    made.burst = 1000
+    assert made.emission_ns() == 333_333_333
+    assert made.limit() == 1000
+
+
+EXACT = [
+    # algo, max, window in microseconds, burst, cost, mode, whether
+    *[
+        row
+        for algo in ("TOKEN", "LEAKY", "GCRA")
+        for row in (
+            (algo, 10, 60 * SECOND, 0, 1, HIT, True),
+            (algo, 1, YEARS_US, 0, 1, HIT, True),
+            (algo, 1, YEARS_US, 1, 1, HIT, True),
+            (algo, 1, YEARS_US, 2, 1, HIT, False),
+            (algo, 1, YEARS_US, 0, 2, HIT, False),
+            (algo, 1, YEARS_US, 0, 2, PEEK, False),
+            (algo, 1, YEARS_US, 0, 0, HIT, True),
+            (algo, 1, YEARS_US, 2, 1, PEEK, False),
+            (algo, 1, YEARS_US, 2, 1, REFUND, False),
+            # of a refund it is no cost
+            (algo, 1, YEARS_US, 0, 2, REFUND, True),
+            (algo, 1, YEARS_US, 0, BILLION, REFUND, True),
+            # BURST may be less than max
+            (algo, BILLION, 315_361 * SECOND, 0, 1, HIT, True),
+            (algo, 2, YEARS_US, 1, 2, HIT, True),
+            (algo, 2, YEARS_US, 1, 3, HIT, False),
+            (algo, 3, 3 * SECOND, 315_360_000, 1, HIT, True),
+            (algo, 3, 3 * SECOND, 315_360_001, 1, HIT, False),
+            (algo, 3, 3 * SECOND, 0, 315_360_000, HIT, True),
+            (algo, 3, 3 * SECOND, 0, 315_360_001, HIT, False),
+        )
+    ],
+    ("COUNTER", 1 << 23, (1 << 30) - 1, 0, 1, HIT, True),
+    ("COUNTER", 1 << 23, 1 << 30, 0, 1, HIT, False),
+    ("COUNTER", 1 << 23, 1 << 30, 0, 1, PEEK, False),
+    ("COUNTER", 1 << 23, 1 << 30, 0, 1, REFUND, False),
+    ("COUNTER", (1 << 23) - 1, 1 << 30, 0, BILLION, HIT, True),
+    ("COUNTER", 28, YEARS_US, 0, 1, HIT, True),
+    ("COUNTER", 29, YEARS_US, 0, 1, HIT, False),
+    ("COUNTER", BILLION, 9_007_199, 0, 1, HIT, True),
+    ("COUNTER", BILLION, 9_007_200, 0, 1, HIT, False),
+    # those that never multiply
+    ("LOG", 1_000_000, YEARS_US, 0, 100_000, HIT, True),
+    ("ZLOG", 100_000, YEARS_US, 0, 10_000, HIT, True),
+    ("FIXED", BILLION, YEARS_US, 0, BILLION, HIT, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algo", "most", "window_us", "burst", "cost", "mode", "exact"), EXACT)
+def test_exact(
+    algo: str, most: int, window_us: int, burst: int, cost: int, mode: bytes, exact: bool
+) -> None:
+    made = limiter(algo, most, window_us)
+    made.burst, made.cost, made.mode = burst, cost, mode
+    assert made.exact() is exact
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_limit(algo: bytes) -> None:
+    made = limiter(algo.decode())
+    assert made.limit() == 10
+    made.limits = [(3, SECOND)]
+    assert made.limit() == 10
+    made.burst = 25
+    assert made.limit() == (25 if algo in BUCKETS else 10)
+
+
+@pytest.mark.parametrize(
+    ("mode", "cost", "takes"),
+    [(HIT, 1, True), (HIT, 0, False), (HIT, 99, True), (PEEK, 1, False), (REFUND, 1, False)],
+)
+def test_takes(mode: bytes, cost: int, takes: bool) -> None:
+    made = limiter()
+    made.mode, made.cost = mode, cost
+    assert made.takes() is takes
+
+
+# -- ARGV ------------------------------------------------------------------------------------------
+
+# What the headers call each ARGV: the Limiter's name for it, and what is left out if it is that.
+MEANINGS = {
+    "max, hits admitted per window": ("max", None),
+    "limit, the hits of a full burst": ("limit", None),
+    "limit, the hits of a full bucket": ("limit", None),
+    "window, microseconds": ("window", None),
+    "emission interval, whole microseconds": ("emission_us", None),
+    "unit of the times in the reply, microseconds: 1000000, 1000 or 1": ("unit", None),
+    "emission interval, nanoseconds beyond the microseconds; default 0": ("emission_ns", "0"),
+    "cost of this hit; default 1. Of a refund: how many hits": ("cost", "1"),
+    "hit, peek, refund, or the microseconds of a PENALTY; default hit": ("mode", "hit"),
+    (
+        "hit, peek, refund, or the microseconds of a PENALTY; default hit. With WAIT two numbers:"
+        " microseconds of the penalty (0: none), microseconds it may be held"
+    ): ("mode", "hit"),
+    "1: STRICT, refused hits count too": ("strict", ""),
+    (
+        "numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in"
+        " microseconds of every AND"
+    ): ("numbers", ""),
+}
+
+
+def by_header(made: Limiter, shape: bool) -> dict[str, str]:
+    """ARGV by the names that the script's header gives, what was left out by its default."""
+    header = SCRIPTS[made.algorithm.script].header
+    words = [word.decode() for word in made.argv(shape)]
+    found: dict[str, str] = {}
+    for index in range(1, 7):
+        text = header.get(f"ARGV[{index}]")
+        if text is None:  # COUNTER reads no sixth
+            assert len(words) < index
+            continue
+        name, default = MEANINGS[text]
+        if len(words) < index:
+            assert default is not None
+            found[name] = default
+        else:
+            found[name] = words[index - 1]
+            if len(words) == index:
+                assert found[name] != default  # else it would have been left out
+    assert len(words) <= 6  # with EVALSHA, sha, 1 and the key ten, and the seventh is the clock
+    return found
+
+
+@st.composite
+def any_limiter(draw: st.DrawFn) -> Limiter:
+    """What the grammar can make of a command: only options that the algorithm has."""
+    row = draw(st.sampled_from(list(ALGORITHMS.values())))
+    times = st.integers(1000, YEARS_US)
+    made = Limiter(row, draw(st.integers(1, row.bounds["max"])), draw(times), SECOND)
+    made.unit_us = draw(st.sampled_from([SECOND, 1000, 1]))
+    made.mode = draw(st.sampled_from([HIT, HIT, PEEK, REFUND]))
+    made.cost = draw(st.just(1) | st.integers(0, row.bounds["COST"]))
+    if b"BURST" in row.options:
+        made.burst = draw(st.just(0) | st.integers(1, MAX_HITS))
+    if b"GAP" in row.options:
+        made.gap_us = draw(st.just(0) | st.integers(0, YEARS_US))
+    if b"AND" in row.options:
+        pairs = st.tuples(st.integers(1, row.bounds["max"]), times)
+        made.limits = draw(st.just([]) | st.lists(pairs, max_size=8))
+    if made.mode == HIT:
+        made.strict = b"STRICT" in row.options and draw(st.booleans())
+        made.penalty_us = draw(st.just(0) | times)
+        made.wait_us = draw(st.just(0) | st.integers(1000, 3600 * SECOND))
+    return made
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_limiter(), st.booleans())
+def test_argv_says_by_the_header_what_is_meant(made: Limiter, shape: bool) -> None:
+    name = made.algorithm.name
+    shape = shape and name == b"LEAKY" and made.takes() and made.wait_us > 0
+    mode = (b"%d" % made.penalty_us if made.penalty_us else made.mode).decode()
+    expected = {
+        "unit": str(made.unit_us),
+        "cost": str(made.cost),
+        "mode": f"{made.penalty_us} {made.wait_us}" if shape else mode,
+    }
+    if name in BUCKETS:
+        expected["limit"] = str(made.burst or made.max)
+        interval = max(1, made.window_us * 1000 // made.max)
+        expected["emission_us"], expected["emission_ns"] = map(str, divmod(interval, 1000))
+    else:
+        expected["max"], expected["window"] = str(made.max), str(made.window_us)
+    if name == b"FIXED":
+        expected["strict"] = "1" if made.strict else ""
+    if name in LOGS:
+        numbers = [made.gap_us, int(made.strict), *(one for pair in made.limits for one in pair)]
+        expected["numbers"] = " ".join(map(str, numbers)) if any(numbers) else ""
+    assert by_header(made, shape) == expected
+
+
+def test_the_plain_hit_is_three_words() -> None:
+    for algo in ALGORITHMS:
+        made = limiter(algo.decode())
+        assert len(made.argv()) == 3
+        made.wait_us = SECOND  # said to the proxy, not to the script
+        assert len(made.argv()) == 3
+
+
+def test_what_is_in_the_middle_is_not_left_out() -> None:
+    made = limiter()
+    made.strict = True
+    assert told(made) == "10|60000000|1000000|1|hit|0 1"
+    made.strict, made.penalty_us = False, 5000
+    assert told(made) == "10|60000000|1000000|1|5000"
+    made = limiter("GCRA")
+    made.cost = 2
+    assert told(made) == "10|6000000|1000000|0|2"
+    made.cost, made.mode = 1, PEEK
+    assert told(made) == "10|6000000|1000000|0|1|peek"
+
+
+def test_a_penalty_is_of_hits_only() -> None:
+    for algo in ALGORITHMS:
+        for mode in (PEEK, REFUND):
+            made = limiter(algo.decode())
+            made.mode, made.penalty_us = mode, 5000
+            assert made.argv()[-1] == mode
+
+
+# -- the variants ----------------------------------------------------------------------------------
+
+
+def fields(made: Limiter) -> dict[str, object]:
+    """Everything that a limiter consists of."""
+    names = [name for name in dir(made) if not name.startswith("_")]
+    return {name: getattr(made, name) for name in names if not callable(getattr(made, name))}
+
+
+def full(algo: str) -> Limiter:
+    """A hit with a value of its own for everything."""
+    made = limiter(algo, 11, 61 * SECOND)
+    made.cost, made.burst, made.gap_us, made.strict = 2, 13, 3 * SECOND, True
+    made.penalty_us, made.wait_us, made.limits = 4 * SECOND, 5 * SECOND, [(6, 7 * SECOND)]
+    return made
+
+
+@pytest.mark.parametrize("algo", [name.decode() for name in ALGORITHMS])
+def test_variants(algo: str) -> None:
+    made = full(algo)
+    before = fields(made)
+    assert len(before) == 12
+    plain = fields(limiter(algo, 10, 60 * SECOND))
+    same = {name for name, value in before.items() if value == plain[name]}
+    assert same == {"algorithm", "mode", "unit_us"}
+    gentle = {"strict": False, "penalty_us": 0}
+    assert fields(made.final()) == {**before, "unit_us": 1}
+    assert fields(made.attempt()) == {**before, "unit_us": 1, **gentle}
+    assert fields(made.look()) == {**before, "unit_us": 1, **gentle, "mode": PEEK}
+    assert fields(made) == before
+    for made.mode in (PEEK, REFUND):
+        assert made.attempt().mode == made.final().mode == made.mode
+
+
+def test_only_the_variants_are_answered_in_microseconds() -> None:
+    made = limiter("LEAKY")
+    made.wait_us = 5 * SECOND
+    assert told(made) == "10|6000000|1000000"
+    assert told(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
+    made.penalty_us = 9 * SECOND
+    assert told(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
+    assert told(made.final(), True) == "10|6000000|1|0|1|9000000 5000000"
+    assert told(made.look()) == "10|6000000|1|0|1|peek"

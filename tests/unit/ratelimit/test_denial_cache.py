@@ -1,0 +1,341 @@
+"""denials: what a remembered refusal tells as it ages, and which are kept, against plain models.
+
+Clocks are multiples of 2**-20 s and small: then no sum of theirs is rounded, and the model may
+count in exact fractions.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.ratelimit import denial_cache as d
+from rlproxy.ratelimit.denial_cache import Denial, DenialCache
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.resp import encoding as r
+
+SECOND = 1_000_000
+TICK = 2.0**-20  # a little less than a microsecond
+
+
+def rule(unit_us: int = SECOND) -> Rule:
+    made = Rule()
+    made.unit_us = unit_us
+    return made
+
+
+def opened(found: list[int], sent_at: float, heard_at: float, unit_us: int = SECOND) -> Denial:
+    """An entry that was opened by the reply `found`."""
+    denial = Denial(b"1 k", rule(unit_us))
+    denial.state = d.OPENING
+    denial.sent_at = sent_at
+    denial.heard(found, heard_at)
+    return denial
+
+
+def told(reply: bytes) -> list[int]:
+    """The five integers of a reply; the bytes must be those of any refusal."""
+    found = r.integers(reply)
+    assert reply == r.five(found[0], found[1], found[2], found[3], found[4])
+    return found
+
+
+# -- what an entry tells ---------------------------------------------------------------------------
+
+
+def model(found: list[int], sent_at: float, heard_at: float, unit_us: int, now: float) -> bytes:
+    """The reply at `now`; empty where the entry's time is over."""
+    lives = min(Fraction(found[5], SECOND), Fraction(1))
+    if Fraction(now) >= Fraction(sent_at) + lives:
+        return b""
+    age_us = max(0, int((Fraction(now) - Fraction(heard_at)) * SECOND))
+    times = [max(1, -(-(time_us - age_us) // unit_us)) for time_us in found[3:5]]
+    return r.five(1, found[1], found[2], times[0], times[1])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    unit_us=st.sampled_from([SECOND, 1000]),
+    retry_us=st.one_of(st.integers(1, 3000), st.integers(1, 3 * SECOND), st.integers(1, 1 << 48)),
+    longer_us=st.one_of(st.just(0), st.integers(0, 3000), st.integers(0, 1 << 40)),
+    stays=st.one_of(st.just(1.0), st.floats(0, 1)),
+    sent=st.integers(0, 1 << 22),
+    way=st.one_of(st.integers(0, 300), st.integers(0, 1 << 20)),
+    asked=st.lists(
+        st.one_of(
+            st.tuples(st.just("after"), st.integers(0, 1 << 21)),
+            st.tuples(st.sampled_from(["retry", "reset", "end"]), st.integers(-2, 2)),
+            st.tuples(st.just("turn"), st.integers(-2, 3)),
+        ),
+        max_size=12,
+    ),
+)
+def test_an_entry_tells_what_the_model_does(
+    unit_us: int,
+    retry_us: int,
+    longer_us: int,
+    stays: float,
+    sent: int,
+    way: int,
+    asked: list[tuple[str, int]],
+) -> None:
+    found = [1, 7, 3, retry_us, retry_us + longer_us, int(retry_us * stays)]
+    sent_at, heard_at = sent * TICK, (sent + way) * TICK
+    near = {
+        "retry": heard_at + retry_us / SECOND,
+        "reset": heard_at + (retry_us + longer_us) / SECOND,
+        "end": sent_at + min(found[5] / SECOND, d.MOST_S),
+        # where the first of the numbers told becomes another one
+        "turn": heard_at + (1 + (retry_us - 1) % unit_us) / SECOND,
+    }
+    ticks = [sent + way + more for kind, more in asked if kind == "after"]
+    ticks += [
+        max(sent + way, int(near[kind] / TICK) + more)
+        for kind, more in asked
+        if kind != "after" and near[kind] < 1 << 20
+    ]
+    denial = opened(found, sent_at, heard_at, unit_us)
+    assert denial.state == d.OPEN
+    for tick in [sent + way, *sorted(ticks)]:
+        now = tick * TICK
+        expected = model(found, sent_at, heard_at, unit_us, now)
+        assert denial.answer(now) == expected
+        assert denial.state == (d.OPEN if expected else d.MARKED)
+        if not expected:
+            break
+
+
+def test_times_age_and_are_rounded_up() -> None:
+    denial = opened([1, 5, 0, 2_500_000, 60_000_000, 2_500_000], 100.0, 100.25)
+    assert told(denial.answer(100.25)) == [1, 5, 0, 3, 60]
+    assert told(denial.answer(100.5)) == [1, 5, 0, 3, 60]
+    assert told(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
+    assert told(denial.answer(100.875)) == [1, 5, 0, 2, 60]
+
+
+def test_times_in_milliseconds() -> None:
+    denial = opened([1, 5, 0, 3000, 250_500, 3000], 1.0, 1.0, unit_us=1000)
+    assert told(denial.answer(1.0)) == [1, 5, 0, 3, 251]
+    assert told(denial.answer(1.0 + 2**-11)) == [1, 5, 0, 3, 251]  # 488 microseconds
+    assert told(denial.answer(1.0 + 513 * TICK)) == [1, 5, 0, 3, 251]  # 489
+    assert told(denial.answer(1.0 + 525 * TICK)) == [1, 5, 0, 3, 250]  # 500
+    assert told(denial.answer(1.0 + 1049 * TICK)) == [1, 5, 0, 2, 250]  # 1000
+    assert told(denial.answer(1.0 + 3145 * TICK)) == [1, 5, 0, 1, 248]  # 2999
+    assert denial.answer(1.0 + 3146 * TICK) == b""  # 3000
+
+
+def test_what_changes_first_may_be_the_reset() -> None:
+    """A reply that is kept for later is renewed for either number."""
+    denial = opened([1, 5, 0, 60_000_000, 60_250_000, 60_000_000], 0.0, 0.0)
+    assert told(denial.answer(0.125)) == [1, 5, 0, 60, 61]
+    assert told(denial.answer(0.25)) == [1, 5, 0, 60, 60]
+    assert told(denial.answer(0.75)) == [1, 5, 0, 60, 60]
+
+
+def test_the_same_reply_is_not_made_anew() -> None:
+    denial = opened([1, 5, 0, 60_000_000, 60_500_000, 60_000_000], 0.0, 0.0)
+    first = denial.answer(0.0)
+    assert denial.answer(0.25) is first
+    assert denial.answer(0.5) is not first
+    assert denial.answer(0.5) == denial.answer(0.75) != first
+
+
+def test_no_time_is_told_that_is_below_one() -> None:
+    """Though Redis may have been asked long after the call was sent, and answered late."""
+    denial = opened([1, 5, 0, 10, 10, 900_000], 0.0, 0.25)
+    assert told(denial.answer(0.5)) == [1, 5, 0, 1, 1]
+
+
+def test_what_is_told_ages_from_its_coming_but_the_life_counts_from_the_sending() -> None:
+    denial = opened([1, 5, 0, 1_500_000, 1_500_000, 750_000], 0.0, 0.5)
+    assert told(denial.answer(0.5)) == [1, 5, 0, 2, 2]
+    assert told(denial.answer(0.75 - TICK)) == [1, 5, 0, 2, 2]
+    assert denial.answer(0.75) == b""
+
+
+def test_a_second_from_the_sending_is_the_most() -> None:
+    denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 10.5)
+    assert told(denial.answer(11.0 - TICK)) == [1, 5, 0, 600, 600]
+    assert denial.answer(11.0) == b""
+    assert denial.state == d.MARKED
+
+
+def test_a_reply_that_is_still_the_same_is_not_told_beyond_the_end() -> None:
+    denial = opened([1, 5, 0, 60_000_000, 60_000_000, 250_000], 0.0, 0.0)
+    assert denial.answer(0.125) != b""
+    assert denial.answer(0.25) == b""
+
+
+def test_one_that_came_too_late_answers_nothing() -> None:
+    denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 11.0)
+    assert denial.answer(11.0) == b""
+    assert opened([1, 5, 0, 5, 5, 0], 0.0, 0.0).answer(0.0) == b""
+
+
+def test_a_clock_behind_the_reply_tells_what_it_told() -> None:
+    denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 10.5)
+    assert told(denial.answer(10.25)) == [1, 5, 0, 600, 600]
+
+
+@pytest.mark.parametrize("found", [[1, 5, 0, 7, 9], [1, 5, 0, -1, 9]])
+def test_what_is_no_answer_for_long_opens_nothing(found: list[int]) -> None:
+    denial = opened(found, 0.0, 0.0)
+    assert denial.state == d.MARKED
+
+
+@pytest.mark.parametrize("state", [d.MARKED, d.OPEN, d.DROPPED])
+def test_only_one_that_is_opening_is_opened(state: int) -> None:
+    denial = Denial(b"1 k", rule())
+    denial.state = state
+    denial.heard([1, 5, 0, 7, 9, 7], 0.0)
+    assert denial.state == state
+    if state == d.OPEN:
+        assert denial.answer(0.0) == b""  # it has heard nothing
+        denial.state = state
+    denial.heard([1, 5, 0, 7, 9], 0.0)
+    assert denial.state == state
+
+
+def test_it_may_be_opened_again() -> None:
+    denial = opened([1, 5, 0, 500_000, 60_000_000, 500_000], 0.0, 0.0)
+    assert told(denial.answer(0.25)) == [1, 5, 0, 1, 60]
+    assert denial.answer(0.5) == b""
+    denial.state = d.OPENING
+    denial.sent_at = 0.5
+    denial.heard([1, 9, 2, 3_000_000, 80_000_000, 250_000], 0.5)
+    assert told(denial.answer(0.5)) == [1, 9, 2, 3, 80]
+    assert denial.answer(0.75) == b""
+
+
+def test_what_was_answered_is_harvested() -> None:
+    denial_cache = DenialCache(2, lambda: 0.0)
+    limiting = rule()
+    limiting.row = 7
+    for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"):
+        denial_cache.mark(name, limiting)
+    one, other = (denial_cache.find(name) for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"))
+    assert one is not None and other is not None
+    assert denial_cache.harvest() == []
+    for denial in (one, other, one, one):
+        denial_cache.answered(denial)
+    denial_cache.drop(one)  # (what it has answered stays answered)
+    assert denial_cache.harvest() == [(7, b"$1\r\na\r\n", 3), (7, b"$3\r\nb c\r\n", 1)]
+    assert denial_cache.harvest() == []
+    denial_cache.answered(other)
+    assert denial_cache.harvest() == [(7, b"$3\r\nb c\r\n", 1)]
+
+
+# -- which entries are kept ------------------------------------------------------------------------
+
+
+class Kept:
+    """The naive way: all entries in a list, the one to go next first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.entries: list[tuple[bytes, Denial]] = []
+
+    def find(self, name: bytes) -> Denial | None:
+        return dict(self.entries).get(name)
+
+    def drop(self, denial: Denial) -> None:
+        self.entries = [entry for entry in self.entries if entry[1] is not denial]
+
+    def used(self, denial: Denial) -> None:
+        (entry,) = (entry for entry in self.entries if entry[1] is denial)
+        self.drop(denial)
+        self.entries.append(entry)
+
+    def mark(self, name: bytes, denial: Denial) -> None:
+        self.entries = [*self.entries[max(0, len(self.entries) + 1 - self.most) :], (name, denial)]
+
+
+NAMES = [b"%d %d" % (scope, key) for scope in range(2) for key in range(6)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.lists(
+        st.tuples(st.sampled_from(["hit", "hit", "hit", "drop", "drop again"]), st.integers(0, 11)),
+        max_size=60,
+    ),
+)
+def test_the_bound_and_who_goes(most: int, steps: list[tuple[str, int]]) -> None:
+    denial_cache, kept = DenialCache(most, lambda: 0.0), Kept(most)
+    seen: list[Denial] = []
+    for kind, number in steps:
+        name = NAMES[number]
+        denial = denial_cache.find(name)
+        assert denial is kept.find(name)
+        if kind == "drop again":
+            for old in seen:
+                if old.state == d.DROPPED:
+                    denial_cache.drop(old)
+        elif kind == "drop":
+            if denial is not None:
+                denial_cache.drop(denial)
+                kept.drop(denial)
+        elif denial is not None:
+            denial_cache.used(denial)
+            kept.used(denial)
+        else:
+            ours = rule()
+            denial_cache.mark(name, ours)
+            denial = denial_cache.find(name)
+            assert denial is not None
+            assert (denial.state, denial.rule) == (d.MARKED, ours)
+            kept.mark(name, denial)
+            seen.append(denial)
+        assert len(denial_cache) == len(kept.entries) <= most
+        for each in NAMES:
+            assert denial_cache.find(each) is kept.find(each)
+        here = [entry for _, entry in kept.entries]
+        for entry in seen:
+            assert (entry.state == d.DROPPED) == (entry not in here)
+
+
+def test_the_oldest_of_no_use_goes_first() -> None:
+    denial_cache = DenialCache(3, lambda: 0.0)
+    for name in (b"a", b"b", b"c"):
+        denial_cache.mark(name, rule())
+    oldest = denial_cache.find(b"a")
+    assert oldest is not None
+    denial_cache.used(oldest)
+    denial_cache.used(oldest)
+    denial_cache.mark(b"d", rule())
+    assert [denial_cache.find(name) is not None for name in (b"a", b"b", b"c", b"d")] == [
+        *(True, False, True, True)
+    ]
+
+
+def test_what_is_dropped_stays_so() -> None:
+    denial_cache = DenialCache(3, lambda: 0.0)
+    denial_cache.mark(b"a", rule())
+    old = denial_cache.find(b"a")
+    assert old is not None
+    old.state = d.OPENING
+    denial_cache.drop(old)
+    denial_cache.mark(b"a", rule())
+    new = denial_cache.find(b"a")
+    assert new is not None
+    assert new is not old
+    denial_cache.drop(old)  # which says nothing of its successor
+    old.heard([1, 5, 0, 7, 9, 7], 0.0)
+    assert old.state == d.DROPPED
+    assert denial_cache.find(b"a") is new
+    assert len(denial_cache) == 1
+
+
+def test_no_scope_is_another_ones() -> None:
+    denial_cache = DenialCache(3, lambda: 0.0)
+    scopes = [denial_cache.scope() for _ in range(200)]
+    assert len(set(scopes)) == 200
+    # nor can a key make one of two scopes look like the other
+    assert not any(a != b and a.startswith(b) for a in scopes for b in scopes)
+
+
+def test_the_clock_is_the_one_it_was_given() -> None:
+    assert DenialCache(1, lambda: 4.5).clock() == 4.5

@@ -1,0 +1,1187 @@
+"""grammar: the contract's table of arguments and errors, one row a case."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.ratelimit import algorithms, scripts
+from rlproxy.ratelimit import grammar as g
+from rlproxy.ratelimit.grammar import Grammar, GrammarError, Rule
+from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
+from rlproxy.resp import encoding
+from rlproxy.resp.escape import quoted
+
+SCRIPTS = scripts.load()
+LOG = SCRIPTS["sliding_window_log"]
+WAYS = (LOADED, BROUGHT, BRING, SOURCE)
+
+WINDOW = "window is not a valid number of seconds"
+GAP = "GAP is not a valid number of seconds"
+PENALTY = "PENALTY is not a valid number of seconds"
+WAIT = "WAIT is not a valid number of seconds"
+RANGE = "rate or burst out of range"
+ARITY = "wrong number of arguments for 'rl.hit' command"
+
+
+def beyond(what: str) -> str:
+    """The error of a number that is none, or outside the range that `what` names."""
+    return f"value is not an integer or out of range: {what}"
+
+
+def near(word: str) -> str:
+    """The error of a word that does not belong where it stands."""
+    return f"syntax error near '{word}'"
+
+
+MAX = beyond("max is 1 to 1000000 with ALGO LOG")
+MAX_ZLOG = beyond("max is 1 to 100000 with ALGO ZLOG")
+MAX_ANY = beyond("max is 1 to 1000000000")
+COST = beyond("COST is 0 to 100000 with ALGO LOG")
+COST_ZLOG = beyond("COST is 0 to 10000 with ALGO ZLOG")
+COST_ANY = beyond("COST is 0 to 1000000000")
+BURST = beyond("BURST is 1 to 1000000000")
+GIVEN_BACK = beyond("n is 1 to 1000000000")
+WINDOW_MS = beyond("window is 1 to 315360000000 with MS")
+GAP_MS = beyond("GAP is 0 to the longest window with MS")
+PENALTY_MS = beyond("PENALTY is 1 to 315360000000 with MS")
+WAIT_MS = beyond("WAIT is 1 to 3600000 with MS")
+MAX_BURST = beyond("max_burst is 0 to 999999999")
+COUNT = beyond("count is 1 to 9223372036854775807")
+PERIOD = beyond("period is 1 to 9223372036854775807")
+QUANTITY = beyond("quantity is 0 to 9223372036854775807")
+
+YEARS = 315_360_000  # ten of them, in seconds
+BILLION = 1_000_000_000
+TEN_YEARS_US = YEARS * 1_000_000
+TEN_YEARS_NS = YEARS * BILLION
+
+# The contract's words: each option as it stands in a command, and the ALGOs that have it.
+EVERY = "LOG ZLOG FIXED COUNTER TOKEN LEAKY GCRA"
+SUPPORT = {
+    "COST 2": EVERY,
+    "BURST 20": "TOKEN LEAKY GCRA",
+    "GAP 1": "LOG ZLOG",
+    "STRICT": "LOG ZLOG FIXED",
+    "PENALTY 5": EVERY,
+    "WAIT 5": EVERY,
+    "AND 20 90": "LOG ZLOG",
+    "MS": EVERY,
+}
+# The words of each command.
+OWN = {
+    "RL.HIT": "MS ALGO COST BURST GAP STRICT PENALTY WAIT AND",
+    "RL.PEEK": "MS ALGO COST BURST GAP AND",
+    "RL.REFUND": "MS ALGO BURST AND",
+}
+BUCKETS = ("TOKEN", "LEAKY", "GCRA")
+
+
+@pytest.fixture
+def grammar() -> Grammar:
+    return Grammar(SCRIPTS)
+
+
+def parse(text: str, name: str = "RL.HIT") -> Rule:
+    """The rule of `name key <text>`."""
+    words = text.encode().split(b" ") if text else []
+    return Grammar(SCRIPTS).rule(text.encode(), name.encode(), [b"key", *words])
+
+
+def error(text: str, name: str = "RL.HIT") -> str:
+    """What is wrong with `name key <text>`; empty if nothing is."""
+    rule = parse(text, name)
+    if rule.error == b"":
+        assert rule.script is not None
+        return ""
+    assert rule.script is None and rule.limiter is None
+    assert {rule.words(way, ro) for way in WAYS for ro in (False, True)} == {b""}
+    assert rule.tail == b""
+    assert not (rule.reads or rule.takes or rule.waits or rule.shapes)
+    assert rule.error.startswith(b"-ERR ") and rule.error.endswith(b"\r\n")
+    return rule.error[5:-2].decode()
+
+
+def request(data: bytes) -> list[bytes]:
+    """The words of one well-formed multibulk request."""
+    head, data = data.split(b"\r\n", 1)
+    words = []
+    for _ in range(int(head.removeprefix(b"*"))):
+        size, data = data.split(b"\r\n", 1)
+        length = int(size.removeprefix(b"$"))
+        words.append(data[:length])
+        assert data[length : length + 2] == b"\r\n"
+        data = data[length + 2 :]
+    assert data == b""
+    return words
+
+
+def sha_of(text: bytes) -> bytes:
+    return hashlib.sha1(text).hexdigest().encode()
+
+
+def argv(rule: Rule) -> list[bytes]:
+    """The words of a rule's ARGV, the same whichever way it is sent."""
+    script = rule.script
+    assert rule.error == b"" and script is not None
+    assert rule.reads or not rule.by_ro  # (a look that stands for a hit goes as the hit does)
+    ways = [
+        (rule.words(way, ro), verb + (b"_RO" if ro and rule.by_ro else b""), body)
+        for ro in (False, True)
+        for way, verb, body in (
+            (LOADED, b"EVALSHA", script.sha),
+            (BROUGHT, b"EVALSHA", sha_of(script.source + b"\n")),
+            (BRING, b"EVAL", script.source + b"\n"),
+            (SOURCE, b"EVAL", script.source + b" "),
+        )
+    ]
+    sent = [request(head + encoding.bulk(b"a\r\nb") + rule.tail) for head, _, _ in ways]
+    for words, (_, verb, body) in zip(sent, ways, strict=True):
+        assert words[:4] == [verb, body, b"1", b"a\r\nb"]
+        assert words[4:] == sent[0][4:]
+        assert len(words) <= 10  # a server that wants a password closes on an eleventh
+    return sent[0][4:]
+
+
+def told(rule: Rule) -> str:
+    """A rule's ARGV as one text, a bar between two."""
+    return b"|".join(argv(rule)).decode()
+
+
+# -- what is right: the words, by the headers of the scripts ---------------------------------------
+
+# RL.HIT's arguments behind the key, and the ARGV
+RIGHT = [
+    ("10 60", "10|60000000|1000000"),
+    # max
+    ("1 60", "1|60000000|1000000"),
+    ("1000000 60", "1000000|60000000|1000000"),
+    # window in seconds, decimals to microseconds
+    ("10 0.5", "10|500000|1000000"),
+    ("10 1.000001", "10|1000001|1000000"),
+    ("10 1.5", "10|1500000|1000000"),
+    ("10 1.05", "10|1050000|1000000"),
+    ("10 0.001", "10|1000|1000000"),
+    ("10 0.001001", "10|1001|1000000"),
+    ("10 315360000", "10|315360000000000|1000000"),
+    ("10 315360000.000000", "10|315360000000000|1000000"),
+    ("10 007", "10|7000000|1000000"),
+    # MS, wherever it stands
+    ("10 60000 MS", "10|60000000|1000"),
+    ("10 1 MS", "10|1000|1000"),
+    ("10 315360000000 MS", "10|315360000000000|1000"),
+    ("10 5 ms COST 2", "10|5000|1000|2"),
+    ("10 5 COST 2 Ms", "10|5000|1000|2"),
+    ("10 5 ALGO LOG MS COST 2", "10|5000|1000|2"),
+    # COST
+    ("10 60 COST 1", "10|60000000|1000000"),
+    ("10 60 COST 0", "10|60000000|1000000|0"),
+    ("10 60 COST 11", "10|60000000|1000000|11"),
+    ("10 60 COST 100000", "10|60000000|1000000|100000"),
+    # case and order
+    ("10 60 cost 3 algo log", "10|60000000|1000000|3"),
+    ("10 60 aLGo LoG CoSt 3", "10|60000000|1000000|3"),
+    # GAP, AND: one word for all
+    ("10 60 GAP 0", "10|60000000|1000000"),
+    ("10 60 GAP 0.000001", "10|60000000|1000000|1|hit|1 0"),
+    ("10 60000 GAP 250 MS", "10|60000000|1000|1|hit|250000 0"),
+    ("10 60 AND 100 3600", "10|60000000|1000000|1|hit|0 0 100 3600000000"),
+    ("10 60 AND 9 5 AND 8 4.5", "10|60000000|1000000|1|hit|0 0 9 5000000 8 4500000"),
+    ("10 60000 AND 9 5 and 8 4 MS", "10|60000000|1000|1|hit|0 0 9 5000 8 4000"),
+    ("10 60 AND 1000000 0.001", "10|60000000|1000000|1|hit|0 0 1000000 1000"),
+    ("10 60 GAP 2 AND 9 5 COST 3", "10|60000000|1000000|3|hit|2000000 0 9 5000000"),
+]
+# ... and those that only RL.HIT has
+HITS = [
+    ("10 60 STRICT", "10|60000000|1000000|1|hit|0 1"),
+    ("10 60 strict GAP 2", "10|60000000|1000000|1|hit|2000000 1"),
+    ("10 60 PENALTY 600", "10|60000000|1000000|1|600000000"),
+    ("10 60 PENALTY 0.0015", "10|60000000|1000000|1|1500"),
+    ("10 60 MS PENALTY 600", "10|60000|1000|1|600000"),
+    ("10 60 COST 0 PENALTY 600", "10|60000000|1000000|0|600000000"),
+    ("10 60 WAIT 5", "10|60000000|1000000"),
+    ("10 60 WAIT 5 COST 2", "10|60000000|1000000|2"),
+    ("10 60 PENALTY 1 STRICT AND 9 5 GAP 3 WAIT 4 COST 2 ALGO LOG",
+     "10|60000000|1000000|2|1000000|3000000 1 9 5000000"),
+    # FIXED tells STRICT by a word of its own
+    ("10 60 ALGO FIXED", "10|60000000|1000000"),
+    ("10 60 ALGO FIXED STRICT", "10|60000000|1000000|1|hit|1"),
+    ("10 60 STRICT ALGO FIXED COST 2 PENALTY 1", "10|60000000|1000000|2|1000000|1"),
+    ("1000000000 60 ALGO fixed COST 1000000000", "1000000000|60000000|1000000|1000000000"),
+    ("10 60 ALGO COUNTER", "10|60000000|1000000"),
+    ("10 60 ALGO COUNTER PENALTY 1 COST 3", "10|60000000|1000000|3|1000000"),
+    # buckets: limit, and the emission interval in two words
+    ("10 60 ALGO TOKEN", "10|6000000|1000000"),
+    ("10 60 ALGO TOKEN COST 1", "10|6000000|1000000"),
+    ("3 1 ALGO TOKEN", "3|333333|1000000|333"),
+    ("3 1 ALGO GCRA BURST 7", "7|333333|1000000|333"),
+    ("3 1 ALGO GCRA BURST 7 COST 2", "7|333333|1000000|333|2"),
+    ("10 60 ALGO GCRA COST 2", "10|6000000|1000000|0|2"),
+    ("10 60 ALGO GCRA COST 0", "10|6000000|1000000|0|0"),
+    ("10 60 ALGO GCRA PENALTY 600", "10|6000000|1000000|0|1|600000000"),
+    ("10 6000 MS ALGO LEAKY", "10|600000|1000"),
+    ("10 60 ALGO LEAKY WAIT 5", "10|6000000|1000000"),  # in MULTI: as if WAIT were absent
+    ("10 60 ALGO LEAKY WAIT 5 PENALTY 1", "10|6000000|1000000|0|1|1000000"),
+    ("1000000000 0.001 ALGO TOKEN", "1000000000|0|1000000|1"),  # never less than 1 ns
+    ("1 60 ALGO TOKEN BURST 1000", "1000|60000000|1000000"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), RIGHT + HITS)
+def test_right(text: str, words: str) -> None:
+    rule = parse(text)
+    assert told(rule) == words
+    limiter = rule.limiter
+    assert limiter is not None
+    assert limiter.limit() == int(words.split("|")[0])
+    named = re.search(r"(?i)ALGO (\w+)", text)
+    assert limiter.algorithm.name == (named[1].upper() if named else "LOG").encode()
+    assert rule.script is SCRIPTS[limiter.algorithm.script]
+
+
+@pytest.mark.parametrize(("text", "words"), RIGHT)
+def test_peek_reads_the_same(text: str, words: str) -> None:
+    four, more = (words + "|1").split("|")[:4], words.split("|")[5:]
+    assert told(parse(text, "RL.PEEK")) == "|".join([*four, "peek", *more])
+
+
+REFUNDS = [
+    ("10 60 1", "10|60000000|1000000|1|refund"),
+    ("10 60 5", "10|60000000|1000000|5|refund"),
+    ("10 60 1000000000", "10|60000000|1000000|1000000000|refund"),  # COST's bound is no bound of n
+    ("10 60 5 MS", "10|60000|1000|5|refund"),
+    ("10 60 5 AND 9 5 algo zlog", "10|60000000|1000000|5|refund|0 0 9 5000000"),
+    ("10 60 5 ALGO FIXED", "10|60000000|1000000|5|refund"),
+    ("10 60 5 ALGO COUNTER", "10|60000000|1000000|5|refund"),
+    ("3 1 5 ALGO GCRA", "3|333333|1000000|333|5|refund"),
+    ("3 1 1 BURST 9 ALGO LEAKY", "9|333333|1000000|333|1|refund"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), REFUNDS)
+def test_refund(text: str, words: str) -> None:
+    assert told(parse(text, "RL.REFUND")) == words
+
+
+PEEKS = [
+    ("10 60 ALGO GCRA", "10|6000000|1000000|0|1|peek"),
+    ("3 1 ALGO TOKEN COST 0 BURST 9", "9|333333|1000000|333|0|peek"),
+    ("10 60 ALGO FIXED COST 4", "10|60000000|1000000|4|peek"),
+    ("10 60 ALGO COUNTER", "10|60000000|1000000|1|peek"),
+    ("10 60 ALGO ZLOG GAP 2", "10|60000000|1000000|1|peek|2000000 0"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), PEEKS)
+def test_peek(text: str, words: str) -> None:
+    assert told(parse(text, "RL.PEEK")) == words
+
+
+AMOUNTS = st.integers(1, 10_000)
+TIMES_US = st.integers(1000, 10**10)  # times AMOUNTS: no rate out of range
+
+
+def written(time_us: int, milliseconds: bool) -> str:
+    """A time in a command's unit."""
+    if milliseconds:
+        return str(time_us // 1000)
+    return f"{time_us // 10**6}.{time_us % 10**6:06d}".rstrip("0").rstrip(".")
+
+
+@settings(max_examples=250, deadline=None)
+@given(data=st.data())
+def test_any_right_command_means_what_it_says(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(OWN)))
+    algo = data.draw(st.sampled_from(EVERY.split()))
+    ms = data.draw(st.booleans())
+    step = 1000 if ms else 1
+    times = TIMES_US.map(lambda time_us: time_us // step * step)
+    most, window = data.draw(AMOUNTS), data.draw(times)
+    chosen = data.draw(
+        st.permutations(
+            [option.split()[0] for option, has in SUPPORT.items() if algo in has.split()]
+        )
+    )
+    chosen = [word for word in chosen[: data.draw(st.integers(0, 8))] if word in OWN[name].split()]
+    cost, burst, gap, penalty, wait = 1, 0, 0, 0, 0
+    limits: list[tuple[int, int]] = []
+    options, further = [], list[str]()
+    for word in chosen:
+        if word == "COST":
+            cost = data.draw(AMOUNTS)
+            options.append(f"COST {cost}")
+        elif word == "BURST":
+            burst = data.draw(AMOUNTS)
+            options.append(f"BURST {burst}")
+        elif word == "GAP":
+            gap = min(data.draw(times), window)
+            options.append(f"GAP {written(gap, ms)}")
+        elif word == "PENALTY":
+            penalty = data.draw(times)
+            options.append(f"PENALTY {written(penalty, ms)}")
+        elif word == "WAIT":
+            wait = min(data.draw(times), 3_600_000_000)
+            options.append(f"WAIT {written(wait, ms)}")
+        elif word == "AND":
+            limits = data.draw(st.lists(st.tuples(AMOUNTS, times), min_size=1, max_size=8))
+            further = [f"AND {more} {written(span, ms)}" for more, span in limits]
+        elif word == "STRICT":
+            options.append(word)
+    options += [f"ALGO {algo}", *(["MS"] if ms else []), *["AND"] * len(limits)]
+    order = iter(further)
+    options = data.draw(st.permutations(options))
+    options = [next(order) if option == "AND" else option for option in options]
+    numbers = [str(most), written(window, ms)]
+    if name == "RL.REFUND":
+        cost = data.draw(AMOUNTS)
+        numbers.append(str(cost))
+    letters = data.draw(st.sampled_from([str.lower, str.upper]))
+    rule = parse(letters(" ".join([*numbers, *options])), name)
+    argv(rule)
+    limiter = rule.limiter
+    assert limiter is not None
+    modes = {"RL.HIT": b"hit", "RL.PEEK": b"peek", "RL.REFUND": b"refund"}
+    assert limiter.algorithm.name == algo.encode()
+    assert (limiter.mode, limiter.unit_us) == (modes[name], 1000 if ms else 1_000_000)
+    assert (limiter.max, limiter.window_us, limiter.cost) == (most, window, cost)
+    assert (limiter.burst, limiter.gap_us, limiter.limits) == (burst, gap, limits)
+    assert limiter.strict == ("STRICT" in chosen)
+    assert (limiter.penalty_us, limiter.wait_us) == (penalty, wait)
+
+
+def test_a_call_is_one_request_with_the_key_between_head_and_tail() -> None:
+    rule = parse("10 60 COST 3")
+    key = encoding.bulk(b"a\r\nb")
+    words = [b"10", b"60000000", b"1000000", b"3"]
+    assert rule.words(LOADED) + key + rule.tail == encoding.bulks(
+        b"EVALSHA", LOG.sha, b"1", b"a\r\nb", *words
+    )
+    assert rule.words(SOURCE) + key + rule.tail == encoding.bulks(
+        b"EVAL", LOG.source + b" ", b"1", b"a\r\nb", *words
+    )
+
+
+# -- the bounds: the first and the last right value, those just beyond, and the error of these ----
+
+BOUNDS = [
+    # max
+    ("{} 60", "1", "1000000", "0", "1000001", MAX),
+    ("{} 60 ALGO LOG", "1", "1000000", "0", "1000001", MAX),
+    ("{} 60 ALGO ZLOG", "1", "100000", "0", "100001", MAX_ZLOG),
+    *[
+        (f"{{}} 1 ALGO {algo}", "1", str(BILLION), "0", str(BILLION + 1), MAX_ANY)
+        for algo in ("FIXED", "COUNTER", *BUCKETS)
+    ],
+    # window
+    *[
+        (f"28 {{}} ALGO {algo}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", WINDOW)
+        for algo in EVERY.split()
+    ],
+    ("10 {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", WINDOW_MS),
+    # COST
+    ("10 60 COST {}", "0", "100000", "-1", "100001", COST),
+    ("10 60 COST {} ALGO ZLOG", "0", "10000", "-1", "10001", COST_ZLOG),
+    *[
+        (f"10 1 COST {{}} ALGO {algo}", "0", str(BILLION), "-1", str(BILLION + 1), COST_ANY)
+        for algo in ("FIXED", "COUNTER", *BUCKETS)
+    ],
+    # BURST
+    *[
+        (f"10 1 BURST {{}} ALGO {algo}", "1", str(BILLION), "0", str(BILLION + 1), BURST)
+        for algo in BUCKETS
+    ],
+    # GAP
+    ("10 60 GAP {}", "0", "60", "-1", "60.000001", GAP),
+    ("10 60 GAP {} ALGO ZLOG", "0.000001", "60.000000", "0.0000001", "60.000001", GAP),
+    ("10 60 GAP {} AND 5 3600", "0", "3600", "-1", "3600.000001", GAP),
+    ("10 60 AND 5 3600 GAP {} AND 6 3601", "0", "3601", ".1", "3601.000001", GAP),
+    ("10 60 GAP {} AND 5 10", "0", "60", "-0", "60.000001", GAP),
+    (f"10 {YEARS} GAP {{}}", "0", f"{YEARS}", "", f"{YEARS}.000001", GAP),
+    ("10 60 GAP {} MS", "0", "60", "-1", "61", GAP_MS),
+    ("10 60 MS GAP {} AND 1 70", "0", "70", "0.5", "71", GAP_MS),
+    # PENALTY
+    ("10 60 PENALTY {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", PENALTY),
+    ("10 60 PENALTY {}", "1", "1.5", "0", f"{YEARS + 1}", PENALTY),
+    ("10 60 PENALTY {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", PENALTY_MS),
+    ("10 60 PENALTY {} ALGO GCRA", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", PENALTY),
+    # WAIT
+    ("10 60 WAIT {}", "0.001", "3600", "0.000999", "3600.000001", WAIT),
+    ("10 60 WAIT {}", "0.5", "60.5", "0", "3601", WAIT),
+    ("10 60 WAIT {} MS", "1", "3600000", "0", "3600001", WAIT_MS),
+    ("10 60 ALGO LEAKY WAIT {}", "0.001", "3600", "0.000999", "3600.000001", WAIT),
+    # AND
+    ("10 60 AND {} 5", "1", "1000000", "0", "1000001", MAX),
+    ("10 60 AND {} 5 ALGO ZLOG", "1", "100000", "0", "100001", MAX_ZLOG),
+    ("10 60 AND 3 5 AND {} 5", "1", "1000000", "0", "1000001", MAX),
+    ("10 60 AND 5 {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", WINDOW),
+    ("10 60 AND 3 5 AND 5 {}", "0.001", f"{YEARS}", "0", f"{YEARS + 1}", WINDOW),
+    ("10 60 AND 5 {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", WINDOW_MS),
+    # rates: BURST x emission and COST x emission at most ten years
+    *[
+        row
+        for algo in BUCKETS
+        for row in (
+            (f"1 {YEARS} ALGO {algo} BURST {{}}", "1", "1", "0", "2", (BURST, RANGE)),
+            (f"2 {YEARS} ALGO {algo} BURST {{}}", "1", "2", "0", "3", (BURST, RANGE)),
+            (f"1 {YEARS} ALGO {algo} COST {{}}", "0", "1", "-1", "2", (COST_ANY, RANGE)),
+            (f"3 3 ALGO {algo} COST {{}}", "0", "315360000", "-1", "315360001", (COST_ANY, RANGE)),
+            (f"3 3 ALGO {algo} BURST {{}}", "1", "315360000", "0", "315360001", (BURST, RANGE)),
+        )
+    ],
+    # less than 1 ns counts as 1 ns
+    ("1000000000 0.001 BURST {} ALGO TOKEN", "1", str(BILLION), "0", "x", BURST),
+    # COUNTER: max x window in microseconds below 2^53
+    ("8388608 {} ALGO COUNTER", "1", "1073.741823", "0", "1073.741824", (WINDOW, RANGE)),
+    ("1000000000 {} ALGO COUNTER", "1", "9.007199", "0", "9.007200", (WINDOW, RANGE)),
+    (f"{{}} {YEARS} ALGO COUNTER", "1", "28", "0", "29", (MAX_ANY, RANGE)),
+    ("8388608 {} ALGO COUNTER MS", "1", "1073741", "0", "1073742", (WINDOW_MS, RANGE)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(("text", "first", "last", "below", "above", "errors"), BOUNDS)
+def test_bounds(
+    name: str,
+    text: str,
+    first: str,
+    last: str,
+    below: str,
+    above: str,
+    errors: str | tuple[str, str],
+) -> None:
+    used = {word for word in text.split() if word.isalpha() and word not in EVERY.split()}
+    if name == "RL.REFUND":
+        text = re.sub(r"^(\S+ \S+)", r"\1 1", text)
+    if not used <= set(OWN[name].split()):
+        lacking = next(word for word in text.split() if word in used - set(OWN[name].split()))
+        assert error(text.format(first), name) == near(lacking)
+        return
+    low, high = (errors, errors) if isinstance(errors, str) else errors
+    assert error(text.format(first), name) == ""
+    assert error(text.format(last), name) == ""
+    assert error(text.format(below), name) == low
+    assert error(text.format(above), name) == high
+
+
+@pytest.mark.parametrize("algo", EVERY.split())
+def test_bounds_of_a_refund(algo: str) -> None:
+    for most in (1, BILLION):
+        assert error(f"10 4 {most} ALGO {algo}", "RL.REFUND") == ""
+    for count in ("0", str(BILLION + 1), "-1", "01", "1.0", "x", "", "MS", "ALGO"):
+        assert error(f"10 4 {count} ALGO {algo}", "RL.REFUND") == GIVEN_BACK
+
+
+# -- options and algorithms ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("algo", EVERY.split())
+@pytest.mark.parametrize("option", SUPPORT)
+def test_every_option_of_every_algorithm(name: str, algo: str, option: str) -> None:
+    word = option.split()[0]
+    numbers = "10 60 3" if name == "RL.REFUND" else "10 60"
+    expected = ""
+    if word not in OWN[name].split():
+        expected = near(word)
+    elif algo not in SUPPORT[option].split():
+        expected = f"{word} is not supported by ALGO {algo}"
+    assert error(f"{numbers} {option} ALGO {algo}", name) == expected
+    small = expected.lower() if expected == near(word) else expected
+    assert error(f"{numbers} algo {algo.lower()} {option.lower()}", name) == small
+
+
+def test_the_table_of_words_is_the_contracts() -> None:
+    assert {name.decode(): set(row) for name, row in g.OPTIONS.items()} == {
+        name: {word.encode() for word in words.split()} for name, words in OWN.items()
+    }
+    for row in g.OPTIONS.values():
+        for word, values in row.items():
+            assert len(values) == {b"MS": 0, b"STRICT": 0, b"AND": 2}.get(word, 1)
+
+
+def test_of_several_options_that_lack_the_first_by_name_is_told() -> None:
+    text = "10 60 STRICT GAP 1 AND 5 5 ALGO GCRA"
+    assert error(text) == "AND is not supported by ALGO GCRA"
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_and_stands_up_to_eight_times(count: int) -> None:
+    for algo in ("LOG", "ZLOG"):
+        text = "10 60" + " AND 5 5" * count + f" ALGO {algo}"
+        assert error(text) == ("" if count <= 8 else near("AND"))
+        assert error(text.replace("60", "60 1", 1), "RL.REFUND") == (
+            "" if count <= 8 else near("AND")
+        )
+    text = "10 60" + " AND 5 5" * count + " ALGO TOKEN"
+    assert error(text) == ("AND is not supported by ALGO TOKEN" if count <= 8 else near("AND"))
+
+
+def test_ms_wherever_it_stands() -> None:
+    groups = [" COST 2", " AND 9 5", " GAP 7", " ALGO ZLOG", " STRICT", " PENALTY 8", " WAIT 9"]
+    expected = "10|60000|1000|2|8000|7000 1 9 5000"
+    for index in range(len(groups) + 1):
+        mixed = "".join([*groups[:index], " ms", *groups[index:]])
+        assert told(parse("10 60" + mixed)) == expected
+        assert error("10 0.5" + mixed) == WINDOW_MS
+    # a value is not a word
+    assert error("10 0.5 ALGO ms") == "unknown ALGO 'ms'"
+    assert error("10 0.5 COST MS") == COST
+    assert error("10 .5 COST MS") == WINDOW
+    assert error("10 0.5 AND 5 MS") == WINDOW
+    assert error("10 0.5 AND MS MS") == MAX
+    assert error("10 0.5 AND 5 MS MS") == WINDOW_MS
+    assert error("10 0.5 FOO MS") == WINDOW_MS  # behind an unknown word it is one
+    assert error("10 60 FOO MS") == near("FOO")
+    assert error("10 60 5 AND 5 MS", "RL.REFUND") == WINDOW
+    assert error("10 0.5 MS", "RL.REFUND") == GIVEN_BACK  # there it stands for n
+    assert error("10 0.5 MS COST 1", "RL.REFUND") == GIVEN_BACK
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+WRONG = [
+    # the number of arguments
+    ("", ARITY),
+    ("10", ARITY),
+    ("x", ARITY),
+    # max
+    ("-1 60", MAX),
+    ("+1 60", MAX),
+    ("01 60", MAX),
+    ("1.0 60", MAX),
+    ("1e3 60", MAX),
+    ("ten 60", MAX),
+    ("1000000001 60", MAX),
+    ("9223372036854775807 60", MAX),
+    ("9223372036854775808 60", MAX),
+    ("18446744073709551617 60", MAX),
+    ("99999999999999999999999 60", MAX),
+    ("\u0661 60", MAX),
+    ("0x10 60", MAX),
+    ("1\n 60", MAX),
+    (" 60", MAX),
+    # window, seconds
+    ("10 0", WINDOW),
+    ("10 0.0", WINDOW),
+    ("10 0.0009", WINDOW),
+    ("10 .5", WINDOW),
+    ("10 1.", WINDOW),
+    ("10 .", WINDOW),
+    ("10 1e3", WINDOW),
+    ("10 +5", WINDOW),
+    ("10 -5", WINDOW),
+    ("10 1.0000001", WINDOW),
+    ("10 1.0000000", WINDOW),
+    ("10 1.2.3", WINDOW),
+    ("10 1,5", WINDOW),
+    ("10 inf", WINDOW),
+    ("10 nan", WINDOW),
+    ("10 60s", WINDOW),
+    ("10 60\n", WINDOW),
+    ("10 \u0661", WINDOW),
+    ("10 99999999999999999999999", WINDOW),
+    ("10  60", WINDOW),  # an empty word
+    # window, milliseconds
+    ("10 0.5 MS", WINDOW_MS),
+    ("10 05 MS", WINDOW_MS),
+    ("10 x COST 2 ms", WINDOW_MS),
+    # other times
+    ("10 60 GAP x", GAP),
+    ("10 60 GAP 1e0", GAP),
+    ("10 60 gap .5 ms", GAP_MS),
+    ("10 60 AND 5 x", WINDOW),
+    ("10 60 AND 5 .5", WINDOW),
+    ("10 60 AND x 5", MAX),
+    # COST, BURST
+    ("10 60 COST x", COST),
+    ("10 60 COST 01", COST),
+    ("10 60 COST 1.5", COST),
+    ("10 60 BURST x ALGO GCRA", BURST),
+    ("10 60 BURST 1.5 ALGO GCRA", BURST),
+    # words
+    ("10 60 FOO", near("FOO")),
+    ("10 60 60", near("60")),
+    ("10 60 COST", near("COST")),
+    ("10 60 ALGO", near("ALGO")),
+    ("10 60 BURST", near("BURST")),
+    ("10 60 GAP", near("GAP")),
+    ("10 60 AND", near("AND")),
+    ("10 60 AND 5", near("AND")),
+    ("10 60 AND 5 5 AND 5", near("AND")),
+    ("10 60 COST 2 GAP", near("GAP")),
+    ("10 60 MS MS", near("MS")),
+    ("10 60 COST 1 COST 1", near("COST")),
+    ("10 60 COST 1 cost 2", near("cost")),
+    ("10 60 ALGO LOG ALGO LOG", near("ALGO")),
+    ("10 60 ALGO LOG algo ZLOG", near("algo")),
+    ("10 60 ALGO GCRA BURST 5 BURST 5", near("BURST")),
+    ("10 60 GAP 1 gAp 1", near("gAp")),
+    ("10 60 ALGO NOPE", "unknown ALGO 'NOPE'"),
+    ("10 60 ALGO ", "unknown ALGO ''"),
+    ("10 60 ALGO sliding_window_log", "unknown ALGO 'sliding_window_log'"),
+    ("10 60 COST 1 2", near("2")),
+    ("10 60 AND 5 5 5", near("5")),
+    ("10 60 ", near("")),
+    ("10 60 COST=1", near("COST=1")),
+    # what is checked first: the number of arguments, then left to right
+    ("0 .5", MAX),
+    ("0 .5 FOO", MAX),
+    ("10 .5 FOO", WINDOW),
+    ("10 .5 COST x", WINDOW),
+    ("10 60 FOO COST x", near("FOO")),
+    ("10 60 COST x FOO", COST),
+    ("10 60 COST x COST 1", COST),
+    ("10 60 COST 1 COST x", near("COST")),
+    ("10 60 ALGO NOPE COST x", "unknown ALGO 'NOPE'"),
+    ("10 60 COST x ALGO NOPE", COST_ANY),
+    ("10 60 AND x .5", MAX),
+    ("10 60 AND 5 .5 COST x", WINDOW),
+    ("10 60 COST x GAP", COST),
+    ("10 60 GAP COST 1", GAP),  # COST is what GAP is given
+    ("10 60" + " AND 5 5" * 8 + " AND x x", near("AND")),
+    # ... then the algorithm's bounds, then the options that it lacks, then GAP and the rates
+    ("1000001 60 FOO", near("FOO")),
+    ("1000001 .5", WINDOW),
+    ("1000001 60 COST x", COST),
+    ("1000001 60 BURST 1", MAX),
+    ("10 60 COST 100001 BURST 1", COST),
+    ("10 60 AND 1000001 5 BURST 1", MAX),
+    ("100001 60 AND 5 5 BURST 1 ALGO ZLOG", MAX_ZLOG),
+    ("10 60 GAP 61 BURST 1", "BURST is not supported by ALGO LOG"),
+    ("10 60 GAP 315360001 ALGO GCRA", GAP),
+    ("10 60 GAP 61 ALGO FIXED", "GAP is not supported by ALGO FIXED"),
+    ("1 315360000 BURST 2 GAP 1 ALGO TOKEN", "GAP is not supported by ALGO TOKEN"),
+    ("29 315360000 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
+    ("1000000 9.1 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
+]  # fmt: skip
+# ... and those of the options that only RL.HIT has
+WRONG_HITS = [
+    ("10 60 PENALTY", near("PENALTY")),
+    ("10 60 WAIT", near("WAIT")),
+    ("10 60 STRICT STRICT", near("STRICT")),
+    ("10 60 STRICT strict", near("strict")),
+    ("10 60 STRICT 1", near("1")),
+    ("10 60 PENALTY 1 PENALTY 1", near("PENALTY")),
+    ("10 60 WAIT 1 WAIT 1", near("WAIT")),
+    ("10 60 PENALTY x", PENALTY),
+    ("10 60 PENALTY -1", PENALTY),
+    ("10 60 PENALTY 1.5 MS", PENALTY_MS),
+    ("10 60 WAIT x", WAIT),
+    ("10 60 WAIT .5", WAIT),
+    ("10 60 WAIT 0.5 MS", WAIT_MS),
+    ("10 0.5 PENALTY MS", PENALTY),
+    ("10 0.5 WAIT MS", WAIT),
+    ("10 60 WAIT STRICT", WAIT),
+    ("10 60 GAP 61 PENALTY x", PENALTY),
+    ("10 60 WAIT 3601 FOO", WAIT),
+    ("1000001 60 STRICT ALGO LOG", MAX),
+    ("10 60 STRICT GAP 61", GAP),
+    ("1 315360000 BURST 2 STRICT ALGO TOKEN", "STRICT is not supported by ALGO TOKEN"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG + WRONG_HITS)
+def test_wrong(text: str, expected: str) -> None:
+    assert error(text) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG)
+def test_peek_is_wrong_likewise(text: str, expected: str) -> None:
+    assert error(text, "RL.PEEK") == expected.replace("rl.hit", "rl.peek")
+
+
+def test_wrong_refunds() -> None:
+    arity = ARITY.replace("rl.hit", "rl.refund")
+    for text in ("", "10", "10 60", "x x"):
+        assert error(text, "RL.REFUND") == arity
+    refunds = [
+        (re.sub(r"^([^ ]* [^ ]*)", r"\1 1", text), expected)
+        for text, expected in WRONG
+        if expected != ARITY and not re.search(r"(?i)COST|GAP", text)
+    ]
+    assert len(refunds) > 60
+    for text, expected in refunds:
+        assert error(text, "RL.REFUND") == expected, text
+    # left to right
+    assert error("0 .5 0", "RL.REFUND") == MAX
+    assert error("10 .5 0", "RL.REFUND") == WINDOW
+    assert error("10 60 0 FOO", "RL.REFUND") == GIVEN_BACK
+    assert error("1000001 60 0", "RL.REFUND") == GIVEN_BACK
+
+
+@pytest.mark.parametrize("name", ["RL.PEEK", "RL.REFUND"])
+@pytest.mark.parametrize("word", ["WAIT 1", "STRICT", "PENALTY 1", "WAIT", "PENALTY", "WAIT x"])
+def test_options_that_only_a_hit_has(name: str, word: str) -> None:
+    for algo in EVERY.split():
+        numbers = "10 60" if name == "RL.PEEK" else "10 60 1"
+        assert error(f"{numbers} {word} ALGO {algo}", name) == near(word.split()[0])
+
+
+@pytest.mark.parametrize("word", ["COST 1", "GAP 1", "COST", "GAP"])
+def test_options_that_a_refund_lacks(word: str) -> None:
+    assert error(f"10 60 1 {word}", "RL.REFUND") == near(word.split()[0])
+
+
+def test_a_word_of_bytes_that_are_no_text(grammar: Grammar) -> None:
+    rows = [
+        ([b"k", b"10", b"60", b"\xff\xfe"], near(r"\xff\xfe")),
+        ([b"k", b"10", b"60", b"ALGO", b"\xff"], r"unknown ALGO '\xff'"),
+        ([b"k", b"10", b"60", b"cost\0", b"1"], near(r"cost\x00")),
+        ([b"k", b"10", b"60", b"a\r\n-ERR b"], near(r"a\x0d\x0a-ERR b")),
+        ([b"k", b"10", b"60", "größe".encode()], near("größe")),
+        ([b"k", b"10", b"60", b"x" * 32], near("x" * 32)),
+        ([b"k", b"10", b"60", b"ALGO", b"x" * 33], f"unknown ALGO '{'x' * 32}...'"),
+        ([b"k", b"10", b"60", b"\xff" * 60000], near(r"\xff" * 32 + "...")),
+        ([b"k", b"\xff", b"60"], MAX),
+        ([b"k", b"1\0", b"60"], MAX),
+        ([b"k", b"10", b"\xff"], WINDOW),
+        ([b"k", b"10", b"60", b"GAP", b"\xb9"], GAP),
+    ]
+    for index, (args, expected) in enumerate(rows):
+        found = grammar.rule(b"%d" % index, b"RL.HIT", args)
+        assert found.error == f"-ERR {expected}\r\n".encode()
+
+
+# -- CL.THROTTLE and RL.THROTTLE -------------------------------------------------------------------
+
+LARGEST = 9_223_372_036_854_775_807
+# max_burst count period [quantity], and the ARGV
+THROTTLES = [
+    ("15 30 60", "16|2000000|1000000"),
+    ("15 30 60 1", "16|2000000|1000000"),
+    ("0 1 2 1", "1|2000000|1000000"),
+    ("0 3 60", "1|20000000|1000000"),
+    ("4 500000 1 2", "5|2|1000000|0|2"),
+    ("5 6 1", "6|166666|1000000|666"),
+    ("0 3 1 0", "1|333333|1000000|333|0"),
+    ("999999999 1 0.3", PERIOD),
+    ("0 1 1 2", "1|1000000|1000000|0|2"),  # above the limit: the script refuses it
+    # the bounds
+    ("999999999 1000 1", "1000000000|1000|1000000"),
+    (f"0 {LARGEST} 1", "1|0|1000000|1"),
+    (f"0 {LARGEST} {LARGEST}", "1|1000000|1000000"),
+    ("0 1 315360000", "1|315360000000000|1000000"),
+    ("0 1 315360001", RANGE),
+    ("1 1 315360000", RANGE),
+    ("1 2 315360000", "2|157680000000000|1000000"),
+    ("2 2 315360000", RANGE),
+    (f"0 1 {LARGEST}", RANGE),
+    ("0 1 315360000 2", RANGE),
+    ("0 1 1 315360000", "1|1000000|1000000|0|315360000"),
+    ("0 1 1 315360001", RANGE),
+    (f"0 {LARGEST} 1 315360000000000000", "1|0|1000000|1|315360000000000000"),
+    (f"0 {LARGEST} 1 315360000000000001", RANGE),
+    (f"0 {LARGEST} 1 {LARGEST}", RANGE),
+    ("1000000000 1 1", MAX_BURST),
+    (f"{LARGEST} 1 1", MAX_BURST),
+    ("-1 1 1", MAX_BURST),
+    ("0 0 1", COUNT),
+    ("0 -1 1", COUNT),
+    (f"0 {LARGEST + 1} 1", COUNT),
+    ("0 1 0", PERIOD),
+    ("0 1 -1", PERIOD),
+    ("0 1 1.5", PERIOD),
+    (f"0 1 {LARGEST + 1}", PERIOD),
+    ("0 1 1 -1", QUANTITY),
+    (f"0 1 1 {LARGEST + 1}", QUANTITY),
+    ("0 1 1 99999999999999999999", QUANTITY),
+    # not such a number
+    ("00 1 1", MAX_BURST),
+    ("x 1 1", MAX_BURST),
+    ("0 01 1", COUNT),
+    ("0 +1 1", COUNT),
+    ("0 1 1e3", PERIOD),
+    ("0 1 1 MS", QUANTITY),
+    ("0 1 1 ", QUANTITY),
+    # the number of arguments, first of all
+    ("", "wrong number of arguments for '{}' command"),
+    ("1", "wrong number of arguments for '{}' command"),
+    ("x 0", "wrong number of arguments for '{}' command"),
+    ("15 30 60 1 MS", "wrong number of arguments for '{}' command"),
+    ("x 0 0 x x", "wrong number of arguments for '{}' command"),
+    # ... the numbers before what they make
+    ("1 1 315360000 x", QUANTITY),
+    ("1000000000 1 315360001", MAX_BURST),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["CL.THROTTLE", "RL.THROTTLE"])
+@pytest.mark.parametrize(("text", "expected"), THROTTLES)
+def test_throttle(name: str, text: str, expected: str) -> None:
+    if expected[0].isdigit():
+        rule = parse(text, name)
+        assert told(rule) == expected
+        assert rule.script is SCRIPTS["gcra"]
+        assert rule.limiter is not None and rule.limiter.limit() == int(expected.split("|")[0])
+    else:
+        assert error(text, name) == expected.format(name.lower())
+
+
+def test_throttle_is_the_same_call_as_gcra() -> None:
+    hit, throttle = parse("30 60 ALGO GCRA BURST 16 COST 3"), parse("15 30 60 3", "CL.THROTTLE")
+    assert (hit.words(LOADED), hit.tail) == (throttle.words(LOADED), throttle.tail)
+
+
+# -- the variants of a hit that waits --------------------------------------------------------------
+
+VARIANTS = [
+    # text, look, attempt, final
+    ("10 60 WAIT 5", "10|60000000|1|1|peek", "10|60000000|1", "10|60000000|1"),
+    ("10 60 MS WAIT 5", "10|60000|1|1|peek", "10|60000|1", "10|60000|1"),
+    ("10 60 WAIT 5 COST 3", "10|60000000|1|3|peek", "10|60000000|1|3", "10|60000000|1|3"),
+    (
+        "10 60 WAIT 5 STRICT PENALTY 9",
+        "10|60000000|1|1|peek",
+        "10|60000000|1",
+        "10|60000000|1|1|9000000|0 1",
+    ),
+    (
+        "10 60 WAIT 5 STRICT PENALTY 9 GAP 2 AND 9 5 COST 4 ALGO ZLOG",
+        "10|60000000|1|4|peek|2000000 0 9 5000000",
+        "10|60000000|1|4|hit|2000000 0 9 5000000",
+        "10|60000000|1|4|9000000|2000000 1 9 5000000",
+    ),
+    (
+        "10 60 WAIT 5 STRICT PENALTY 9 ALGO FIXED",
+        "10|60000000|1|1|peek",
+        "10|60000000|1",
+        "10|60000000|1|1|9000000|1",
+    ),
+    (
+        "10 60 WAIT 5 PENALTY 9 ALGO COUNTER",
+        "10|60000000|1|1|peek",
+        "10|60000000|1",
+        "10|60000000|1|1|9000000",
+    ),
+    (
+        "3 1 WAIT 5 PENALTY 9 ALGO GCRA BURST 7",
+        "7|333333|1|333|1|peek",
+        "7|333333|1|333",
+        "7|333333|1|333|1|9000000",
+    ),
+    ("10 60 WAIT 5 ALGO TOKEN", "10|6000000|1|0|1|peek", "10|6000000|1", "10|6000000|1"),
+    # LEAKY says itself how long a hit is held: penalty and wait
+    (
+        "10 60 WAIT 5 ALGO LEAKY",
+        "10|6000000|1|0|1|peek",
+        "10|6000000|1|0|1|0 5000000",
+        "10|6000000|1|0|1|0 5000000",
+    ),
+    (
+        "3 1 WAIT 3600 PENALTY 9 ALGO LEAKY COST 2 BURST 7",
+        "7|333333|1|333|2|peek",
+        "7|333333|1|333|2|0 3600000000",
+        "7|333333|1|333|2|9000000 3600000000",
+    ),
+    # without WAIT, or taking nothing, it doesn't
+    (
+        "10 60 PENALTY 9 ALGO LEAKY",
+        "10|6000000|1|0|1|peek",
+        "10|6000000|1",
+        "10|6000000|1|0|1|9000000",
+    ),
+    (
+        "10 60 WAIT 5 COST 0 ALGO LEAKY",
+        "10|6000000|1|0|0|peek",
+        "10|6000000|1|0|0",
+        "10|6000000|1|0|0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "look", "attempt", "final"), VARIANTS)
+def test_variants(text: str, look: str, attempt: str, final: str) -> None:
+    rule = parse(text)
+    before = told(rule)
+    assert told(rule.look()) == look
+    assert told(rule.attempt()) == attempt
+    assert told(rule.final()) == final
+    assert told(rule) == before
+    for made in (rule.look, rule.attempt, rule.final):
+        assert made() is made()  # made once
+        assert made().script is rule.script
+        assert made().limiter is not rule.limiter
+    look_rule = rule.look()
+    assert look_rule.reads and not look_rule.by_ro
+    assert not rule.attempt().reads and not rule.final().reads
+
+
+FLAGS = [
+    # reads, takes, waits, shapes
+    ("RL.HIT", "10 60", (False, True, False, False)),
+    ("RL.HIT", "10 60 COST 2", (False, True, False, False)),
+    ("RL.HIT", "10 60 COST 0", (False, False, False, False)),
+    ("RL.HIT", "10 60 COST 11", (False, True, False, False)),
+    ("RL.HIT", "10 60 PENALTY 5 STRICT", (False, True, False, False)),
+    ("RL.HIT", "10 60 WAIT 5", (False, True, True, False)),
+    ("RL.HIT", "10 60 WAIT 5 COST 0", (False, False, False, False)),
+    ("RL.HIT", "10 60 WAIT 5 ALGO GCRA", (False, True, True, False)),
+    ("RL.HIT", "10 60 ALGO LEAKY", (False, True, False, False)),
+    ("RL.HIT", "10 60 WAIT 5 ALGO LEAKY", (False, True, True, True)),
+    ("RL.HIT", "10 60 WAIT 5 COST 0 ALGO LEAKY", (False, False, False, False)),
+    ("RL.PEEK", "10 60", (True, False, False, False)),
+    ("RL.PEEK", "10 60 COST 0 ALGO LEAKY", (True, False, False, False)),
+    ("RL.REFUND", "10 60 1", (False, False, False, False)),
+    ("RL.REFUND", "10 60 1 ALGO LEAKY", (False, False, False, False)),
+    ("CL.THROTTLE", "15 30 60", (False, True, False, False)),
+    ("RL.THROTTLE", "15 30 60 0", (False, False, False, False)),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "flags"), FLAGS)
+def test_flags(name: str, text: str, flags: tuple[bool, bool, bool, bool]) -> None:
+    rule = parse(text, name)
+    assert (rule.reads, rule.takes, rule.waits, rule.shapes) == flags
+
+
+# -- what is remembered ----------------------------------------------------------------------------
+
+
+def test_a_rule_is_remembered_by_its_bytes(grammar: Grammar) -> None:
+    assert grammar.known(b"w") is None
+    rule = grammar.rule(b"w", b"RL.HIT", [b"k", b"10", b"60"])
+    assert grammar.known(b"w") is rule
+    assert grammar.known(b"W") is None
+    other = grammar.rule(b"W", b"RL.HIT", [b"k", b"10"])
+    assert (grammar.known(b"w"), grammar.known(b"W")) == (rule, other)  # a wrong one too
+
+
+def test_remembered_rules_are_bounded(grammar: Grammar) -> None:
+    for number in range(3 * g.RULES_KEPT):
+        grammar.rule(b"%d" % number, b"RL.HIT", [b"k", b"10", b"60"])
+        if number % 512 > 1:
+            continue
+        kept = sum(grammar.known(b"%d" % at) is not None for at in range(number + 1))
+        assert kept <= g.RULES_KEPT
+    assert grammar.known(b"%d" % (3 * g.RULES_KEPT - 1)) is not None
+
+
+def test_what_is_remembered_is_short(grammar: Grammar) -> None:
+    for size, kept in [(g.RULE_BYTES, True), (g.RULE_BYTES + 1, False), (60000, False)]:
+        written = b"x" * size
+        rule = grammar.rule(written, b"RL.HIT", [b"k", b"10", b"60", written])
+        assert rule.error == f"-ERR {near('x' * 32 + '...')}\r\n".encode()
+        assert (grammar.known(written) is rule) == kept
+
+
+# -- the parts -------------------------------------------------------------------------------------
+
+SECONDS = g.Form(False, None)
+
+INTEGERS = [
+    (b"0", 0),
+    (b"7", 7),
+    (b"1000", 1000),
+    (b"1001", None),
+    (b"00", None),
+    (b"-0", None),
+    (b"", None),
+    (b" 1", None),
+    (b"1 ", None),
+    (b"1_0", None),
+    (b"1\0", None),
+]
+
+
+@pytest.mark.parametrize(("word", "value"), INTEGERS)
+def test_integer(word: bytes, value: int | None) -> None:
+    argument = g.Argument("n", 0, 1000)
+    if value is None:
+        with pytest.raises(GrammarError, match=f"^ERR {beyond('n is 0 to 1000')}$"):
+            argument.read(word, SECONDS)
+    else:
+        assert argument.read(word, SECONDS) == value
+
+
+def test_integer_bounds() -> None:
+    argument = g.Argument("n", 2, 2)
+    assert argument.read(b"2", SECONDS) == 2
+    for word in (b"1", b"3"):
+        with pytest.raises(GrammarError):
+            argument.read(word, SECONDS)
+
+
+@pytest.mark.parametrize("algo", EVERY.split())
+def test_the_algorithm_bounds_what_is_named_in_its_row(algo: str) -> None:
+    row = algorithms.ALGORITHMS[algo.encode()]
+    form = g.Form(False, row)
+    for name, most in row.bounds.items():
+        argument = g.Argument(name, 0, BILLION)
+        argument.check(most, form)
+        text = f"{name} is 0 to {most}" + (f" with ALGO {algo}" if most < BILLION else "")
+        with pytest.raises(GrammarError, match=f"^ERR {beyond(text)}$"):
+            argument.check(most + 1, form)
+
+
+def test_seconds_tells_what_is_wrong() -> None:
+    argument = g.Time("GAP", 0, 10_000_000)
+    assert argument.read(b"0", SECONDS) == 0
+    assert argument.read(b"0.000001", SECONDS) == 1
+    assert argument.read(b"10", SECONDS) == 10_000_000
+    with pytest.raises(GrammarError, match=r"^ERR GAP is not a valid number of seconds$"):
+        argument.read(b"10.000001", SECONDS)
+
+
+@given(st.integers(0, 10**15), st.integers(0, 3))
+def test_seconds_are_exact(time_us: int, zeros: int) -> None:
+    word = "0" * zeros + written(time_us, False)
+    assert g.Time("GAP", 0, 10**15).read(word.encode(), SECONDS) == time_us
+
+
+def test_wrong_arity_names_the_command_in_small_letters() -> None:
+    assert g.wrong_arity(b"RL.RESET") == "ERR wrong number of arguments for 'rl.reset' command"
+
+
+def test_help_names_every_command_and_option() -> None:
+    text = "\n".join(g.HELP)
+    assert g.HELP[0] == "RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:"
+    for name, options in g.OPTIONS.items():
+        (line,) = (line for line in g.HELP if line.startswith(name.decode()))
+        for option in options:
+            assert f"[{option.decode()}" in line
+    for throttle in g.THROTTLES:
+        assert throttle.decode() in text
+    for algorithm in algorithms.ALGORITHMS:
+        assert algorithm.decode() in text
+    assert "RL.RESET" in text
+    assert "RL.HELP" in text
+
+
+def test_help_is_a_script_of_simple_strings(grammar: Grammar) -> None:
+    words = grammar.help_call.split(b"\r\n")
+    assert words[2] == b"EVAL"
+    assert words[4].count(b"{ok='") == len(g.HELP)
+    for line in g.HELP:
+        assert line.replace("'", "\\'").encode() in words[4]
+        assert "\r" not in line
+        assert "\n" not in line
+        assert "\\" not in line
+    assert words[6] == b"0"
+
+
+# -- any words at all ------------------------------------------------------------------------------
+
+NAMES = [*OWN, "CL.THROTTLE", "RL.THROTTLE"]
+SMALL = st.integers(1, 100)
+COUNTS = SMALL | SMALL | st.sampled_from([10**4, 10**5, 10**6, BILLION - 1, BILLION, LARGEST])
+SPANS_US = st.sampled_from([1000, 10**6, 1_500_000, 60 * 10**6, 3600 * 10**6, TEN_YEARS_US])
+NUMBERS = st.one_of(
+    st.builds(lambda count, by: b"%d" % (count + by), COUNTS, st.sampled_from([-1, 0, 1])),
+    st.integers(0, 2**64).map(lambda number: b"%d" % number),
+    st.integers(0, 10**16).map(lambda time_us: written(time_us, False).encode()),
+)
+ANY_WORD = st.one_of(
+    NUMBERS,
+    st.sampled_from([*OWN["RL.HIT"].encode().split(), *EVERY.encode().split(), b"Cost", b""]),
+    st.binary(max_size=6),
+)
+
+
+@st.composite
+def any_args(draw: st.DrawFn, name: str) -> list[bytes]:
+    """The words behind a key: most of them as they should be, some not."""
+    count = COUNTS.map(str)
+    if name not in OWN:
+        words = [draw(count) for _ in range(draw(st.sampled_from([3, 4])))]
+    else:
+        ms = draw(st.booleans())
+        span = SPANS_US.map(lambda span_us: written(span_us, ms))
+        algo = draw(st.sampled_from(EVERY.split()))
+        words = [draw(count), draw(span), *([draw(count)] if name == "RL.REFUND" else [])]
+        options = [["ALGO", algo], *([["MS"]] if ms else [])]
+        for option, has in draw(st.lists(st.sampled_from(sorted(SUPPORT.items())), max_size=4)):
+            word = option.split()[0]
+            if word == "MS" or word not in OWN[name].split() or algo not in has.split():
+                continue
+            values = [count, span] if word == "AND" else [count if word in "COSTBURST" else span]
+            options.append([word, *[draw(value) for value in values if word != "STRICT"]])
+        words += [word for option in draw(st.permutations(options)) for word in option]
+    made = [word.encode() for word in words]
+    for _ in range(max(0, draw(st.integers(-2, 3)))):
+        at = draw(st.integers(0, len(made)))
+        made[at : at + draw(st.integers(0, 1))] = draw(st.lists(ANY_WORD, max_size=2))
+    return made
+
+
+TEXTS = re.compile(
+    r"-ERR (?:value is not an integer or out of range: (?P<number>\w+) is (?P<least>\d+) to "
+    r"(?:(?P<most>\d+)(?: with (?:ALGO [A-Z]+|MS))?|the longest window with MS)"
+    r"|(?:syntax error near|unknown ALGO) '(?P<word>.*)'|rate or burst out of range"
+    r"|(?P<time>window|GAP|PENALTY|WAIT) is not a valid number of seconds"
+    r"|(?P<option>BURST|GAP|STRICT|AND) is not supported by ALGO (?P<algo>[A-Z]+)"
+    r"|wrong number of arguments for '(?:[rc]l\.throttle|rl\.(?:hit|peek|refund))' command)\r\n"
+)
+POSITIONS = {"max": 0, "window": 1, "n": 2, "max_burst": 0, "count": 1, "period": 2, "quantity": 3}
+
+
+def names_a_culprit(text: str, words: list[bytes]) -> bool:
+    """Whether an error names a word of the command, or an argument that is wrong as it stands."""
+    found = TEXTS.fullmatch(text)
+    if found is None or len(text) >= 200:
+        return False
+    upper = [word.upper().decode("latin-1") for word in words]
+    if (word := found["word"]) is not None:
+        return f"'{word}'" in [quoted(each) for each in words]
+    if found["option"] is not None:
+        return found["option"] in upper
+    if (name := found["number"] or found["time"]) is None:
+        return True  # the arity, and rates: nothing in particular
+    given = [upper[POSITIONS[name]]] if name in POSITIONS else []
+    for at, each in enumerate(upper):
+        if each == name:
+            given += upper[at + 1 : at + 2]
+        elif each == "AND" and name in ("max", "window"):
+            given += upper[at + 1 + POSITIONS[name] :][:1]
+    if found["most"] is None:
+        return bool(given)
+    least, most = int(found["least"]), int(found["most"])
+    return any(
+        re.fullmatch(r"0|[1-9][0-9]*", each, re.ASCII) is None or not least <= int(each) <= most
+        for each in given
+    )
+
+
+MOST = {"LOG": 10**6, "ZLOG": 10**5}
+MOST_COST = {"LOG": 10**5, "ZLOG": 10**4}
+
+
+@settings(max_examples=350, deadline=None)
+@given(data=st.data())
+def test_any_words_are_an_error_or_a_call_within_its_bounds(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["RL.HIT", "RL.HIT", "RL.HIT", "RL.PEEK", *NAMES]))
+    words = data.draw(st.one_of(any_args(name), st.lists(ANY_WORD, max_size=12)))
+    rule = Grammar(SCRIPTS).rule(b"w", name.encode(), [b"k", *words])
+    if rule.error:
+        assert names_a_culprit(rule.error.decode(), words)
+        assert rule.script is None
+        return
+    limiter = rule.limiter
+    assert limiter is not None
+    algo = limiter.algorithm.name.decode()
+    throttle = name.endswith("THROTTLE")
+    refund = name == "RL.REFUND"
+    cost_bound = BILLION if refund else MOST_COST.get(algo, BILLION)
+    assert int(refund) <= limiter.cost <= (TEN_YEARS_NS if throttle else cost_bound)
+    assert 0 <= limiter.burst <= BILLION
+    assert 1 <= limiter.limit() <= BILLION
+    limits = [(limiter.max, limiter.window_us), *limiter.limits]
+    assert len(limits) <= 9
+    if not throttle:
+        assert all(1 <= most <= MOST.get(algo, BILLION) for most, _ in limits)
+        assert all(1000 <= window <= TEN_YEARS_US for _, window in limits)
+    assert 0 <= limiter.gap_us <= max(window for _, window in limits)
+    assert limiter.penalty_us == 0 or 1000 <= limiter.penalty_us <= TEN_YEARS_US
+    assert limiter.wait_us == 0 or 1000 <= limiter.wait_us <= 3_600_000_000
+    if algo in BUCKETS:
+        hits = max(limiter.limit(), 0 if refund else limiter.cost)
+        assert hits * limiter.emission_ns() <= TEN_YEARS_NS
+    if algo == "COUNTER":
+        assert limiter.max * limiter.window_us < 2**53
+    variants = [rule.look(), rule.attempt(), rule.final()] if limiter.mode == b"hit" else []
+    for made in [rule, *variants]:
+        for word in argv(made):
+            # what Lua reads as a number is one, without a sign or a fraction
+            assert re.fullmatch(rb"hit|peek|refund||(?:\d+ )*\d+", word)

@@ -1,0 +1,138 @@
+"""scripts: headers are checked, not believed, and stripping keeps the program."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from rlproxy.ratelimit import scripts as s
+from rlproxy.ratelimit.scripts import Script, ScriptError, strip
+
+HEAD = """\
+-- algo     X
+-- promise  nothing
+-- state    none
+-- KEYS[1]  the key
+-- ARGV[1]  max
+-- returns  one
+--          or two
+-- cost     GET
+"""
+BODY = "return redis.call('GET', KEYS[1]) or ARGV[1]\n"
+
+
+def test_header() -> None:
+    header = s.parse_header("x", HEAD + BODY)
+    assert header["algo"] == "X"
+    assert header["returns"] == "one or two"
+    assert list(header) == ["algo", "promise", "state", "KEYS[1]", "ARGV[1]", "returns", "cost"]
+
+
+def without(word: str) -> str:
+    return "".join(line for line in HEAD.splitlines(True) if f"-- {word} " not in line)
+
+
+WRONG = [
+    *[(without(word) + BODY, f"tells no {word}") for word in ("algo", "promise", "state", "cost")],
+    (without("KEYS[1]") + BODY, "tells no KEYS"),
+    (HEAD + "-- algo     Y\n" + BODY, "tells algo twice"),
+    (HEAD + "--nothing\n" + BODY, "no header line: --nothing"),
+    ("--   continued\n" + HEAD + BODY, "no header line"),
+    (HEAD + "return 1\n", r"tells ARGV \[1\], the code reads \[\]"),
+    (HEAD + "return ARGV[1] + ARGV[2]\n", r"tells ARGV \[1\], the code reads \[1, 2\]"),
+    (without("ARGV[1]") + BODY, r"tells ARGV \[\], the code reads \[1\]"),
+    (BODY, "tells no algo"),
+    ("", "tells no algo"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG)
+def test_wrong_header(text: str, problem: str) -> None:
+    with pytest.raises(ScriptError, match=problem) as caught:
+        Script("file", text)
+    assert str(caught.value).startswith("file: ")
+
+
+def test_an_argument_that_only_a_comment_reads_is_not_read() -> None:
+    s.parse_header("x", HEAD + "-- not ARGV[7]\n" + BODY)
+    with pytest.raises(ScriptError):
+        s.parse_header("x", HEAD + "  -- ARGV[1]\nreturn 1\n")
+
+
+STRIPPED = [
+    ("return 1", b"return 1"),
+    ("-- gone\nreturn 1 -- gone too\n", b"return 1"),
+    ("return  { 1 , 2 }", b"return{1,2}"),
+    ("local first = 1\nreturn first", b"local a=1 return a"),
+    ("local a = 1\nlocal bb = 2\nreturn a + bb", b"local a=1 local b=2 return a+b"),
+    ("local x, y = 1, 2\nreturn x", b"local a,b=1,2 return a"),
+    ("for index = 1, 2 do call(index) end", b"for a=1,2 do call(a)end"),
+    ("local function go(one) return one end", b"local function a(b)return b end"),
+    ("return 'a  --  b'", b"return'a  --  b'"),
+    ("return 'it\\'s'", b"return'it\\'s'"),
+    ("local t = 1\nreturn t.t, x.t", b"local a=1 return a.t,x.t"),
+    ("return 1 .. 'x'", b"return 1 ..'x'"),
+    ("return a - -1", b"return a- -1"),
+    ("if a ~= b then return a <= b end", b"if a~=b then return a<=b end"),
+    ("return 1.5", b"return 1.5"),
+    ("return a[b[1]]", b"return a[b[1]]"),
+]
+
+
+@pytest.mark.parametrize(("text", "short"), STRIPPED)
+def test_strip(text: str, short: bytes) -> None:
+    assert strip(text) == short
+
+
+def test_short_names_take_no_name_that_is_in_use() -> None:
+    text = "local long = a + b\nreturn long + c"
+    assert strip(text) == b"local d=a+b return d+c"
+
+
+def tokens(text: str) -> list[str]:
+    return re.findall(r"'(?:[^'\\]|\\.)*'|\w+|\.\.|[^\s\w]", text)
+
+
+@pytest.mark.parametrize("path", sorted(s.directory().glob("*.lua")), ids=lambda path: path.stem)
+def test_a_stripped_file_is_the_same_program(path: Path) -> None:
+    text = path.read_text()
+    code = "\n".join(line.partition("--")[0] for line in text.splitlines())
+    assert "'--" not in text
+    long, short = tokens(code), tokens(strip(text).decode())
+    assert len(long) == len(short)
+    names: dict[str, str] = {}
+    for old, new, before in zip(long, short, ["", *long], strict=False):
+        if old == new or before == ".":
+            assert old == new
+            continue
+        assert old.isidentifier()
+        assert names.setdefault(old, new) == new
+    assert len(set(names.values())) == len(names)
+    free = {word for at, word in enumerate(long) if word not in names and long[at - 1] != "."}
+    assert not set(names.values()) & free
+
+
+def test_all_files_load() -> None:
+    loaded = s.load()
+    assert list(loaded) == sorted(path.stem for path in s.directory().glob("*.lua"))
+    for name, script in loaded.items():
+        assert script.name == name
+        assert script.sha == hashlib.sha1(script.source).hexdigest().encode()
+        assert len(script.source) <= s.MAX_EVAL_BYTES
+        assert b"--" not in script.source
+        assert b"\n" not in script.source
+
+
+def test_a_script_that_is_too_long_to_travel_is_refused() -> None:
+    long = "return ARGV[1]" + " + 12345678" * 500
+    with pytest.raises(ScriptError, match=f"more than {s.MAX_EVAL_BYTES}"):
+        Script("x", HEAD + long + "\n")
+
+
+def test_the_sha_is_of_what_is_sent() -> None:
+    one = Script("x", HEAD + BODY)
+    other = Script("x", HEAD.replace("nothing", "much") + "\n" + BODY)
+    assert (one.sha, one.source) == (other.sha, other.source)
+    assert len(one.sha) == 40

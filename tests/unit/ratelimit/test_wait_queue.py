@@ -1,0 +1,1481 @@
+"""waiting: who asks when, and who is told what; clock, timers and Redis are the tests' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import ceil, inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.ratelimit.wait_queue import (
+    ASK_S,
+    KEEP_S,
+    MAX_WAITING,
+    WAKE_S,
+    Waiter,
+    WaitQueues,
+    Where,
+)
+from rlproxy.resp import encoding
+from rlproxy.resp.encoding import integers, rounded
+
+GRAMMAR = Grammar(scripts.load())
+KEY: Where = (0, b"$1\r\nk\r\n")
+ERRORS = [
+    b"-NOPERM no\r\n",
+    b"-UPSTREAMDOWN the connection to Redis was lost before it answered\r\n",
+    b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+    b"-LOADING Redis is loading the dataset in memory\r\n",
+]
+
+
+def rule(text: str) -> Rule:
+    """RL.HIT k `text`."""
+    made = GRAMMAR.rule(text.encode(), b"RL.HIT", [b"k", *text.encode().split()])
+    assert not made.error, made.error
+    return made
+
+
+def says(*numbers: int) -> bytes:
+    """A script's reply."""
+    return b"*%d\r\n" % len(numbers) + b"".join(b":%d\r\n" % number for number in numbers)
+
+
+ADMITTED = says(0, 10, 4, -1, 1_000_000)
+
+
+def refused(retry_us: int, reset_us: int = 9_000_000) -> bytes:
+    return says(1, 10, 0, retry_us, reset_us)
+
+
+class Timer:
+    def __init__(self, at: float, function: Callable[[], None]) -> None:
+        self.at = at
+        self.function = function
+        self.live = True
+
+    def cancel(self) -> None:
+        self.live = False
+
+
+class Clock:
+    """Time that stands still unless told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.fired = 0
+        self._timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, function: Callable[[], None]) -> Callable[[], None]:
+        timer = Timer(at, function)
+        self._timers.append(timer)
+        return timer.cancel
+
+    def live(self) -> list[Timer]:
+        self._timers = [timer for timer in self._timers if timer.live]
+        return self._timers
+
+    def next_at(self) -> float:
+        """When a timer fires."""
+        return min((timer.at for timer in self.live()), default=inf)
+
+    def fire(self) -> None:
+        """The next timer fires now, before its time or after it."""
+        timer = min(self.live(), key=lambda timer: timer.at)
+        timer.live = False
+        self.fired += 1
+        assert self.fired < 100_000, "timers without end"
+        timer.function()
+
+    def advance(self, seconds: float) -> None:
+        self.until(self.now + seconds)
+
+    def until(self, end: float) -> None:
+        while (at := self.next_at()) <= end:
+            self.now = max(self.now, at)
+            self.fire()
+        self.now = max(self.now, end)
+
+
+def _nothing() -> None:
+    return
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
+        self.clients: list[Client] = []
+
+    def wait(self, text: str, where: Where = KEY) -> Client:
+        """RL.HIT k `text` of a client of its own."""
+        made = Client(self, rule(text), where)
+        self.clients.append(made)
+        return made
+
+    def asking(self) -> list[Client]:
+        return [client for client in self.clients if client.question]
+
+    def over(self) -> bool:
+        """Nothing is left of anybody."""
+        return self.waiting.count == 0 and not self.clock.live() and not self.waiting.blocks(KEY)
+
+
+class Client:
+    """One that waits: keeps what it asks, and what it is told."""
+
+    def __init__(self, bench: Bench, made: Rule, where: Where) -> None:
+        self.rule = made
+        self.where = where
+        self.question = ""  # under way
+        self.questions: list[str] = []
+        self.told: list[bytes] = []
+        self.pumped = 0
+        self.moved = 0  # what was asked or told when it was last pumped
+        self.kept: list[float] = []  # when its connection was kept alive
+        keep = lambda: self.kept.append(bench.clock.now)  # noqa: E731
+        joined = bench.waiting.join(where, made, self._ask, self.told.append, self._flush, keep)
+        assert joined is not None
+        self.waiter: Waiter = joined
+        joined.start()
+
+    def _ask(self, asked: Rule) -> None:
+        assert not self.question, "one question at a time"
+        for name in ("look", "attempt", "final"):
+            if asked is getattr(self.rule, name)():
+                self.question = name
+        assert self.question
+        assert asked.limiter is not None
+        assert asked.limiter.unit_us == 1
+        self.questions.append(self.question)
+
+    def _flush(self) -> None:
+        self.pumped += 1
+        self.moved = len(self.questions) + len(self.told)
+
+    def answer(self, frame: bytes) -> None:
+        """Redis answers its question."""
+        assert self.question
+        self.question = ""
+        self.waiter.answered(frame)
+
+    def lose(self) -> None:
+        """Its question was never sent."""
+        assert self.question
+        self.question = ""
+        self.waiter.unsent()
+
+    def all_moved(self) -> bool:
+        return self.moved == len(self.questions) + len(self.told)
+
+
+def reply(client: Client) -> list[int]:
+    """What a client was told, which is told once."""
+    assert len(client.told) == 1, client.told
+    return integers(client.told[0])
+
+
+# -- alone -----------------------------------------------------------------------------------------
+
+
+def test_admitted_at_once() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    assert one.questions == ["attempt"]
+    assert not bench.waiting.blocks(KEY)  # it is not known yet whether anybody waits
+    one.answer(ADMITTED)
+    assert reply(one) == [0, 10, 4, -1, 1]
+    assert bench.over()
+
+
+def test_it_sleeps_for_its_retry_after_and_asks_again() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.answer(refused(400_000))
+    assert bench.waiting.blocks(KEY)
+    bench.clock.advance(0.399)
+    assert one.questions == ["attempt"]
+    bench.clock.advance(0.001)
+    assert one.questions == ["attempt", "attempt"]
+    assert one.all_moved()
+    one.answer(refused(200_000))  # another proxy was faster
+    bench.clock.advance(0.2)
+    one.answer(ADMITTED)
+    assert one.questions == ["attempt"] * 3
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+def test_its_time_counts_from_the_clock_when_the_answer_came() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    bench.clock.advance(0.3)  # on the way
+    one.answer(refused(400_000))
+    bench.clock.advance(0.39)
+    assert one.questions == ["attempt"]
+    bench.clock.advance(0.01)
+    assert one.question == "attempt"
+
+
+@pytest.mark.parametrize(
+    ("text", "retry_us", "told"),
+    [
+        ("10 9 WAIT 5", 5_000_001, 6),
+        ("10 9 WAIT 5 MS", 5_001, 6),
+        ("10 9 WAIT 0.001", 1_001, 1),
+        ("10 9 WAIT 3600", 3_600_000_001, 3601),
+    ],
+)
+def test_refused_at_once_if_it_would_take_longer(text: str, retry_us: int, told: int) -> None:
+    bench = Bench()
+    one = bench.wait(text)
+    one.answer(refused(retry_us))
+    assert reply(one) == [1, 10, 0, told, 9 if "MS" not in text else 9000]
+    assert one.questions == ["attempt"]
+    assert bench.over()
+
+
+def test_it_waits_if_it_would_take_exactly_so_long() -> None:
+    bench = Bench()
+    one = bench.wait("10 9 WAIT 5")
+    one.answer(refused(5_000_000))
+    assert one.told == []
+    bench.clock.advance(5)
+    assert one.question == "final"  # due and over in the same instant
+    one.answer(ADMITTED)
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+def test_what_can_never_fit_is_refused_at_once() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5 COST 11")
+    one.answer(says(1, 10, 10, -1, 0))
+    assert reply(one) == [1, 10, 10, -1, 0]
+    assert bench.over()
+
+
+def test_refused_when_its_time_is_over() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.answer(refused(4_000_000))
+    bench.clock.advance(4)
+    one.answer(refused(2_500_000))  # it has become longer: it is not refused for that
+    assert one.told == []
+    bench.clock.advance(0.999)
+    assert one.questions == ["attempt"] * 2
+    bench.clock.advance(0.001)
+    assert one.question == "final"
+    one.answer(refused(1_500_000))
+    assert reply(one) == [1, 10, 0, 2, 9]
+    assert bench.over()
+
+
+def test_admitted_by_the_last_question() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.answer(refused(4_000_000))
+    bench.clock.advance(4)
+    one.answer(refused(2_000_000))
+    bench.clock.advance(1)
+    assert one.question == "final"
+    one.answer(ADMITTED)
+    assert reply(one) == [0, 10, 4, -1, 1]
+
+
+def test_times_are_told_in_its_own_unit_rounded_up() -> None:
+    assert integers(rounded([1, 10, 0, 1, 1], 1_000_000)) == [1, 10, 0, 1, 1]
+    assert integers(rounded([1, 10, 0, 1_000_001, 2_000_000], 1_000_000)) == [1, 10, 0, 2, 2]
+    assert integers(rounded([1, 10, 0, 1_001, 999], 1_000)) == [1, 10, 0, 2, 1]
+    assert integers(rounded([0, 10, 3, -1, 0], 1_000)) == [0, 10, 3, -1, 0]
+    assert rounded([1, 2, 3, -1, 5], 1) == encoding.five(1, 2, 3, -1, 5)
+
+
+@pytest.mark.parametrize("frame", ERRORS)
+def test_an_error_is_its_reply_whenever_it_comes(frame: bytes) -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.answer(frame)
+    assert one.told == [frame]
+    assert bench.over()
+    one = bench.wait("10 1 WAIT 5 STRICT PENALTY 3")
+    one.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    one.answer(frame)
+    assert one.told == [frame]
+    assert bench.over()
+    one = bench.wait("10 1 WAIT 5")
+    one.answer(refused(5_000_000))
+    bench.clock.advance(5)
+    assert one.question == "final"
+    one.answer(frame)
+    assert one.told == [frame]
+    assert bench.over()
+
+
+def test_an_error_of_one_is_not_the_next_ones() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
+    two.answer(refused(1_000_000))
+    one.answer(ERRORS[0])
+    assert one.told == [ERRORS[0]]
+    assert two.told == []
+    assert two.questions == ["look", "attempt"]
+    assert two.all_moved()
+
+
+def test_what_was_never_sent_is_asked_again() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5 PENALTY 1")
+    one.lose()
+    assert one.questions == ["attempt"] * 2
+    one.answer(refused(3_000_000))
+    two = bench.wait("10 1 WAIT 1")
+    two.lose()
+    assert two.questions == ["look"] * 2
+    two.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    assert two.questions == ["look"] * 3  # its last one
+    two.lose()
+    assert two.questions == ["look"] * 4
+    two.answer(refused(3_000_000))
+    assert reply(two) == [1, 10, 0, 3, 9]
+    bench.clock.advance(2)
+    one.answer(refused(3_000_000))
+    bench.clock.advance(2)
+    assert one.question == "final"
+    one.lose()
+    assert one.questions == ["attempt", "attempt", "attempt", "final", "final"]
+    one.answer(ADMITTED)
+    assert bench.over()
+
+
+def test_unsent_means_nothing_to_one_that_is_gone() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.waiter.cancel()
+    one.lose()
+    assert one.questions == ["attempt"]
+    assert bench.over()
+
+
+@pytest.mark.parametrize("early_s", [0.000001, 0.001, 0.3])
+def test_timers_that_fire_early(early_s: float) -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 0.5 PENALTY 1")
+    one.answer(refused(400_000))
+    due = bench.clock.now + 0.4
+    bench.clock.now = due - early_s
+    for _ in range(10):
+        bench.clock.fire()  # each time it only sets its timer again
+        assert one.questions == ["attempt"]
+        assert bench.clock.live()[0].at == pytest.approx(due)
+    bench.clock.until(due)
+    assert one.questions == ["attempt"] * 2
+    assert one.all_moved()
+    one.answer(refused(50_000))
+    bench.clock.now = due + 0.04
+    bench.clock.fire()
+    assert one.questions == ["attempt"] * 2
+    bench.clock.advance(0.02)
+    one.answer(refused(200_000))
+    bench.clock.fire()
+    assert one.question == ""
+    bench.clock.advance(0.041)
+    assert one.question == "final"
+
+
+def test_an_early_timer_of_a_held_one() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 ALGO LEAKY WAIT 5")
+    one.answer(says(0, 10, 4, -1, 100_000, 400_000))
+    for _ in range(3):
+        bench.clock.now += 0.1
+        bench.clock.fire()
+        assert one.told == []
+    bench.clock.advance(0.0999)
+    assert one.told == []
+    bench.clock.advance(0.0002)
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+def test_a_late_timer() -> None:
+    """A process that was stopped, and goes on."""
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 1")
+    one.answer(refused(3_000_000))
+    two.answer(refused(900_000))
+    bench.clock.now += 100
+    bench.clock.advance(0)
+    assert one.question == "final"
+    assert two.question == "look"
+    one.answer(ADMITTED)
+    two.answer(ADMITTED)  # and it is the head meanwhile: nobody is overtaken
+    assert two.questions == ["look", "look", "final"]
+    two.answer(ADMITTED)
+    assert reply(one)[0] == reply(two)[0] == 0
+    assert bench.over()
+
+
+# -- STRICT and PENALTY ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
+def test_only_the_final_refusal_leaves_its_mark(mark: str) -> None:
+    bench = Bench()
+    one = bench.wait(f"10 1 WAIT 5 {mark}")
+    made = one.rule
+    for asked in (made.attempt(), made.look()):
+        assert asked.limiter is not None
+        assert not asked.limiter.strict
+        assert not asked.limiter.penalty_us
+    final = made.final().limiter
+    assert final is not None
+    assert (final.strict, final.penalty_us > 0) == ("STRICT" in mark, "PENALTY" in mark)
+    one.answer(refused(4_000_000))
+    bench.clock.advance(4)
+    one.answer(refused(4_000_000))
+    bench.clock.advance(1)
+    assert one.questions == ["attempt", "attempt", "final"]
+    one.answer(refused(7_000_000))
+    assert reply(one) == [1, 10, 0, 7, 9]
+    assert bench.over()
+
+
+@pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
+def test_a_refusal_at_once_leaves_its_mark_too(mark: str) -> None:
+    bench = Bench()
+    one = bench.wait(f"10 1 WAIT 5 {mark}")
+    two = bench.wait(f"10 1 WAIT 5 {mark}")
+    for client, first in ((one, "attempt"), (two, "look")):
+        client.answer(refused(6_000_000))
+        assert client.questions == [first, "final"]
+        client.answer(refused(7_500_000))
+        assert reply(client) == [1, 10, 0, 8, 9]
+    assert bench.over()
+
+
+def test_behind_the_head_the_last_look_comes_before_the_mark() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2 PENALTY 7")
+    one.answer(refused(8_000_000))
+    two.answer(refused(1_500_000))
+    bench.clock.advance(2)
+    assert two.questions == ["look", "look"]
+    two.answer(refused(1_000_000))
+    assert two.question == "final"
+    two.answer(refused(7_000_000))
+    assert reply(two) == [1, 10, 0, 7, 9]
+    assert one.told == []
+
+
+def test_who_would_only_overtake_leaves_no_mark() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9 COST 10"), bench.wait("10 1 WAIT 2 PENALTY 7 STRICT")
+    one.answer(refused(8_000_000))
+    two.answer(says(0, 10, 3, -1, 4_000_000))  # it would be admitted, were it the first
+    assert two.told == []
+    bench.clock.advance(2)
+    two.answer(says(0, 10, 4, -1, 3_000_000))
+    assert two.questions == ["look", "look"]
+    assert reply(two) == [1, 10, 0, 6, 3]  # what the first one still needs
+    assert one.told == []
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+
+def test_first_come_first_served_whatever_the_cost() -> None:
+    bench = Bench()
+    big = bench.wait("10 1 WAIT 9 COST 10")
+    small = [bench.wait("10 1 WAIT 9") for _ in range(3)]
+    big.answer(refused(900_000))
+    for client in small:
+        client.answer(ADMITTED)  # a look: each would be admitted now
+        assert client.told == []
+    bench.clock.advance(0.9)
+    assert bench.asking() == [big]
+    big.answer(ADMITTED)
+    for client in small:
+        assert bench.asking() == [client]
+        assert client.questions == ["look", "attempt"]
+        assert client.all_moved()
+        client.answer(ADMITTED)
+    assert [reply(client)[0] for client in bench.clients] == [0] * 4
+    assert bench.over()
+
+
+def test_the_next_one_waits_for_its_own_time() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9 COST 5")
+    two.answer(refused(2_000_000))
+    one.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    one.answer(ADMITTED)
+    two.answer(refused(3_000_000))
+    bench.clock.advance(2.9)
+    assert two.question == ""
+    bench.clock.advance(0.1)
+    two.answer(ADMITTED)
+    assert two.questions == ["look", "attempt", "attempt"]
+    assert bench.over()
+
+
+def test_only_the_head_asks_and_nobody_polls() -> None:
+    bench = Bench()
+    clients = [bench.wait("10 1 WAIT 3000") for _ in range(50)]
+    for client in clients:
+        client.answer(refused(500_000_000))
+    total = sum(len(client.questions) for client in clients)
+    assert total == 50
+    bench.clock.advance(ASK_S - 0.1)
+    assert sum(len(client.questions) for client in clients) == total
+    assert len(bench.clock.live()) == 50  # one timer each
+    bench.clock.advance(0.1)
+    assert bench.asking() == clients[:1]
+
+
+def test_who_joins_while_the_first_one_asks_looks() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    two = bench.wait("10 1 WAIT 5")
+    assert two.questions == ["look"]
+    assert not bench.waiting.blocks(KEY)  # Redis has told nobody to wait
+    one.answer(ADMITTED)  # and two is the head, while its look is under way
+    assert two.questions == ["look"]
+    two.answer(says(0, 10, 3, -1, 1_000_000))
+    assert two.questions == ["look", "attempt"]
+    two.answer(ADMITTED)
+    assert bench.over()
+
+
+def test_refused_at_once_for_its_own_sake_only() -> None:
+    """The queue before it is no reason: those may leave."""
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 3600")
+    one.answer(refused(3_000_000_000))
+    two = bench.wait("10 1 WAIT 1")
+    two.answer(refused(1_000_000))
+    assert two.told == []
+    three = bench.wait("10 1 WAIT 1")
+    three.answer(refused(1_000_001))
+    assert reply(three) == [1, 10, 0, 2, 9]
+    assert two.told == []
+
+
+def test_behind_the_head_it_is_told_what_the_head_still_needs() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 1.5")
+    one.answer(refused(9_500_000))
+    two.answer(refused(1_000_000))
+    bench.clock.advance(1.5)
+    assert two.question == "look"
+    two.answer(refused(500_000, 7_000_001))
+    assert reply(two) == [1, 10, 0, 8, 8]  # the head needs 8, itself 0.5
+    assert bench.waiting.count == 1
+
+
+def test_behind_the_head_it_is_told_what_it_needs_itself_if_that_is_longer() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 2 COST 9")
+    one.answer(refused(2_500_000))
+    two.answer(refused(2_000_000))
+    bench.clock.advance(2)
+    two.answer(refused(4_000_001))
+    assert reply(two) == [1, 10, 0, 5, 9]
+
+
+def test_who_became_the_head_during_its_last_look() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2")
+    one.answer(refused(8_000_000))
+    two.answer(refused(1_000_000))
+    bench.clock.advance(2)
+    assert two.question == "look"
+    one.waiter.cancel()
+    two.answer(refused(1_000_000))
+    assert reply(two) == [1, 10, 0, 1, 9]
+    assert bench.over()
+
+
+def test_its_time_is_over_while_a_question_is_under_way() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 2")
+    one.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    bench.clock.advance(2)
+    assert one.questions == ["attempt"] * 2
+    one.answer(refused(1_000_000))
+    assert one.question == "final"
+    one.answer(refused(1_000_000))
+    assert reply(one)[0] == 1
+    assert bench.over()
+
+
+def test_admitted_though_its_time_ran_out_on_the_way() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 2")
+    one.answer(refused(1_000_000))
+    bench.clock.advance(4)
+    one.answer(ADMITTED)
+    assert reply(one)[0] == 0
+
+
+def test_keys_and_databases_have_queues_of_their_own() -> None:
+    bench = Bench()
+    places: list[Where] = [KEY, (1, KEY[1]), (0, b"$1\r\nK\r\n"), (0, b"$2\r\nk \r\n")]
+    clients = [bench.wait("10 1 WAIT 9", where) for where in places]
+    assert [client.questions for client in clients] == [["attempt"]] * 4
+    clients[0].answer(refused(5_000_000))
+    assert [bench.waiting.blocks(where) for where in places] == [True, False, False, False]
+    for client in clients[1:]:
+        client.answer(ADMITTED)
+    assert bench.waiting.count == 1
+
+
+# -- those who leave -------------------------------------------------------------------------------
+
+
+def test_the_head_leaves_while_asleep() -> None:
+    bench = Bench()
+    one, two, three = (bench.wait("10 1 WAIT 9") for _ in range(3))
+    for client in (one, two, three):
+        client.answer(refused(3_000_000))
+    one.waiter.cancel()
+    assert one.told == []
+    assert bench.asking() == [two]
+    assert two.all_moved()
+    assert bench.waiting.count == 2
+    two.answer(ADMITTED)
+    three.answer(ADMITTED)
+    assert bench.over()
+
+
+def test_the_head_leaves_while_its_question_is_under_way() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    two.answer(refused(3_000_000))
+    one.waiter.cancel()
+    assert two.questions == ["look", "attempt"]
+    one.answer(ADMITTED)  # late, for nobody
+    assert one.told == []
+    assert two.told == []
+    two.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    two.answer(ADMITTED)
+    assert bench.over()
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+@pytest.mark.parametrize("which", [1, 2])
+def test_one_in_the_middle_or_at_the_end_leaves(which: int, asleep: bool) -> None:
+    bench = Bench()
+    clients = [bench.wait("10 1 WAIT 9") for _ in range(3)]
+    leaver = clients[which]
+    for client in clients:
+        if client is not leaver or asleep:
+            client.answer(refused(3_000_000))
+    leaver.waiter.cancel()
+    assert bench.waiting.count == 2
+    if not asleep:
+        leaver.answer(ADMITTED)
+    assert bench.asking() == []
+    bench.clock.advance(3)
+    for client in clients:
+        if client is not leaver:
+            assert bench.asking() == [client]
+            client.answer(ADMITTED)
+    assert leaver.told == []
+    assert bench.over()
+
+
+def test_leaving_twice_is_leaving_once() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    one.waiter.cancel()
+    one.waiter.cancel()
+    assert bench.waiting.count == 1
+    two.waiter.cancel()
+    assert bench.over()
+
+
+def test_all_leave_at_once_from_the_first_or_from_the_last() -> None:
+    for backwards in (False, True):
+        bench = Bench()
+        clients = [bench.wait("10 1 WAIT 9") for _ in range(200)]
+        for client in clients:
+            client.answer(refused(3_000_000))
+        for client in reversed(clients) if backwards else clients:
+            client.waiter.cancel()
+        assert bench.over()
+        assert all(client.told == [] for client in clients)
+        for client in clients:
+            if client.question:
+                client.answer(ADMITTED)
+        assert bench.over()
+
+
+def test_promoted_means_nothing_to_who_asks_or_is_held() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9")
+    one.waiter.promoted()
+    assert one.questions == ["attempt"]
+    held = bench.wait("10 1 ALGO LEAKY WAIT 9", (0, b"other"))
+    held.answer(says(0, 10, 4, -1, 100_000, 400_000))
+    held.waiter.promoted()
+    assert held.questions == ["attempt"]
+    assert len(bench.clock.live()) == 1
+
+
+def test_promoted_asleep_keeps_one_timer() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(5_000_000))
+    for _ in range(5):
+        one.waiter.promoted()
+    assert one.questions == ["attempt"]
+    assert len(bench.clock.live()) == 1
+
+
+def test_who_sends_no_more_is_answered_if_its_first_question_is_under_way() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    assert one.waiter.last_word()
+    assert two.waiter.last_word()
+    one.answer(refused(1_000_000))
+    assert one.questions == ["attempt", "final"]
+    one.answer(refused(999_999))
+    assert reply(one) == [1, 10, 0, 1, 9]
+    two.answer(refused(1_000_000))
+    assert two.question in ("look", "final")
+    two.answer(refused(999_999))
+    assert reply(two) == [1, 10, 0, 1, 9]
+    assert bench.over()
+    three = bench.wait("10 1 WAIT 9")
+    assert three.waiter.last_word()
+    three.answer(ADMITTED)
+    assert reply(three)[0] == 0
+    four = bench.wait("10 1 WAIT 9")
+    four.answer(refused(1_000_000))
+    assert not four.waiter.last_word()
+
+
+# -- those who don't wait --------------------------------------------------------------------------
+
+
+def test_nobody_waits() -> None:
+    bench = Bench()
+    assert not bench.waiting.blocks(KEY)
+    assert bench.waiting.needs_us(KEY) == 1
+
+
+@pytest.mark.parametrize(
+    ("passed", "needs_us"),
+    [(0.0, 2_500_000), (0.5, 2_000_000), (2.4999995, 1), (2.5, 1), (2.6, 1)],
+)
+def test_what_the_first_one_still_needs(passed: float, needs_us: int) -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(2_500_000))
+    bench.clock.advance(passed)
+    assert bench.waiting.blocks(KEY)
+    assert abs(bench.waiting.needs_us(KEY) - needs_us) <= 1  # a float is as good as that
+
+
+@pytest.mark.parametrize(
+    ("text", "looked", "told"),
+    [
+        ("10 9", [0, 10, 3, -1, 4_000_000], [1, 10, 0, 3, 4]),  # it would be admitted
+        ("10 9 MS", [0, 10, 3, -1, 4_000_001], [1, 10, 0, 2500, 4001]),
+        ("10 9", [1, 10, 0, 1, 0], [1, 10, 0, 3, 0]),  # the head needs longer
+        ("10 9 COST 9", [1, 10, 2, 6_000_001, 8_000_000], [1, 10, 0, 7, 8]),  # it does itself
+        ("10 9 COST 11", [1, 10, 4, -1, 8_000_000], [1, 10, 0, -1, 8]),  # it never fits
+        ("10 9 MS", [1, 10, 0, 2_500_001, 1], [1, 10, 0, 2501, 1]),
+    ],
+)
+def test_a_hit_that_would_overtake(text: str, looked: list[int], told: list[int]) -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(2_500_000))
+    assert integers(bench.waiting.overtaking(KEY, rule(text), looked)) == told
+
+
+def test_a_hit_that_would_overtake_when_the_first_one_has_left() -> None:
+    bench = Bench()
+    looked = [0, 10, 3, -1, 4_000_000]
+    assert integers(bench.waiting.overtaking(KEY, rule("10 9"), looked)) == [1, 10, 0, 1, 4]
+
+
+def test_the_time_of_the_first_one_is_never_told_as_nothing() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    assert bench.waiting.needs_us(KEY) == 1
+    two.answer(refused(1_000_000))
+    assert bench.waiting.blocks(KEY)  # one waits for what the first is told
+    one.answer(ADMITTED)
+    assert bench.waiting.needs_us(KEY) == 1
+    assert bench.waiting.blocks(KEY)
+
+
+def test_whom_redis_does_not_let_in_stands_in_nobodys_way() -> None:
+    bench = Bench()
+    strangers = [bench.wait("10 1 WAIT 9") for _ in range(8)]
+    assert not bench.waiting.blocks(KEY)
+    for stranger in strangers:
+        stranger.answer(b"-NOAUTH Authentication required.\r\n")
+        assert not bench.waiting.blocks(KEY)
+    assert bench.over()
+    # nor behind somebody who waits: it leaves no trace
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(1_000_000))
+    stranger = bench.wait("10 1 WAIT 9")
+    stranger.answer(b"-NOAUTH Authentication required.\r\n")
+    assert bench.waiting.blocks(KEY)
+    one.waiter.cancel()
+    assert not bench.waiting.blocks(KEY)
+
+
+def test_what_is_given_back_wakes_the_first_one() -> None:
+    bench = Bench()
+    bench.waiting.freed(KEY)  # nobody waits
+    one, two = bench.wait("10 90 WAIT 99"), bench.wait("10 90 WAIT 99")
+    bench.waiting.freed(KEY)  # one question at a time
+    one.answer(refused(60_000_000))
+    two.answer(refused(60_000_000))
+    bench.waiting.freed((1, KEY[1]))
+    assert bench.asking() == []
+    bench.waiting.freed(KEY)
+    assert bench.asking() == [one]
+    assert one.all_moved()
+    assert bench.waiting.needs_us(KEY) == 1
+    one.answer(refused(50_000_000))  # it was not enough
+    assert abs(bench.waiting.needs_us(KEY) - 50_000_000) <= 1
+    assert len(bench.clock.live()) == 2
+    bench.waiting.freed(KEY)
+    one.answer(ADMITTED)
+    assert two.questions == ["look", "attempt"]
+    two.answer(ADMITTED)
+    assert bench.over()
+
+
+def test_what_is_given_back_wakes_nobody_who_is_held() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 ALGO LEAKY WAIT 5")
+    one.answer(says(0, 10, 5, -1, 100_000, 3_000_000))
+    bench.waiting.freed(KEY)
+    assert abs(bench.waiting.needs_us(KEY) - 3_000_000) <= 1
+    assert one.questions == ["attempt"]
+    bench.clock.advance(3)
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+def test_a_hit_that_finds_room_wakes_the_first_one_now_and_then() -> None:
+    """Another proxy has given something back. Or it needs more: that is no reason to ask always."""
+    bench = Bench()
+    one = bench.wait("10 90 WAIT 99 COST 5")
+    one.answer(refused(60_000_000))
+    bench.clock.advance(1)
+    hit, room, none = rule("10 90"), [0, 10, 3, -1, 4_000_000], [1, 10, 0, 1, 4_000_000]
+    assert integers(bench.waiting.overtaking(KEY, hit, none[:]))[3] == 59
+    assert bench.asking() == []
+    for turn in range(5):
+        for _ in range(10):
+            assert integers(bench.waiting.overtaking(KEY, hit, room[:]))[:3] == [1, 10, 0]
+            if one.question:
+                one.answer(refused(round((1060 - bench.clock.now) * 1e6)))
+        assert len(one.questions) == 2 + turn
+        bench.clock.advance(WAKE_S + 0.001)
+    assert bench.waiting.count == 1
+    assert len(bench.clock.live()) == 1
+
+
+# -- too many --------------------------------------------------------------------------------------
+
+
+def test_only_so_many_may_wait() -> None:
+    bench = Bench()
+    hit = rule("10 1 WAIT 9")
+
+    def nothing(_: object = None) -> None:
+        return
+
+    joined = []
+    for number in range(MAX_WAITING):
+        where = (0, b"%d" % (number % 100))
+        waiter = bench.waiting.join(where, hit, nothing, nothing, nothing, nothing)
+        assert waiter is not None
+        waiter.start()
+        joined.append(waiter)
+    assert bench.waiting.join(KEY, hit, nothing, nothing, nothing, nothing) is None
+    assert bench.waiting.count == MAX_WAITING
+    assert not bench.waiting.blocks(KEY)
+    joined[5].cancel()
+    one = bench.wait("10 1 WAIT 9")
+    assert bench.waiting.join(KEY, hit, nothing, nothing, nothing, nothing) is None
+    for waiter in joined:
+        waiter.cancel()
+    one.waiter.cancel()
+    assert bench.over()
+
+
+# -- the connections they keep ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["10 1 WAIT 100", "10 1 ALGO LEAKY WAIT 100"])
+def test_a_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
+    """More often than the shortest timeout that Redis can have; nothing is asked for that."""
+    bench = Bench()
+    head, other = bench.wait(text), bench.wait(text)
+    shaped = says(0, 10, 4, -1, 600_000, 95_000_000)
+    for client in (head, other):
+        client.answer(shaped if "LEAKY" in text else refused(95_000_000))
+    begin = bench.clock.now
+    bench.clock.advance(20)
+    for client in (head, other):
+        gaps = [now - before for before, now in pairwise([begin, *client.kept, begin + 20])]
+        assert max(gaps) == KEEP_S
+        assert len(client.questions) == 1
+        assert client.told == []
+        assert client.all_moved()
+    assert len(bench.clock.live()) == 2
+
+
+def test_the_head_asks_again_now_and_then() -> None:
+    """Something may have been given back by another proxy."""
+    bench = Bench()
+    head, other = bench.wait("10 1 WAIT 100"), bench.wait("10 1 WAIT 100")
+    head.answer(refused(95_000_000))
+    other.answer(refused(95_000_000))
+    for _ in range(3):
+        bench.clock.advance(ASK_S - 0.01)
+        assert bench.asking() == []
+        bench.clock.advance(0.01)
+        assert bench.asking() == [head]
+        assert head.all_moved()
+        head.answer(refused(round((1095 - bench.clock.now) * 1e6)))
+    bench.clock.advance(5)
+    assert bench.asking() == [head]
+    head.answer(ADMITTED)
+    other.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    other.answer(ADMITTED)
+    assert head.questions == ["attempt"] * 5
+    assert other.questions == ["look"] + ["attempt"] * 2
+    assert bench.over()
+
+
+# -- LEAKY: the script says how long ---------------------------------------------------------------
+
+SHAPED = "10 1 ALGO LEAKY WAIT 5"
+
+
+def test_all_take_their_places_at_once_and_get_their_replies_in_time() -> None:
+    bench = Bench()
+    clients = [bench.wait(SHAPED) for _ in range(5)]
+    assert bench.asking() == clients
+    for number, client in enumerate(clients):
+        assert client.questions == ["attempt"]
+        client.answer(says(0, 10, 9 - number, -1, 100_000, number * 100_000))
+    assert reply(clients[0])[:3] == [0, 10, 9]  # not held at all
+    assert bench.waiting.count == 4
+    for number in range(1, 5):
+        assert bench.waiting.blocks(KEY)
+        assert abs(bench.waiting.needs_us(KEY) - 100_000) <= 1
+        bench.clock.advance(0.0999)
+        assert clients[number].told == []
+        bench.clock.advance(0.0001)
+        assert reply(clients[number]) == [0, 10, 9 - number, -1, 1]
+        assert clients[number].all_moved()
+    assert [client.questions for client in clients] == [["attempt"]] * 5
+    assert bench.over()
+
+
+def test_who_leaves_keeps_its_slot() -> None:
+    bench = Bench()
+    clients = [bench.wait(SHAPED) for _ in range(3)]
+    for number, client in enumerate(clients, 1):
+        client.answer(says(0, 10, 5, -1, 100_000, number * 100_000))
+    clients[0].waiter.cancel()
+    assert bench.asking() == []
+    bench.clock.advance(0.1)
+    assert clients[1].told == []
+    clients[1].waiter.cancel()
+    bench.clock.advance(0.1)
+    assert clients[2].told == []
+    bench.clock.advance(0.1)
+    assert reply(clients[2])[0] == 0
+    assert bench.over()
+    assert clients[0].told == clients[1].told == []
+
+
+def test_who_leaves_before_its_slot_is_known() -> None:
+    bench = Bench()
+    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
+    one.waiter.cancel()
+    one.answer(says(0, 10, 5, -1, 100_000, 100_000))
+    two.answer(says(0, 10, 5, -1, 100_000, 200_000))
+    assert one.told == []
+    bench.clock.advance(0.2)
+    assert reply(two)[0] == 0
+    assert bench.over()
+
+
+def test_a_shaped_one_that_would_be_held_for_too_long_is_refused_at_once() -> None:
+    bench = Bench()
+    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
+    one.answer(says(0, 10, 0, -1, 100_000, 5_000_000))
+    two.answer(says(1, 10, 0, 100_000, 5_100_000, 0))
+    assert reply(two) == [1, 10, 0, 1, 6]
+    assert two.questions == ["attempt"]
+    assert one.told == []
+    bench.clock.advance(5)
+    assert reply(one) == [0, 10, 0, -1, 1]
+    assert bench.over()
+
+
+def test_a_shaped_refusal_leaves_its_mark() -> None:
+    bench = Bench()
+    one = bench.wait(SHAPED + " PENALTY 9")
+    two = bench.wait(SHAPED + " PENALTY 9")
+    for client in (one, two):
+        client.answer(says(1, 10, 0, 100_000, 5_100_000, 0))
+        assert client.questions == ["attempt", "final"]
+    one.answer(says(1, 10, 0, 9_000_000, 9_000_000, 0))
+    two.answer(says(0, 10, 0, -1, 100_000, 4_000_000))  # there was room after all
+    assert reply(one) == [1, 10, 0, 9, 9]
+    assert two.told == []
+    bench.clock.advance(4)
+    assert reply(two)[0] == 0
+    assert bench.over()
+
+
+@pytest.mark.parametrize("frame", ERRORS)
+def test_an_error_instead_of_a_slot(frame: bytes) -> None:
+    bench = Bench()
+    one = bench.wait(SHAPED)
+    one.answer(frame)
+    assert one.told == [frame]
+    assert bench.over()
+
+
+def test_a_held_one_before_one_that_asks() -> None:
+    """Two rules on one key: the second one's algorithm has its say when it is the head."""
+    bench = Bench()
+    one, two = bench.wait(SHAPED), bench.wait("10 1 ALGO TOKEN WAIT 5")
+    one.answer(says(0, 10, 5, -1, 100_000, 1_000_000))
+    assert two.questions == ["look"]
+    two.answer(ERRORS[2])
+    assert two.told == [ERRORS[2]]
+    bench.clock.advance(1)
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+# -- the end of the process ------------------------------------------------------------------------
+
+
+def test_drain() -> None:
+    bench = Bench()
+    other: Where = (0, b"other")
+    head, second, third = (bench.wait("10 1 WAIT 9 PENALTY 3") for _ in range(3))
+    head.answer(refused(3_000_000))
+    second.answer(refused(3_000_000))
+    held = bench.wait(SHAPED, other)
+    held.answer(says(0, 10, 5, -1, 100_000, 1_000_000))
+    bench.waiting.drain()
+    assert [each.question for each in bench.clients] == ["final", "look", "look", ""]
+    assert head.all_moved() and second.all_moved()
+    third.answer(refused(3_000_000))  # what it had asked before
+    assert third.question == "look"
+    third.answer(refused(3_000_000))
+    assert third.question == "final"
+    third.answer(refused(3_000_000))
+    second.answer(ADMITTED)  # it would only overtake
+    assert reply(second)[:2] == [1, 10]
+    head.answer(refused(3_000_000))
+    assert [reply(client)[3] for client in (head, second, third)] == [3, 3, 3]
+    late = bench.wait("10 1 WAIT 9")
+    assert late.question == "attempt"
+    late.answer(refused(3_000_000))
+    assert late.question == "final"
+    late.answer(refused(3_000_000))
+    assert reply(late)[0] == 1
+    assert held.told == []
+    bench.clock.advance(1)
+    assert reply(held)[0] == 0
+    assert bench.over()
+
+
+def test_drain_admits_who_is_admitted() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(3_000_000))
+    bench.waiting.drain()
+    bench.waiting.drain()
+    one.answer(ADMITTED)
+    assert reply(one)[0] == 0
+    assert bench.over()
+
+
+# -- any traffic, before a Redis that follows the rules --------------------------------------------
+
+
+class Redis:
+    """LOG and shaping LEAKY, as their scripts do it, in microseconds."""
+
+    def __init__(self) -> None:
+        self.stamps: dict[Where, list[int]] = {}
+        self.ends: dict[Where, int] = {}
+        self.free_us: dict[Where, int] = {}
+        self.admitted: list[tuple[Where, int, int]] = []  # where, when, cost
+
+    def run(self, where: Where, asked: Rule, now_us: int) -> list[int]:
+        limiter = asked.limiter
+        assert limiter is not None
+        if limiter.algorithm.name == b"LEAKY":
+            return self._shape(where, asked, now_us)
+        most, window, cost = limiter.max, limiter.window_us, limiter.cost
+        stamps = [stamp for stamp in self.stamps.get(where, []) if stamp > now_us - window]
+        self.stamps[where] = stamps
+        ends = self.ends.get(where, 0)
+        left = max(0, most - len(stamps))
+        if cost > most:
+            return [1, most, left, -1, window]
+        retry_us = 0
+        if len(stamps) + cost > most:
+            retry_us = stamps[len(stamps) + cost - most - 1] + window - now_us
+        if ends > now_us:
+            return [1, most, 0, max(retry_us, ends - now_us), window]
+        takes = limiter.mode != b"peek"
+        if retry_us == 0:
+            if takes:
+                stamps += [now_us] * cost
+                self.admitted.append((where, now_us, cost))
+                left -= cost
+            return [0, most, left, -1, window]
+        if takes and limiter.strict:
+            stamps += [now_us] * cost
+            del stamps[:-most]
+            retry_us = stamps[len(stamps) + cost - most - 1] + window - now_us
+        if takes and limiter.penalty_us:
+            self.ends[where] = now_us + max(retry_us, limiter.penalty_us)
+            retry_us = self.ends[where] - now_us
+        return [1, most, 0, retry_us, window]
+
+    def _shape(self, where: Where, asked: Rule, now_us: int) -> list[int]:
+        limiter = asked.limiter
+        assert limiter is not None
+        held_us = max(0, self.free_us.get(where, 0) - now_us)
+        emission_us = limiter.window_us // limiter.max
+        if limiter.mode == b"peek" or not asked.shapes:
+            full = held_us + (limiter.cost - limiter.max) * emission_us
+            return [1, limiter.max, 0, full, held_us] if full > 0 else [0, 1, 0, -1, held_us]
+        if held_us > limiter.wait_us:
+            return [1, limiter.max, 0, held_us - limiter.wait_us, held_us, 0]
+        self.free_us[where] = now_us + held_us + limiter.cost * emission_us
+        self.admitted.append((where, now_us, limiter.cost))
+        return [0, limiter.max, 0, -1, emission_us, held_us]
+
+
+class Visitor:
+    """A client of the simulation."""
+
+    def __init__(self, sim: Simulation, number: int, where: Where, made: Rule) -> None:
+        assert made.limiter is not None
+        self.number = number
+        self.where = where
+        self.rule = made
+        self.came = sim.clock.now
+        self.wait_us = made.limiter.wait_us
+        self.cost = made.limiter.cost
+        self.gone = False
+        self.asked = 0
+        self.waits = made.waits
+        self.told: list[list[int]] = []
+        self.told_at = 0.0
+        self.first: list[int] = []
+        self.waiter: Waiter | None = None
+
+
+class Simulation:
+    """Visitors, a Redis and the way between them. An event is something that happens at a time."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
+        self.redis = Redis()
+        self.visitors: list[Visitor] = []
+        self.served: list[Visitor] = []  # in the order in which Redis admitted them
+        self.delays = [0.001]
+        self.asked = 0
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        self.clock.call_at(self.clock.now + seconds, function)
+
+    def _delay(self) -> float:
+        self.asked += 1
+        return self.delays[self.asked % len(self.delays)]
+
+    def _run(self, visitor: Visitor, asked: Rule, then: Callable[[list[int]], None]) -> None:
+        delay = self._delay()
+
+        def arrived() -> None:
+            before = len(self.redis.admitted)
+            found = self.redis.run(visitor.where, asked, round(self.clock.now * 1_000_000))
+            if len(self.redis.admitted) > before:
+                self.served.append(visitor)
+            self._later(delay / 2, lambda: then(found))
+
+        self._later(delay / 2, arrived)
+
+    def hit(self, where: Where, text: str) -> None:
+        """RL.HIT, as a session sends it."""
+        made = rule(text)
+        visitor = Visitor(self, len(self.visitors), where, made)
+        self.visitors.append(visitor)
+        if visitor.waits:
+            self._wait(visitor)
+            return
+        behind = self.waiting.blocks(where)
+
+        def answered(found: list[int]) -> None:
+            if behind:
+                found = integers(self.waiting.overtaking(where, made, found))
+                assert found[0] == 1 and found[2] == 0 and (found[3] > 0 or found[3] == -1)
+            visitor.told.append(found)
+
+        self._run(visitor, made.look() if behind else made, answered)
+
+    def _wait(self, visitor: Visitor) -> None:
+        busy = False
+
+        def ask(asked: Rule) -> None:
+            nonlocal busy
+            assert not busy, "one question at a time"
+            assert not visitor.gone
+            busy = True
+            visitor.asked += 1
+            self._run(visitor, asked, answered)
+
+        def answered(found: list[int]) -> None:
+            nonlocal busy
+            busy = False
+            if not visitor.first:
+                visitor.first = found
+            assert visitor.waiter is not None
+            visitor.waiter.answered(says(*found))
+
+        def finish(frame: bytes) -> None:
+            assert not visitor.gone
+            visitor.told.append(integers(frame))
+            visitor.told_at = self.clock.now
+
+        visitor.waiter = self.waiting.join(
+            visitor.where, visitor.rule, ask, finish, _nothing, _nothing
+        )
+        assert visitor.waiter is not None
+        visitor.waiter.start()
+
+    def leave(self, visitor: Visitor) -> None:
+        if visitor.waiter is not None and not visitor.told and not visitor.gone:
+            visitor.gone = True
+            visitor.waiter.cancel()
+
+
+def in_any_window(stamps: list[tuple[int, int]], most: int, window_us: int) -> bool:
+    """Whether at most `most` are in each half open window."""
+    for end, _ in stamps:
+        if sum(cost for at, cost in stamps if end - window_us < at <= end) > most:
+            return False
+    return True
+
+
+MOST = 3
+WINDOW_S = 0.5
+PLACES: list[Where] = [(0, b"a"), (0, b"b"), (1, b"a")]
+WAITS = st.sampled_from([0.001, 0.02, 0.3, 0.5, 1, 1.7, 5, 60])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("wait"), st.integers(0, 2), st.integers(1, 4), WAITS),
+        st.tuples(st.just("wait"), st.just(0), st.just(1), WAITS),
+        st.tuples(st.just("hit"), st.integers(0, 2), st.integers(1, 4), st.just(0.0)),
+        st.tuples(st.just("leave"), st.integers(0, 30), st.just(0), st.just(0.0)),
+        st.tuples(st.just("pass"), st.just(0), st.just(0), st.floats(0.0001, 0.7)),
+    ),
+    min_size=5,
+    max_size=60,
+)
+DELAYS = st.lists(st.sampled_from([0.00002, 0.0003, 0.001, 0.004, 0.03]), min_size=1, max_size=5)
+
+
+@settings(max_examples=120, deadline=None)
+@given(STEPS, DELAYS, st.sampled_from(["", "STRICT", "PENALTY 0.2"]))
+def test_whatever_happens_order_and_limit_hold(
+    steps: list[tuple[str, int, int, float]], delays: list[float], mark: str
+) -> None:
+    sim = Simulation()
+    sim.delays = delays
+    for what, which, cost, seconds in steps:
+        options = f"{MOST} {WINDOW_S} COST {cost} {mark}"
+        if what == "wait":
+            sim.hit(PLACES[which], f"{options} WAIT {seconds:g}")
+        elif what == "hit":
+            sim.hit(PLACES[which], options)
+        elif what == "leave":
+            if which < len(sim.visitors):
+                sim.leave(sim.visitors[which])
+        else:
+            sim.clock.advance(seconds)
+    sim.clock.advance(200)
+
+    assert sim.waiting.count == 0
+    assert sim.clock.live() == []
+    assert not any(sim.waiting.blocks(where) for where in PLACES)
+    longest = max(delays)
+    window_us = round(WINDOW_S * 1_000_000)
+    for where in PLACES:
+        stamps = [(at, cost) for place, at, cost in sim.redis.admitted if place == where]
+        assert in_any_window(stamps, MOST, window_us)
+        if not mark:  # (a final refusal is a hit as any, and may be admitted after all)
+            order = [
+                visitor.number
+                for visitor in sim.served
+                if visitor.where == where and visitor.waits and not visitor.gone
+            ]
+            assert order == sorted(order)
+    assert len(set(sim.served)) == len(sim.served)  # nobody is admitted twice
+    for visitor in sim.visitors:
+        if visitor.gone:
+            assert visitor.told == []
+            continue
+        assert len(visitor.told) == 1
+        found = visitor.told[0]
+        if found[0] == 0:
+            assert visitor in sim.served
+        else:
+            assert visitor not in sim.served
+            assert found[3] > 0 or (found[3] == -1 and visitor.cost > MOST)
+        if not visitor.waits:
+            continue
+        took = visitor.told_at - visitor.came
+        assert took <= visitor.wait_us / 1_000_000 + 3 * longest + 1e-6
+        if found[0] == 1 and took < visitor.wait_us / 1_000_000 - 1e-6:
+            first = visitor.first  # refused before its time: it could not make it
+            assert first[0] == 1 and (first[3] == -1 or first[3] > visitor.wait_us)
+        # one question on arrival, two or three as the head, two at the end, and the keep-alives
+        assert visitor.asked <= 6 + (2 if mark else 0) + ceil(took / ASK_S) * 2, visitor.asked
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, DELAYS)
+def test_whatever_happens_shaped_hits_leave_evenly(
+    steps: list[tuple[str, int, int, float]], delays: list[float]
+) -> None:
+    sim = Simulation()
+    sim.delays = delays[:1]  # else their places are not in the order of their coming
+    emission_s = 0.05
+    for what, which, cost, seconds in steps:
+        options = f"1 {emission_s:g} ALGO LEAKY BURST 9 COST {cost}"
+        if what in ("wait", "hit"):
+            sim.hit(PLACES[which], f"{options} WAIT {seconds or 1:g}")
+        elif what == "leave":
+            if which < len(sim.visitors):
+                sim.leave(sim.visitors[which])
+        else:
+            sim.clock.advance(seconds)
+    sim.clock.advance(200)
+    assert sim.waiting.count == 0
+    assert sim.clock.live() == []
+    for where in PLACES:
+        here = [visitor for visitor in sim.visitors if visitor.where == where]
+        left = [visitor for visitor in here if not visitor.gone and visitor.told[0][0] == 0]
+        times = [visitor.told_at for visitor in left]
+        assert times == sorted(times)
+        for before, after in pairwise(left):
+            assert after.told_at - before.told_at >= before.cost * emission_s - 1e-5
+        for visitor in here:
+            assert visitor.asked == 1
+            assert len(visitor.told) == (0 if visitor.gone else 1)
+            if visitor in left:
+                took = visitor.told_at - visitor.came
+                assert took <= visitor.wait_us / 1_000_000 + delays[0] + 1e-5
+
+
+def test_fifty_wait_and_the_rate_is_used_up() -> None:
+    """Nobody is served late: the fiftieth leaves when the limit says so, not a round trip later."""
+    sim = Simulation()
+    for _ in range(50):
+        sim.hit(PLACES[0], "10 1 WAIT 10")
+    sim.clock.advance(20)
+    assert [visitor.number for visitor in sim.served] == list(range(50))
+    assert all(visitor.told[0][0] == 0 for visitor in sim.visitors)
+    first, last = sim.redis.admitted[0][1], sim.redis.admitted[-1][1]
+    assert 4_000_000 <= last - first <= 4_000_000 + 50 * 2_000
+    # each one looks, and tries; and where it must wait, tries again
+    assert sim.asked <= 50 * 3
+
+
+# -- what frees a key ------------------------------------------------------------------------------
+
+
+def test_a_reset_or_refund_has_the_head_ask_at_once() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    one.answer(refused(8_000_000))
+    two.answer(refused(8_000_000))
+    bench.waiting.freed(KEY)
+    assert (one.question, two.question) == ("attempt", "")
+    assert bench.waiting.blocks(KEY)  # nobody overtakes meanwhile
+    one.answer(refused(7_000_000))
+    assert bench.waiting.needs_us(KEY) == 7_000_000
+    bench.waiting.freed((1, KEY[1]))  # another database
+    assert one.question == ""
+
+
+def test_room_that_others_see_has_the_head_ask_but_not_all_the_time() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9 COST 5")
+    one.answer(refused(8_000_000))
+    plain = rule("10 1")
+    for _ in range(100):
+        found = bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
+        assert found.startswith(b"*5\r\n:1\r\n:10\r\n:0\r\n")
+    assert one.questions == ["attempt"]
+    bench.clock.advance(0.2)
+    bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
+    assert one.questions == ["attempt", "attempt"]
+    one.answer(refused(7_000_000))
+    bench.clock.advance(0.2)
+    bench.waiting.overtaking(KEY, plain, [1, 10, 0, 5, 9_000_000])  # no room: no question
+    assert one.questions == ["attempt", "attempt"]
+
+
+def test_what_is_held_is_not_woken() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9 ALGO LEAKY")
+    one.answer(says(0, 10, 4, -1, 1_000_000, 2_000_000))
+    bench.waiting.freed(KEY)
+    assert one.questions == ["attempt"]
+    bench.clock.advance(2)
+    assert len(one.told) == 1
+
+
+def test_who_waits_behind_nobody_that_was_refused_blocks_nobody() -> None:
+    """Callers that are all admitted as soon as they are asked."""
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    two.answer(says(0, 10, 5, -1, 1_000_000))
+    assert not bench.waiting.blocks(KEY)
+    one.answer(ADMITTED)
+    assert not bench.waiting.blocks(KEY)
+    two.answer(ADMITTED)
+    assert bench.over()

@@ -1,0 +1,107 @@
+"""circuit: when hits stop asking Redis, and when they ask again; times are numbers here."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.session.circuit_breaker import (
+    SETTLED_S,
+    TOLD,
+    TOLD_S,
+    TRIAL_S,
+    UNASKED_S,
+    Backoff,
+    CircuitBreaker,
+)
+
+
+def opened(now: float = 100.0) -> CircuitBreaker:
+    made = CircuitBreaker()
+    made.connect_failed(now, "connection refused")
+    assert made.open
+    return made
+
+
+def test_a_refused_connection_opens_it_at_once() -> None:
+    circuit = CircuitBreaker()
+    assert not circuit.open
+    circuit.connect_failed(5.0, "connection refused")
+    assert (circuit.open, circuit.since, circuit.why) == (True, 5.0, "connection refused")
+    assert circuit.counts.connects_failed == 1
+    circuit.connect_failed(6.0, "no answer")
+    assert (circuit.since, circuit.why) == (5.0, "connection refused")
+    assert (circuit.counts.connects_failed, circuit.counts.opened) == (2, 1)
+
+
+def test_a_connection_that_failed_for_want_of_something_here_does_not() -> None:
+    circuit = CircuitBreaker()
+    circuit.connect_failed(5.0, "Too many open files", ours=True)
+    assert not circuit.open
+    assert circuit.counts.connects_failed == 1
+
+
+def test_who_was_heard_just_now_is_there() -> None:
+    circuit = CircuitBreaker()
+    circuit.heard(5.0)
+    circuit.connect_failed(5.0 + SETTLED_S / 2, "connection refused")
+    assert not circuit.open
+    circuit.connect_failed(5.001 + SETTLED_S, "connection refused")
+    assert circuit.open
+
+
+@pytest.mark.parametrize(("heard", "opens"), [(9.0, True), (10.0, True), (10.1, False)])
+def test_late_hits_open_it_if_nothing_was_heard_since(heard: float, opens: bool) -> None:
+    circuit = CircuitBreaker()
+    circuit.heard(heard)
+    circuit.timed_out(3, 10.0, 11.0, 1.0)
+    assert circuit.open is opens
+    assert circuit.counts.timeouts == 3
+    assert circuit.why == ("no answer within 1000 ms" if opens else "")
+
+
+def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
+    told: list[tuple[float, int]] = []
+    circuit = CircuitBreaker()
+    circuit.counts.failed = 7  # before
+    circuit.on_close = lambda out_s, without: told.append((out_s, without))
+    circuit.connect_failed(100.0, "connection refused")
+    circuit.counts.failed += 1
+    circuit.counts.failed_open += 2
+    circuit.counts.failed_closed += 3
+    circuit.heard(103.5)
+    assert not circuit.open
+    assert (circuit.since, circuit.why, circuit.heard_at) == (103.5, "", 103.5)
+    circuit.heard(104.0)
+    assert told == [(3.5, 6)]
+
+
+def test_a_hit_tries_only_where_the_control_connection_does_not_ask() -> None:
+    circuit = opened(100.0)
+    circuit.asked(100.0)
+    assert not circuit.tries(100.0 + UNASKED_S - 0.1)
+    assert circuit.tries(100.0 + UNASKED_S)
+    assert not circuit.tries(100.0 + UNASKED_S + TRIAL_S / 2)
+    assert circuit.tries(100.0 + UNASKED_S + TRIAL_S)
+    circuit.asked(105.0)
+    assert not circuit.tries(106.0)
+
+
+def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:
+    circuit = CircuitBreaker()
+    told = []
+    for number in range(TOLD + 3):
+        circuit.connect_failed(100.0 + number, "connection refused")
+        told.append(circuit.told)
+        circuit.heard(100.5 + number)
+    assert told == [True] * TOLD + [False] * 3
+    assert circuit.untold == 3
+    circuit.connect_failed(100.0 + TOLD_S, "connection refused")
+    assert circuit.told
+
+
+def test_pauses_double_up_to_a_bound_and_are_shortened_at_random() -> None:
+    backoff = Backoff(0.05, 0.5, lambda: 0.0)
+    assert [backoff.pause_s() for _ in range(6)] == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
+    backoff.reset()
+    assert backoff.pause_s() == 0.05
+    shortest = Backoff(0.05, 0.5, lambda: 1.0)
+    assert [shortest.pause_s() for _ in range(2)] == [0.025, 0.05]

@@ -1,0 +1,368 @@
+"""state: the table of what each command and each reply does to a connection's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
+from rlproxy.session import connection_state as s
+from rlproxy.session.connection_state import COUNTED, FRAMED, PLAIN, RAW, ConnectionState, Slot
+
+OK = b"+OK\r\n"
+QUEUED = b"+QUEUED\r\n"
+ERR = b"-ERR no\r\n"
+NOPERM = b"-NOPERM no\r\n"
+NIL = b"*-1\r\n"
+HIT = "<hit>"
+
+
+@dataclass
+class Sent:
+    """A request and what was made of it."""
+
+    slot: Slot | None
+
+
+class Wire:
+    """A connection on which requests are sent and replies read in order."""
+
+    def __init__(self, base_db: int = 0) -> None:
+        self.state = ConnectionState(base_db)
+        self.owed: list[Sent] = []
+
+    def send(self, line: str, complete: bool = True) -> Slot | None:
+        words = [word.encode() for word in line.split(" ")]
+        if line == HIT:
+            slot: Slot | None = Slot(s.S_HIT)
+        else:
+            row = COMMANDS.get(words[0], UNKNOWN_COMMAND)
+            slot = self.state.sent(row, words[1:] if row.whole else [], complete)
+        self.owed.append(Sent(slot))
+        return slot
+
+    def answer(self, line: bytes) -> None:
+        sent = self.owed.pop(0)
+        if sent.slot is not None:
+            self.state.answered(sent.slot, line)
+
+    def run(self, *steps: tuple[str, bytes]) -> Wire:
+        """Each request is answered before the next is sent."""
+        for line, reply in steps:
+            self.send(line)
+            self.answer(reply)
+        return self
+
+    def pipeline(self, *steps: tuple[str, bytes]) -> Wire:
+        """All requests are sent before the first is answered."""
+        for line, _ in steps:
+            self.send(line)
+        for _, reply in steps:
+            self.answer(reply)
+        return self
+
+
+def probed(base_db: int = 0) -> Wire:
+    wire = Wire(base_db)
+    if base_db:
+        wire.state.answered(Slot(s.S_BASE), OK)
+    wire.run((HIT, b"*5\r\n"))
+    assert wire.state.plain()
+    return wire
+
+
+# request at PLAIN -> what is watched for in its reply, level at once, level after +OK, after -ERR
+LEVELS: list[tuple[str, int | None, int, int, int]] = [
+    ("GET", None, PLAIN, PLAIN, PLAIN),
+    ("SET", None, PLAIN, PLAIN, PLAIN),
+    ("WAIT", None, PLAIN, PLAIN, PLAIN),
+    ("ASKING", None, PLAIN, PLAIN, PLAIN),
+    ("COMMAND COUNT", None, PLAIN, PLAIN, PLAIN),
+    ("MULTI", s.S_MULTI, PLAIN, PLAIN, PLAIN),
+    ("WATCH", None, PLAIN, PLAIN, PLAIN),
+    ("EXEC", s.S_EXEC, PLAIN, PLAIN, PLAIN),
+    ("DISCARD", s.S_DISCARD, PLAIN, PLAIN, PLAIN),
+    ("UNWATCH", s.S_UNWATCH, PLAIN, PLAIN, PLAIN),
+    ("QUIT", s.S_QUIT, PLAIN, PLAIN, PLAIN),
+    ("AUTH pw", s.S_AUTH, PLAIN, PLAIN, PLAIN),
+    ("AUTH bob pw", s.S_AUTH, PLAIN, PLAIN, PLAIN),
+    ("HELLO 3", s.S_PROTOCOL, PLAIN, PLAIN, PLAIN),
+    ("HELLO 3 SETNAME x", s.S_PROTOCOL, PLAIN, PLAIN, PLAIN),
+    ("HELLO 3 AUTH bob pw", s.S_HELLO, PLAIN, PLAIN, PLAIN),
+    ("SELECT 3", s.S_SELECT, PLAIN, PLAIN, PLAIN),
+    ("SELECT x", s.S_SELECT, PLAIN, COUNTED, PLAIN),
+    ("CLIENT ID", None, PLAIN, PLAIN, PLAIN),
+    ("CLIENT setname x", None, PLAIN, PLAIN, PLAIN),
+    ("CLIENT TRACKING ON", None, COUNTED, COUNTED, COUNTED),
+    ("CLIENT CACHING YES", None, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NO-EVICT ON", None, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NO-TOUCH ON", None, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NEW-ONE", None, COUNTED, COUNTED, COUNTED),
+    ("CLIENT REPLY OFF", s.S_RAW, RAW, RAW, RAW),
+    ("CLIENT reply SKIP", s.S_RAW, RAW, RAW, RAW),
+    ("CLIENT", s.S_RAW, RAW, RAW, RAW),
+    ("CLIENT MAINT_NOTIFICATIONS ON", s.S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("SCRIPT LOAD x", None, PLAIN, PLAIN, PLAIN),
+    ("SCRIPT debug YES", s.S_RAW, RAW, RAW, RAW),
+    ("SCRIPT", s.S_RAW, RAW, RAW, RAW),
+    ("FOO", None, COUNTED, COUNTED, COUNTED),
+    ("READONLY", None, COUNTED, COUNTED, COUNTED),
+    ("SUBSCRIBE", s.S_FRAMED, FRAMED, FRAMED, FRAMED),
+    ("PUNSUBSCRIBE", s.S_FRAMED, FRAMED, FRAMED, FRAMED),
+    ("MONITOR", s.S_RAW, RAW, RAW, RAW),
+    ("SYNC", s.S_RAW, RAW, RAW, RAW),
+    ("REPLCONF", s.S_RAW, RAW, RAW, RAW),
+    ("DEBUG", s.S_RAW, RAW, RAW, RAW),
+    ("SHUTDOWN", s.S_RAW, RAW, RAW, RAW),
+]
+
+
+@pytest.mark.parametrize(("line", "kind", "at_once", "after_ok", "after_error"), LEVELS)
+def test_level(line: str, kind: int | None, at_once: int, after_ok: int, after_error: int) -> None:
+    for reply, level in ((OK, after_ok), (ERR, after_error)):
+        wire = probed()
+        slot = wire.send(line)
+        assert (slot.kind if slot else None) == kind
+        assert wire.state.level == at_once
+        if slot is not None and slot.kind not in (s.S_RAW, s.S_FRAMED):
+            wire.answer(reply)
+        assert wire.state.level == level
+
+
+# request -> level behind it, if it was COUNTED before, and if it was FRAMED
+LOWER = [
+    ("GET", COUNTED, FRAMED),
+    ("EXEC", COUNTED, FRAMED),
+    ("AUTH pw", COUNTED, FRAMED),
+    ("SELECT 1", COUNTED, FRAMED),
+    ("FOO", COUNTED, FRAMED),
+    ("QUIT", COUNTED, FRAMED),
+    ("SUBSCRIBE", FRAMED, FRAMED),
+    ("MULTI", RAW, RAW),
+    ("CLIENT ID", RAW, RAW),
+    ("SCRIPT LOAD x", RAW, RAW),
+    ("MONITOR", RAW, RAW),
+]
+
+
+@pytest.mark.parametrize(("line", "counted", "framed"), LOWER)
+def test_levels_only_fall(line: str, counted: int, framed: int) -> None:
+    for first, level in (("FOO", counted), ("SUBSCRIBE", framed), ("MONITOR", RAW)):
+        wire = probed()
+        wire.send(first)
+        wire.send(line)
+        assert wire.state.level == level
+        assert not wire.state.plain()
+
+
+@pytest.mark.parametrize("line", ["AUTH x", "SELECT 1", "HELLO 3 AUTH a b", "CLIENT TRACKING ON"])
+def test_what_was_too_long_to_be_read(line: str) -> None:
+    wire = probed()
+    wire.send(line, complete=False)
+    assert wire.state.level == COUNTED
+
+
+# -- plain -----------------------------------------------------------------------------------------
+
+# steps, one after the other; whether a hit may then travel elsewhere
+PLAIN_CASES: list[tuple[list[tuple[str, bytes]], bool]] = [
+    ([], True),
+    ([("MULTI", OK)], False),
+    ([("MULTI", NOPERM)], True),
+    ([("MULTI", OK), ("MULTI", b"-ERR MULTI calls can not be nested\r\n")], False),
+    ([("MULTI", OK), ("MULTI", NOPERM)], False),
+    ([("MULTI", OK), ("EXEC", b"*0\r\n")], True),
+    ([("MULTI", OK), ("EXEC", NIL)], True),
+    ([("MULTI", OK), ("EXEC", b"_\r\n")], True),
+    ([("MULTI", OK), ("EXEC", b"-EXECABORT x\r\n")], True),
+    ([("MULTI", OK), ("EXEC", NOPERM)], False),
+    ([("MULTI", OK), ("EXEC", ERR)], False),
+    ([("MULTI", OK), ("EXEC", b"-ERR EXEC without MULTI\r\n")], True),
+    ([("MULTI", OK), ("DISCARD", OK)], True),
+    ([("MULTI", OK), ("DISCARD", ERR)], False),
+    ([("MULTI", OK), ("DISCARD", NOPERM)], False),
+    ([("MULTI", OK), ("DISCARD", b"-ERR DISCARD without MULTI\r\n")], True),
+    ([("MULTI", OK), ("MULTI", ERR), ("EXEC", b"*0\r\n")], True),
+    ([("MULTI", OK), ("UNWATCH", QUEUED)], False),
+    ([("MULTI", OK), ("SELECT 3", QUEUED), ("EXEC", b"*1\r\n")], False),
+    ([("MULTI", OK), ("AUTH a b", QUEUED), ("EXEC", b"*1\r\n")], False),
+    ([("MULTI", OK), ("HELLO 3 AUTH a b", QUEUED), ("EXEC", b"*1\r\n")], False),
+    ([("MULTI", OK), ("FOO", ERR), ("EXEC", b"-EXECABORT x\r\n")], False),
+    ([("WATCH", OK)], False),
+    ([("WATCH", OK), ("UNWATCH", OK)], True),
+    ([("WATCH", OK), ("UNWATCH", NOPERM)], False),
+    ([("WATCH", OK), ("MULTI", OK), ("EXEC", NIL)], True),
+    ([("WATCH", OK), ("MULTI", OK), ("UNWATCH", QUEUED), ("EXEC", b"*1\r\n")], True),
+    ([("WATCH", OK), ("MULTI", OK), ("DISCARD", OK)], True),
+    ([("WATCH", OK), ("EXEC", b"-ERR EXEC without MULTI\r\n")], False),
+    ([("WATCH", OK), ("DISCARD", b"-ERR DISCARD without MULTI\r\n")], False),
+    ([("ASKING", OK)], False),
+    ([("ASKING", OK), ("GET", OK)], True),
+    ([("QUIT", OK)], False),
+    ([("QUIT", ERR)], True),
+    ([("SELECT 3", OK)], True),
+    ([("SELECT 3", ERR)], True),
+    ([("SELECT 03", OK)], False),
+    ([("SELECT 3", b"+FINE\r\n")], False),
+    ([("AUTH a b", OK)], False),
+    ([("AUTH a b", OK), (HIT, b"*5\r\n")], True),
+    ([("AUTH a b", OK), (HIT, b"-NOAUTH x\r\n")], False),
+    ([("AUTH a b", OK), (HIT, QUEUED)], False),
+    ([("AUTH a b", b"-WRONGPASS x\r\n")], True),
+    ([("AUTH a b c", OK), (HIT, b"*5\r\n")], False),
+    ([("HELLO 3 AUTH a b", b"%7\r\n"), (HIT, b"*5\r\n")], True),
+    ([("HELLO 3 AUTH a b SETNAME x", b"-ERR name\r\n"), (HIT, b"*5\r\n")], False),
+    ([("HELLO 3 AUTH a b", b"-WRONGPASS x\r\n"), (HIT, b"*5\r\n")], False),
+    ([("HELLO 3 AUTH a b", ERR), ("AUTH a b", OK), (HIT, b"*5\r\n")], True),
+    ([("HELLO 3 SETNAME x", b"%7\r\n")], True),
+    ([("FOO", ERR), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
+    ([("FOO", ERR), ("RESET", b"+RESET\r\n")], False),
+    ([("FOO", ERR), ("RESET", ERR), (HIT, b"*5\r\n")], False),
+    ([("FOO", ERR), ("RESET", QUEUED), (HIT, b"*5\r\n")], False),
+    ([("MULTI", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
+    ([("WATCH", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
+    ([("CLIENT TRACKING ON", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
+    ([("SUBSCRIBE", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], False),
+    ([("MONITOR", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], False),
+]
+
+
+@pytest.mark.parametrize(("steps", "plain"), PLAIN_CASES)
+def test_plain(steps: list[tuple[str, bytes]], plain: bool) -> None:
+    assert probed().run(*steps).state.plain() == plain
+
+
+# all sent before the first reply: a reply lifts only what no later request set again
+PIPELINES: list[tuple[list[tuple[str, bytes]], bool]] = [
+    ([("MULTI", OK), ("EXEC", b"*0\r\n")], True),
+    ([("MULTI", OK), ("EXEC", b"*0\r\n"), ("MULTI", OK)], False),
+    ([("MULTI", OK), ("DISCARD", OK), ("MULTI", OK)], False),
+    ([("MULTI", OK), ("EXEC", b"*0\r\n"), ("WATCH", OK)], False),
+    ([("MULTI", OK), ("MULTI", NOPERM)], False),
+    ([("MULTI", NOPERM), ("EXEC", b"-ERR EXEC without MULTI\r\n")], True),
+    ([("MULTI", NOPERM), ("EXEC", NOPERM), ("MULTI", OK)], False),
+    ([("WATCH", OK), ("UNWATCH", OK), ("WATCH", OK)], False),
+    ([("WATCH", OK), ("UNWATCH", OK)], True),
+    ([("MULTI", OK), ("RESET", b"+RESET\r\n"), ("MULTI", OK), (HIT, QUEUED)], False),
+    ([("RESET", b"+RESET\r\n"), ("WATCH", OK), (HIT, b"*5\r\n")], False),
+    ([("RESET", b"+RESET\r\n"), ("FOO", ERR), (HIT, b"*5\r\n")], False),
+    ([("FOO", ERR), ("RESET", b"+RESET\r\n"), ("FOO", ERR), (HIT, b"*5\r\n")], False),
+    ([("FOO", ERR), ("RESET", b"+RESET\r\n"), ("AUTH a b", OK), (HIT, b"*5\r\n")], False),
+    ([("FOO", ERR), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
+    ([("RESET", b"+RESET\r\n"), ("AUTH a b", OK), (HIT, b"*5\r\n")], True),
+    ([("AUTH a b", OK), (HIT, b"*5\r\n")], True),
+    ([(HIT, b"*5\r\n"), ("AUTH a b", OK)], False),
+]
+
+
+@pytest.mark.parametrize(("steps", "plain"), PIPELINES)
+def test_pipelined(steps: list[tuple[str, bytes]], plain: bool) -> None:
+    assert probed().pipeline(*steps).state.plain() == plain
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+IDENTITIES: list[tuple[list[tuple[str, bytes]], tuple[bytes | None, bytes | None, int]]] = [
+    ([], (None, None, 0)),
+    ([("AUTH pw", OK)], (b"default", b"pw", 0)),
+    ([("AUTH bob pw", OK)], (b"bob", b"pw", 0)),
+    ([("AUTH bob pw", ERR)], (None, None, 0)),
+    ([("AUTH bob pw", OK), ("AUTH eve x", ERR)], (b"bob", b"pw", 0)),
+    ([("SELECT 3", OK), ("AUTH bob pw", OK)], (b"bob", b"pw", 3)),
+    ([("AUTH bob pw", OK), ("SELECT 3", OK)], (b"bob", b"pw", 3)),
+    ([("SELECT 3", OK), ("SELECT 4", ERR)], (None, None, 3)),
+    ([("SELECT 3", OK), ("SELECT 0", OK)], (None, None, 0)),
+    ([("HELLO 3 AUTH bob pw", b"%1\r\n")], (b"bob", b"pw", 0)),
+    ([("HELLO 3 auth bob pw SETNAME x", b"%1\r\n")], (b"bob", b"pw", 0)),
+    ([("HELLO 2 SETNAME AUTH AUTH bob pw", b"*1\r\n")], (b"bob", b"pw", 0)),
+    ([("HELLO 3 AUTH a b AUTH bob pw", b"%1\r\n")], (b"bob", b"pw", 0)),
+    ([("HELLO 3", b"%1\r\n")], (None, None, 0)),
+    ([("AUTH bob pw", OK), ("SELECT 3", OK), ("RESET", b"+RESET\r\n")], (None, None, 0)),
+]
+
+
+@pytest.mark.parametrize(("steps", "key"), IDENTITIES)
+def test_identity(
+    steps: list[tuple[str, bytes]], key: tuple[bytes | None, bytes | None, int]
+) -> None:
+    assert probed().run(*steps).state.identity.key() == key
+    assert probed().pipeline(*steps).state.identity.key() == key
+    assert probed().run(*steps).state.known
+
+
+def test_an_error_of_hello_may_hide_a_success() -> None:
+    wire = probed().run(("HELLO 3 AUTH bob pw SETNAME x", b"-ERR name\r\n"))
+    assert not wire.state.known
+    wire.run(("AUTH bob pw", OK))
+    assert wire.state.known
+
+
+@pytest.mark.parametrize(
+    "line", ["AUTH {}", "AUTH bob {}", "AUTH {} pw", "HELLO 3 AUTH bob {}", "HELLO 3 AUTH {} pw"]
+)
+def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
+    wire = probed()
+    slot = wire.send(line.format("x" * (s.MAX_CREDENTIAL_BYTES + 1)))
+    assert slot is None or slot.identity is None
+    wire.answer(OK)
+    wire.run((HIT, b"*5\r\n"))
+    assert not wire.state.plain()
+
+
+@pytest.mark.parametrize("line", ["HELLO 3 AUTH bob pw FOO", "HELLO 3 AUTH\0 bob pw"])
+def test_a_hello_that_is_not_understood_is_not_believed(line: str) -> None:
+    wire = probed().run((line, b"-ERR syntax\r\n"), (HIT, b"*5\r\n"))
+    assert not wire.state.plain()
+
+
+# -- the database of --upstream --------------------------------------------------------------------
+
+
+def base(answer: bytes) -> Wire:
+    wire = Wire(2)
+    wire.state.answered(Slot(s.S_BASE), answer)
+    return wire
+
+
+def test_the_base_database_must_have_been_selected() -> None:
+    hit = (HIT, b"*5\r\n")
+    assert Wire(0).run(hit).state.plain()
+    assert not Wire(2).run(hit).state.plain()
+    assert base(OK).run(hit).state.plain()
+    assert not base(b"-NOAUTH x\r\n").run(hit).state.plain()
+    assert base(NOPERM).run(("SELECT 3", OK), hit).state.plain()
+    assert not base(NOPERM).run(("SELECT 3", ERR), hit).state.plain()
+
+
+def test_the_base_database_is_where_identities_begin() -> None:
+    assert base(OK).state.identity.key() == (None, None, 2)
+    assert base(OK).run(("AUTH a b", OK)).state.identity.key() == (b"a", b"b", 2)
+
+
+def test_reset_owes_the_base_database_again() -> None:
+    wire = base(OK).run(("SELECT 3", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n"))
+    assert wire.state.identity.db == 2
+    assert wire.state.base_owed
+    assert not wire.state.plain()
+    wire.state.answered(Slot(s.S_BASE), OK)
+    assert wire.state.plain()
+
+
+def test_reset_without_a_base_database_owes_nothing() -> None:
+    wire = probed().run(("RESET", b"+RESET\r\n"))
+    assert not wire.state.base_owed
+
+
+def test_countable() -> None:
+    assert Wire().state.countable()
+    assert not Wire().run(("MULTI", OK)).state.countable()
+    assert not Wire().run(("FOO", OK)).state.countable()
+    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.countable()
+
+
+def test_subscribing_inside_multi_makes_nothing_certain() -> None:
+    wire = Wire().run(("MULTI", OK))
+    slot = wire.send("SUBSCRIBE")
+    assert slot is not None
+    assert slot.kind == s.S_RAW
+    assert wire.state.level == RAW

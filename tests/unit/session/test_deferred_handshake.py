@@ -1,0 +1,165 @@
+"""greeting: what is taken on trust, what is answered, and what becomes of Redis' refusal."""
+
+from __future__ import annotations
+
+import hiredis
+import pytest
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.framing import COMMAND, RequestFramer
+from rlproxy.session.deferred_handshake import MAX_BYTES, MAX_COMMANDS, DeferredHandshake
+
+OK = b"+OK\r\n"
+
+
+def take(greeting: DeferredHandshake, written: bytes) -> bytes:
+    requests = RequestFramer()
+    requests.feed(written)
+    assert requests.next() == COMMAND
+    return greeting.take(requests, b"valkey", b"9.1.0")
+
+
+def words(text: str) -> bytes:
+    return bulks(*text.encode().split(b" "))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "AUTH pw",
+        "AUTH bob pw",
+        "SELECT 3",
+        "CLIENT SETNAME me",
+        "client setinfo lib-name redis-py",
+        "CLIENT SETINFO LIB-VER 8.1.0",
+    ],
+)
+def test_what_is_answered_ok(said: str) -> None:
+    greeting = DeferredHandshake()
+    assert take(greeting, words(said)) == OK
+    assert greeting.begin() == words(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "GET k",
+        "PING",
+        "QUIT",
+        "INFO",
+        "AUTH",
+        "AUTH a b c",
+        "SELECT",
+        "SELECT -1",
+        "SELECT 01",
+        "SELECT x",
+        "SELECT 1 2",
+        "SELECT 1000000",
+        "HELLO 4",
+        "HELLO 3 AUTH bob",
+        "HELLO 3 SETNAME",
+        "HELLO 3 SETNAME \0",
+        "HELLO 3 WHAT",
+        "CLIENT",
+        "CLIENT NO-EVICT on",
+        "CLIENT TRACKING on",
+        "CLIENT REPLY OFF",
+        "CLIENT SETNAME",
+        "CLIENT SETNAME a\nb",
+        "CLIENT SETINFO LIB-NAME",
+        "CLIENT SETINFO COLOUR red",
+        "CLIENT SETINFO LIB-NAME a\tb",
+    ],
+)
+def test_what_is_not_taken(said: str) -> None:
+    greeting = DeferredHandshake()
+    assert take(greeting, words(said)) == b""
+    assert greeting.begin() == b""
+    assert greeting.over()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_hello_tells_what_redis_tells(protocol: int) -> None:
+    greeting = DeferredHandshake()
+    reader = hiredis.Reader()
+    reader.feed(take(greeting, words(f"HELLO {protocol} AUTH bob pw SETNAME me")))
+    found = reader.gets()
+    if protocol == 2:
+        assert isinstance(found, list)
+        found = dict(zip(found[::2], found[1::2], strict=True))
+    assert found == {
+        b"server": b"valkey",
+        b"version": b"9.1.0",
+        b"proto": protocol,
+        b"id": 0,
+        b"mode": b"standalone",
+        b"role": b"master",
+        b"modules": [],
+    }
+    assert reader.gets() is False
+    # without a number it tells in the protocol that was agreed on
+    assert take(greeting, words("HELLO")).startswith(b"%" if protocol == 3 else b"*14")
+
+
+def test_what_most_servers_do_not_know_either() -> None:
+    greeting = DeferredHandshake()
+    maintenance = words("CLIENT maint_notifications ON moving-endpoint-type internal-ip")
+    assert take(greeting, maintenance).startswith(b"-ERR unknown subcommand")
+    assert greeting.begin() == b""
+
+
+def test_as_it_was_written() -> None:
+    greeting = DeferredHandshake()
+    assert take(greeting, b"select 3\r\n") == OK
+    assert take(greeting, words("AUTH pw")) == OK
+    assert greeting.begin() == b"select 3\r\n" + words("AUTH pw")
+
+
+def test_bounded() -> None:
+    greeting = DeferredHandshake()
+    for _ in range(MAX_COMMANDS):
+        assert take(greeting, words("SELECT 3")) == OK
+    assert take(greeting, words("SELECT 3")) == b""
+    greeting = DeferredHandshake()
+    assert take(greeting, words("AUTH " + "x" * MAX_BYTES)) == b""
+    assert take(greeting, words("AUTH " + "x" * (MAX_BYTES // 2))) == OK
+    assert take(greeting, words("AUTH " + "x" * (MAX_BYTES // 2))) == b""
+
+
+def heard(greeting: DeferredHandshake, data: bytes) -> bytes:
+    greeting.replies.append(data)
+    return greeting.heard()
+
+
+def test_redis_agrees() -> None:
+    greeting = DeferredHandshake()
+    hello = take(greeting, words("HELLO 3"))
+    take(greeting, words("AUTH pw"))
+    greeting.begin()
+    for at in range(len(hello) - 1):
+        assert heard(greeting, hello[at : at + 1]) == b""
+        assert not greeting.over()
+    assert heard(greeting, hello[-1:] + OK[:2]) == b""
+    assert not greeting.over()
+    assert heard(greeting, OK[2:]) == b""
+    assert greeting.over()
+
+
+def test_redis_does_not() -> None:
+    wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+    greeting = DeferredHandshake()
+    take(greeting, words("AUTH pw"))
+    take(greeting, words("SELECT 3"))
+    greeting.begin()
+    assert heard(greeting, OK) == b""
+    assert heard(greeting, wrong + OK) == wrong
+    # once more, from the beginning
+    assert greeting.begin() == words("AUTH pw") + words("SELECT 3")
+    assert heard(greeting, wrong + wrong) == wrong
+
+
+def test_how_a_client_calls_itself_is_its_own_affair() -> None:
+    greeting = DeferredHandshake()
+    take(greeting, words("CLIENT SETINFO LIB-NAME x"))
+    greeting.begin()
+    assert heard(greeting, b"-ERR unknown subcommand\r\n") == b""
+    assert greeting.over()

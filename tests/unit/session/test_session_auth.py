@@ -1,0 +1,203 @@
+"""session: AUTH, whose error Redis may leave out, and what is owed around it."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import connection_state as s
+from rlproxy.session import session as sn
+
+from tests.unit.session.test_session import (
+    BASE,
+    FIVE,
+    HIT,
+    NOAUTH,
+    PING,
+    PONG,
+    Bench,
+    in_place,
+    opened,
+)
+
+OK = b"+OK\r\n"
+WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+AUTH = bulks(b"AUTH", b"bob", b"pw")
+SELECT = bulks(b"SELECT", b"1")
+MULTI = bulks(b"MULTI")
+EXEC = bulks(b"EXEC")
+HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
+WRITTEN = {
+    "AUTH": AUTH,
+    "AUTH of a password": bulks(b"auth", b"pw"),
+    "inline": b"auth bob pw\r\n",
+    "HELLO": bulks(b"HELLO", b"2", b"AUTH", b"bob", b"pw"),
+    "HELLO with a name first": bulks(b"hello", b"2", b"setname", b"n", b"auth", b"bob", b"pw"),
+    "of a long password": bulks(b"AUTH", b"bob", b"x" * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_it_goes_when_nothing_is_owed(name: str) -> None:
+    bench = opened()
+    written = WRITTEN[name]
+    assert bench.send(SELECT + PING + written + HIT + PING) == SELECT + PING
+    assert bench.answer(OK) == OK
+    assert bench.up() == b""
+    assert bench.session.wait == sn.WAIT_QUIET
+    assert bench.answer(PONG) == PONG
+    assert bench.up() == written + in_place() + PING
+    assert bench.answer(WRONGPASS + FIVE + PONG) == WRONGPASS + FIVE + PONG
+    assert not bench.session.outstanding()
+
+
+def test_it_waits_for_one_before_it() -> None:
+    bench = opened()
+    assert bench.send(AUTH + AUTH + PING) == AUTH
+    assert bench.answer(WRONGPASS) == WRONGPASS
+    assert bench.up() == AUTH + PING
+    assert bench.answer(OK + PONG) == OK + PONG
+
+
+@pytest.mark.parametrize("first", [AUTH, HELLO, WRITTEN["HELLO"]])
+def test_where_it_comes_first_it_waits_for_nothing(first: bytes) -> None:
+    bench = opened()
+    assert bench.send(first + SELECT + PING) == first + SELECT + PING
+
+
+def test_a_hello_that_names_nobody_waits_for_nothing() -> None:
+    bench = opened()
+    sent = PING + bulks(b"HELLO", b"3") + bulks(b"HELLO") + PING
+    assert bench.send(sent) == sent
+
+
+def test_in_multi_replies_are_not_counted_from_there_on() -> None:
+    bench = opened()
+    assert bench.send(MULTI + AUTH + HIT + EXEC + PING) == MULTI
+    assert bench.answer(OK) == OK
+    assert bench.up() == AUTH + in_place() + EXEC + PING
+    assert bench.session.state.level == s.RAW
+    queued = b"+QUEUED\r\n" * 2
+    short = b"*2\r\n" + FIVE + PONG  # without an element for AUTH
+    assert bench.answer(queued + short) == queued + short
+    assert bench.send(HIT) == in_place()
+    assert bench.answer(FIVE) == FIVE
+
+
+def test_behind_a_multi_that_was_refused_they_are() -> None:
+    bench = opened()
+    assert bench.send(MULTI + AUTH + PING) == MULTI
+    assert bench.answer(NOAUTH) == NOAUTH
+    assert bench.up() == AUTH + PING
+    assert bench.session.state.level == s.PLAIN
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_where_pushes_may_come_replies_are_not_counted_from_there_on(protocol: int) -> None:
+    bench = opened()
+    bench.send(bulks(b"HELLO", b"%d" % protocol))
+    bench.answer(b"%1\r\n$5\r\nproto\r\n:3\r\n")
+    bench.send(bulks(b"CLIENT", b"TRACKING", b"ON"))
+    bench.answer(OK)
+    assert bench.session.state.level == s.COUNTED
+    assert bench.send(AUTH + HIT) == AUTH + in_place()
+    assert bench.session.state.level == (s.COUNTED if protocol == 2 else s.RAW)
+
+
+def test_where_the_client_has_sent_its_end_of_file_it_goes_at_once() -> None:
+    bench = opened()
+    blocks = bulks(b"BLPOP", b"q", b"0")
+    assert bench.send(blocks + AUTH + HIT) == blocks
+    bench.session.receive_eof()
+    assert bench.up() == AUTH + in_place()
+    assert bench.session.wants_eof
+    popped = b"*2\r\n$1\r\nq\r\n$1\r\nx\r\n"
+    assert bench.answer(popped + FIVE) == popped + FIVE  # (Redis has left the error out)
+    bench.session.upstream_lost()
+    assert bench.down() == b""  # so the hit is not reported as lost
+
+
+def test_where_the_client_reads_nothing_it_goes_at_once() -> None:
+    bench = opened()
+    assert bench.send(PING + AUTH + PING) == PING
+    bench.session.leaves_unread()
+    assert bench.up() == AUTH + PING
+    assert bench.session.state.level == s.RAW
+    assert bench.answer(PONG + PONG) == PONG + PONG
+
+
+def test_it_waits_for_a_hit_on_the_lane() -> None:
+    bench = opened()
+    bench.send(HIT)
+    bench.answer(FIVE)
+    assert bench.send(HIT) == b""
+    assert bench.send(PING + AUTH + PING) == b""
+    assert bench.settle() == FIVE
+    assert bench.up() == PING
+    assert bench.answer(PONG) == PONG
+    assert bench.up() == AUTH + PING
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_database_of_the_upstream_is_chosen_behind_it(gone: bool) -> None:
+    bench = Bench(2)
+    bench.send(PING + AUTH + HIT + AUTH)
+    bench.session.upstream_opened()
+    assert bench.up() == BASE
+    assert bench.answer(NOAUTH) == b""
+    assert bench.up() == PING
+    if gone:
+        bench.session.receive_eof()
+        assert bench.up() == b""
+    assert bench.answer(NOAUTH) == NOAUTH
+    assert bench.up() == AUTH
+    assert bench.answer(OK) == OK
+    assert bench.up() == BASE
+    assert bench.answer(OK) == b""
+    if not gone:
+        assert bench.up() == in_place()
+        assert bench.answer(FIVE) == FIVE
+        assert bench.up() == AUTH
+    else:
+        assert bench.up() == in_place() + AUTH
+
+
+def test_behind_quit_nothing_is_sent_once_that_is_answered() -> None:
+    bench = opened()
+    quit_ = bulks(b"QUIT")
+    assert bench.send(quit_ + AUTH + HIT) == quit_
+    assert bench.answer(OK) == OK
+    bench.up()
+    bench.session.upstream_lost()
+    assert bench.down() == b""
+    assert bench.session.closed
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 40])
+def test_in_a_long_pipeline(size: int) -> None:
+    """Redis answers each write, and leaves out the error of an AUTH that is not first in it."""
+    bench = opened()
+    sent = (PING * size + AUTH) * 50 + HIT
+    got = b""
+    written = bench.send(sent)
+    while written:
+        assert written.rfind(AUTH) <= 0
+        replies = b""
+        while written:
+            for asked, said in ((PING, PONG), (AUTH, WRONGPASS), (in_place(), FIVE)):
+                if written.startswith(asked):
+                    written = written[len(asked) :]
+                    replies += said
+        got += bench.answer(replies)
+        written = bench.up()
+    assert got == (PONG * size + WRONGPASS) * 50 + FIVE
+    assert not bench.session.outstanding()
+
+
+def test_redis_error_of_a_hit_behind_it_is_at_its_place() -> None:
+    bench = opened()
+    bench.send(PING + AUTH + HIT + bulks(b"RL.HIT", b"k"))
+    bench.answer(PONG)
+    bench.up()
+    arity = b"-ERR wrong number of arguments for 'rl.hit' command\r\n"
+    assert bench.answer(WRONGPASS + r.error("OOM x")) == WRONGPASS + r.error("OOM x") + arity

@@ -1,0 +1,116 @@
+"""session: the commands of the family beside RL.HIT, and how looks and CL.THROTTLE travel."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.ratelimit.scripts import SOURCE
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.framing import MAX_RL_BYTES
+
+from tests.unit.session.test_session import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
+
+THROTTLE = bulks(b"CL.THROTTLE", b"k", b"15", b"30", b"60")
+PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
+REFUND = bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")
+FAMILY = {
+    b"RL.REFUND": REFUND,
+    b"CL.THROTTLE": THROTTLE,
+    b"RL.THROTTLE": THROTTLE.replace(b"CL.", b"RL."),
+}
+
+
+def rule_of(request: bytes) -> tuple[bytes, bytes]:
+    """What goes before the key and after it, of a request as a script call by EVAL."""
+    words = request.split(b"\r\n")[2::2]
+    rule = GRAMMAR.rule(request, words[0], words[1:])
+    assert rule.error == b""
+    return rule.words(SOURCE), rule.tail
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_goes_as_a_hit_does(name: bytes) -> None:
+    before, after = rule_of(FAMILY[name])
+    bench = opened()
+    assert bench.send(FAMILY[name]) == before + r.bulk(b"k") + after
+    assert bench.answer(FIVE) == FIVE
+    assert bench.send(FAMILY[name]) == b""  # by lane
+    assert len(bench.lane.calls) == 1
+    assert bench.settle() == FIVE
+
+
+# -- CL.THROTTLE of the server's own ---------------------------------------------------------------
+
+
+def test_the_servers_own_throttle_is_forwarded_as_written() -> None:
+    for name in (b"CL.THROTTLE", b"cl.throttle", b"Cl.Throttle"):
+        bench = probed()
+        bench.session._settings.native_throttle = True
+        sent = THROTTLE.replace(b"CL.THROTTLE", name)
+        assert bench.send(sent) == sent
+        assert bench.answer(FIVE) == FIVE
+        assert bench.send(b"cl.throttle k nonsense\r\n") == b"cl.throttle k nonsense\r\n"
+        assert bench.answer(b"-ERR theirs\r\n") == b"-ERR theirs\r\n"
+        bench.send(HIT)  # the session is as plain as before
+        assert len(bench.lane.calls) == 1
+
+
+def test_it_goes_in_order_with_hits_and_others() -> None:
+    bench = probed()
+    bench.session._settings.native_throttle = True
+    sent = bench.send(PING + THROTTLE + HIT + THROTTLE)
+    head, tail = rule_of(HIT)
+    assert sent == PING + THROTTLE + head + r.bulk(b"k") + tail + THROTTLE
+    assert bench.answer(PONG, FIVE, FIVE, FIVE) == PONG + 3 * FIVE
+
+
+def test_a_long_one_streams_to_the_server() -> None:
+    bench = probed()
+    bench.session._settings.native_throttle = True
+    long = bulks(b"CL.THROTTLE", b"k", b"x" * (2 * MAX_RL_BYTES))
+    cut = MAX_RL_BYTES + 100
+    assert bench.send(long[:cut], long[cut:], PING) == long + PING
+    assert bench.answer(b"-ERR theirs\r\n", PONG) == b"-ERR theirs\r\n" + PONG
+
+
+def test_rl_throttle_stays_ours() -> None:
+    bench = probed()
+    bench.session._settings.native_throttle = True
+    bench.send(FAMILY[b"RL.THROTTLE"])
+    assert len(bench.lane.calls) == 1
+
+
+# -- looks -----------------------------------------------------------------------------------------
+
+
+def test_a_look_goes_by_eval_where_the_server_knows_no_other() -> None:
+    bench = opened()
+    assert bench.send(PEEK).startswith(b"*9\r\n$4\r\nEVAL\r\n")
+
+
+def test_a_look_goes_by_eval_ro_where_the_server_knows_it() -> None:
+    bench = opened()
+    bench.session._settings.knows_ro = True
+    sent = bench.send(PEEK)
+    assert sent.startswith(b"*9\r\n$7\r\nEVAL_RO\r\n")
+    assert b"\r\npeek\r\n" in sent
+    assert bench.send(HIT).startswith(b"*7\r\n$4\r\nEVAL\r\n")
+    assert bench.send(REFUND).startswith(b"*9\r\n$4\r\nEVAL\r\n")
+
+
+def test_in_multi_too() -> None:
+    bench = probed()
+    bench.session._settings.knows_ro = True
+    multi = bulks(b"MULTI")
+    sent = bench.send(multi + PEEK)
+    assert sent.startswith(multi + b"*9\r\n$7\r\nEVAL_RO\r\n")
+
+
+def test_refused_in_a_subscription_it_is_called_by_its_own_name() -> None:
+    bench = opened()
+    bench.session._settings.knows_ro = True
+    bench.send(bulks(b"SUBSCRIBE", b"c"))
+    bench.answer(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
+    bench.send(PEEK)
+    refusal = b"-ERR Can't execute '%b': only (P|S)SUBSCRIBE are allowed in this context\r\n"
+    assert bench.answer(refusal % b"eval_ro") == refusal % b"rl.peek"

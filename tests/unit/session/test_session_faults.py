@@ -1,0 +1,291 @@
+"""session: what hits get while Redis does not answer, and what becomes of late replies."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.ratelimit.outcomes import UNSEEN
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import session as sn
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.session import Session
+from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
+
+from tests.unit.session.test_session import (
+    ARITY,
+    FIVE,
+    GRAMMAR,
+    HIT,
+    PING,
+    PONG,
+    WRONG_HIT,
+    Bench,
+    in_place,
+)
+
+MODES = {
+    "error": None,
+    "allow": r.five(0, 10, 10, -1, 0),
+    "deny": r.five(1, 10, 0, 1, 1),
+}
+LATE = r.late(1.0)
+REFUSED = r.unreachable("redis:1", "connection refused")
+PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
+MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
+NO_ROOM = b"-ERR max number of clients reached\r\n"
+
+
+class Faulty(Bench):
+    """A session whose hits may be late, one second after they were sent."""
+
+    def __init__(self, mode: str = "error", base_db: int = 0) -> None:
+        super().__init__(base_db)
+        self.circuit = CircuitBreaker()
+        self.timeouts = HitTimeouts(self.circuit)
+        shared = WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db, timeouts=self.timeouts)
+        shared.reconfigure(mode, 1000)
+        self.session = Session(shared)
+        self.mode = mode
+
+    def answer_at(self, now: float, data: bytes) -> bytes:
+        self.session.now = now
+        return self.answer(data)
+
+    def send_at(self, now: float, data: bytes) -> bytes:
+        self.session.now = now
+        return self.send(data)
+
+    def without(self, error: bytes) -> bytes:
+        """What a hit gets."""
+        return MODES[self.mode] or error
+
+    def open(self) -> Faulty:
+        """Open the private connection."""
+        self.send(PING)
+        self.session.upstream_opened()
+        self.up()
+        assert self.answer(PONG) == PONG
+        return self
+
+
+each_mode = pytest.mark.parametrize("mode", MODES)
+
+
+@each_mode
+def test_late_on_the_private_connection(mode: str) -> None:
+    bench = Faulty(mode).open()
+    assert bench.send_at(10.0, HIT + HIT + PEEK)
+    assert bench.session.overdue(10.9) == 10.0
+    assert bench.down() == b""
+    assert bench.session.overdue(11.0) == NEVER
+    assert bench.down() == bench.without(LATE) * 2 + LATE
+    assert not bench.session.outstanding()
+    assert bench.circuit.open
+    assert bench.circuit.counts.timeouts == 3
+    assert bench.session.overdue(11.1) == NOTHING
+    # the replies are dropped when they come, and what is behind them is in its place
+    assert bench.send_at(12.0, PING) == PING
+    assert bench.answer_at(13.0, FIVE + FIVE[:3]) == b""
+    assert bench.answer_at(13.0, FIVE[3:] + b"-WRONGTYPE x\r\n" + PONG) == PONG
+    assert not bench.circuit.open
+
+
+def test_each_hit_has_its_own_time() -> None:
+    bench = Faulty("allow").open()
+    bench.send_at(10.0, HIT)
+    bench.send_at(10.5, HIT)
+    assert bench.session.overdue(11.0) == 10.5
+    assert bench.down() == bench.without(b"")
+    bench.session.overdue(11.5)
+    assert bench.down() == bench.without(b"")
+
+
+def test_counted_from_when_all_before_it_were_answered() -> None:
+    bench = Faulty("allow").open()
+    bench.send_at(10.0, bulks(b"BLPOP", b"q", b"0") + HIT + WRONG_HIT + PING)
+    assert bench.session.overdue(60.0) == NEVER
+    assert bench.answer_at(60.0, b"*-1\r\n") == b"*-1\r\n"
+    assert bench.session.overdue(60.9) == 60.0
+    bench.session.overdue(61.0)
+    assert bench.down() == bench.without(b"") + ARITY
+    assert bench.answer_at(62.0, FIVE + PONG) == PONG
+
+
+def test_never_in_a_transaction_nor_where_replies_cant_be_counted() -> None:
+    for before in (MULTI, bulks(b"CLIENT", b"REPLY", b"OFF"), bulks(b"SUBSCRIBE", b"c")):
+        bench = Faulty("allow").open()
+        bench.send_at(10.0, before + HIT)
+        assert bench.session.overdue(100.0) == NOTHING
+        assert bench.down() == b""
+
+
+def test_not_in_the_middle_of_a_push() -> None:
+    bench = Faulty("allow").open()
+    bench.send_at(10.0, HIT)
+    push = b">2\r\n$3\r\nfoo\r\n$3\r\nbar\r\n"
+    assert bench.answer_at(10.0, push[:9]) == push[:9]
+    bench.session.overdue(20.0)
+    assert bench.down() == b""
+    assert bench.answer_at(20.5, push[9:]) == push[9:]
+    bench.session.overdue(22.0)
+    assert bench.down() == bench.without(b"")
+
+
+@each_mode
+def test_late_on_the_lane(mode: str) -> None:
+    bench = Faulty(mode).open()
+    bench.send(HIT)
+    bench.answer(FIVE)
+    bench.send_at(1.0, HIT * 2)
+    calls = bench.lane.calls
+    assert len(calls) == 2
+    bench.send_at(1.5, PING)
+    for call in calls:
+        bench.session.lane_late(call)
+    bench.session.resume()
+    assert bench.down() == bench.without(LATE) * 2
+    assert bench.up() == PING  # it goes on
+
+
+def test_late_on_the_lane_for_nobody_is_counted_all_the_same() -> None:
+    bench = Faulty().open()
+    bench.send(HIT)
+    bench.answer(FIVE)
+    bench.send_at(1.0, HIT * 2)
+    calls = bench.lane.calls
+    bench.session.abandon()
+    bench.session.let_go()
+    for call in [*calls, *calls]:
+        bench.session.lane_late(call)
+    hits = bench.session._stats.hits
+    assert (hits[UNSEEN], sum(hits)) == (2, 3)
+
+
+def test_what_was_lost_with_its_connection_is_an_error_in_every_mode() -> None:
+    bench = Faulty("allow").open()
+    bench.send(HIT)
+    bench.session.upstream_lost()
+    assert bench.down() == r.LOST
+    assert bench.circuit.counts.failed_open == 0
+
+
+@each_mode
+def test_a_connection_that_cannot_be_opened(mode: str) -> None:
+    bench = Faulty(mode)
+    bench.send(HIT + WRONG_HIT + PEEK + PING + MULTI + HIT + EXEC + HIT)
+    bench.session.upstream_failed("connection refused")
+    mine = bench.without(REFUSED)
+    assert bench.down() == mine + ARITY + REFUSED * 5 + mine
+    assert not bench.session.closed
+
+
+@each_mode
+def test_while_the_circuit_is_open_redis_is_not_asked(mode: str) -> None:
+    bench = Faulty(mode)
+    bench.circuit.connect_failed(10.0, "connection refused")
+    bench.circuit.asked(10.0)
+    assert bench.send_at(11.0, HIT * 3 + WRONG_HIT + PEEK) == b""
+    assert bench.down() == bench.without(REFUSED) * 3 + ARITY + REFUSED
+    assert bench.session.upstream == sn.UPSTREAM_NONE
+    bench.send_at(11.0, HIT + PING + HIT)  # an ordinary command goes its way
+    assert bench.down() == bench.without(REFUSED)
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.upstream_opened()
+    assert bench.up() == PING + in_place()
+    assert bench.answer_at(12.0, PONG + FIVE) == PONG + FIVE
+    assert not bench.circuit.open
+
+
+def test_while_it_is_open_a_lane_gets_no_more_and_a_trial_goes_through() -> None:
+    bench = Faulty("allow").open()
+    bench.send(HIT)
+    bench.answer(FIVE)
+    bench.send(HIT)
+    bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
+    assert bench.circuit.open
+    bench.circuit.asked(2.0)
+    bench.send_at(2.0, HIT)
+    assert len(bench.lane.calls) == 1
+    bench.session.lane_late(bench.lane.calls[0])
+    bench.session.resume()
+    assert bench.down() == bench.without(b"") * 2
+    bench.send_at(9.0, HIT)  # nobody has asked for long
+    assert len(bench.lane.calls) == 2
+    bench.send_at(9.1, HIT)
+    assert len(bench.lane.calls) == 2
+
+
+@pytest.mark.parametrize("base_db", [0, 2])
+def test_a_hit_that_waits_for_its_connection_is_late_too(base_db: int) -> None:
+    bench = Faulty("deny", base_db)
+    bench.send_at(10.0, HIT + PING)
+    if base_db:
+        bench.session.upstream_opened()
+    assert bench.session.overdue(10.9) == NEVER
+    bench.session.overdue(11.0)
+    assert bench.down() == bench.without(b"")
+    if base_db:
+        assert bench.answer_at(12.0, b"+OK\r\n") == b""
+    else:
+        bench.session.upstream_opened()
+    assert bench.up().endswith(PING)
+
+
+@each_mode
+def test_redis_has_no_room_for_one_more_client(mode: str) -> None:
+    bench = Faulty(mode)
+    bench.send(HIT + WRONG_HIT + PING + MULTI + HIT + EXEC)
+    bench.session.upstream_opened()
+    bench.up()
+    assert bench.answer(NO_ROOM) == bench.without(NO_ROOM) + ARITY + NO_ROOM * 4
+    assert bench.session.upstream == sn.UPSTREAM_NONE
+    assert not bench.session.closed
+    bench.send(HIT)
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.upstream_opened()
+    assert bench.up() == in_place()
+    assert bench.answer(FIVE) == FIVE
+
+
+def test_redis_own_words_of_that_text_later_are_a_reply() -> None:
+    bench = Faulty("allow").open()
+    bench.send(PING)
+    assert bench.answer(NO_ROOM) == NO_ROOM
+    assert bench.session.upstream == sn.UPSTREAM_OPEN
+
+
+def test_no_timeout_and_its_return() -> None:
+    bench = Faulty("allow").open()
+    settings = bench.session._settings
+    settings.reconfigure("deny", 0)
+    bench.send_at(10.0, HIT)
+    assert bench.session.overdue(100.0) == NOTHING
+    settings.reconfigure("deny", 500)
+    bench.send_at(100.0, HIT)
+    bench.session.overdue(100.5)
+    assert bench.down() == r.five(1, 10, 0, 1, 1) * 2
+
+
+def test_the_number_on_a_lane_is_a_setting() -> None:
+    bench = Faulty().open()
+    bench.session._settings.max_client_hits = 3
+    bench.send(HIT)
+    bench.answer(FIVE)
+    bench.send(HIT * 10)
+    assert len(bench.lane.calls) == 3
+    assert bench.settle() == FIVE * 3
+    assert len(bench.lane.calls) == 3
+
+
+def test_a_lane_without_room_leaves_hits_to_the_private_connection() -> None:
+    bench = Faulty().open()
+    bench.send(HIT)
+    bench.answer(FIVE)
+    bench.lane.room = 2
+    bench.send(HIT * 2)
+    bench.lane.room = 0
+    assert bench.send(HIT) == b""
+    assert len(bench.lane.calls) == 2
+    assert bench.settle() == FIVE * 2
+    assert bench.up() == in_place()

@@ -1,0 +1,592 @@
+"""session: clients that come while Redis is away, where hits are answered without it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import hiredis
+import pytest
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.framing import ReplyFramer
+from rlproxy.session import command_policy
+from rlproxy.session import session as sn
+from rlproxy.session.deferred_handshake import MAX_COMMANDS
+from rlproxy.session.timeouts import NEVER, NOTHING
+
+from tests.unit.session.test_session import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
+from tests.unit.session.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
+
+OK = b"+OK\r\n"
+HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
+AUTH = bulks(b"AUTH", b"bob", b"pw")
+INFO = bulks(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
+MAINTENANCE = bulks(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON")
+SELECT = bulks(b"SELECT", b"3")
+GET = bulks(b"GET", b"k")
+WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+# what Redis answers, in RESP3
+MAP = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+
+answering = pytest.mark.parametrize("mode", ["allow", "deny"])
+
+
+def failed(bench: Faulty, data: bytes) -> bytes:
+    """What the client gets for `data`, as Redis refuses connections."""
+    bench.send(data)
+    bench.session.upstream_failed("connection refused")
+    return bench.down()
+
+
+def greeted(mode: str = "allow", base_db: int = 0, said: bytes = HELLO + INFO + SELECT) -> Faulty:
+    """A client that has said its greeting."""
+    bench = Faulty(mode, base_db)
+    reply = failed(bench, said + HIT)
+    assert reply.endswith(bench.without(REFUSED))
+    assert b"UPSTREAMDOWN" not in reply
+    return bench
+
+
+def asking(bench: Faulty, data: bytes = GET) -> bytes:
+    """Redis is back, and the client sends `data`; what goes to Redis."""
+    bench.send(data)
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.upstream_opened()
+    return bench.up()
+
+
+@answering
+def test_the_handshake_of_a_client_and_its_hits(mode: str) -> None:
+    bench = Faulty(mode)
+    reply = failed(bench, HELLO + INFO + SELECT + HIT + GET)
+    assert reply.startswith(b"%7\r\n")
+    assert reply.endswith(OK + OK + bench.without(REFUSED) + REFUSED)
+
+
+def test_where_hits_get_errors_so_does_it() -> None:
+    bench = Faulty("error")
+    assert failed(bench, HELLO + INFO + HIT) == REFUSED * 3
+    assert asking(bench) == GET
+
+
+def test_known_to_be_away() -> None:
+    bench = Faulty("allow")
+    bench.circuit.connect_failed(0.0, "connection refused")
+    bench.circuit.asked(0.0)
+    assert bench.send(SELECT + HIT + INFO) == b""
+    assert bench.down() == OK + bench.without(b"") + OK
+    assert bench.session.upstream == sn.UPSTREAM_NONE
+
+
+def test_a_connection_that_does_not_open() -> None:
+    bench = Faulty("allow")
+    bench.send_at(10.0, SELECT + HIT + GET)
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.overdue(10.9)
+    assert bench.down() == b""
+    bench.session.overdue(11.0)
+    assert bench.down() == OK + bench.without(LATE)
+    bench.session.upstream_opened()
+    assert bench.up() == SELECT
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+
+
+def test_no_hit_behind_it() -> None:
+    bench = Faulty("allow")
+    moved: list[bytes] = []
+    bench.session.flush = lambda: moved.append(bench.down())
+    bench.send_at(10.0, SELECT)
+    bench.session.overdue(11.0)
+    assert moved == [OK]
+
+
+def test_what_is_no_redis() -> None:
+    bench = greeted()
+    asking(bench)
+    assert bench.answer(b"HTTP/1.1 400 Bad Request\r\n") == b""
+    assert bench.session.closed
+    assert bench.up() == b""
+
+
+def test_redis_hears_all_before_it_hears_anything_else() -> None:
+    bench = greeted()
+    assert asking(bench, GET + HIT + GET) == HELLO + INFO + SELECT
+    said = MAP + OK + OK
+    for at in range(len(said) - 1):
+        assert bench.answer(said[at : at + 1]) == b""
+        assert bench.up() == b""
+    assert bench.answer(said[-1:]) == b""
+    assert bench.up() == GET + in_place() + GET
+    assert bench.answer(b"$-1\r\n" + FIVE + b"$-1\r\n") == b"$-1\r\n" + FIVE + b"$-1\r\n"
+    # and it is who it said, where it said
+    assert bench.send(HIT) == b""
+    assert bench.identities[-1].key() == (b"bob", b"pw", 3)
+    assert bench.session.state.protocol == 3
+    assert bench.settle() == FIVE
+
+
+@pytest.mark.parametrize(
+    ("replies", "refusal"),
+    [
+        (WRONGPASS + OK + OK, WRONGPASS),
+        (MAP + OK + b"-ERR DB index is out of range\r\n", b"-ERR DB index is out of range\r\n"),
+    ],
+)
+def test_who_is_not_let_in_is_told_and_has_run_nothing(replies: bytes, refusal: bytes) -> None:
+    bench = greeted()
+    asking(bench, GET + HIT)
+    got = b"".join(bench.answer(replies[at : at + 1]) for at in range(len(replies)))
+    assert got == refusal
+    assert bench.session.closed
+    assert bench.up() == b""
+
+
+def test_a_name_that_redis_does_not_take_changes_nothing() -> None:
+    bench = greeted(said=INFO)
+    assert asking(bench) == INFO
+    assert bench.answer(b"-ERR unknown subcommand\r\n") == b""
+    assert bench.up() == GET
+    assert not bench.session.closed
+
+
+def test_a_password_is_wanted_and_none_was_said() -> None:
+    bench = greeted(said=bulks(b"HELLO", b"3"))
+    asking(bench)
+    assert bench.answer(NOAUTH) == NOAUTH
+    assert bench.session.closed
+
+
+def test_in_the_database_of_the_proxy() -> None:
+    bench = greeted(base_db=2, said=HELLO)
+    assert asking(bench) == BASE
+    assert bench.answer(NOAUTH) == b""
+    assert bench.up() == HELLO
+    assert bench.answer(MAP) == b""
+    assert bench.up() == BASE
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+    assert bench.answer(PONG) == PONG
+
+
+LOST = r.unreachable("redis:1", "connection lost")
+
+
+def test_lost_before_redis_has_answered_it() -> None:
+    bench = greeted()
+    asking(bench, GET + HIT)
+    assert bench.answer(MAP + OK[:2]) == b""
+    bench.session.upstream_lost()
+    assert bench.down() == LOST + bench.without(LOST)
+    assert not bench.session.closed
+    assert asking(bench, PING) == HELLO + INFO + SELECT
+    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == PING
+    assert bench.answer(PONG) == PONG
+
+
+def test_lost_before_redis_has_heard_all_of_it() -> None:
+    bench = greeted(base_db=2)
+    asking(bench, GET + HIT)
+    assert bench.answer(NOAUTH) == b""
+    assert bench.up() == HELLO  # (what follows depends on its reply)
+    bench.session.upstream_lost()
+    assert bench.down() == LOST + bench.without(LOST)
+    assert asking(bench, PING) == BASE
+    assert bench.answer(OK) == b""
+    assert bench.up() == HELLO + INFO + SELECT
+    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == PING
+
+
+def test_no_room_for_it() -> None:
+    bench = greeted()
+    asking(bench, GET + HIT)
+    assert bench.answer(NO_ROOM) == NO_ROOM + bench.without(NO_ROOM)
+    assert not bench.session.closed
+    assert asking(bench, PING) == HELLO + INFO + SELECT
+    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == PING
+
+
+@pytest.mark.parametrize("base_db", [0, 2])
+def test_redis_hangs_as_it_is_told(base_db: int) -> None:
+    bench = greeted(base_db=base_db)
+    bench.send_at(20.0, HIT + INFO + HIT + GET)
+    left: list[int] = []
+    bench.session.flush = lambda: left.append(bench.session.upstream)
+    bench.session.upstream_opened()
+    assert left == []
+    assert bench.up() == BASE if base_db else HELLO + INFO + SELECT
+    assert bench.session.overdue(20.9) == 20.0
+    assert bench.down() == b""
+    bench.session.overdue(21.0)
+    assert bench.down() == bench.without(LATE) + OK + bench.without(LATE)
+    assert bench.circuit.open
+    # GET waits, on a connection of its own, which nothing would be gained by leaving
+    assert left[:2] == [sn.UPSTREAM_NONE, sn.UPSTREAM_OPENING]
+    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    bench.session.now = 21.0
+    bench.session.upstream_opened()
+    if base_db:
+        assert bench.up() == BASE
+        assert bench.session.overdue(30.0) == NEVER
+        assert bench.answer_at(31.0, OK) == b""
+    assert bench.up() == HELLO + INFO + SELECT + INFO
+    assert bench.session.overdue(40.0) == NEVER
+    assert bench.down() == b""
+    assert bench.answer_at(41.0, MAP + OK + OK + OK) == b""
+    assert bench.up() == GET
+
+
+def test_an_auth_that_was_taken_on_trust_goes_when_nothing_is_owed() -> None:
+    bench = greeted("allow", said=SELECT + HELLO + AUTH)
+    assert asking(bench) == SELECT
+    assert bench.answer(OK) == b""
+    assert bench.up() == HELLO
+    assert bench.answer(MAP) == b""
+    assert bench.up() == AUTH
+    assert bench.answer(WRONGPASS) == WRONGPASS
+    assert bench.up() == b""
+    assert bench.session.closed
+
+
+def test_so_it_is_where_the_client_has_sent_its_end_of_file() -> None:
+    bench = greeted("allow", said=SELECT + AUTH)
+    bench.send(GET)
+    bench.session.receive_eof()
+    bench.session.upstream_opened()
+    assert bench.up() == SELECT
+    assert bench.answer(OK) == b""
+    assert bench.up() == AUTH
+    assert not bench.session.wants_eof
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+    assert bench.session.wants_eof
+
+
+def test_redis_hangs_while_an_auth_waits() -> None:
+    bench = hung("allow", INFO + AUTH + HIT)
+    assert bench.up() == INFO
+    bench.session.overdue(11.0)
+    assert bench.down() == OK + OK + bench.without(LATE)
+    bench.up()
+    assert asking(bench) == INFO
+    assert bench.answer(OK) == b""
+    assert bench.up() == AUTH
+    assert bench.answer(OK) == b""
+    assert bench.up() == GET
+
+
+def hung(mode: str, said: bytes, base_db: int = 0) -> Faulty:
+    """Redis takes a connection at 10.0, and `said`, and answers nothing."""
+    bench = Faulty(mode, base_db)
+    bench.send_at(10.0, said)
+    bench.session.upstream_opened()
+    return bench
+
+
+@answering
+@pytest.mark.parametrize("base_db", [0, 2])
+def test_redis_hangs_as_a_client_comes(mode: str, base_db: int) -> None:
+    bench = hung(mode, MAINTENANCE + SELECT + HIT + INFO + HIT[:9], base_db)
+    left: list[int] = []
+    bench.session.flush = lambda: left.append(bench.session.upstream)
+    assert bench.session.overdue(10.9) == 10.0
+    assert left == []
+    bench.session.overdue(11.0)
+    assert left[0] == sn.UPSTREAM_NONE
+    refused, _, rest = bench.down().partition(b"\r\n")
+    assert refused.startswith(b"-ERR unknown subcommand")
+    assert rest == OK + bench.without(LATE) + OK
+    assert bench.circuit.open
+    assert bench.circuit.counts.timeouts == 1
+    # the connection is let go, and what follows is answered without one
+    bench.up()
+    bench.circuit.asked(11.0)
+    bench.send_at(11.0, HIT[9:] + HELLO)
+    assert bench.down().startswith(bench.without(LATE) + b"%7\r\n")
+    assert bench.session.upstream == sn.UPSTREAM_NONE
+    # and Redis is told all of it in the end
+    told = asking(bench)
+    if base_db:
+        assert told == BASE
+        bench.answer(OK)
+        told = bench.up()
+    assert told == SELECT + INFO
+    assert bench.answer(OK + OK) == b""
+    assert bench.up() == HELLO
+    assert bench.answer(MAP) == b""
+    assert bench.up() == GET
+
+
+def test_redis_hangs_and_nothing_but_the_greeting_was_said() -> None:
+    bench = hung("allow", SELECT)
+    bench.session.overdue(11.0)
+    assert bench.down() == OK
+    assert bench.circuit.open
+    assert bench.session.overdue(12.0) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("error", SELECT),
+        ("allow", SELECT + GET),
+        ("allow", GET + SELECT),
+        ("allow", bulks(b"MULTI") + SELECT),
+        ("allow", SELECT + bulks(b"CLIENT", b"ID")),
+        ("allow", SELECT + bulks(b"FOO")),
+        ("allow", SELECT + bulks(b"RL.HELP")),
+        ("allow", SELECT + bulks(b"SUBSCRIBE", b"c")),
+        ("allow", SELECT + b"*1\r\n+"),
+        ("allow", bulks(b"HELLO", b"4")),
+        ("allow", INFO * (MAX_COMMANDS + 1)),
+        ("allow", MAINTENANCE * (MAX_COMMANDS + 1)),
+    ],
+)
+def test_what_redis_may_have_run_waits_for_it(mode: str, said: bytes) -> None:
+    bench = hung(mode, said + HIT)
+    sent = bench.up()
+    assert sent
+    for now in (11.0, 12.0):
+        bench.session.overdue(now)
+        assert bench.down() == b""
+    assert bench.session.upstream == sn.UPSTREAM_OPEN
+    assert bench.up() == b""
+
+
+def test_whom_redis_has_answered_once_waits_for_it() -> None:
+    bench = hung("allow", SELECT + INFO)
+    bench.up()
+    assert bench.answer_at(10.0, OK[:1]) == b""
+    assert bench.session.overdue(12.0) == NOTHING
+    assert bench.answer(OK[1:] + OK) == OK + OK
+    assert bench.send_at(20.0, SELECT) == SELECT
+    bench.session.overdue(22.0)
+    assert bench.down() == b""
+
+
+@pytest.mark.parametrize("how", ["refused", "hung"])
+def test_a_client_of_which_nothing_need_be_said(how: str) -> None:
+    if how == "hung":
+        bench = hung("allow", MAINTENANCE)
+        bench.session.overdue(11.0)
+        said = bench.down()
+        bench.up()
+    else:
+        bench = Faulty("allow")
+        said = failed(bench, MAINTENANCE)
+    assert said.startswith(b"-ERR unknown subcommand")
+    assert asking(bench) == GET
+    assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_room_for_one_more_client(mode: str) -> None:
+    bench = hung(mode, SELECT + HIT + INFO)
+    bench.up()
+    no_room = mode == "error"
+    told = NO_ROOM if no_room else OK
+    assert bench.answer(NO_ROOM) == told + bench.without(NO_ROOM) + told
+    assert not bench.session.closed
+    assert asking(bench) == (GET if no_room else SELECT + INFO)
+
+
+def test_no_room_for_what_was_asked_behind_it() -> None:
+    bench = hung("allow", SELECT + GET)
+    bench.up()
+    assert bench.answer(NO_ROOM) == NO_ROOM * 2
+    assert asking(bench) == GET
+
+
+def test_no_room_and_then_it_hangs() -> None:
+    bench = hung("allow", SELECT + GET)
+    bench.up()
+    assert bench.answer(NO_ROOM) == NO_ROOM * 2
+    bench.send_at(20.0, SELECT + INFO + INFO)
+    bench.session.upstream_opened()
+    bench.session.overdue(21.0)
+    assert bench.down() == OK * 3
+
+
+def test_it_is_not_let_go_before_it_is_there() -> None:
+    bench = greeted()
+    bench.send_at(20.0, HIT)
+    left: list[int] = []
+    bench.session.flush = lambda: left.append(bench.session.upstream)
+    bench.session.overdue(21.0)
+    assert bench.down() == bench.without(LATE)
+    assert sn.UPSTREAM_NONE not in left
+
+
+def test_who_has_gone_as_redis_hung() -> None:
+    bench = hung("allow", SELECT + HIT)
+    bench.session.receive_eof()
+    assert bench.session.wants_eof
+    bench.session.overdue(11.0)
+    assert bench.down() == OK + bench.without(LATE)
+    assert bench.session.closed
+
+
+def test_more_of_it_in_a_longer_outage() -> None:
+    bench = greeted(said=HELLO)
+    assert failed(bench, GET) == REFUSED
+    assert failed(bench, SELECT) == OK
+    assert asking(bench) == HELLO + SELECT
+
+
+def test_not_within_a_transaction() -> None:
+    bench = Faulty("allow")
+    assert failed(bench, bulks(b"MULTI") + SELECT + bulks(b"EXEC") + SELECT) == REFUSED * 3 + OK
+
+
+def test_not_of_one_whom_redis_knows() -> None:
+    bench = Faulty("allow").open()
+    bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
+    bench.circuit.asked(2.0)
+    assert bench.send_at(2.0, SELECT) == SELECT
+    assert bench.down() == b""
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_what_is_denied_stays_denied(later: bool, known: bool) -> None:
+    table = command_policy.table(("select",), False)
+    denied = b"-NOPERM command 'select' is denied by rlproxy (--deny-command)\r\n"
+    if later:
+        bench = greeted()
+        bench.session.use(table)
+        assert asking(bench) == HELLO + INFO
+        assert bench.down() == denied
+        assert bench.session.closed
+    else:
+        bench = Faulty("allow")
+        bench.session.use(table)
+        if known:
+            bench.circuit.connect_failed(0.0, "connection refused")
+            bench.circuit.asked(0.0)
+        assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
+
+
+def test_what_is_denied_of_others_of_its_name() -> None:
+    bench = Faulty("allow")
+    bench.session.use(command_policy.table(("client|kill",), False))
+    assert failed(bench, INFO + HIT) == OK + bench.without(REFUSED)
+
+
+def test_forgotten_with_its_client() -> None:
+    bench = greeted()
+    bench.session.abandon()
+    bench.session.let_go()
+    assert bench.session._greeting is None
+
+
+class AwayAndBack:
+    """A client, and a Redis that comes and goes, at random."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.bench = Faulty("allow", random.choice([0, 2]))
+        self.asked: list[bytes] = []  # by the client
+        self.unsent = b""
+        self.replies = ReplyFramer()  # to the client
+        self.answered = 0
+        self.promised: list[bytes] = []  # what was answered OK while there was no Redis
+        self.heard: list[bytes] = []  # by Redis, on its present connection
+        self.owed = b""  # by Redis
+        self.let_go = 0  # connections
+        self.reader = hiredis.Reader()  # Redis'
+
+    def step(self) -> None:
+        session = self.bench.session
+        steps = [self.ask, self.send, self.send]
+        if session.upstream == sn.UPSTREAM_OPENING:
+            steps += [self.open, self.fail]
+        elif session.upstream == sn.UPSTREAM_OPEN:
+            steps += [self.answer] * 5 + [self.lose, self.hang]
+        self.random.choice(steps)()
+        self.listen()
+        self.look()
+
+    def ask(self) -> None:
+        get = bulks(b"GET", b"k%d" % len(self.asked))
+        self.asked.append(self.random.choice([HELLO, SELECT, INFO, get, get, HIT, HIT]))
+        self.unsent += self.asked[-1]
+
+    def send(self) -> None:
+        cut = self.random.randrange(len(self.unsent) + 1)
+        self.bench.session.receive(self.unsent[:cut])
+        self.unsent = self.unsent[cut:]
+
+    def open(self) -> None:
+        self.heard, self.owed, self.reader = [], b"", hiredis.Reader()
+        self.bench.session.upstream_opened()
+
+    def fail(self) -> None:
+        self.bench.session.upstream_failed("connection refused")
+
+    def lose(self) -> None:
+        self.bench.session.upstream_lost()
+
+    def hang(self) -> None:
+        session = self.bench.session
+        session.now += 2.0
+        session.overdue(session.now)
+        if session.upstream != sn.UPSTREAM_OPEN:
+            self.let_go += 1
+
+    def answer(self) -> None:
+        cut = self.random.randrange(len(self.owed) + 1)
+        data, self.owed = self.owed[:cut], self.owed[cut:]
+        self.bench.session.upstream_received(data)
+
+    def listen(self) -> None:
+        """Redis hears what the session has for it: first of all, what was promised."""
+        self.reader.feed(self.bench.up())
+        while words := self.reader.gets():
+            assert isinstance(words, list)
+            name = words[0]
+            if name in (b"GET", b"EVAL"):
+                assert self.heard[: len(self.promised)] == self.promised
+            if bulks(*words) != BASE:
+                self.heard.append(bulks(*words))
+            if name == b"HELLO":
+                self.owed += MAP
+            elif name == b"EVAL":
+                self.owed += FIVE
+            else:
+                self.owed += r.bulk(words[1]) if name == b"GET" else OK
+
+    def look(self) -> None:
+        """The client gets one reply for each command, in order."""
+        replies = self.replies
+        replies.feed(self.bench.down())
+        while frame := replies.frame():
+            asked = self.asked[self.answered]
+            self.answered += 1
+            if asked == HIT:
+                assert frame in (FIVE, self.bench.without(b""), r.LOST)
+            elif b"GET" in asked:
+                own = r.bulk(asked.split(b"\r\n")[4])
+                assert frame == own or frame.startswith(b"-UPSTREAMDOWN")
+            else:
+                assert frame[:1] == (b"%" if asked == HELLO else b"+")
+                if self.bench.session.upstream in (sn.UPSTREAM_NONE, sn.UPSTREAM_OPENING):
+                    self.promised.append(asked)
+
+
+def test_redis_comes_and_goes_at_random() -> None:
+    promised = kept = let_go = 0
+    for seed in range(400):
+        run = AwayAndBack(Random(seed))
+        for _ in range(60):
+            if len(run.promised) > MAX_COMMANDS - 4 or run.bench.session.closed:
+                break
+            run.step()
+        promised += bool(run.promised)
+        let_go += run.let_go
+        kept += bool(run.promised and run.heard[: len(run.promised)] == run.promised)
+    assert promised > 100
+    assert kept > 50
+    assert let_go > 50

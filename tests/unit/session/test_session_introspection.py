@@ -1,0 +1,346 @@
+"""session and answers: COMMAND's replies are edited at their place, as they stream past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rlproxy.resp.encoding import bulk, bulks
+from rlproxy.session import connection_state as s
+from rlproxy.session import reply_slots
+from rlproxy.session.command_replies import ENTRIES, FORM_CALL, MAX_EDITED, UNKNOWN, Form
+from rlproxy.session.connection_state import Catch, ConnectionState, Slot, Unfold
+from rlproxy.session.reply_slots import ReplySlots
+
+from tests.unit.session.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+
+COUNT = bulks(b"COMMAND", b"COUNT")
+ALL = bulks(b"COMMAND")
+LIST = bulks(b"COMMAND", b"LIST")
+DOCS = bulks(b"COMMAND", b"DOCS", b"GET", b"RL.HELP")
+INFO = bulks(b"COMMAND", b"INFO", b"get", b"RL.HIT")
+KEYS = bulks(b"COMMAND", b"GETKEYS", b"RL.HIT", b"k", b"1", b"2")
+FLAGS = bulks(b"COMMAND", b"GETKEYSANDFLAGS", b"RL.HIT", b"k", b"1", b"2")
+OURS = len(ENTRIES)
+GET = b"*7\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*1\r\n+@read\r\n"
+GET_SETS = GET.replace(b"*2", b"~2").replace(b"*1", b"~1")
+NOPERM = b"-NOPERM no\r\n"
+
+
+def told(learnt: bytes) -> list[bytes]:
+    """Our entries in the form of `learnt`."""
+    form = Form()
+    form.learn(learnt)
+    return [form.info(entry) for entry in ENTRIES]
+
+
+HELP_DOCS = next(Form(True).docs(entry) for entry in ENTRIES if entry.name == b"rl.help")
+NAMES = b"".join(bulk(entry.name) for entry in ENTRIES)
+PAIR = bulk(b"get") + b"%1\r\n" + bulk(b"group") + bulk(b"string")
+
+# request, what goes upstream, Redis' reply, what the client gets
+ROWS: dict[str, tuple[bytes, bytes, bytes, bytes]] = {
+    "COUNT": (COUNT, COUNT, b":240\r\n", b":%d\r\n" % (240 + OURS)),
+    "inline COUNT": (
+        b"command  'count'\r\n",
+        b"command  'count'\r\n",
+        b":240\r\n",
+        b":%d\r\n" % (240 + OURS),
+    ),
+    "all": (ALL, ALL, b"*2\r\n" + GET * 2, b"*%d\r\n" % (2 + OURS) + GET * 2 + b"".join(told(GET))),
+    "all in RESP3": (
+        ALL,
+        ALL,
+        b"*1\r\n" + GET_SETS,
+        b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(told(GET_SETS)),
+    ),
+    "INFO": (
+        INFO,
+        FORM_CALL + INFO,
+        b"*1\r\n" + GET + b"*2\r\n" + GET + b"$-1\r\n",
+        b"*2\r\n" + GET + told(GET)[0],
+    ),
+    "DOCS": (DOCS, DOCS, b"%1\r\n" + PAIR, b"%2\r\n" + PAIR + HELP_DOCS),
+    "DOCS of ours alone": (DOCS, DOCS, b"%0\r\n", b"%1\r\n" + HELP_DOCS),
+    "LIST": (
+        LIST,
+        LIST,
+        bulks(b"get", b"set"),
+        bulks(b"get", b"set").replace(b"*2", b"*%d" % (2 + OURS)) + NAMES,
+    ),
+    "LIST of ours alone": (LIST, LIST, b"*0\r\n", b"*%d\r\n" % OURS + NAMES),
+    "GETKEYS": (KEYS, KEYS, UNKNOWN, bulks(b"k")),
+    "GETKEYSANDFLAGS": (
+        FLAGS,
+        FORM_CALL + FLAGS,
+        b"*1\r\n" + GET_SETS + UNKNOWN,
+        b"*1\r\n*2\r\n$1\r\nk\r\n~3\r\n+RW\r\n+access\r\n+update\r\n",
+    ),
+    "NOPERM": (COUNT, COUNT, NOPERM, NOPERM),
+    "NOPERM twice": (INFO, FORM_CALL + INFO, NOPERM * 2, NOPERM),
+    "NOPERM for all": (ALL, ALL, NOPERM, NOPERM),
+    "NOPERM for keys": (FLAGS, FORM_CALL + FLAGS, NOPERM * 2, NOPERM),
+    "none": (ALL, ALL, b"*0\r\n", b"*0\r\n"),
+    "HELP": (bulks(b"COMMAND", b"HELP"),) * 2 + (b"*1\r\n+no\r\n",) * 2,
+    "INFO of Redis' own": (bulks(b"COMMAND", b"INFO", b"get"),) * 2 + (b"*1\r\n" + GET,) * 2,
+}
+
+
+@pytest.fixture(params=ROWS)
+def row(request: pytest.FixtureRequest) -> tuple[bytes, bytes, bytes, bytes]:
+    return ROWS[str(request.param)]
+
+
+def each(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+def test_whole(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, up, reply, expected = row
+    bench = opened()
+    assert bench.send(request) == up
+    assert bench.answer(reply) == expected
+    assert not bench.session.outstanding()
+
+
+def test_byte_by_byte(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, up, reply, expected = row
+    bench = opened()
+    assert bench.send(*each(request)) == up
+    assert bench.answer(*each(reply)) == expected
+    assert not bench.session.outstanding()
+
+
+def test_in_a_pipeline(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, up, reply, expected = row
+    bench = opened()
+    written = PING + HIT + request + HIT + request + request + PING
+    sent = PING + in_place() + up + in_place() + up + up + PING
+    replies = PONG + FIVE + reply + FIVE + reply + reply + PONG
+    got = PONG + FIVE + expected + FIVE + expected + expected + PONG
+    for send in ([written], each(written)):
+        assert bench.send(*send) == sent
+        assert bench.answer(replies) == got
+        assert bench.send(*send) == sent
+        assert bench.answer(*each(replies)) == got
+
+
+def test_hits_go_by_lane_behind_it(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, up, reply, expected = row
+    bench = probed()
+    assert bench.send(request) == up
+    assert bench.send(HIT) == in_place()  # its reply is not here yet
+    assert bench.answer(reply + FIVE) == expected + FIVE
+    assert bench.send(HIT) == b""
+    assert bench.settle() == FIVE
+
+
+def test_it_waits_for_the_lane(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, up, reply, expected = row
+    bench = probed()
+    assert bench.send(HIT, request) == b""
+    assert bench.settle() == FIVE
+    assert bench.up() == up
+    assert bench.answer(reply) == expected
+
+
+def test_a_database_in_the_url_is_no_matter(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, up, reply, expected = row
+    bench = opened(2)
+    assert bench.send(request) == up
+    assert bench.answer(reply) == expected
+
+
+NOT_PLAIN = [
+    (bulks(b"MULTI"), b"+OK\r\n"),
+    (bulks(b"FOO"), b"-ERR unknown command 'FOO'\r\n"),
+    (bulks(b"CLIENT", b"TRACKING", b"ON"), b"+OK\r\n"),
+    (bulks(b"SUBSCRIBE", b"c"), b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"),
+    (bulks(b"CLIENT", b"REPLY", b"ON"), b"+OK\r\n"),
+]
+
+
+@pytest.mark.parametrize(("before", "answer"), NOT_PLAIN)
+def test_untouched_where_the_session_is_not_plain(
+    row: tuple[bytes, bytes, bytes, bytes], before: bytes, answer: bytes
+) -> None:
+    request, _, reply, _ = row
+    bench = opened()
+    assert bench.send(before) == before
+    assert bench.answer(answer) == answer
+    assert bench.send(request) == request
+    assert bench.answer(*each(reply)) == reply
+
+
+def test_untouched_in_a_transaction_and_edited_behind_it() -> None:
+    bench = opened()
+    multi, execute = bulks(b"MULTI"), bulks(b"EXEC")
+    assert bench.send(multi + COUNT + execute + COUNT) == multi + COUNT + execute + COUNT
+    queued = b"+OK\r\n+QUEUED\r\n*1\r\n:240\r\n"
+    assert bench.answer(queued + b":240\r\n") == queued + b":240\r\n"  # sent before EXEC's reply
+    bench.send(COUNT)
+    assert bench.answer(b":240\r\n") == b":%d\r\n" % (240 + OURS)
+
+
+def test_asking_is_spent() -> None:
+    bench = probed()
+    bench.send(bulks(b"ASKING") + COUNT)
+    bench.answer(b"+OK\r\n:1\r\n")
+    assert bench.send(HIT) == b""
+
+
+@pytest.mark.parametrize("reply", [UNKNOWN, b"*1\r\n$1\r\nk\r\n"])
+def test_arguments_too_long_to_be_looked_at(reply: bytes) -> None:
+    bench = opened()
+    long = b"x" * 20000
+    request = bulks(b"COMMAND", b"GETKEYS", b"RL.HIT", long, b"1", b"2")
+    pieces = [request[at : at + 3000] for at in range(0, len(request), 3000)]
+    for written in ([request], pieces):
+        assert bench.send(*written, PING) == request + PING
+        assert bench.answer(reply + PONG) == reply + PONG
+    many = bulks(b"COMMAND", b"INFO", *[b"rl.hit"] * 6000)
+    assert bench.send(many) == many
+    nils = b"*6000\r\n" + b"$-1\r\n" * 6000
+    assert bench.answer(nils) == nils
+
+
+def test_several_names() -> None:
+    bench = opened()
+    request = bulks(b"COMMAND", b"INFO", *[b"rl.hit", b"get"] * 10)
+    assert bench.send(request + PING) == FORM_CALL + request + PING
+    reply = b"*1\r\n" + GET + b"*20\r\n" + (b"$-1\r\n" + GET) * 10 + PONG
+    assert bench.answer(reply) == b"*20\r\n" + (told(GET)[0] + GET) * 10 + PONG
+    assert not bench.session.outstanding()
+
+
+@pytest.mark.parametrize("words", [[b"INFO"], [b"GETKEYS", b"RL.RESET"]])
+def test_what_would_have_to_be_remembered_at_length_passes_untouched(words: list[bytes]) -> None:
+    bench = opened()
+    request = bulks(b"COMMAND", *words, *[b"rl.hit"] * (MAX_EDITED // 12))
+    assert len(request) > MAX_EDITED
+    assert bench.send(request + PING) == request + PING
+    assert bench.answer(b"-ERR theirs\r\n" + PONG) == b"-ERR theirs\r\n" + PONG
+
+
+def test_nothing_is_held_back() -> None:
+    bench = opened()
+    bench.send(ALL)
+    assert bench.answer(b"*1000\r\n" + GET + GET[:9]) == b"*%d\r\n" % (1000 + OURS) + GET + GET[:9]
+    assert bench.answer(GET[9:] + GET * 997 + GET[:-2]) == GET[9:] + GET * 997 + GET[:-2]
+    assert bench.session.outstanding()
+    assert bench.answer(GET[-2:]) == GET[-2:] + b"".join(told(GET))
+    assert not bench.session.outstanding()
+
+
+@pytest.mark.parametrize("pieces", [lambda data: [data], each])
+def test_a_push_behind_the_last_value_stays_behind_ours(
+    pieces: Callable[[bytes], list[bytes]],
+) -> None:
+    bench = opened()
+    subscribe = bulks(b"SUBSCRIBE", b"c")
+    push = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    for request, up, reply, expected in ROWS.values():
+        bench = opened()
+        assert bench.send(request + subscribe) == up + subscribe
+        assert bench.answer(*pieces(reply + push)) == expected + push
+
+
+def test_a_push_before_it_goes_before_it(row: tuple[bytes, bytes, bytes, bytes]) -> None:
+    request, _, reply, expected = row
+    push = b">2\r\n$3\r\nfoo\r\n:1\r\n"
+    for pieces in ([push + reply + push], each(push + reply + push)):
+        bench = opened()
+        bench.send(request)
+        assert bench.answer(*pieces) == push + expected + push
+
+
+def test_lost_in_the_middle() -> None:
+    for request, _, reply, expected in ROWS.values():
+        for size in range(len(reply)):
+            bench = opened()
+            bench.send(request + bulks(b"RL.HIT", b"k"))
+            got = bench.answer(reply[:size])
+            bench.session.upstream_lost()
+            got += bench.down()
+            assert expected.startswith(got)
+            assert bench.session.closed
+
+
+def test_what_is_no_resp_goes_on_as_it_comes() -> None:
+    bench = opened()
+    bench.send(COUNT)
+    assert bench.answer(b"<html>\r\n") == b"<html>\r\n"
+    assert bench.answer(b"x") == b"x"
+
+
+def test_native_throttle() -> None:
+    bench = opened()
+    bench.session._settings.native_throttle = True
+    bench.send(COUNT + LIST)
+    listed = NAMES.replace(bulk(b"cl.throttle"), b"")
+    expected = b":%d\r\n*%d\r\n" % (239 + OURS, OURS - 1) + listed
+    assert bench.answer(b":240\r\n*0\r\n") == expected
+
+
+def test_where_no_more_is_counted_nothing_is_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+    if reply_slots.__file__.endswith(".so"):
+        pytest.skip("compiled: its constants are fixed")
+    monkeypatch.setattr(reply_slots, "MAX_SLOTS", 2)
+    bench = opened()
+    assert bench.send(COUNT) == COUNT
+    assert bench.answer(b":240\r\n") == b":240\r\n"
+
+
+def test_upstream_unreachable() -> None:
+    bench = Bench()
+    bench.session.receive(INFO)
+    bench.session.upstream_failed("connection refused")
+    assert bench.down().startswith(b"-UPSTREAMDOWN")
+
+
+# -- Catch and Unfold by themselves ---------------------------------------------------------------
+
+
+def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
+    out: list[bytes] = []
+    made = ReplySlots(ConnectionState(0), out)
+    for slot in slots:
+        made.expect(slot)
+    return made, out
+
+
+def test_a_caught_reply_is_given_whole() -> None:
+    seen: list[bytes] = []
+
+    def edit(frame: bytes) -> bytes:
+        seen.append(frame)
+        return b"+%d\r\n" % len(seen)
+
+    made, out = owed(Slot(s.S_PASS), Catch(edit), Catch(edit, s.S_ASKED), Slot(s.S_PASS))
+    nested = b"*2\r\n*1\r\n$2\r\n\r\n\r\n%1\r\n+a\r\n:1\r\n"
+    for byte in each(PONG + nested + b"$-1\r\n" + PONG):
+        made.feed(byte)
+        made.answer()
+    assert seen == [nested, b"$-1\r\n"]
+    assert b"".join(out) == PONG + b"+1\r\n+2\r\n" + PONG
+    assert made.quiescent()
+
+
+def test_an_unfolded_reply_may_hold_any_slots() -> None:
+    def unfold(line: bytes) -> list[Slot]:
+        if line != b"*3\r\n":
+            return []
+        values = Slot(s.S_VALUES)
+        values.count = 2
+        return [
+            Slot(s.S_INSIDE, b"*4\r\n"),
+            Catch(lambda _: b""),
+            values,
+            Slot(s.S_INSIDE, b"+x\r\n+y\r\n"),
+        ]
+
+    made, out = owed(Unfold(unfold), Unfold(unfold), Slot(s.S_PASS))
+    made.feed(b"*3\r\n+drop\r\n*1\r\n+a\r\n+b\r\n*2\r\n+c\r\n+d\r\n" + PONG)
+    made.answer()
+    assert b"".join(out) == b"*4\r\n*1\r\n+a\r\n+b\r\n+x\r\n+y\r\n*2\r\n+c\r\n+d\r\n" + PONG
+    assert made.quiescent()

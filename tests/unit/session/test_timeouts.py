@@ -1,0 +1,99 @@
+"""patience: who is asked for late hits, and when; clock and timers are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.timeouts import MOST_S, NEVER, NOTHING, STALLED_S, HitTimeouts
+
+
+class Time:
+    """A clock, and the timers that were set."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.doubts: list[float] = []
+        self.circuit = CircuitBreaker()
+        self.timeouts = HitTimeouts(self.circuit, timeout_s, lambda: self.now, self.later)
+        self.timeouts.on_doubt = lambda: self.doubts.append(self.now)
+
+    def later(self, delay_s: float, function: Callable[[], None]) -> None:
+        self.timers.append((self.now + delay_s, function))
+
+    def run(self, until: float) -> None:
+        while self.timers and self.timers[0][0] <= until:
+            self.now, function = self.timers.pop(0)
+            function()
+        self.now = until
+
+
+def test_nothing_runs_while_nobody_is_watched() -> None:
+    time = Time(1.0)
+    assert time.timers == []
+    looks: list[float] = []
+
+    def look(now: float) -> float:
+        looks.append(now)
+        return NOTHING if len(looks) == 3 else NEVER
+
+    time.timeouts.watch(look)
+    assert len(time.timers) == 1
+    time.run(101.0)
+    assert looks == pytest.approx([100.0 + MOST_S, 100.0 + 2 * MOST_S, 100.0 + 3 * MOST_S])
+    assert time.timers == []
+    time.timeouts.watch(lambda _: NOTHING)
+    assert len(time.timers) == 1
+
+
+@pytest.mark.parametrize(("timeout_s", "every"), [(0.001, 0.001), (0.04, 0.01), (3600.0, 0.05)])
+def test_it_looks_four_times_per_timeout_or_more(timeout_s: float, every: float) -> None:
+    time = Time(timeout_s)
+    looks: list[float] = []
+
+    def look(now: float) -> float:
+        looks.append(now)
+        return NEVER
+
+    time.timeouts.watch(look)
+    time.run(100.0 + 2.5 * every)
+    assert looks == pytest.approx([100.0 + every, 100.0 + 2 * every])
+
+
+def test_doubt_comes_at_half_the_timeout_unless_something_was_heard() -> None:
+    time = Time(1.0)
+    time.timeouts.watch(lambda _: 100.0)
+    time.run(100.48)
+    assert time.doubts == []
+    time.run(100.56)
+    assert len(time.doubts) >= 1
+    time.circuit.heard(100.55)
+    time.doubts.clear()
+    time.run(101.5)
+    assert time.doubts == []
+
+
+def test_what_never_is_late_makes_no_doubt() -> None:
+    time = Time(1.0)
+    time.timeouts.watch(lambda _: NEVER)
+    time.run(110.0)
+    assert time.doubts == []
+
+
+def test_after_a_stall_replies_are_read_first() -> None:
+    time = Time(1.0)
+    looks: list[float] = []
+
+    def look(now: float) -> float:
+        looks.append(now)
+        return NOTHING
+
+    time.timeouts.watch(look)
+    at, function = time.timers.pop()
+    time.now = at + STALLED_S + 0.01
+    function()
+    assert looks == []
+    time.run(time.now + 1)
+    assert len(looks) == 1

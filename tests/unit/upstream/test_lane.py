@@ -1,0 +1,1438 @@
+"""lane: one shared connection, with fed bytes: no socket, no server, a clock that is handed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.config.config import Address
+from rlproxy.fairness.concurrency_limit import LEAST, SHRINKS, ConcurrencyLimit
+from rlproxy.ratelimit import grammar, scripts
+from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.framing import COMMAND, NEED_MORE, RequestFramer
+from rlproxy.session import context
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.connection_state import Identity
+from rlproxy.session.context import Call, Caller, Lane, WorkerContext
+from rlproxy.session.session import Session
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.lane import MAX_KEPT_KEY, LanePool
+from rlproxy.upstream.script_calls import MISLED_S
+from rlproxy.upstream.script_loading import ScriptLoading
+
+GRAMMAR = Grammar(scripts.load())
+NOBODY = Identity(None, None, 0)
+
+HELLO = bulks(b"HELLO", b"3", b"SETNAME", b"rlproxy-lane")
+TRACK = bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
+CACHING = bulks(b"CLIENT", b"CACHING", b"YES")
+OK = b"+OK\r\n"
+WELCOME = b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n"
+NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+NO_EVALSHA = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
+ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+
+SECOND = 1_000_000
+ADMITTED = r.five(0, 1, 0, -1, 60)
+REFUSED = r.five(1, 1, 0, 42, 60)
+STAYS = b"*6\r\n:1\r\n:1\r\n:0\r\n:41000001\r\n:59500000\r\n:41000001\r\n"  # in microseconds
+WROTE = b"*5\r\n:1\r\n:1\r\n:0\r\n:41000001\r\n:59500000\r\n"
+
+
+def touched(key: bytes) -> bytes:
+    """Redis' word that `key` was touched."""
+    return b">2\r\n$10\r\ninvalidate\r\n*1\r\n" + r.bulk(key)
+
+
+def rule(*words: bytes, name: bytes = b"RL.HIT") -> Rule:
+    """The rule of a command; the same words give the same one."""
+    written = name + b" " + b" ".join(words)
+    return GRAMMAR.known(written) or GRAMMAR.rule(written, name, [b"k", *words])
+
+
+HIT = rule(b"1", b"60")
+IN_MS = rule(b"1", b"60000", b"MS")
+OTHER = rule(b"2", b"60")
+PEEK = rule(b"1", b"60", name=b"RL.PEEK")
+REFUND = rule(b"1", b"60", b"1", name=b"RL.REFUND")
+ZHIT = rule(b"1", b"60", b"ALGO", b"ZLOG")
+
+
+def by_sha(of: Rule, key: bytes = b"k") -> bytes:
+    return of.words(LOADED) + r.bulk(key) + of.tail
+
+
+def by_source(of: Rule, key: bytes = b"k") -> bytes:
+    return written(of, SOURCE, key)
+
+
+def written(of: Rule, way: int, key: bytes = b"k", ro: bool = False) -> bytes:
+    return of.words(way, ro) + r.bulk(key) + of.tail
+
+
+def opener(of: Rule, key: bytes = b"k") -> bytes:
+    """A hit whose key Redis is to tell of, answered in microseconds."""
+    return CACHING + by_sha(of.final(), key)
+
+
+class Wire(asyncio.Transport):
+    """What the lane writes. Its end is the lane's, in the next turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.loop = loop
+        self.protocol = protocol
+        self.writes: list[bytes] = []
+        self.aborted = False
+        protocol.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            self.loop.call_soon(self.protocol.connection_lost, None)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """A loop whose connections are Wires, and whose time stands still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.wires: list[Wire] = []
+        self.reachable = True
+
+    def time(self) -> float:
+        return self.now
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], *_: object, **__: object
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        if not self.reachable:
+            raise ConnectionRefusedError
+        wire = Wire(self, protocol_factory())
+        self.wires.append(wire)
+        return wire, wire.protocol
+
+    def turns(self) -> None:
+        """All that is due now."""
+        for _ in range(3):
+            self.call_soon(self.stop)
+            self.run_forever()
+
+
+class Bench:
+    """A pool, and one lane of it that is ready."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        remembers: int = 100,
+        tracks: bytes = OK,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.reloads = 0
+        self.denial_cache = DenialCache(remembers, lambda: loop.now) if remembers else None
+        target = Target(Address("redis", 1), 5.0)
+        self.timers: list[Callable[[], None]] = []
+        self.loading = ScriptLoading(
+            HitTimeouts(CircuitBreaker()), lambda _, then: self.timers.append(then)
+        )
+        self.loading.on_wanted = self.script_missing
+        self.loading.over(True)
+        self.pool = LanePool(loop, target, self.loading, self.denial_cache, clock=clock)
+        lane = self.pool.lane_of(NOBODY)
+        assert lane is not None
+        self.lane: Lane = lane
+        self.lane.wake()
+        loop.turns()
+        expected = HELLO + (TRACK if remembers else b"")
+        assert self.sent() == expected
+        self.answer(WELCOME + (tracks if remembers else b""))
+        assert self.lane.ready
+
+    def script_missing(self) -> None:
+        self.reloads += 1
+
+    def loads(self, loaded: bool = True) -> None:
+        """The control connection has tried to load the scripts."""
+        self.loading.over(loaded)
+
+    @property
+    def wire(self) -> Wire:
+        return self.loop.wires[-1]
+
+    def sent(self) -> bytes:
+        """What was written since, in at most one write."""
+        self.loop.turns()
+        writes = self.wire.writes[:]
+        self.wire.writes.clear()
+        assert len(writes) <= 1
+        return b"".join(writes)
+
+    def answer(self, *pieces: bytes) -> None:
+        """Redis' bytes, in these pieces."""
+        for piece in pieces:
+            self.wire.protocol.data_received(piece)
+
+    def hit(self, of: Rule = HIT, key: bytes = b"k", caller: Session | None = None) -> Call:
+        """A call that is submitted; `reply` is its reply once there is one."""
+        call = Call(caller or client(), of, r.bulk(key))
+        call.reply = self.lane.submit(call)
+        return call
+
+    def ask(self, reply: bytes, of: Rule = HIT, key: bytes = b"k") -> bytes:
+        """A hit's reply, Redis' reply to it being `reply`."""
+        call = self.hit(of, key)
+        assert call.reply == b""
+        assert self.sent() == by_sha(of, key)
+        self.answer(reply)
+        return call.reply
+
+    def open(self, of: Rule = HIT, key: bytes = b"k", found: bytes = STAYS) -> bytes:
+        """Mark the key and open its entry; the opener's reply."""
+        self.ask(REFUSED, of, key)
+        call = self.hit(of, key)
+        assert call.reply == b""
+        assert self.sent() == opener(of, key)
+        self.answer(OK + found)
+        return call.reply
+
+    def known(self, of: Rule = HIT, key: bytes = b"k", caller: Session | None = None) -> bool:
+        """Whether such a hit's reply is known; if not, Redis refuses it."""
+        call = self.hit(of, key, caller)
+        sent = self.sent()
+        if call.reply:
+            assert sent == b""
+            return True
+        self.answer(OK + STAYS if sent.startswith(CACHING) else REFUSED)
+        return False
+
+
+class Returned(Caller):
+    """Notes what became of its calls on a lane that was lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, Call]] = []
+
+    def lane_lost(self, call: Call) -> None:
+        self.seen.append(("lost", call))
+
+    def lane_returned(self, call: Call) -> None:
+        self.seen.append(("returned", call))
+
+    def resume(self) -> None:
+        pass
+
+
+def client() -> Session:
+    """Somebody who makes calls."""
+    return Session(WorkerContext(GRAMMAR, lambda _: None, "redis:1"))
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bench(loop: Loop) -> Bench:
+    return Bench(loop)
+
+
+# -- the handshake ---------------------------------------------------------------------------------
+
+
+def test_a_lane_asks_to_be_told(bench: Bench) -> None:
+    assert bench.open() == r.five(1, 1, 0, 42, 60)
+    assert bench.known()
+
+
+def test_a_lane_of_a_database_asks_behind_its_select(loop: Loop) -> None:
+    bench = Bench(loop)
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 3))
+    assert other is not None
+    other.wake()
+    loop.turns()
+    hello = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
+    assert bench.sent() == hello + bulks(b"SELECT", b"3") + TRACK
+    for piece in (WELCOME, OK, OK):
+        assert not other.ready
+        bench.answer(piece)
+    assert other.ready
+
+
+@pytest.mark.parametrize("refusal", [b"-ERR unknown subcommand\r\n", NO_EVALSHA, b":1\r\n"])
+def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
+    bench = Bench(loop, tracks=refusal)
+    for _ in range(4):
+        assert bench.ask(REFUSED) == REFUSED
+    assert len(bench.denial_cache or ()) == 0
+
+
+def test_no_refusal_is_remembered_if_none_shall_be(loop: Loop) -> None:
+    bench = Bench(loop, remembers=0)
+    for _ in range(4):
+        assert bench.ask(REFUSED) == REFUSED
+    bench.answer(touched(b"k") + ALL_TOUCHED)
+    assert bench.ask(ADMITTED) == ADMITTED
+
+
+def test_a_lane_that_may_not_log_in_is_given_up(loop: Loop) -> None:
+    bench = Bench(loop)
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    assert other is not None
+    other.wake()
+    loop.turns()
+    bench.answer(b"-WRONGPASS no\r\n")
+    assert not other.ready
+    assert bench.wire.aborted
+    assert bench.pool.lane_of(Identity(b"bob", b"pw", 0)) is not other
+
+
+def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
+    bench = Bench(loop)
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    assert other is not None
+    loop.reachable = False
+    other.wake()
+    loop.turns()
+    loop.reachable = True
+    other.wake()  # too soon
+    loop.turns()
+    assert len(loop.wires) == 1
+    loop.now += 0.05
+    other.wake()
+    loop.turns()
+    assert len(loop.wires) == 2
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+def test_calls_of_one_turn_leave_in_one_write(bench: Bench) -> None:
+    context = [bench.hit(key=b"%d" % number) for number in range(3)]
+    assert bench.sent() == b"".join(by_sha(HIT, b"%d" % number) for number in range(3))
+    replies = [r.five(0, 1, 0, -1, number) for number in range(3)]
+    bench.answer(*[byte.to_bytes() for byte in b"".join(replies)])
+    assert [call.reply for call in context] == replies
+
+
+def test_errors_of_redis_are_cleaned(bench: Bench) -> None:
+    error = b"-ERR no script: " + b"0" * 40 + b", on @user_script:1.\r\n"
+    assert bench.ask(error) == b"-ERR no\r\n"
+
+
+@pytest.mark.parametrize("garbage", [ADMITTED, b"+OK\r\n", b"what\r\n", b"$x\r\n"])
+def test_a_reply_that_nobody_asked_for_ends_the_lane(bench: Bench, garbage: bytes) -> None:
+    bench.answer(garbage)
+    assert bench.wire.aborted
+    assert not bench.lane.ready
+
+
+def test_a_lost_lane_tells_what_was_sent_and_returns_what_was_not(bench: Bench) -> None:
+    sent = bench.hit()
+    bench.sent()
+    bench.hit(key=b"other")
+    bench.wire.abort()
+    bench.loop.turns()
+    assert sent.reply == r.LOST
+    assert not bench.lane.ready
+
+
+def test_who_does_not_know_the_ro_commands(bench: Bench) -> None:
+    bench.hit(PEEK)
+    assert bench.sent() == PEEK.words(LOADED) + r.bulk(b"k") + PEEK.tail
+    bench.pool.knows_ro = True
+    bench.hit(PEEK)
+    assert bench.sent() == PEEK.words(LOADED, True) + r.bulk(b"k") + PEEK.tail
+
+
+# -- opening an entry ------------------------------------------------------------------------------
+
+
+def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> None:
+    assert bench.ask(ADMITTED) == ADMITTED
+    assert bench.ask(REFUSED) == REFUSED
+    assert bench.ask(ADMITTED, key=b"another") == ADMITTED
+    call = bench.hit()
+    behind = bench.hit(key=b"another")
+    again = bench.hit()
+    # of the three only the one that opens the entry is preceded by it
+    assert bench.sent() == opener(HIT) + by_sha(HIT, b"another") + by_sha(HIT)
+    bench.answer(OK + STAYS + ADMITTED + REFUSED)
+    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert behind.reply == ADMITTED
+    assert again.reply == REFUSED
+    assert bench.known()
+
+
+def test_the_reply_to_caching_goes_to_nobody(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    before, call, behind = bench.hit(key=b"a"), bench.hit(), bench.hit(key=b"b")
+    assert bench.sent() == by_sha(HIT, b"a") + opener(HIT) + by_sha(HIT, b"b")
+    replies = [r.five(0, 1, 0, -1, 1), OK, STAYS, r.five(0, 1, 0, -1, 3)]
+    bench.answer(*[byte.to_bytes() for byte in b"".join(replies)])
+    assert before.reply == replies[0]
+    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert behind.reply == replies[3]
+
+
+def test_each_of_many_keys_has_its_own(bench: Bench) -> None:
+    for key in (b"a", b"b"):
+        bench.ask(REFUSED, key=key)
+    context = [bench.hit(key=key) for key in (b"a", b"b", b"c")]
+    assert bench.sent() == opener(HIT, b"a") + opener(HIT, b"b") + by_sha(HIT, b"c")
+    bench.answer(OK + STAYS + OK + b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60000000\r\n" + ADMITTED)
+    assert [call.reply for call in context] == [r.five(1, 1, 0, 42, 60), ADMITTED, ADMITTED]
+    assert [bench.known(key=key) for key in (b"a", b"b", b"c")] == [True, False, False]
+
+
+@pytest.mark.parametrize("of", [HIT, IN_MS])
+def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> None:
+    unit_us = of.unit_us
+    expected = r.five(1, 1, 0, -(-41_000_001 // unit_us), 59_500_000 // unit_us + unit_us // SECOND)
+    assert bench.open(of) == expected
+    assert bench.hit(of).reply == expected
+
+
+@pytest.mark.parametrize("of", [HIT, IN_MS])
+def test_an_opener_that_is_admitted_is_too(bench: Bench, of: Rule) -> None:
+    found = b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:59000001\r\n"
+    assert bench.open(of, found=found) == r.five(0, 1, 0, -1, 60 if of is HIT else 59_001)
+    assert bench.open(of)  # as if the key had never been marked
+    assert bench.known(of)
+
+
+def test_what_wrote_while_it_refused_opens_nothing(bench: Bench) -> None:
+    assert bench.open(found=WROTE) == r.five(1, 1, 0, 42, 60)
+    call = bench.hit()
+    assert call.reply == b""
+    assert bench.sent() == opener(HIT)  # but may the next time
+    bench.answer(OK + STAYS)
+    assert bench.known()
+
+
+def test_an_opener_that_errs_opens_nothing(bench: Bench) -> None:
+    assert bench.open(found=b"-OOM no memory\r\n") == b"-OOM no memory\r\n"
+    assert bench.open() == r.five(1, 1, 0, 42, 60)  # as if the key had never been marked
+    assert bench.known()
+
+
+def test_the_known_reply_ages(bench: Bench) -> None:
+    bench.open(IN_MS)
+    bench.loop.now += 0.25
+    assert bench.hit(IN_MS).reply == r.five(1, 1, 0, 40_751, 59_250)
+    bench.loop.now += 0.5
+    assert bench.hit(IN_MS).reply == r.five(1, 1, 0, 40_251, 58_750)
+    assert bench.sent() == b""
+
+
+def test_it_lives_from_the_sending(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    bench.hit()
+    bench.sent()
+    bench.loop.now += 0.5
+    bench.answer(OK + STAYS)
+    bench.loop.now += 0.4375
+    assert bench.hit().reply == r.five(1, 1, 0, 41, 60)
+    bench.loop.now += 0.0625
+    call = bench.hit()
+    assert call.reply == b""
+    assert bench.sent() == opener(HIT)  # which opens it again
+    bench.answer(OK + STAYS)
+    assert bench.known()
+
+
+NEVER = [
+    rule(b"1", b"60", b"COST", b"2"),
+    rule(b"5", b"60", b"COST", b"0"),
+    rule(b"1", b"60", b"STRICT"),
+    rule(b"1", b"60", b"WAIT", b"3"),
+    PEEK,
+    REFUND,
+    HIT.look(),
+    HIT.attempt(),
+]
+
+
+@pytest.mark.parametrize("of", NEVER[:-1])
+def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
+    for _ in range(3):
+        bench.ask(REFUSED, of)
+    assert len(bench.denial_cache or ()) == 0
+
+
+def test_the_bound(loop: Loop) -> None:
+    bench = Bench(loop, remembers=2)
+    for key in (b"a", b"b", b"c"):
+        bench.ask(REFUSED, key=key)
+    context = [bench.hit(key=key) for key in (b"a", b"b", b"c")]
+    assert bench.sent() == by_sha(HIT, b"a") + opener(HIT, b"b") + opener(HIT, b"c")
+    bench.answer(REFUSED)  # which takes the place of b, whose opener is on its way
+    bench.answer(OK + STAYS + OK + STAYS)
+    assert [call.reply for call in context] == [REFUSED, *[r.five(1, 1, 0, 42, 60)] * 2]
+    assert bench.hit(key=b"c").reply
+    assert bench.hit(key=b"b").reply == b""
+    assert bench.sent() == by_sha(HIT, b"b")
+
+
+@pytest.mark.parametrize("use", ["answers", "opens"])
+def test_who_is_of_use_stays(loop: Loop, use: str) -> None:
+    bench = Bench(loop, remembers=2)
+    if use == "answers":
+        bench.open(key=b"a")
+        bench.open(key=b"b")
+        assert bench.hit(key=b"a").reply
+    else:
+        bench.ask(REFUSED, key=b"a")
+        bench.ask(REFUSED, key=b"b")
+        bench.hit(key=b"a")
+        bench.sent()
+        bench.answer(OK + STAYS)
+    bench.ask(REFUSED, key=b"c")
+    assert bench.hit(key=b"a").reply
+    assert bench.hit(key=b"b").reply == b""
+    assert bench.sent() == by_sha(HIT, b"b")
+
+
+def test_refusals_that_were_on_their_way_mark_once(bench: Bench) -> None:
+    bench.hit()
+    bench.hit()
+    bench.sent()
+    bench.answer(REFUSED)
+    bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(REFUSED + OK + STAYS)
+    assert bench.known()
+
+
+def test_no_refusal_is_remembered_of_a_long_key(bench: Bench) -> None:
+    key = b"k" * MAX_KEPT_KEY
+    while len(r.bulk(key)) > MAX_KEPT_KEY:
+        key = key[1:]
+    bench.open(key=key)
+    assert bench.known(key=key)
+    for _ in range(3):
+        assert bench.ask(REFUSED, key=key + b"k") == REFUSED
+
+
+# -- what drops an entry ---------------------------------------------------------------------------
+
+
+def test_a_push_for_its_key(bench: Bench) -> None:
+    bench.open()
+    bench.open(key=b"kk")
+    bench.answer(touched(b"k"))
+    assert not bench.known()
+    assert bench.known(key=b"kk")
+
+
+def test_a_push_cut_anywhere(bench: Bench) -> None:
+    push = touched(b"k")
+    for at in range(1, len(push)):
+        bench.open()
+        assert bench.known()
+        bench.answer(push[:at])
+        assert bench.hit().reply
+        bench.answer(push[at:])
+        assert bench.ask(REFUSED) == REFUSED
+        bench.answer(push)  # to a key without an entry
+        bench.answer(touched(b"k"))
+    bench.open()
+    bench.answer(*[byte.to_bytes() for byte in push])
+    assert bench.ask(REFUSED) == REFUSED
+
+
+def test_a_push_among_replies(bench: Bench) -> None:
+    bench.open()
+    context = [bench.hit(key=b"a"), bench.hit(key=b"b")]
+    bench.sent()
+    bench.answer(ADMITTED + touched(b"k") + REFUSED)
+    assert [call.reply for call in context] == [ADMITTED, REFUSED]
+    assert not bench.known()
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_push_while_it_opens(bench: Bench, place: int) -> None:
+    bench.ask(REFUSED)
+    call = bench.hit()
+    bench.sent()
+    pieces = [OK, STAYS]
+    pieces.insert(place, touched(b"k"))
+    bench.answer(*pieces)
+    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert bench.ask(REFUSED) == REFUSED
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        ALL_TOUCHED,
+        b">2\r\n$10\r\ninvalidate\r\n*2\r\n" + r.bulk(b"x") + r.bulk(b"k"),
+        b">2\r\n$10\r\ninvalidate\r\n$-1\r\n",
+    ],
+)
+def test_a_push_for_all(bench: Bench, push: bytes) -> None:
+    bench.open()
+    bench.open(key=b"kk")
+    bench.ask(REFUSED, key=b"marked")
+    bench.answer(push)
+    for key in (b"k", b"kk", b"marked"):
+        assert bench.ask(REFUSED, key=key) == REFUSED
+
+
+def test_a_push_for_all_while_it_opens(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    call = bench.hit()
+    bench.sent()
+    bench.answer(OK + ALL_TOUCHED + STAYS)
+    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert bench.ask(REFUSED) == REFUSED
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        b">3\r\n$7\r\nmessage\r\n$10\r\ninvalidate\r\n$1\r\nk\r\n",
+        b">1\r\n$22\r\ntracking-redir-broken\r\n"[:-3] + b"n\r\n",
+        b">0\r\n",
+        b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
+    ],
+)
+def test_any_other_push_is_nothing(bench: Bench, push: bytes) -> None:
+    bench.open()
+    bench.answer(push)
+    assert bench.hit().reply
+    assert bench.lane.ready
+    bench.answer(touched(b"unknown"))
+    assert bench.hit().reply
+
+
+def test_a_broken_push_ends_the_lane(bench: Bench) -> None:
+    bench.answer(b">x\r\n")
+    assert bench.wire.aborted
+
+
+@pytest.mark.parametrize("of", [OTHER, IN_MS, REFUND, HIT.attempt()])
+def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
+    bench.open()
+    bench.open(key=b"kk")
+    call = bench.hit(of)
+    assert call.reply == b""
+    assert bench.sent() == by_sha(of)
+    # at once, not with its reply: who comes now is behind it
+    assert bench.hit().reply == b""
+    assert bench.sent() == by_sha(HIT)
+    assert bench.hit(key=b"kk").reply
+
+
+def test_a_look_leaves_it(bench: Bench) -> None:
+    bench.open()
+    for of in (PEEK, HIT.look()):
+        for reply in (REFUSED, ADMITTED):
+            assert bench.ask(reply, of) == reply
+    assert bench.hit().reply
+
+
+def test_another_rule_while_it_opens(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    bench.hit()
+    bench.hit(OTHER)
+    assert bench.sent() == opener(HIT) + by_sha(OTHER)
+    bench.answer(OK + STAYS + ADMITTED)
+    assert bench.ask(REFUSED) == REFUSED
+
+
+@pytest.mark.parametrize("reply", [ADMITTED, b"-OOM no\r\n", b"-OOM 1\r\n", b"*-1\r\n"])
+def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) -> None:
+    """One that was on its way beside the opener."""
+    bench.ask(REFUSED)
+    bench.hit()
+    beside = bench.hit()
+    assert bench.sent() == opener(HIT) + by_sha(HIT)
+    bench.answer(OK + STAYS)
+    assert bench.hit().reply
+    bench.answer(reply)
+    assert beside.reply == reply
+    assert bench.ask(REFUSED) == REFUSED
+
+
+def test_a_refusal_of_the_same_hit_leaves_it(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    bench.hit()
+    bench.hit()
+    bench.sent()
+    bench.answer(OK + STAYS + REFUSED)
+    assert bench.known()
+
+
+@pytest.mark.parametrize("refusal", [b"-NOPERM no\r\n", b"-ERR unknown\r\n", b"+QUEUED\r\n"])
+def test_caching_refused(bench: Bench, refusal: bytes) -> None:
+    """Rights were taken: nothing is remembered on this lane any more; the hit is answered."""
+    bench.open(key=b"old")
+    bench.ask(REFUSED)
+    call = bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(refusal + STAYS)
+    assert call.reply == r.five(1, 1, 0, 42, 60)
+    for key in (b"k", b"k", b"k", b"old", b"old", b"old"):
+        assert bench.ask(REFUSED, key=key) == REFUSED
+    assert bench.lane.ready
+
+
+def test_a_second_opener_on_its_way_when_caching_is_refused(bench: Bench) -> None:
+    bench.ask(REFUSED, key=b"a")
+    bench.ask(REFUSED, key=b"b")
+    context = [bench.hit(key=b"a"), bench.hit(key=b"b")]
+    bench.sent()
+    bench.answer(b"-NOPERM no\r\n" + STAYS + b"-NOPERM no\r\n" + STAYS)
+    assert [call.reply for call in context] == [r.five(1, 1, 0, 42, 60)] * 2
+    for key in (b"a", b"b"):
+        assert bench.ask(REFUSED, key=key) == REFUSED
+        assert bench.ask(REFUSED, key=key) == REFUSED
+
+
+def test_the_loss_of_the_lane(bench: Bench) -> None:
+    bench.open(key=b"open")
+    bench.ask(REFUSED)
+    call = bench.hit()
+    bench.sent()
+    bench.wire.abort()
+    bench.loop.turns()
+    assert call.reply == r.LOST
+    bench.loop.now += 0.05
+    bench.lane.wake()
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 2
+    assert bench.sent() == HELLO + TRACK
+    bench.answer(WELCOME + OK)
+    for key in (b"k", b"open"):
+        assert bench.ask(REFUSED, key=key) == REFUSED
+    assert bench.open(key=b"new") == r.five(1, 1, 0, 42, 60)
+    assert bench.known(key=b"new")
+
+
+def test_an_entry_is_its_lanes_own(bench: Bench) -> None:
+    bench.open()
+    first = bench.lane, bench.wire
+    second = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    assert second is not None
+    second.wake()
+    bench.loop.turns()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    bench.lane = second
+    assert bench.ask(REFUSED) == REFUSED
+    bench.answer(touched(b"k"))
+    bench.lane = first[0]
+    assert bench.hit().reply
+
+
+# -- the fence -------------------------------------------------------------------------------------
+
+
+def test_who_wrote_elsewhere_asks_redis_until_the_lane_has_answered(bench: Bench) -> None:
+    bench.open()
+    writer, other = client(), client()
+    writer.fenced = True
+    assert bench.hit(caller=other).reply
+    asked = bench.hit(caller=writer)
+    again = bench.hit(caller=writer)
+    assert (asked.reply, again.reply) == (b"", b"")
+    assert bench.sent() == by_sha(HIT) * 2  # nor does it open what is open
+    assert writer.fenced
+    bench.answer(REFUSED)
+    assert not writer.fenced
+    assert bench.hit(caller=writer).reply
+    bench.answer(REFUSED)
+    assert bench.hit(caller=other).reply
+
+
+def test_what_such_a_one_is_told_drops_the_entry(bench: Bench) -> None:
+    bench.open()
+    writer = client()
+    writer.fenced = True
+    assert bench.hit(caller=writer).reply == b""
+    bench.sent()
+    bench.answer(ADMITTED)
+    assert bench.ask(REFUSED) == REFUSED
+
+
+def test_the_answer_to_another_lifts_no_fence(bench: Bench) -> None:
+    bench.open()
+    writer = client()
+    writer.fenced = True
+    bench.ask(ADMITTED, key=b"a")
+    assert writer.fenced
+    assert bench.hit(caller=writer).reply == b""
+
+
+def test_the_fence_keeps_nobody_from_opening(bench: Bench) -> None:
+    writer = client()
+    writer.fenced = True
+    bench.ask(REFUSED)
+    call = bench.hit(caller=writer)
+    assert call.reply == b""
+    assert bench.sent() == opener(HIT)
+    bench.answer(OK + STAYS)
+    assert bench.hit(caller=writer).reply
+
+
+# -- scripts that Redis does not know, and rights --------------------------------------------------
+
+
+def test_a_missing_script_is_loaded_and_the_call_sent_again(bench: Bench) -> None:
+    call = bench.hit()
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    assert (call.reply, bench.sent(), bench.reloads) == (b"", b"", 1)
+    bench.loads()
+    assert bench.sent() == by_sha(HIT)
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    assert bench.pool.stats.noscript == 1
+
+
+def test_nothing_is_written_until_all_is_answered_and_loaded(bench: Bench) -> None:
+    context = [bench.hit(key=b"%d" % at) for at in range(3)]
+    bench.sent()
+    context.append(bench.hit(key=b"3"))  # not even written
+    bench.answer(ADMITTED + NOSCRIPT)
+    assert (bench.sent(), bench.reloads) == (b"", 0)
+    bench.answer(NOSCRIPT)
+    assert (bench.sent(), bench.reloads) == (b"", 1)
+    context.append(bench.hit(key=b"4"))
+    assert bench.sent() == b""
+    bench.loads()
+    assert bench.sent() == b"".join(by_sha(HIT, b"%d" % at) for at in (1, 2, 3, 4))
+    replies = [r.five(0, 1, 0, -1, number) for number in (1, 2, 3, 4)]
+    bench.answer(*replies)
+    assert [call.reply for call in context] == [ADMITTED, *replies]
+
+
+def test_all_lanes_stop_while_the_scripts_are_loaded(bench: Bench) -> None:
+    """Or they would appear between two calls of a client of another lane."""
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    assert other is not None
+    first = bench.wire
+    other.wake()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    context = [Call(client(), HIT, r.bulk(b"%d" % at)) for at in range(3)]
+    for call in context[:2]:
+        assert other.submit(call) == b""
+    bench.sent()
+    bench.hit()
+    bench.loop.turns()
+    first.protocol.data_received(NOSCRIPT)
+    assert bench.reloads == 0
+    other.submit(context[2])
+    assert bench.sent() == b""
+    bench.answer(ADMITTED)
+    assert bench.reloads == 0
+    bench.answer(ADMITTED)
+    assert bench.reloads == 1
+    first.writes.clear()
+    bench.loads()
+    assert bench.sent() == by_sha(HIT, b"2")
+    assert first.writes == [by_sha(HIT)]
+
+
+def test_scripts_that_can_not_be_loaded_come_with_the_calls(bench: Bench) -> None:
+    context = [bench.hit(of, key) for of, key in ((HIT, b"1"), (ZHIT, b"2"), (HIT, b"3"))]
+    bench.sent()
+    bench.answer(NOSCRIPT * 3)
+    bench.loads(False)
+    assert bench.sent() == (
+        written(HIT, BRING, b"1") + written(ZHIT, BRING, b"2") + written(HIT, BROUGHT, b"3")
+    )
+    assert not bench.lane.mixes
+    bench.answer(ADMITTED * 3)
+    assert [call.reply for call in context] == [ADMITTED] * 3
+    again = bench.hit()
+    assert bench.sent() == written(HIT, BROUGHT)
+    bench.answer(NOSCRIPT)  # it was evicted: nothing is waited for
+    assert bench.sent() == written(HIT, BRING)
+    bench.answer(ADMITTED)
+    assert again.reply == ADMITTED
+    assert bench.reloads == 1
+    assert bench.loading.missed
+    bench.loads()
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+    assert bench.lane.mixes
+
+
+def test_what_was_not_run_goes_before_what_was_not_written(bench: Bench) -> None:
+    for loaded in (True, False, False):
+        bench.hit(key=b"1")
+        bench.sent()
+        bench.hit(key=b"2")
+        bench.answer(NOSCRIPT)
+        if bench.reloads:
+            bench.reloads = 0
+            bench.loads(loaded)
+        sent = bench.sent()
+        assert sent.index(r.bulk(b"1") + HIT.tail) < sent.index(r.bulk(b"2") + HIT.tail)
+        bench.answer(ADMITTED * 2)
+
+
+def test_a_new_lane_brings_the_scripts_where_none_can_be_loaded(bench: Bench) -> None:
+    bench.loads(False)
+    bench.wire.abort()
+    bench.loop.turns()
+    bench.loop.now += 1.0
+    bench.lane.wake()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    bench.pool.knows_ro = True
+    for of, way in ((HIT, BRING), (HIT, BROUGHT), (ZHIT, BRING), (PEEK, BROUGHT)):
+        bench.hit(of)
+        assert bench.sent() == written(of, way, ro=True)
+        bench.answer(ADMITTED)
+
+
+def test_a_lane_is_not_ready_before_the_first_attempt_to_load(bench: Bench) -> None:
+    bench.wire.abort()
+    bench.loading.lost()
+    bench.loop.turns()
+    bench.loop.now += 1.0
+    bench.lane.wake()
+    bench.sent()
+    bench.answer(WELCOME + OK)
+    assert not bench.lane.ready
+    bench.loads()
+    assert bench.lane.ready
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+
+
+def test_a_slow_load_is_not_waited_for(bench: Bench) -> None:
+    call = bench.hit()
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    later = bench.hit(ZHIT)
+    assert bench.sent() == b""
+    (timer,) = bench.timers
+    timer()
+    assert bench.sent() == written(HIT, BRING) + written(ZHIT, BRING)
+    bench.loads()
+    bench.hit()
+    assert bench.sent() == written(HIT, BROUGHT)  # two texts never are under way at once
+    bench.answer(ADMITTED * 3)
+    assert call.reply == later.reply == ADMITTED
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+
+
+def test_a_lane_whose_server_is_another_one_brings_the_scripts(bench: Bench) -> None:
+    call = bench.hit()
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    bench.loads()
+    assert bench.sent() == by_sha(HIT)
+    bench.answer(NOSCRIPT)
+    bench.loads()
+    assert bench.sent() == written(HIT, BRING)
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    bench.hit()
+    assert bench.sent() == written(HIT, BROUGHT)
+    bench.answer(ADMITTED)
+    bench.loop.now += MISLED_S
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+
+
+@pytest.mark.skipif(not context.__file__.endswith(".py"), reason="Caller is compiled")
+def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> None:
+    caller = Returned()
+    context = [Call(caller, HIT, r.bulk(b"%d" % at)) for at in range(2)]
+    for call in context:
+        bench.lane.submit(call)
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    bench.wire.abort()
+    bench.loop.turns()
+    assert caller.seen == [("lost", context[1]), ("returned", context[0])]
+    assert bench.lane.room == bench.pool.max_lane_hits
+
+
+def test_noscript_to_an_opener(bench: Bench) -> None:
+    """It goes again as it is, and opens nothing: its reply is in the client's unit by itself."""
+    bench.ask(REFUSED)
+    call = bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(OK + NOSCRIPT)
+    bench.loads()
+    assert call.reply == b""
+    assert bench.sent() == by_sha(HIT)
+    bench.answer(REFUSED)
+    assert call.reply == REFUSED
+    assert bench.hit().reply == b""
+    assert bench.sent() == opener(HIT)
+    bench.answer(OK + STAYS)
+    assert bench.known()
+
+
+def test_noscript_to_an_opener_that_is_admitted_then(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    call = bench.hit()
+    bench.sent()
+    bench.answer(OK + NOSCRIPT)
+    bench.loads()
+    bench.sent()
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    assert bench.ask(REFUSED) == REFUSED
+
+
+def test_noscript_to_an_opener_whose_key_was_touched(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    call = bench.hit()
+    bench.sent()
+    bench.answer(OK + touched(b"k") + NOSCRIPT)
+    bench.loads()
+    bench.sent()
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    assert bench.open() == r.five(1, 1, 0, 42, 60)
+
+
+def test_noscript_to_a_hit_before_an_opener(bench: Bench) -> None:
+    """It runs behind the opener now, and the reply to it counts."""
+    for reply in (ADMITTED, REFUSED):
+        bench.hit()
+        late = bench.hit()
+        bench.sent()
+        bench.answer(REFUSED)
+        bench.hit()
+        assert bench.sent() == opener(HIT)
+        bench.answer(NOSCRIPT)
+        assert bench.sent() == b""
+        bench.answer(OK + STAYS)
+        bench.loads()
+        assert bench.sent() == by_sha(HIT)
+        assert bench.hit().reply
+        bench.answer(reply)
+        assert late.reply == reply
+        assert bench.known() == (reply == REFUSED)
+        bench.answer(touched(b"k"))
+
+
+def test_no_refusal_is_answered_here_before_what_was_not_run(bench: Bench) -> None:
+    """The client's own call before it may free the key."""
+    bench.open(key=b"open")
+    bench.hit(REFUND, b"other")
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    call = bench.hit(key=b"open")
+    assert call.reply == b""
+    bench.loads()
+    assert bench.sent() == by_sha(REFUND, b"other") + by_sha(HIT, b"open")
+
+
+@pytest.mark.parametrize("of", [OTHER, REFUND, PEEK])
+def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> None:
+    """What it does to the key will be done after the opener has looked at it."""
+    bench.hit()
+    late = bench.hit(of)
+    bench.sent()
+    bench.answer(REFUSED)
+    bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(NOSCRIPT)
+    bench.answer(OK + STAYS)
+    bench.loads()
+    assert bench.sent() == by_sha(of)
+    assert bool(bench.hit().reply) == (of is PEEK)
+    bench.answer(ADMITTED)
+    assert late.reply == ADMITTED
+
+
+NO_EVALSHA_RO = NO_EVALSHA.replace(b"evalsha", b"evalsha_ro")
+UNKNOWN = b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'k' \r\n"
+UNKNOWN_6 = b"-ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `k`, \r\n"
+UNKNOWN_RO = UNKNOWN.replace(b"EVALSHA", b"EVALSHA_RO")
+
+
+@pytest.mark.parametrize("error", [NO_EVALSHA, UNKNOWN, UNKNOWN_6])
+def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
+    bench: Bench, error: bytes
+) -> None:
+    bench.pool.knows_ro = True
+    context = [bench.hit(key=b"1"), bench.hit(key=b"2")]
+    bench.sent()
+    bench.answer(error)
+    assert bench.sent() == b""
+    context.append(bench.hit(key=b"3"))
+    assert bench.sent() == b""
+    bench.answer(error)
+    assert bench.sent() == b"".join(by_source(HIT, key) for key in (b"1", b"2", b"3"))
+    bench.answer(ADMITTED * 3)
+    assert [call.reply for call in context] == [ADMITTED] * 3
+    bench.hit()
+    assert bench.sent() == by_source(HIT)
+    bench.answer(ADMITTED)
+    bench.hit(PEEK)
+    assert bench.sent() == written(PEEK, LOADED, ro=True)
+    assert bench.reloads == bench.pool.stats.noscript == 0
+
+
+def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(bench: Bench) -> None:
+    for user in (b"this user", b"User run the 'evalsha' command"):
+        call = bench.hit()
+        bench.sent()
+        bench.answer(NO_EVALSHA.replace(b"this user", user))
+        assert bench.sent() == by_source(HIT)
+        denied = b"-NOPERM " + user + b" has no permissions to run the 'eval' command\r\n"
+        bench.answer(denied)
+        assert call.reply == denied
+
+
+def test_looks_that_can_not_go_by_the_commands_that_only_read(bench: Bench) -> None:
+    bench.pool.knows_ro = True
+    call = bench.hit(PEEK)
+    assert bench.sent() == written(PEEK, LOADED, ro=True)
+    bench.answer(NO_EVALSHA_RO)
+    assert bench.sent() == written(PEEK, SOURCE, ro=True)
+    bench.answer(UNKNOWN_RO.replace(b"EVALSHA_RO", b"EVAL_RO"))
+    assert bench.sent() == by_sha(PEEK)
+    bench.answer(ADMITTED)
+    assert call.reply == ADMITTED
+    bench.hit()
+    bench.hit(PEEK)
+    assert bench.sent() == by_sha(HIT) + by_sha(PEEK)
+
+
+# -- any traffic -----------------------------------------------------------------------------------
+
+
+class Redis:
+    """Redis, as far as a lane can see: two limiters that are full or not, and what the lane is to
+    be told of. What the lane itself does to a key it is not told.
+    """
+
+    def __init__(self) -> None:
+        self.full = {b"a": False, b"b": False}
+        self.known = True  # the scripts
+        self.allows = True  # CLIENT CACHING
+        self.connected()
+
+    def connected(self) -> None:
+        """A new connection."""
+        self.framer = RequestFramer()
+        self.told_of: set[bytes] = set()
+        self.caching = False
+        self.out = b""
+
+    def take(self, data: bytes) -> None:
+        framer = self.framer
+        if data:
+            framer.feed(data)
+        while (code := framer.next()) != NEED_MORE:
+            assert code == COMMAND
+            words = framer.buf[framer.start : framer.end].split(b"\r\n")[2::2]
+            if words[0] == b"CLIENT":
+                self.caching = self.allows
+                self.out += OK if self.allows else b"-NOPERM no\r\n"
+                continue
+            self.call(words)
+            self.caching = False
+
+    def call(self, words: list[bytes]) -> None:
+        if words[0] == b"EVALSHA" and not self.known:
+            self.out += NOSCRIPT
+            return
+        key, most, unit = words[3], int(words[4]), words[6]
+        if self.caching:
+            self.told_of.add(key)
+        times = (59_000_000, 60_000_000) if unit == b"1" else (59, 60)
+        if b"refund" in words:
+            self.full[key] = False
+            self.out += r.five(0, 1, 1, -1, 0)
+        elif self.full[key] and most == 1:  # (the other rule takes one more)
+            six = b":%d\r\n" % times[0] if unit == b"1" else b""
+            head = b"*6" if six else b"*5"
+            self.out += head + r.five(1, 1, 0, *times)[2:] + six
+        else:
+            self.full[key] = True
+            self.out += r.five(0, 1, 0, -1, times[1])
+
+    def touch(self, key: bytes, full: bool) -> None:
+        """Somebody else fills or frees a limiter."""
+        self.full[key] = full
+        if key in self.told_of:
+            self.told_of.remove(key)
+            self.out += touched(key)
+
+    def flush(self) -> None:
+        self.full = dict.fromkeys(self.full, False)
+        self.told_of.clear()
+        self.out += ALL_TOUCHED
+
+
+KEYS = (b"a", b"b")
+TRAFFIC = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["hit"] * 6
+            + ["open", "open", "other", "refund", "fill", "free", "write"]
+            + ["redis"] * 4
+            + ["settle", "settle", "flush", "forget", "time", "refuse", "lose"]
+        ),
+        st.sampled_from(KEYS),
+        st.integers(0, 2),
+        st.one_of(st.just(10_000), st.integers(1, 60)),
+    ),
+    max_size=40,
+)
+
+
+class Traffic:
+    """A lane, the Redis behind it, and three clients."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.bench, self.redis = Bench(loop), Redis()
+        self.bench.loading.on_wanted = self.loads
+        self.clients = [client() for _ in range(3)]
+        self.calls: list[Call] = []
+        self.wrote: dict[bytes, Session | None] = dict.fromkeys(KEYS)  # who freed a key last
+
+    def loads(self) -> None:
+        """The control connection loads the scripts."""
+        self.redis.known = True
+        self.bench.loop.call_soon(self.bench.loads)
+
+    def hit(self, of: Rule, key: bytes, caller: Session) -> None:
+        call = self.bench.hit(of, key, caller)
+        self.calls.append(call)
+        if call.reply and not self.redis.full[key]:
+            # somebody else's doing, and the word of it is on its way
+            assert self.redis.out
+            assert self.wrote[key] is not caller
+
+    def exchange(self, most: int) -> None:
+        """The lane's bytes go to Redis, and up to so many come back."""
+        redis = self.redis
+        redis.take(self.bench.sent())
+        self.bench.answer(redis.out[:most])
+        redis.out = redis.out[most:]
+
+    def quiet(self) -> None:
+        """Until nothing is on its way any more."""
+        while self.redis.out or any(not call.reply for call in self.calls):
+            self.exchange(10_000)
+
+    def settle(self) -> None:
+        """When nothing is on its way the lane knows no more than Redis does."""
+        self.quiet()
+        for key in KEYS:
+            self.hit(HIT, key, self.clients[0])
+        self.quiet()
+
+    def step(self, kind: str, key: bytes, number: int, most: int) -> None:
+        bench, redis, caller = self.bench, self.redis, self.clients[number]
+        if kind in ("hit", "other", "refund"):
+            self.hit({"hit": HIT, "other": OTHER, "refund": REFUND}[kind], key, caller)
+        elif kind == "redis":
+            self.exchange(most)
+        elif kind == "settle":
+            self.settle()
+        elif kind == "open":
+            redis.touch(key, True)
+            for _ in range(3):
+                self.hit(HIT, key, caller)
+                self.quiet()
+        elif kind == "lose":
+            self.lose()
+        elif kind == "time":
+            bench.loop.now += 0.25
+        else:
+            redis.take(bench.sent())
+            self.strike(kind, key, caller)
+
+    def strike(self, kind: str, key: bytes, caller: Session) -> None:
+        """Something happens in Redis."""
+        redis = self.redis
+        if kind in ("fill", "free"):
+            redis.touch(key, kind == "fill")
+            self.wrote[key] = None
+        elif kind == "write":
+            if all(call.reply or call.caller is not caller for call in self.calls):
+                redis.touch(key, False)
+                caller.fenced = True  # as its session does
+                self.wrote[key] = caller
+        elif kind == "flush":
+            redis.flush()
+            self.wrote = dict.fromkeys(KEYS)
+        elif kind == "forget":
+            redis.known = False
+        else:
+            redis.allows = False
+
+    def lose(self) -> None:
+        """The connection is lost, and opened again."""
+        bench = self.bench
+        bench.sent()
+        bench.wire.abort()
+        bench.loop.turns()
+        self.redis.connected()
+        bench.loop.now += 0.05
+        bench.lane.wake()
+        assert bench.sent() == HELLO + TRACK
+        bench.answer(WELCOME + OK)
+
+
+@settings(max_examples=120, deadline=None)
+@given(TRAFFIC)
+def test_whatever_happens_nobody_is_told_what_redis_would_not_say(
+    steps: list[tuple[str, bytes, int, int]],
+) -> None:
+    """A refusal that was not asked for is one that Redis would give too, unless its word of the
+    change is still on its way, and never to who made the change. And each call has one reply.
+    """
+    loop = Loop()
+    try:
+        traffic = Traffic(loop)
+        for kind, key, number, most in steps:
+            traffic.step(kind, key, number, most)
+        traffic.settle()
+        for call in traffic.calls:
+            if call.reply == r.LOST:
+                continue
+            found = r.integers(call.reply)
+            assert len(found) == 5
+            assert found[0] in (0, 1)
+            if found[0] == 1:
+                assert found[3] in (58, 59)
+                assert found[4] in (59, 60)
+    finally:
+        loop.close()
+
+
+class Client:
+    """A session whose hits may take the lane, and the replies it passed on."""
+
+    def __init__(self, bench: Bench, number: int) -> None:
+        self.session = Session(WorkerContext(GRAMMAR, bench.pool.lane_of, "redis:1"))
+        self.number = number
+        self.sent = 0
+        self.down = b""
+        self.session.receive(bulks(b"RL.HIT", b"probe", b"1", b"60"))
+        self.session.upstream_opened()
+        self.session.upstream_received(ADMITTED)
+        assert self.take() == ADMITTED
+
+    def take(self) -> bytes:
+        out = b"".join(self.session.to_client)
+        self.session.to_client.clear()
+        return out
+
+    def hits(self, count: int) -> None:
+        """So many hits, each with a key and a max of its own."""
+        out = b""
+        for _ in range(count):
+            self.sent += 1
+            key = b"%d-%d" % (self.number, self.sent)
+            out += bulks(b"RL.HIT", key, b"%d" % self.sent, b"60")
+        self.session.receive(out)
+
+
+ORDERS = st.lists(
+    st.one_of(
+        st.tuples(st.integers(0, 2), st.sampled_from([1, 1, 2, 3, 70])),
+        st.tuples(st.just(-1), st.one_of(st.just(100_000), st.integers(1, 400))),
+        st.tuples(st.just(-2), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(ORDERS)
+def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) -> None:
+    """Whenever Redis forgets its scripts, and however it answers: each hit is counted once."""
+    loop = Loop()
+    try:
+        bench = Bench(loop)
+        clients = [Client(bench, number) for number in range(3)]
+        framer, counted, known, out = RequestFramer(), [], True, b""
+
+        def loads() -> None:
+            nonlocal known
+            known = True
+            loop.call_soon(bench.loads)
+
+        bench.loading.on_wanted = loads
+
+        def exchange(most: int) -> None:
+            nonlocal known, out
+            sent = bench.sent()
+            if sent:
+                framer.feed(sent)
+            while framer.next() == COMMAND:
+                words = framer.buf[framer.start : framer.end].split(b"\r\n")[2::2]
+                if words[0] == b"EVALSHA" and not known:
+                    out += NOSCRIPT
+                    continue
+                counted.append(words[3])
+                out += r.five(0, int(words[4]), 0, -1, 60)
+            bench.answer(out[:most])
+            out = out[most:]
+
+        for kind, number in steps:
+            if kind >= 0:
+                clients[kind].hits(number)
+            elif kind == -1:
+                exchange(number)
+            else:
+                known = False
+        while any(client.session.outstanding() for client in clients):
+            exchange(100_000)
+        for client in clients:
+            keys = [b"%d-%d" % (client.number, number + 1) for number in range(client.sent)]
+            assert [key for key in counted if key.startswith(b"%d-" % client.number)] == keys
+            replies = [r.five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
+            assert client.take() == b"".join(replies)
+            assert client.session.to_upstream[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
+    finally:
+        loop.close()
+
+
+def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
+    """uvloop's time is of milliseconds."""
+    now = 5.0
+    bench = Bench(loop, 0, clock=lambda: now)
+    bench.pool.concurrency_limit = window = ConcurrencyLimit(64)
+    window.others_at = 0.0
+    hits = [window.hits(bench, 0.0)]
+    for seconds in (0.0003, 0.00035, 0.0009):
+        bench.hit()
+        assert bench.sent()
+        now += seconds
+        bench.answer(ADMITTED)
+        hits.append(window.hits(bench, 0.0))
+    assert bench.pool.stats.round_trips.sum_s == pytest.approx(0.00155)
+    assert hits == [LEAST, LEAST + 1, LEAST + 2, int((LEAST + 2) * SHRINKS)]
+
+
+def test_the_words_of_the_grammar_are_those_used_here() -> None:
+    assert not any(each.error for each in (HIT, IN_MS, OTHER, PEEK, REFUND, *NEVER))
+    assert grammar.MAX_LIMITS == 8

@@ -1,0 +1,264 @@
+"""lane: calls that are late, what becomes of their replies, and a lane that has no room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.resp import encoding as r
+from rlproxy.session.context import Call
+from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.upstream.lane import DEAF_S, SharedLane
+
+from tests.unit.upstream.test_lane import (
+    ADMITTED,
+    HIT,
+    NOSCRIPT,
+    OK,
+    REFUSED,
+    STAYS,
+    Bench,
+    Loop,
+    by_sha,
+    client,
+    opener,
+)
+
+LATE = r.late(0.0)  # (as its settings have it: the lane's are of no concern)
+
+
+class Late:
+    """Somebody who makes calls, and the calls that were late, or got what Redis answered."""
+
+    def __init__(self) -> None:
+        self.session = client()
+        self.calls: list[Call] = []
+
+    @property
+    def late(self) -> list[Call]:
+        return [call for call in self.calls if call.reply == LATE]
+
+    @property
+    def got(self) -> list[Call]:
+        return [call for call in self.calls if call.reply not in (b"", LATE)]
+
+
+class Faulty(Bench):
+    """A lane whose calls may be late, one second after they were written."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        self.pool.timeouts.timeout_s = 1.0
+        assert isinstance(self.lane, SharedLane)
+        self.shared = self.lane
+        self.circuit = self.pool.timeouts.circuit
+        self.looks: list[object] = []
+        loop.now = 100.0
+
+    def call_of(self, caller: Late) -> Call:
+        """A call that is to be written."""
+        call = self.hit(HIT, b"k", caller.session)
+        caller.calls.append(call)
+        return call
+
+    def sent_call(self, caller: Late | None = None) -> Call:
+        """A call that is written now."""
+        call = self.call_of(caller or Late())
+        self.sent()
+        return call
+
+    def look(self, now: float) -> float:
+        self.loop.now = now
+        return self.shared.overdue(now)
+
+
+@pytest.fixture
+def bench() -> Iterator[Faulty]:
+    loop = Loop()
+    try:
+        yield Faulty(loop)
+    finally:
+        loop.close()
+
+
+def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
+    first, second = Late(), Late()
+    calls = [bench.call_of(first) for _ in range(3)]
+    bench.sent()
+    assert bench.look(100.25) == 100.0
+    bench.loop.now = 100.3
+    later = [bench.sent_call(second) for _ in range(2)]
+    assert bench.look(100.5) == 100.0
+    assert bench.look(101.0) == 100.5
+    assert (first.late, second.late) == (calls, [])
+    assert bench.circuit.open
+    assert bench.circuit.counts.timeouts == 3
+    assert bench.look(101.4) == 100.5
+    assert bench.look(101.5) == NEVER
+    assert second.late == later
+    bench.answer(ADMITTED * 2)
+    assert not bench.circuit.open
+    assert bench.look(101.6) == NEVER
+    bench.answer(ADMITTED * 3)
+    assert bench.look(101.7) == NOTHING
+    assert first.got == second.got == []
+
+
+def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
+    caller = Late()
+    calls = [bench.sent_call(caller) for _ in range(5)]
+    bench.look(100.2)
+    bench.answer(ADMITTED * 3)
+    bench.circuit.heard(100.21)  # on another connection, after these were written
+    bench.look(101.2)
+    assert not bench.circuit.open
+    assert caller.got == calls[:3]
+    assert caller.late == calls[3:]
+    new = bench.sent_call(caller)
+    bench.answer(ADMITTED * 3)
+    assert caller.got == [*calls[:3], new]
+
+
+def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Faulty) -> None:
+    caller = Late()
+    bench.sent_call(caller)
+    bench.look(100.0)
+    bench.look(101.0)
+    bench.answer(NOSCRIPT)
+    assert bench.sent() == b""
+    assert bench.reloads == 1
+
+
+def test_the_time_before_noscript_counts(bench: Faulty) -> None:
+    caller = Late()
+    call = bench.sent_call(caller)
+    bench.look(100.0)
+    bench.loop.now = 100.4
+    bench.answer(NOSCRIPT)
+    bench.loop.now = 100.8
+    bench.loads()
+    assert bench.sent() == by_sha(HIT)
+    other = bench.sent_call(caller)
+    bench.look(101.39)
+    assert caller.late == []
+    bench.look(101.4)
+    assert caller.late == [call]
+    bench.look(101.8)
+    bench.look(102.4)
+    assert caller.late == [call, other]
+    bench.answer(ADMITTED * 2)
+    assert caller.got == []
+
+
+def test_what_waits_behind_a_call_that_is_not_answered_is_late_and_never_sent(
+    bench: Faulty,
+) -> None:
+    caller = Late()
+    calls = [bench.call_of(caller) for _ in range(2)]
+    bench.sent()
+    bench.look(100.0)
+    bench.answer(NOSCRIPT)
+    bench.look(100.9)
+    assert caller.late == []
+    bench.look(101.0)
+    assert caller.late == calls
+    assert bench.sent() == b""
+    bench.answer(NOSCRIPT)
+    bench.loads()
+    assert bench.sent() == b""
+    assert bench.lane.room == bench.pool.max_lane_hits
+
+
+def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
+    bench.ask(REFUSED)
+    assert bench.denial_cache is not None
+    assert len(bench.denial_cache) == 1
+    caller = Late()
+    bench.call_of(caller)
+    assert bench.sent() == opener(HIT)
+    bench.look(bench.loop.now)
+    bench.look(bench.loop.now + 1.0)
+    assert len(caller.late) == 1
+    bench.answer(OK + b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60000000\r\n")
+    assert len(bench.denial_cache) == 0  # it was admitted
+    assert bench.ask(REFUSED) == REFUSED
+
+
+def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
+    bench.pool.timeouts.timeout_s = 0.2
+    bench.ask(REFUSED)
+    bench.call_of(Late())
+    assert bench.sent() == opener(HIT)
+    bench.look(100.0)
+    bench.look(100.2)
+    bench.loop.now = 100.5
+    bench.answer(OK + STAYS)
+    assert bench.known()
+    bench.loop.now = 101.0  # a second since it was sent
+    assert not bench.known()
+
+
+def test_who_is_fenced_stays_so_behind_a_late_reply(bench: Faulty) -> None:
+    caller = Late()
+    bench.sent_call(caller)
+    bench.look(100.0)
+    bench.look(101.0)
+    caller.session.fenced = True
+    bench.answer(ADMITTED)
+    assert caller.session.fenced
+    bench.sent_call(caller)
+    bench.answer(ADMITTED)
+    assert not caller.session.fenced
+
+
+def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None:
+    caller = Late()
+    late = bench.sent_call(caller)
+    bench.look(100.0)
+    bench.look(101.0)
+    call = bench.sent_call(caller)
+    bench.wire.abort()
+    bench.loop.turns()
+    assert caller.late == [late]
+    assert caller.got == [call]
+    assert call.reply == r.LOST
+    assert bench.shared.room == bench.pool.max_lane_hits
+    assert bench.look(101.1) == NOTHING
+
+
+def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty) -> None:
+    bench.sent_call()
+    bench.look(100.0)
+    bench.look(101.0)
+    bench.circuit.heard(101.1)
+    bench.look(101.1 + max(DEAF_S, 1.0) - 0.1)
+    assert not bench.wire.aborted
+    bench.look(101.2 + max(DEAF_S, 1.0))
+    assert bench.wire.aborted
+
+
+def test_a_lane_is_kept_while_nobody_hears_redis(bench: Faulty) -> None:
+    bench.sent_call()
+    for now in (100.0, 101.0, 105.0, 300.0):
+        bench.look(now)
+    assert not bench.wire.aborted
+
+
+def test_room(bench: Faulty) -> None:
+    bench.pool.max_lane_hits = 5
+    bench.ask(ADMITTED, key=b"x")
+    assert bench.shared.room == 5
+    calls = [bench.sent_call() for _ in range(3)]
+    assert bench.shared.room == 2
+    assert by_sha(HIT)
+    bench.answer(ADMITTED * 2)
+    assert bench.shared.room == 4
+    assert len(calls) == 3
+
+
+def test_without_a_timeout_nothing_is_watched(bench: Faulty) -> None:
+    bench.pool.timeouts.timeout_s = 0.0
+    caller = Late()
+    bench.sent_call(caller)
+    assert bench.look(1000.0) == NOTHING
+    assert caller.late == []

@@ -1,0 +1,138 @@
+"""loading: when lanes stop, when the control connection loads, and when all go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
+
+
+class World:
+    """A Loading, its lanes, its control connection, and its timers."""
+
+    def __init__(self, timeout_s: float = 0.0) -> None:
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        timeouts = HitTimeouts(CircuitBreaker(), timeout_s)
+        self.loading = ScriptLoading(
+            timeouts, lambda limit_s, then: self.timers.append((limit_s, then))
+        )
+        self.busy = False  # a lane has a call under way
+        self.wanted = 0
+        self.over = 0
+        self.loading.drained = lambda: not self.busy
+        self.loading.on_wanted = self.on_wanted
+
+    def on_wanted(self) -> None:
+        self.wanted += 1
+
+    def on_over(self) -> None:
+        self.over += 1
+
+    def load(self) -> None:
+        """A lane that was answered NOSCRIPT."""
+        self.loading.when_over(self.on_over)
+        self.loading.load()
+
+    def seen(self) -> tuple[bool, int, int]:
+        """Whether lanes have stopped, and how often the rest happened since."""
+        seen = (self.loading.held, self.wanted, self.over)
+        self.wanted = self.over = 0
+        return seen
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.loading.connected()
+    assert made.seen() == (True, 1, 0)
+    made.loading.over(True)
+    assert made.loading.settled and made.loading.loaded
+    assert made.seen() == (False, 0, 0)
+    return made
+
+
+def test_the_scripts_are_loaded_once_nothing_is_under_way(world: World) -> None:
+    world.busy = True
+    world.load()
+    world.load()
+    assert world.seen() == (True, 0, 0)
+    world.loading.look()
+    assert world.seen() == (True, 0, 0)
+    world.busy = False
+    world.loading.look()
+    world.loading.look()
+    assert world.seen() == (True, 1, 0)
+    world.loading.over(True)
+    assert world.seen() == (False, 0, 2)
+    assert world.loading.loaded
+
+
+def test_where_none_can_be_loaded_lanes_stop_until_they_are_drained(world: World) -> None:
+    world.loading.over(False)
+    world.busy = True
+    world.load()
+    assert world.seen() == (True, 0, 0)
+    assert not world.loading.missed
+    world.busy = False
+    world.loading.look()
+    assert world.seen() == (False, 0, 1)
+    assert world.loading.missed and not world.loading.loaded
+
+
+@pytest.mark.parametrize(("timeout_s", "limit_s"), [(0.0, HOLD_S), (0.2, 0.1), (60.0, HOLD_S)])
+def test_the_pause_has_a_limit(timeout_s: float, limit_s: float) -> None:
+    world = World(timeout_s)
+    world.loading.over(True)
+    world.loading.connected()
+    world.load()
+    ((delay_s, give_up),) = world.timers
+    assert delay_s == limit_s
+    assert world.seen() == (True, 1, 0)
+    give_up()
+    assert world.seen() == (False, 0, 1)
+    assert not world.loading.loaded
+    world.loading.over(True)  # late
+    assert world.loading.loaded
+    world.load()
+    give_up()  # of a pause that is over
+    assert world.seen() == (True, 1, 0)
+
+
+def test_a_lane_that_is_not_drained_delays_the_others_no_longer_than_that(world: World) -> None:
+    world.busy = True
+    world.load()
+    _, give_up = world.timers[-1]
+    give_up()
+    assert world.seen() == (False, 1, 1)  # the scripts are loaded for the calls to come
+    give_up()
+    assert world.seen() == (False, 0, 0)
+
+
+def test_a_control_connection_that_is_away_is_waited_for(world: World) -> None:
+    world.loading.lost()
+    assert not world.loading.settled
+    world.load()
+    assert world.seen() == (True, 1, 0)
+    world.loading.connected()
+    assert world.seen() == (True, 1, 0)
+    world.loading.over(True)
+    assert world.seen() == (False, 0, 1)
+
+
+def test_and_that_can_not_come_back_is_not(world: World) -> None:
+    world.loading.lost()
+    world.load()
+    world.loading.over(False)  # an attempt to connect failed
+    assert world.seen() == (False, 1, 1)
+    world.load()
+    assert world.seen() == (False, 0, 1)
+
+
+def test_what_is_called_at_the_end_may_begin_anew(world: World) -> None:
+    world.loading.when_over(world.load)
+    world.load()
+    world.loading.over(True)
+    assert world.seen() == (True, 2, 1)

@@ -1,0 +1,277 @@
+"""Which server is the master, by what Sentinels say, and when they are asked again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.config.config import Address
+from rlproxy.session.circuit_breaker import Backoff
+from rlproxy.upstream.sentinel import (
+    ANYTHING,
+    CALM_S,
+    DEPOSED,
+    GONE,
+    LEAST_S,
+    MASTER,
+    NOBODY,
+    NOTICE_S,
+    REPLICA,
+    SUSPECT_S,
+    TROUBLE_FIRST_S,
+    TROUBLE_MOST_S,
+    UNTOLD,
+    Answer,
+    Claim,
+    Master,
+    Notice,
+    Pace,
+    accepts,
+    answer,
+    choose,
+    role,
+    unanswered,
+)
+
+OLD = Address("10.0.0.1", 7001)
+NEW = Address("10.0.0.2", 7002)
+THIRD = Address("10.0.0.3", 7003)
+DOWN = Answer(why="connection refused")
+KNOWN = Master(OLD, 4)
+
+
+def facts(**words: object) -> list[bytes]:
+    return [text for name, value in words.items() for text in (_key(name), str(value).encode())]
+
+
+def _key(name: str) -> bytes:
+    return name.replace("_", "-").encode()
+
+
+# -- replies --------------------------------------------------------------------------------------
+
+
+def test_an_answer() -> None:
+    told = answer("m", [b"10.0.0.1", b"7001"], facts(name="m", flags="master", config_epoch=4))
+    assert told == Answer(OLD, 4)
+
+
+def test_an_answer_in_resp3() -> None:
+    assert answer("m", [b"10.0.0.1", b"7001"], {b"config-epoch": b"4"}) == Answer(OLD, 4)
+
+
+def test_an_ipv6_address_and_a_name() -> None:
+    assert str(answer("m", [b"::1", b"1"], []).address) == "[::1]:1"
+    assert str(answer("m", [b"redis-0.example", b"1"], []).address) == "redis-0.example:1"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [Exception("NOPERM"), None, [], [b"config-epoch"], facts(config_epoch="x"), 5],
+    ids=repr,
+)
+def test_without_an_epoch_it_is_the_lowest(odd: object) -> None:
+    assert answer("m", [b"10.0.0.1", b"7001"], odd) == Answer(OLD, 0)
+
+
+def test_an_unknown_name() -> None:
+    told = answer("m", None, Exception("No such master with that name"))
+    assert told == Answer(why="knows no master named m")
+
+
+def test_no_sentinel() -> None:
+    assert answer("m", Exception("unknown command 'SENTINEL'"), None).why == (
+        "is no Sentinel, or will not tell: unknown command 'SENTINEL'"
+    )
+
+
+@pytest.mark.parametrize(
+    "odd", [[], [b"h"], [b"h", b"x"], [b"h", b"99999"], [b"h", b"-1"], b"OK", 7, [b"h", None]]
+)
+def test_nonsense(odd: object) -> None:
+    assert answer("m", odd, []) == Answer(why="does not answer as a Sentinel does")
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_"),
+    [
+        ([b"master", 10, []], MASTER),
+        ([b"slave", b"10.0.0.1", 7001, b"connected", 5], REPLICA),
+        ([b"sentinel", [b"m"]], UNTOLD),
+        ([], UNTOLD),
+        (b"OK", UNTOLD),
+    ],
+)
+def test_role(reply: object, is_: str) -> None:
+    assert role(reply) == is_
+
+
+# -- who is the master ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "claim"),
+    [
+        ([], None),
+        ([None, None, None], None),
+        ([DOWN, DOWN, DOWN], None),
+        # at first all are waited for: the one with the newest epoch may be the last
+        ([Answer(OLD, 4), Answer(OLD, 4), None], None),
+        ([Answer(OLD, 4), Answer(OLD, 4), Answer(OLD, 4)], Claim(OLD, 4)),
+        ([Answer(OLD, 4), Answer(OLD, 4), Answer(NEW, 5)], Claim(NEW, 5)),
+        ([DOWN, DOWN, Answer(OLD, 4)], Claim(OLD, 4)),
+        # the same epoch: what most say, then who is named first
+        ([Answer(OLD, 0), Answer(NEW, 0), Answer(NEW, 0)], Claim(NEW, 0)),
+        ([Answer(OLD, 0), Answer(NEW, 0), DOWN], Claim(OLD, 0)),
+    ],
+)
+def test_at_first(told: list[Answer | None], claim: Claim | None) -> None:
+    assert choose(told, None) == claim
+
+
+@pytest.mark.parametrize(
+    ("told", "claim"),
+    [
+        ([DOWN, DOWN, DOWN], None),
+        ([Answer(OLD, 4), Answer(OLD, 4), Answer(OLD, 4)], Claim(OLD, 4)),
+        ([Answer(OLD, 5), DOWN, DOWN], Claim(OLD, 5)),
+        # a newer epoch counts as soon as it is told, whatever the others say
+        ([None, None, Answer(NEW, 5)], Claim(NEW, 5)),
+        ([Answer(OLD, 4), Answer(OLD, 4), Answer(NEW, 5)], Claim(NEW, 5)),
+        ([Answer(NEW, 5), Answer(NEW, 5), Answer(THIRD, 6)], Claim(THIRD, 6)),
+        # else all are waited for
+        ([Answer(OLD, 4), None, None], None),
+        ([Answer(NEW, 3), Answer(NEW, 3), None], None),
+        # a Sentinel that was away
+        ([Answer(NEW, 3), Answer(OLD, 4), Answer(OLD, 4)], Claim(NEW, 3, DEPOSED)),
+        ([Answer(NEW, 3), DOWN, DOWN], Claim(NEW, 3, DEPOSED)),
+        # most have not heard of the failover that one has told of
+        ([Answer(NEW, 3), Answer(NEW, 3), Answer(OLD, 4)], Claim(NEW, 3, DEPOSED)),
+        # ... and that one is gone now
+        ([Answer(NEW, 3), Answer(NEW, 3), DOWN], Claim(NEW, 3, GONE)),
+        # all were told another master by hand: their epochs begin again
+        ([Answer(NEW, 0), Answer(NEW, 0), Answer(NEW, 0)], Claim(NEW, 0)),
+        ([Answer(NEW, 4), Answer(OLD, 4), DOWN], Claim(NEW, 4, DEPOSED)),
+    ],
+)
+def test_later(told: list[Answer | None], claim: Claim | None) -> None:
+    assert choose(told, KNOWN) == claim
+
+
+answers = st.one_of(
+    st.none(),
+    st.just(DOWN),
+    st.builds(Answer, st.sampled_from([OLD, NEW, THIRD]), st.integers(0, 8)),
+)
+
+
+@given(st.lists(answers, min_size=1, max_size=5))
+def test_nobody_moves_while_one_confirms_and_none_is_newer(told: list[Answer | None]) -> None:
+    told = [*told, Answer(OLD, 4)]
+    claim = choose(told, KNOWN)
+    if claim is not None and claim.address != OLD and claim.needs != DEPOSED:
+        assert claim.epoch > 4
+
+
+@given(st.lists(answers, max_size=5), st.one_of(st.none(), st.just(KNOWN)))
+def test_a_claim_is_what_somebody_says(told: list[Answer | None], known: Master | None) -> None:
+    claim = choose(told, known)
+    if claim is not None:
+        named = [each.address for each in told if each is not None]
+        assert claim.address in named
+
+
+@pytest.mark.parametrize(
+    ("needs", "itself", "former", "taken"),
+    [
+        (ANYTHING, MASTER, UNTOLD, True),
+        (ANYTHING, UNTOLD, UNTOLD, True),  # it wants a password that the URL lacks
+        (ANYTHING, REPLICA, UNTOLD, False),
+        (ANYTHING, NOBODY, UNTOLD, False),
+        (GONE, MASTER, NOBODY, True),
+        (GONE, MASTER, REPLICA, True),
+        (GONE, MASTER, MASTER, False),
+        (GONE, MASTER, UNTOLD, False),
+        (GONE, UNTOLD, NOBODY, False),
+        (DEPOSED, MASTER, REPLICA, True),
+        (DEPOSED, MASTER, NOBODY, False),
+        (DEPOSED, MASTER, MASTER, False),
+        (DEPOSED, REPLICA, REPLICA, False),
+    ],
+)
+def test_accepts(needs: int, itself: str, former: str, taken: bool) -> None:
+    assert accepts(Claim(NEW, 5, needs), itself, former) is taken
+
+
+def test_unanswered() -> None:
+    here, there = Address("s", 1), Address("s", 2)
+    assert unanswered([(here, Answer(OLD, 1)), (there, Answer(OLD, 1))]) == ""
+    told = [(here, DOWN), (there, Answer(why="knows no master named m"))]
+    assert unanswered(told) == "s:1 connection refused, s:2 knows no master named m"
+
+
+# -- when -----------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_backoff() -> None:
+    made = Backoff(0.1, 1.0, lambda: 0.0)
+    assert [made.pause_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    made.reset()
+    assert made.pause_s() == 0.1
+
+
+@given(st.floats(0, 1))
+def test_backoff_takes_a_half_off_at_most(chance: float) -> None:
+    made = Backoff(2.0, 8.0, lambda: chance)
+    assert 1.0 <= made.pause_s() <= 2.0
+    assert 2.0 <= made.pause_s() <= 4.0
+
+
+def test_calm_and_trouble() -> None:
+    pace = Pace(Clock(), lambda: 0.0)
+    assert pace.pause_s(True) == CALM_S
+    assert pace.pause_s(False) == TROUBLE_FIRST_S
+    assert max(pace.pause_s(False) for _ in range(9)) == TROUBLE_MOST_S
+    assert pace.pause_s(True) == CALM_S
+    assert pace.pause_s(False) == TROUBLE_FIRST_S
+
+
+def test_suspicion_asks_at_once_but_not_each_time() -> None:
+    clock = Clock()
+    pace = Pace(clock, lambda: 0.0)
+    assert pace.suspect() == 0
+    pace.pause_s(True)
+    assert pace.suspect() == pytest.approx(LEAST_S)
+    clock.now += LEAST_S / 2
+    assert pace.suspect() == pytest.approx(LEAST_S / 2)
+    clock.now += LEAST_S
+    assert pace.suspect() == 0
+
+
+def test_suspicion_lasts_for_a_while() -> None:
+    clock = Clock()
+    pace = Pace(clock, lambda: 0.0)
+    pace.suspect()
+    assert pace.pause_s(True) == TROUBLE_FIRST_S
+    clock.now += SUSPECT_S
+    assert pace.pause_s(True) == CALM_S
+
+
+def test_a_notice_is_not_repeated() -> None:
+    clock = Clock()
+    notice = Notice(clock)
+    assert notice.news("one is down")
+    clock.now += 10 * NOTICE_S
+    assert not notice.news("one is down")
+    assert notice.news("two are down")
+    assert not notice.news("one is down")  # it comes and goes
+    clock.now += NOTICE_S
+    assert notice.news("one is down")
