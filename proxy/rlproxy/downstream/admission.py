@@ -16,13 +16,17 @@ from rlproxy.session import command_policy
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a client gets that is turned away, and the line for the log (see quiet.Repeats)."""
+    """The refusal of a new client.
+
+    reply: the error that the client gets.
+    line: the log line, with {} for the number of clients; see LogThrottle.
+    """
 
     reply: bytes
     line: str
 
 
-# (Redis' own text: clients know it)
+# The text of Redis, which client libraries recognize.
 _FULL: Final = r.error("ERR max number of clients reached")
 FULL: Final = Refusal(_FULL, "turned away {} client(s): max number of clients reached")
 FULL_ADDRESS: Final = Refusal(
@@ -46,12 +50,17 @@ UNJUDGED_LINE: Final = (
 
 
 class Admission:
-    """See the head of this module. `room` is how many clients the process has descriptors for;
-    `where` names Redis. Whether its default user needs a password is told by whoever finds out.
+    """The settings of admission, and the decisions that follow from them.
+
+    where: the address of Redis, for errors.
+    room: the number of clients for which the process has file descriptors.
+
+    The owner sets `needs_password` once it is known.
     """
 
     def __init__(self, config: Config, where: str, room: int) -> None:
-        self.needs_password: bool | None = None  # None: not known yet
+        # Whether Redis' default user needs a password; None if that is not known yet.
+        self.needs_password: bool | None = None
         self._room = room
         self._unjudged = Refusal(
             r.error(
@@ -63,7 +72,7 @@ class Admission:
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Judge by `config` from now on."""
+        """Apply `config` from now on."""
         self.protected = config.protected_mode
         self.max_clients = min(config.max_clients, self._room)
         self.max_of_address = config.max_clients_per_address
@@ -73,8 +82,11 @@ class Admission:
         self._for_remote = command_policy.table(config.deny_command, not config.local_commands)
 
     def refusal(self, peer: Peer, clients: int, of_address: int) -> Refusal | None:
-        """Why a new client is turned away while there are so many `clients`, and so many of its
-        address; None if it may come in.
+        """Decide about a new client.
+
+        clients: the number of present clients.
+        of_address: the number of present clients with the same address.
+        Returns the refusal, or None if the client is admitted.
         """
         if clients >= self.max_clients:
             return FULL
@@ -85,5 +97,5 @@ class Admission:
         return None
 
     def table_of(self, peer: Peer) -> dict[bytes, Command]:
-        """The commands as they are for a client; see permissions.table()."""
+        """Return the table of commands that applies to a client; see command_policy.table()."""
         return self._for_local if peer.local else self._for_remote

@@ -34,25 +34,28 @@ from rlproxy.session.session import (
 )
 from rlproxy.upstream.connector import Target, lacks, reason
 
-# (POLLRDHUP is Linux'; elsewhere only a connection that is gone in both directions is noticed)
+# Poll events of a client that is gone. Systems other than Linux have no POLLRDHUP: there, only a
+# connection that is closed in both directions is noticed.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-MAX_TURN: Final = (
-    250_000  # bytes of one connection in one turn of the loop; then others have theirs
-)
-WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES
-# (Linux' and macOS'; Python 3.11 has no name for it)
+MAX_TURN: Final = 250_000  # bytes read at once after which a connection waits for its next turn
+WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES  # work units
+# The number of TCP_NOTSENT_LOWAT on Linux and macOS, for which Python 3.11 has no name; else 0.
 NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
-UNSENT: Final = 65536  # bytes that the kernel holds for a client, beyond what that takes
-PACE_S: Final = 0.001  # how often SLOW_HITS go on
-SWEPT: Final = 500  # clients that each sweep looks at; of more,
-ROUND: Final = 8  # one in so many
-_ALL: Final = -(1 << 40)  # (what the kernel tells of unix sockets is more than bytes)
-MAX_TURNED_AWAY: Final = 64  # connections that linger behind the error for one client too many
+UNSENT: Final = 65536  # unsent bytes that the kernel holds for a client that does not read
+PACE_S: Final = 0.001  # seconds between two grants of SLOW_HITS hits
+SWEPT: Final = 500  # clients that each sweep checks at least
+ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,000
+# Initial value of ClientConnection._taken, below any real one. Real ones can be negative: for unix
+# sockets, the kernel counts more than the bytes of data.
+_ALL: Final = -(1 << 40)
+MAX_TURNED_AWAY: Final = 64  # refused clients whose connections linger behind the error
 
 
 def keep_alive(sock: socket.socket, silent_s: int) -> None:
-    """Have the kernel find out about a peer that vanished without a word: silent for so long, and
-    again for as long while it is asked.
+    """Turn on TCP keepalive, to detect a peer that vanished without closing.
+
+    silent_s: seconds of silence before the first probe. Three probes follow within the same time
+    again, then the kernel ends the connection.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -65,8 +68,9 @@ def keep_alive(sock: socket.socket, silent_s: int) -> None:
 
 
 class Shared:
-    """What all clients of one process share. `told` is how often things are logged that any client
-    can cause.
+    """The state that all clients of one process share.
+
+    told: the log throttle for events that any client can cause.
     """
 
     __slots__ = (
@@ -108,25 +112,23 @@ class Shared:
         self.told = told
         self.max_unread = config.max_unread
         self.keepalive_s = config.tcp_keepalive_s
-        self.addresses: dict[str, int] = {}  # how many of `clients` come from each
+        self.addresses: dict[str, int] = {}  # number of clients by IP address
         self.fan_out = FanOutReader(loop)
         self.clients: set[ClientConnection] = set()
-        self.round: list[ClientConnection] = []  # whom the next sweeps look at
-        self.line: deque[ClientConnection] = (
-            deque()
-        )  # who has work left, each once: the next turn's
-        self.serving = False  # which is asked for
-        self.slow: deque[ClientConnection] = deque()  # whose hits go on slowly
-        self.pacing = False
+        self.round: list[ClientConnection] = []  # clients that the next sweeps check
+        self.line: deque[ClientConnection] = deque()  # clients with work left, each once
+        self.serving = False  # whether _serve() is scheduled for the next tick
+        self.slow: deque[ClientConnection] = deque()  # clients whose hits are paced
+        self.pacing = False  # whether _pace() is scheduled
         self.tasks: set[asyncio.Task[None]] = set()
-        self.turned_away: set[ClientConnection] = set()  # whose connections linger
-        self.unread: set[ClientConnection] = set()  # who waits, and is not read from meanwhile
+        self.turned_away: set[ClientConnection] = set()  # refused clients, connections lingering
+        self.unread: set[ClientConnection] = set()  # clients with a held hit that are not read
         self.draining = False
-        self.on_leave: Callable[[], None] | None = None  # a client is gone
+        self.on_leave: Callable[[], None] | None = None  # called after a connection has ended
         self._configure_settings(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Judge by `config` from now on, of which only what may change at run time is looked at."""
+        """Apply those options of `config` that can change at run time."""
         self.admission.configure(config)
         self._configure_settings(config)
         for client in self.clients:
@@ -136,7 +138,7 @@ class Shared:
         self.settings.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def enter(self, client: ClientConnection, peer: Peer) -> Refusal | None:
-        """A new client. Why it is turned away; None if it comes in."""
+        """Add a new client if it is admitted. Returns the refusal, or None."""
         count = self.addresses.get(peer.host, 0)
         refusal = self.admission.refusal(peer, len(self.clients), count)
         if refusal is not None:
@@ -149,7 +151,7 @@ class Shared:
         return None
 
     def leave(self, client: ClientConnection) -> None:
-        """`client` is gone."""
+        """Remove `client`, which is gone."""
         if client in self.clients:
             self.clients.discard(client)
             host = client.peer.host if client.peer is not None else ""
@@ -164,14 +166,14 @@ class Shared:
             self.on_leave()
 
     def queue(self, client: ClientConnection) -> None:
-        """`client` has work left, for which others must not wait."""
+        """Put `client` in line for a turn, because it has work left."""
         self.line.append(client)
         if not self.serving:
             self.serving = True
             self.loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        """A turn for who has waited longest, one after the other, until enough is done."""
+        """Give one turn each to the clients in line, until the tick's work budget is spent."""
         line = self.line
         settings = self.settings
         settings.work = 0
@@ -186,14 +188,18 @@ class Shared:
             self.loop.call_soon(self._serve)
 
     def _others(self) -> bool:
-        """Whether there are others than who waits in line."""
+        """Return whether clients outside the line are being served."""
         line, window = self.line, self.settings.concurrency_limit
         if len(line) == 1 and line[0].is_latest(window):
             return False
         return window.others(self.loop.time())
 
     def pace(self, client: ClientConnection) -> None:
-        """`client` leaves its replies unread: its hits go on slowly, as all such clients' do."""
+        """Queue `client`, whose requests are paced.
+
+        These are clients that leave their replies unread, and unauthenticated ones. All of them
+        together may send SLOW_HITS hits every PACE_S; see session.HITS_OF_UNAUTHENTICATED.
+        """
         self.slow.append(client)
         if not self.pacing:
             self.pacing = True
@@ -212,8 +218,10 @@ class Shared:
             self.loop.call_later(PACE_S, self._pace)
 
     def sweep(self) -> None:
-        """Close who is silent, or reads nothing, for too long. To be called about once a second:
-        of many clients it looks at some each time.
+        """Close clients that are silent, or read nothing, for too long.
+
+        To be called about once a second. Each call checks at least 500 clients (SWEPT), and at
+        least one in eight (ROUND).
         """
         now = self.loop.time()
         if not self.round:
@@ -225,15 +233,20 @@ class Shared:
         self.told.sweep()
 
     def notice_hangups(self) -> None:
-        """Clients that are not read from make no event when they go: look. One that waits would
-        keep its place, and others out.
+        """Check whether clients with a held hit have disconnected.
+
+        The event loop reports no end of a socket that is not read. Without the check, the held hit
+        would keep its place in the wait queue and delay those behind it.
         """
         for client in list(self.unread):
             client.notice_hangup()
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client; `peer` is who it is where its socket does not tell."""
+    """The connection of one client.
+
+    peer: the client's address from a PROXY header; None for the address of the socket.
+    """
 
     def __init__(self, shared: Shared, peer: Peer | None = None) -> None:
         self._shared = shared
@@ -245,30 +258,30 @@ class ClientConnection(asyncio.Protocol):
         self._upstream: asyncio.Transport | None = None
         self._opening = False
         self._reading = True
-        self._resting = False  # it has had its turn
-        self._in_line = False  # for the next one
-        self._paced = False
-        self._upstream_full = False
+        self._resting = False  # whether the client is not read until its next turn
+        self._in_line = False  # whether it is in Shared.line
+        self._paced = False  # whether it is in Shared.slow
+        self._upstream_full = False  # whether Redis takes no more bytes for now
         self._upstream_reading = True
-        self._upstream_resting = False  # Redis has had its turn
-        self._crowded_until: float = 0.0  # so long it is one of a crowd,
-        self._upstream_apart = False  # and waits until that gives it a turn
+        self._upstream_resting = False  # whether Redis is not read until the next turn
+        self._crowded_until: float = 0.0  # loop time until which the fan-out reader schedules it
+        self._upstream_apart = False  # whether reading waits for the fan-out reader
         self._upstream_descriptor: int = -1
-        self._little_unsent = False  # see _leave_little_unsent()
+        self._little_unsent = False  # whether _leave_little_unsent() was called
         self._eof_sent = False
-        self._ended = False  # the client sends no more, and all of it was read
-        self._closing = False  # all that the client gets is written
-        self._heard: float = 0.0  # when the client sent something
-        self._written: int = 0  # bytes, ever
-        self._taken: int = _ALL  # of these by the client, as of the latest sweep
-        self._taken_at: float = 0.0  # when it took some
-        self._link: _Upstream | None = None  # of the private connection
+        self._ended = False  # whether the client's end of file was read
+        self._closing = False  # whether the connection closes: nothing more is written
+        self._heard: float = 0.0  # loop time of the client's latest bytes
+        self._written: int = 0  # bytes written to the client in total
+        self._taken: int = _ALL  # bytes of these that the client took, as of the latest sweep
+        self._taken_at: float = 0.0  # loop time of the latest sweep that saw it take some
+        self._link: _Upstream | None = None  # protocol of the private connection
 
     # -- the client's socket ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        # (uvloop's transports are no asyncio.Transport, they only behave like one)
+        # uvloop's transports have the interface of asyncio.Transport, but are no subclass.
         client = cast("asyncio.Transport", transport)
         self._transport = client
         if self.peer is None:
@@ -301,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
             client.close()
 
     def restrict(self) -> None:
-        """What the client may send is as it is for its like now."""
+        """Apply the present command policy to the client."""
         self._session.use(self._shared.admission.table_of(self.peer or NOBODY))
 
     def data_received(self, data: bytes) -> None:
@@ -315,10 +328,10 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def _rests(self, size: int) -> bool:
-        """Whether a connection that has sent so many bytes has had its turn."""
+        """Count `size` bytes as work. Returns whether the connection waits for its next turn."""
         settings = self._shared.settings
         settings.work += size >> WORK_OF_BYTES
-        # (a full read: uvloop would go on, 32 times in a row, before anybody else is read)
+        # After a full read, uvloop would read up to 32 times in a row before other connections.
         return size >= MAX_TURN or settings.work >= settings.turn_work
 
     def _queue(self) -> None:
@@ -327,11 +340,11 @@ class ClientConnection(asyncio.Protocol):
             self._shared.queue(self)
 
     def is_latest(self, window: ConcurrencyLimit) -> bool:
-        """Whether nobody else who has little in hand has sent anything later."""
+        """Return whether this client is the latest in `window`, see ConcurrencyLimit."""
         return window.latest is self._session
 
     def turn(self) -> None:
-        """It is this client's turn."""
+        """Take this client's turn: go on reading both sides, and routing its requests."""
         self._in_line = False
         if self._resting or self._upstream_resting:
             self._shared.settings.work += WORK_OF_READ
@@ -342,7 +355,7 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def step(self) -> None:
-        """Some of its hits may go on."""
+        """Let paced hits of this client go on."""
         self._paced = False
         if self._session.wait == WAIT_PACE:
             self._go_on()
@@ -354,7 +367,7 @@ class ClientConnection(asyncio.Protocol):
             self._session.go_on()
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol: what the client is owed still goes out."""
+        """See asyncio.Protocol. Outstanding replies are still sent."""
         self._ended = True
         self._leaves()
         return True
@@ -365,7 +378,7 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol: the client does not read; nor do we, of what is for it."""
+        """See asyncio.Protocol. While the client does not read, its replies are not read either."""
         self._session.leaves_unread()
         self._read_upstream()
 
@@ -376,8 +389,10 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def _read_upstream(self) -> None:
-        """Read what Redis sends while the client reads, too, or while all that comes is the answer
-        to a question of our own.
+        """Read the private connection, or pause that, as the state requires.
+
+        It is read while the client reads its replies. It is also read while a hit is held: then it
+        only carries replies to the proxy's own calls.
         """
         want = not self._session.client_slow or self._session.wait == WAIT_TURN
         if self._upstream_resting or self._upstream_apart:
@@ -402,7 +417,7 @@ class ClientConnection(asyncio.Protocol):
     # -- between the two --------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Move what the session has for either side, and follow its state."""
+        """Write the session's output to both sides, and apply its state to the sockets."""
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -433,7 +448,7 @@ class ClientConnection(asyncio.Protocol):
             return
         want = not session.full() and not self._upstream_full and not self._shared.draining
         if self._resting or (session.client_slow and session.answers_alone()):
-            want = False  # (who is slow: what it asks is answered here, and it reads nothing of it)
+            want = False  # a slow client does not read the replies that the proxy would add here
         if want != self._reading:
             self._reading = want
             if want:
@@ -477,7 +492,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def notice_hangup(self) -> None:
-        """Find out whether the client is gone, though its bytes are not read."""
+        """Poll whether the client is gone, and handle it as end of file."""
         transport = self._transport
         sock = transport.get_extra_info("socket") if transport is not None else None
         if sock is None or self._closing:
@@ -488,7 +503,7 @@ class ClientConnection(asyncio.Protocol):
             self._leaves()
 
     def _close(self) -> None:
-        """Close the client's connection behind what was written, and the private one."""
+        """Close the client's connection behind the last reply, and the private connection."""
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -501,19 +516,19 @@ class ClientConnection(asyncio.Protocol):
             self._upstream.close()
 
     def owed(self) -> bool:
-        """Whether the client has not been sent, or its system has not taken, all that it gets."""
+        """Return whether replies are not yet written, or not yet taken by the client's system."""
         transport = self._transport
         return not self._closing or (transport is not None and pending(transport))
 
     def cut(self) -> None:
-        """End the client's connection, whatever it is owed."""
+        """Abort the client's connection. Outstanding replies are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- the private connection -------------------------------------------------------------------
 
     def cut_upstream(self) -> None:
-        """End the private connection, as if Redis had closed it."""
+        """Abort the private connection. The effect is as if Redis had closed it."""
         if self._upstream is not None:
             self._upstream.abort()
 
@@ -525,7 +540,7 @@ class ClientConnection(asyncio.Protocol):
         task.add_done_callback(self._shared.tasks.discard)
 
     def _leave_upstream(self) -> None:
-        """The private connection is the session's no more: whatever becomes of it is nobody's."""
+        """Abort the private connection, which the session has given up."""
         upstream = self._upstream
         self._link = self._upstream = None
         self._upstream_full = False
@@ -560,11 +575,11 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def upstream_is_open(self, open_now: bool) -> None:
-        """A private connection is there, or is there no more."""
+        """Count a private connection that has opened or ended."""
         self._stats.private += 1 if open_now else -1
 
     def upstream_received(self, data: bytes) -> None:
-        """Bytes of the private connection."""
+        """Pass bytes of the private connection to the session."""
         session = self._session
         session.now = self._clock()
         session.upstream_received(data)
@@ -579,8 +594,12 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def _stands_apart(self, size: int) -> bool:
-        """Redis has sent so many bytes that were not asked for: whether to many at once, who then
-        are read by turns.
+        """Hand the private connection to the fan-out reader if many are readable together.
+
+        The fan-out reader keeps a connection for STAYS_S after that.
+
+        size: the number of bytes just read, which the client did not request (pub/sub).
+        Returns whether the connection is now read only when the fan-out reader gives it a turn.
         """
         fan_out = self._shared.fan_out
         now = self._session.now
@@ -595,22 +614,24 @@ class ClientConnection(asyncio.Protocol):
         self._upstream_descriptor = sock.fileno()
         try:
             fan_out.watch(self._upstream_descriptor, self._its_turn)
-        except (OSError, ValueError):  # it ends, or has no descriptor any more
+        except (OSError, ValueError):  # the connection is ending, or has no descriptor any more
             return False
         self._upstream_apart = True
         self._read_upstream()
         return True
 
     def _its_turn(self, crowded: bool) -> None:
-        """There is something to read, and it is its turn to be read."""
+        """Read the private connection: it is readable, and the fan-out reader gives it a turn."""
         self._upstream_apart = False
         if crowded:
             self._crowded_until = self._clock() + STAYS_S
         self._read_upstream()
 
     def _leave_little_unsent(self) -> None:
-        """Have the kernel hold little for this client if it does not read, and tell so early: it
-        would take megabytes for each such client, and others' time to copy them.
+        """Limit the unsent bytes that the kernel holds for this client to UNSENT.
+
+        A client that does not read is then noticed early. Otherwise the kernel would take megabytes
+        for each such client, and copying them would delay other clients.
         """
         self._little_unsent = True
         transport = self._transport
@@ -618,7 +639,7 @@ class ClientConnection(asyncio.Protocol):
             return
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):  # (it may have ended by itself)
+            with contextlib.suppress(OSError):  # the connection may have ended already
                 sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
 
     def _end_crowding(self) -> None:
@@ -627,12 +648,12 @@ class ClientConnection(asyncio.Protocol):
             self._shared.fan_out.forget(self._upstream_descriptor, self._its_turn)
 
     def upstream_full(self, full: bool) -> None:
-        """Redis takes no more for now, or again."""
+        """Record whether the private connection's write buffer is full."""
         self._upstream_full = full
         self.flush()
 
     def upstream_lost(self, link: _Upstream) -> None:
-        """The private connection ended."""
+        """Handle the end of the private connection of `link`."""
         if self._link is not link:
             return
         self._link = self._upstream = None
@@ -679,7 +700,7 @@ class _Upstream(asyncio.Protocol):
 
 
 def _taken(parts: list[bytes]) -> bytes:
-    """All of `parts`, which is empty afterwards: a write may call back and come here again."""
+    """Join and empty `parts`. It is emptied first, because a write may call flush() again."""
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     parts.clear()
     return data

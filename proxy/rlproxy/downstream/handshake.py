@@ -2,7 +2,7 @@
 --handshake-timeout.
 
     plain address ────────────────────────────────────────────> serve
-    with --proxy-protocol ──> header ──┬──────────────────────> serve, as who the header says
+    with --proxy-protocol ──> header ──┬──────────────────────> serve, with the header's address
     tls: address ──────────────────────┴──> TLS handshake ────> serve
 """
 
@@ -19,13 +19,17 @@ from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 
-MAX_ARRIVING: Final = 10000  # at a time: more are closed at once
+MAX_ARRIVING: Final = 10000  # clients in their accept phase at a time; more are closed at once
 
 
 class Handshakes:
-    """The clients of one process that are not served yet. `serve` makes the protocol of one that
-    is, given who it is where the connection itself does not tell; `context` and `timeout_s` hold
-    for those who come from now on.
+    """The clients of one process that are in their accept phase.
+
+    serve: makes the protocol of a client after its accept phase. The argument is the client's
+    address from the PROXY header, or None for that of the socket.
+    header: whether TCP connections begin with a PROXY header.
+    timeout_s, context: apply to new connections; both may be replaced at any time.
+    told: the log throttle for failures.
     """
 
     def __init__(
@@ -44,34 +48,38 @@ class Handshakes:
         self.header = header
         self.timeout_s = timeout_s
         self.context = context
-        self.on_gone: Callable[[], None] | None = None  # one went without having been served
+        self.on_gone: Callable[[], None] | None = None  # called when one leaves without service
         self.told = told
         self.arriving: set[Handshake] = set()
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
-        """For a new connection at an address that speaks TLS or not, and is TCP's or not."""
+        """Make the protocol of a new connection.
+
+        tls: whether the listening address uses TLS.
+        tcp: whether it is a TCP address rather than a unix socket.
+        """
         header = self.header and tcp
         return Handshake(self, header, tls) if header or tls else self.serve(None)
 
     def close(self) -> None:
-        """Nobody is served any more who is not yet."""
+        """Abort all connections that are in their accept phase."""
         for arrival in list(self.arriving):
             arrival.cut()
 
 
 class Handshake(asyncio.Protocol):
-    """One client until it is served: it gives its transport to the protocol that serves it."""
+    """The protocol of one client in its accept phase. It passes the transport on at the end."""
 
     def __init__(self, arrivals: Handshakes, header: bool, tls: bool) -> None:
         self._arrivals = arrivals
-        self._header = header  # still to come
+        self._header = header  # whether the header is still outstanding
         self._tls = tls
         self._transport: asyncio.Transport | None = None
         self._stream: TlsStream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head = b""
         self._peer: Peer | None = None
-        self._seen = Peer()  # who is told in the log
+        self._seen = Peer()  # the address for the log
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -87,7 +95,7 @@ class Handshake(asyncio.Protocol):
             self._secure(b"")
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol: the header, until another protocol has the transport."""
+        """See asyncio.Protocol. Receives the PROXY header and the bytes read with it."""
         self._head += data
         try:
             found = parse(self._head)
@@ -98,7 +106,8 @@ class Handshake(asyncio.Protocol):
             return
         rest, self._head = self._head[found.length :], b""
         self._header = False
-        # (a loopback address is the load balancer's machine: it says nothing about ours)
+        # A loopback address in the header means the load balancer's machine. It counts as local
+        # only if the load balancer is on this machine, too. Else the socket's address applies.
         if found.peer is not None and (self._seen.local or not found.peer.local):
             self._seen = self._peer = found.peer
         if self._tls:
@@ -140,7 +149,7 @@ class Handshake(asyncio.Protocol):
         if error is None:
             self._done()
             return
-        # (who says nothing at all is a health check, or a look at which ports are open)
+        # Not logged: clients that sent no byte, such as health checks and port scans.
         if self._transport is not None and stream is not None and stream.heard:
             self._told(str(error))
         self._leave()
@@ -162,14 +171,14 @@ class Handshake(asyncio.Protocol):
         self.cut()
 
     def cut(self) -> None:
-        """End the connection."""
+        """Abort the connection."""
         transport = self._transport
         self._leave()
         if transport is not None:
             transport.abort()
 
     def _done(self) -> None:
-        """It is somebody else's now, or nobody's."""
+        """End the accept phase, because the transport was passed on or is closed."""
         self._transport = None
         self._stream = None
         if self._timer is not None:

@@ -15,15 +15,18 @@ from typing import Final
 
 from rlproxy.net.tls_stream import TlsStream
 
-LINGER_S: Final = 1.0  # for the client to close, once its system has acknowledged every byte
-TAKES_S: Final = 60.0  # for its system to acknowledge them
-LOOK_S: Final = 0.25  # between two looks at that
-MAX_DISCARDED: Final = 16 << 20  # bytes of input; beyond, the socket is not read any more
-FULL_READ: Final = 250_000  # bytes; after a full read of uvloop's, other connections come first
+LINGER_S: Final = 1.0  # seconds for the client to close after its system acknowledged every byte
+TAKES_S: Final = 60.0  # seconds for the whole lingering close
+LOOK_S: Final = 0.25  # seconds between checks of both limits
+MAX_DISCARDED: Final = 16 << 20  # bytes of input to discard; after that the socket is not read
+FULL_READ: Final = 250_000  # bytes; after a full read by uvloop, other connections come first
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
-    """How many bytes the kernel holds that the peer has not taken; 0 where that is not known."""
+    """Return the number of written bytes in the kernel that the peer has not acknowledged.
+
+    The result is 0 where the kernel does not report it.
+    """
     sock = transport.get_extra_info("socket")
     if sock is None:
         return 0
@@ -34,14 +37,14 @@ def unacknowledged(transport: asyncio.Transport) -> int:
 
 
 def pending(transport: asyncio.Transport) -> bool:
-    """Whether some of what was written is not acknowledged yet."""
+    """Return whether the peer has not yet acknowledged all written bytes."""
     return transport.get_write_buffer_size() > 0 or unacknowledged(transport) > 0
 
 
 def linger(
     transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, at_once: bool = False
 ) -> None:
-    """Close `transport` behind what was written. Its protocol gets nothing but connection_lost().
+    """Close `transport` behind the written data. Its protocol only gets connection_lost().
 
     at_once: the client sends nothing more, so that no reply can be lost.
     """
@@ -54,7 +57,7 @@ def linger(
 
 
 class _Lingering(asyncio.Protocol):
-    """The protocol of a plain transport that closes; `served` is the one before it."""
+    """The protocol of a plain transport that closes; `served` is its former protocol."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class _Lingering(asyncio.Protocol):
         self._taken_at = self._began = loop.time()
 
     def begin(self, at_once: bool) -> None:
-        """Close the writing side at least, and discard what is read from now on."""
+        """Close the writing side, or both sides if `at_once`. Further input is discarded."""
         transport = self._transport
         transport.set_protocol(self)
         self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -90,7 +93,7 @@ class _Lingering(asyncio.Protocol):
             self._loop.call_soon(self._read_on)
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol: the transport closes, behind what was written."""
+        """See asyncio.Protocol. The transport closes after writing its buffer."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 from rlproxy.net.peers import Peer
 
-MAX_V1: Final = 107  # bytes, CRLF included: the longest that the protocol knows
-MAX_V2: Final = 4096  # bytes: addresses, and what a load balancer adds (names, a certificate)
+MAX_V1: Final = 107  # bytes with CRLF: the maximum of the protocol
+MAX_V2: Final = 4096  # bytes: addresses, and a load balancer's additions (names, a certificate)
 
 _V1: Final = b"PROXY "
 _V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -21,13 +21,16 @@ _UNIX: Final = 3
 
 
 class HeaderError(ValueError):
-    """No header of the PROXY protocol; the message says why."""
+    """The bytes are no header of the PROXY protocol; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header of `length` bytes; `peer` is who the client is, None where the header leaves that to
-    the connection itself (a health check of the load balancer's own, an unknown kind of address).
+    """A complete header.
+
+    length: in bytes.
+    peer: the client's address. None if the address of the connection applies: in a health check by
+    the load balancer itself, or for an unknown kind of address.
     """
 
     length: int
@@ -35,8 +38,10 @@ class Header:
 
 
 def parse(data: bytes) -> Header | None:
-    """The header that `data` begins with; None while all of `data` belongs to one that is not
-    complete. Raises HeaderError.
+    """Parse the header at the beginning of `data`.
+
+    Returns None if the header is valid as far as it goes, but not complete yet.
+    Raises HeaderError.
     """
     if data[: len(_V1)] == _V1[: len(data)]:
         return _version_1(data)
@@ -61,7 +66,7 @@ def _version_1(data: bytes) -> Header | None:
     kind = _TCP[words[0]]
     try:
         source, _ = (kind(word.decode("ascii")) for word in words[1:3])
-    except ValueError:  # (UnicodeDecodeError too)
+    except ValueError:  # includes UnicodeDecodeError
         raise HeaderError("a PROXY header with an address that is none") from None
     for word in words[3:]:
         if not (word.isdigit() and len(word) <= 5 and int(word) <= 65535):

@@ -1,14 +1,14 @@
-"""The concurrency limit toward Redis: how many hits of backlogged clients may be unanswered at
-once while other clients are served. No I/O.
+"""The concurrency limit toward Redis: how many hits of backlogged clients may be unanswered at once
+while other clients are served. No I/O.
 
-What is on its way to Redis is a queue there, and everybody's next command stands behind it. The
-round trips of hits tell how long it is: whatever they take beyond the shortest of late. The window
-grows while that is short and shrinks when it is long, as that of TCP Vegas does (Brakmo and
-Peterson, 1995), so that a far Redis has more on its way than a near one. While nobody else is there
-it is as wide as may be.
+Unanswered requests form a queue at Redis, and every client's next command waits behind it. The
+length of the queue shows in the round trips of hits: it is the time beyond the shortest recent one.
+The limit grows while that time is short and shrinks when it is long, as the window of TCP Vegas
+does (Brakmo and Peterson, 1995). So a distant Redis has more unanswered hits than a near one. While
+no other clients are active, the limit is `most`.
 
-Of many such clients few at a time have a turn, for as many hits: all of them at once would be a
-queue by themselves.
+Only TURNS backlogged clients at a time have a turn, and share the limit. All of them at once would
+already form a queue.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-LEAST: Final = 4  # hits, of all such clients together
-TURNS: Final = 2  # so many of them at a time: while one is answered, another one's hits run
-QUEUE_S: Final = 0.0001  # round trips may take so much longer than the shortest,
-QUEUE: Final = 0.5  # or by so much of it, if that is more
-GROWS: Final = 1.0  # hits with a round trip that took less,
-SHRINKS: Final = 0.75  # and by so much with one that took more
-ALONE_S: Final = 0.1  # nobody else is there after so long without a word
-LATELY_S: Final = 5.0  # the shortest of the last one to two such times counts
+LEAST: Final = 4  # lowest limit: hits of all backlogged clients together
+TURNS: Final = 2  # clients with a turn at a time: one's hits run while another is answered
+QUEUE_S: Final = 0.0001  # seconds a round trip may exceed the shortest by,
+QUEUE: Final = 0.5  # or this fraction of the shortest, if that is longer
+GROWS: Final = 1.0  # hits added to the limit after a shorter round trip
+SHRINKS: Final = 0.75  # factor applied to the limit after a longer round trip
+ALONE_S: Final = 0.1  # seconds without input of other clients before the limit is lifted
+LATELY_S: Final = 5.0  # seconds; the last one to two such periods yield the shortest
 _LONG: Final = 1e9
 
 
 class ConcurrencyLimit:
-    """That of one process. `most` is what a single client may have on its way.
+    """The concurrency limit of one process. `most` is the number of unanswered hits of one client.
 
-    Whoever has little in hand and sends something is the `latest` of these, at `others_at`, the
-    loop's time in seconds.
+    `latest` is the latest client without a backlog that sent a small chunk. It did so at
+    `others_at`, in seconds of the event loop's clock.
     """
 
     __slots__ = (
@@ -52,26 +52,27 @@ class ConcurrencyLimit:
         self.others_at: float = -_LONG
         self.latest: object = None
         self._hits: float = float(min(LEAST, most))
-        self._shortest: float = _LONG  # s, of the round trips after _since,
-        self._before: float = _LONG  # and of those in the time before that
+        self._shortest: float = _LONG  # shortest round trip since _since, in seconds
+        self._before: float = _LONG  # shortest round trip of the period before, in seconds
         self._since: float = 0.0
-        self._turns: int = 0  # who has one
+        self._turns: int = 0  # turns that are taken
         self._line: deque[Callable[[], bool]] = deque()
 
     def others(self, now: float) -> bool:
-        """Whether there are others, for whom it matters how long the queue is."""
+        """Return whether other clients are active, for which the length of the queue matters."""
         return now - self.others_at <= ALONE_S
 
     def hits(self, whose: object, now: float) -> int:
-        """How many hits, by now, of all such clients together; `most`, of each one, where there are
-        no others than `whose` these are.
+        """Return the current limit: the hits of all backlogged clients together.
+
+        If no client but `whose` is active, return `most`, which applies to each client.
         """
         if self.latest is whose or not self.others(now):
             return self.most
         return int(self._hits)
 
     def took(self, round_trip_s: float, now: float) -> None:
-        """A round trip of hits."""
+        """Adjust the limit to the duration of one round trip of hits, in seconds."""
         if now - self._since > LATELY_S:
             self._before = self._shortest
             self._shortest = _LONG
@@ -84,8 +85,10 @@ class ConcurrencyLimit:
             self._hits = min(float(self.most), self._hits + GROWS)
 
     def enter(self, turn: Callable[[], bool]) -> bool:
-        """A turn for one of these clients, until leave(). False: it is in line, and `turn` will be
-        called when it has one; that says whether it takes it.
+        """Take a turn for a backlogged client, which ends with leave().
+
+        Returns False if all turns are taken. Then `turn` is queued, and called once a turn is free.
+        It returns whether the client takes that turn.
         """
         if self._turns < TURNS:
             self._turns += 1
@@ -94,12 +97,12 @@ class ConcurrencyLimit:
         return False
 
     def leave(self) -> None:
-        """A turn is over."""
+        """End a turn, and give it to the next client in the queue."""
         self._turns -= 1
         while self._line and self._turns < TURNS:
             if self._line.popleft()():
                 self._turns += 1
 
     def crowded(self) -> bool:
-        """Whether somebody is in line."""
+        """Return whether a client waits for a turn."""
         return bool(self._line)

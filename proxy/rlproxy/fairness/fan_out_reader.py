@@ -1,8 +1,9 @@
 """The fan-out reader: connections that become readable together, such as 100 subscribers of one
 channel, are read a few per tick of the event loop.
 
-The loop reads whatever is readable before it does anything else. So who belongs to a crowd is not
-watched by the loop itself, but by an epoll set that the loop watches: it gives a few at a time.
+The event loop reads all readable connections before it does anything else. So connections in a
+fan-out are not watched by the loop itself. An epoll set watches them, and the loop watches the set,
+which returns a few at a time.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ import select
 from collections.abc import Callable
 from typing import Final
 
-PIECE: Final = 4096  # bytes: who brings no more than that in a turn belongs to no crowd
-MANY: Final = 65536  # bytes that all others bring in it: further ones are a crowd
-PER_TURN: Final = 4  # of a crowd are read
-STAYS_S: Final = 1.0  # so long after it was crowded one still belongs to it
+PIECE: Final = 4096  # bytes read of a connection in a tick; with no more it joins no fan-out
+MANY: Final = 65536  # bytes that other connections brought in the tick; beyond, it is a fan-out
+PER_TURN: Final = 4  # connections of a fan-out that are read per tick
+STAYS_S: Final = 1.0  # seconds for which a connection remains part of a fan-out
 
 Turn = Callable[[bool], None]
 
 
 class FanOutReader:
-    """That of one process. Where there is no epoll, nobody belongs to one."""
+    """The fan-out reader of one process. It does nothing where the system has no epoll."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._epoll: select.epoll | None = None
         self._turns: dict[int, Turn] = {}
-        self._bytes = 0  # in this turn of the loop
+        self._bytes = 0  # read in this tick
 
     def many(self, size: int) -> bool:
-        """Whether a connection that brings `size` bytes is one of many that do in this turn."""
+        """Return whether a read of `size` bytes is part of a fan-out in this tick."""
         if self._bytes == 0:
             self._loop.call_soon(self._all_read)
         before = self._bytes
@@ -41,25 +42,27 @@ class FanOutReader:
         self._bytes = 0
 
     def watch(self, descriptor: int, turn: Turn) -> None:
-        """Call `turn` once, when there is something to read and it is this connection's turn; it
-        is told whether more of the crowd have something. Raises OSError.
+        """Call `turn` once, when the connection is readable and its turn has come.
+
+        The argument of `turn` is True if PER_TURN connections were ready, so that more may be.
+        Raises OSError.
         """
         if self._epoll is None:
             self._epoll = select.epoll()
             self._loop.add_reader(self._epoll.fileno(), self._readable)
         try:
             self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
-        except FileNotFoundError:  # (it is new: those that are closed leave the set by themselves)
+        except FileNotFoundError:  # not in the set yet; closed descriptors leave it automatically
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
         self._turns[descriptor] = turn
 
     def forget(self, descriptor: int, turn: Turn) -> None:
-        """That connection is gone."""
-        if self._turns.get(descriptor) == turn:  # (else it is another one's by now)
+        """Remove a connection that is gone."""
+        if self._turns.get(descriptor) == turn:  # else another connection has this descriptor now
             del self._turns[descriptor]
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching all connections."""
         if self._epoll is not None:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()

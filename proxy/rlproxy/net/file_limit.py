@@ -6,12 +6,12 @@ import contextlib
 import resource
 from typing import Final
 
-RESERVED: Final = 128  # for lanes, listening sockets and whatever is not a client's
-OF_A_CLIENT: Final = 2  # its socket and its private connection
+RESERVED: Final = 128  # descriptors for lanes, listening sockets and all else beside clients
+OF_A_CLIENT: Final = 2  # descriptors of one client: its socket and its private connection
 
 
 def raise_limit() -> int:
-    """Allow this process as many open files as it may ask for; how many these are."""
+    """Raise the soft limit of open files to the hard limit. Returns the limit now in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -21,7 +21,7 @@ def raise_limit() -> int:
 
 
 def room(limit: int) -> int:
-    """How many clients fit into so many open files."""
+    """Return the number of clients that fit into `limit` open files, at least 1."""
     if limit == resource.RLIM_INFINITY:
         return 1 << 31
     return max(1, (limit - RESERVED) // OF_A_CLIENT)

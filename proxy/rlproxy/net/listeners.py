@@ -15,18 +15,23 @@ from typing import Final
 
 from rlproxy.config.config import Address
 
-BACKLOG: Final = 4096
+BACKLOG: Final = 4096  # connections that wait in the kernel for accept(), for each socket
 
-Listening = tuple[socket.socket, bool]  # and whether TLS is spoken there
+Listening = tuple[socket.socket, bool]  # a listening socket, and whether its clients use TLS
 
 
 class ListenError(Exception):
-    """An address can't be had; the message names it."""
+    """The proxy cannot listen at an address; the message names it."""
 
 
 class Listeners:
-    """Listening sockets at `addresses` for as many `processes`; those that have a path get the
-    permissions `unix_mode`. `option` is where they were given. Raises ListenError.
+    """Listening sockets at `addresses`.
+
+    processes: the number of processes that accept. Each gets a socket for each TCP address where
+    the system allows it. Unix sockets are shared.
+    unix_mode: the permissions of unix sockets.
+    option: the option that errors name.
+    Raises ListenError.
     """
 
     def __init__(
@@ -36,7 +41,7 @@ class Listeners:
         unix_mode: int = 0o600,
         option: str = "--listen",
     ) -> None:
-        self._rows: list[list[socket.socket]] = []  # of each address: one, or one per process
+        self._rows: list[list[socket.socket]] = []  # for each address one socket, or one a process
         self._tls = [address.tls for address in addresses]
         self._paths: list[str] = []
         for address in addresses:
@@ -52,19 +57,22 @@ class Listeners:
                 raise ListenError(f"cannot listen on {address}: {why} (see {option})") from None
 
     def of(self, process: int) -> list[Listening]:
-        """What that process accepts on: at each address a socket of its own, or the shared one."""
+        """Return the sockets on which a process accepts, one for each address.
+
+        process: its number, from 0.
+        """
         return [
             (row[process] if len(row) > 1 else row[0], tls)
             for row, tls in zip(self._rows, self._tls, strict=True)
         ]
 
     def own(self, process: int) -> list[Listening]:
-        """Of these, the sockets that nobody else accepts on."""
+        """Return those of its sockets on which no other process accepts."""
         rows = zip(self._rows, self._tls, strict=True)
         return [(row[process], tls) for row, tls in rows if len(row) > 1]
 
     def addresses(self) -> list[Address]:
-        """Where they listen, the ports as chosen."""
+        """Return the addresses in use, with the ports that the system chose for port 0."""
         names = [row[0].getsockname() for row in self._rows]
         return [
             Address(path=name) if isinstance(name, str) else Address(name[0], name[1], tls=tls)
@@ -72,7 +80,10 @@ class Listeners:
         ]
 
     def keep(self, process: int) -> None:
-        """In a process of its own: leave alone what belongs to others, and the paths."""
+        """Close the sockets of other processes. To be called in a forked process.
+
+        Paths of unix sockets are then left to the parent: close() does not remove them.
+        """
         mine = [sock for sock, _ in self.of(process)]
         for row in self._rows:
             for sock in row:
@@ -82,7 +93,7 @@ class Listeners:
         self._paths = []
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close all sockets and remove the paths of unix sockets."""
         for row in self._rows:
             for sock in row:
                 sock.close()
@@ -103,7 +114,7 @@ def _bind_tcp(address: Address, processes: int) -> list[socket.socket]:
     first = socket.socket(family, kind, protocol)
     try:
         _prepare(first)
-        # Bound as if alone: with SO_REUSEPORT it would join another proxy at the same address.
+        # Without SO_REUSEPORT yet, so that an address in use by another proxy is an error.
         first.bind(name)
         if several:
             first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -125,7 +136,7 @@ def _bind_tcp(address: Address, processes: int) -> list[socket.socket]:
         if error.errno != errno.EADDRINUSE:
             first.close()
             raise
-        del made[1:]  # not to be had on this system: they share the first one
+        del made[1:]  # this system does not allow it: all processes share the first socket
     return made
 
 
@@ -137,7 +148,7 @@ def _prepare(sock: socket.socket) -> None:
 
 
 def _bind_unix(path: str, mode: int) -> socket.socket:
-    """A listening socket with these permissions. A socket that nobody serves is replaced."""
+    """Open a listening unix socket. A socket file on which no process listens is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             raise OSError(errno.EEXIST, "there is a file that is no socket")
@@ -149,11 +160,11 @@ def _bind_unix(path: str, mode: int) -> socket.socket:
             else:
                 raise OSError(errno.EADDRINUSE, "address already in use")
     sock = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o777 & ~mode)  # at no time is it more open
+    mask = os.umask(0o777 & ~mode)  # so that its permissions are never wider than `mode`
     try:
         sock.setblocking(False)
         sock.bind(path)
-        if stat.S_IMODE(os.lstat(path).st_mode) != mode:  # (not every system heeds the mask)
+        if stat.S_IMODE(os.lstat(path).st_mode) != mode:  # some systems ignore the mask
             os.chmod(path, mode)
         sock.listen(BACKLOG)
     except OSError:

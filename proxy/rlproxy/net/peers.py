@@ -9,14 +9,17 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a client's connection; `host` is empty for a unix socket."""
+    """The address of a client.
+
+    host: an IP address, or empty for a unix socket.
+    """
 
     host: str = ""
     port: int = 0
 
     @property
     def local(self) -> bool:
-        """Whether it came by a unix socket or from a loopback address."""
+        """Whether the client uses a unix socket or a loopback address."""
         if not self.host:
             return True
         try:
@@ -37,5 +40,5 @@ NOBODY: Final = Peer()
 
 
 def peer_of(name: Any) -> Peer:
-    """The peer of a socket's getpeername(), which is a tuple for TCP."""
+    """Return the Peer for `name`, the result of getpeername(): a tuple for TCP."""
     return Peer(name[0], name[1]) if isinstance(name, tuple) else NOBODY

@@ -16,7 +16,7 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 NO_TLS: Final = "no TLS was spoken"
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
-# What OpenSSL calls the first bytes of something that speaks no TLS.
+# OpenSSL's reasons for first bytes that are not TLS.
 _NO_TLS: Final = (
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",
@@ -43,13 +43,14 @@ _REASONS: Final = {
 
 
 class TlsFailure(OSError):  # noqa: N818
-    """TLS went wrong; the message says why, for a person."""
+    """A handshake or a TLS connection failed; the message is the reason in words."""
 
 
 @dataclass(frozen=True)
 class ClientSide:
-    """How connections to Redis are made; `name` is asked for and checked instead of the host, if
-    there is one.
+    """The TLS settings of connections to Redis.
+
+    name: the server name to request and verify; empty for the host of the address.
     """
 
     context: ssl.SSLContext
@@ -58,15 +59,16 @@ class ClientSide:
 
 @dataclass(frozen=True)
 class Contexts:
-    """TLS for clients and for Redis, None where it is not spoken."""
+    """The TLS settings toward clients and toward Redis; None where TLS is not used."""
 
     server: ssl.SSLContext | None
     client: ClientSide | None
 
 
 def contexts(config: Config) -> Contexts:
-    """What `config` asks for, from its files as they are now. Raises ConfigError naming every
-    mistake.
+    """Make the contexts of `config` from the present contents of its files.
+
+    Raises ConfigError, which lists every mistake.
     """
     mistakes: list[str] = []
     server = client = None
@@ -82,7 +84,7 @@ def contexts(config: Config) -> Contexts:
 def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _common(made, config)
-    # A session taken up again would pass by a client's certificate that has expired meanwhile.
+    # A resumed session would admit a client whose certificate has expired since the first one.
     made.num_tickets = 0
     named = (f"--tls-cert {config.tls_cert}", f"--tls-key {config.tls_key}")
     _show(made, config.tls_cert, config.tls_key, named, mistakes)
@@ -127,7 +129,7 @@ def _common(made: ssl.SSLContext, config: Config) -> None:
 def _show(
     made: ssl.SSLContext, cert: str, key: str, named: tuple[str, str], mistakes: list[str]
 ) -> None:
-    """Have `made` show a certificate. `named` is what a person has to change: of it, of its key."""
+    """Load a certificate and its key into `made`. `named`: their options, as mistakes name them."""
     texts = [_read(cert, _CERTIFICATE, "certificate", named[0], mistakes)]
     texts.append(_read(key, _KEY, "private key", named[1], mistakes))
     if not all(texts):
@@ -148,11 +150,11 @@ def _show(
 
 
 class _EncryptedError(Exception):
-    """A key that wants a pass phrase."""
+    """A key is encrypted with a pass phrase."""
 
 
 def _refuse() -> NoReturn:
-    """Instead of OpenSSL's question on the terminal."""
+    """Raise instead of letting OpenSSL prompt for a pass phrase on the terminal."""
     raise _EncryptedError
 
 
@@ -175,13 +177,13 @@ def _trust(made: ssl.SSLContext, path: str, named: str, mistakes: list[str]) -> 
 
 
 def _read(path: str, mark: bytes, what: str, named: str, mistakes: list[str]) -> bytes:
-    """What the file holds; nothing where it is of no use."""
+    """Return the file's contents; empty, with a mistake added, if it is of no use."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
         mistakes.append(f"{named}: {error.strerror or error}")
         return b""
-    except ValueError:  # (a name with a NUL)
+    except ValueError:  # a name with a NUL byte
         mistakes.append(f"{named}: no name of a file")
         return b""
     if mark not in text:
@@ -191,7 +193,7 @@ def _read(path: str, mark: bytes, what: str, named: str, mistakes: list[str]) ->
 
 
 def why(error: BaseException) -> str:
-    """The reason of a failed handshake or connection, for a person."""
+    """Return the reason of a failed handshake or connection in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message.rstrip('.')}"
     reason = getattr(error, "reason", None)
@@ -208,7 +210,7 @@ def _words(reason: str) -> str:
 
 
 def warnings(config: Config) -> Sequence[str]:
-    """What is allowed, but a person should know."""
+    """Return warnings about settings that are allowed but unsafe."""
     if config.upstream.tls and not config.upstream_tls_verify:
         return ["Redis' certificate is not checked (--upstream-tls-verify no)"]
     return []

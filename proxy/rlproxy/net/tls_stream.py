@@ -13,16 +13,19 @@ from typing import Any, Final, cast
 
 from rlproxy.net.tls_contexts import TlsFailure, why
 
-PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps the room for them
-MAX_LAST_WORDS: Final = 262144
+PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps buffers of that size
+MAX_LAST_WORDS: Final = 262144  # bytes after which last_words() stops reading
 
 
 class TlsStream(asyncio.Protocol):
-    """TLS between a plain transport and the protocol that `make` makes once the handshake is done.
+    """TLS between a plain transport and the application protocol above it.
 
-    `settled` is called once: with None when it is done (the protocol is connected by then), or
-    with the reason why it failed (the connection is closing by then). `name` is whom a client
-    asks for.
+    make: makes the application protocol once the handshake is done.
+    context: decides whether this is the server's or the client's side.
+    settled: called once. The argument is None after the handshake; the protocol is connected by
+    then. Otherwise it is the reason of the failure; the connection is closing by then.
+    name: the server name that a client requests and verifies.
+    Raises ValueError for a name that cannot be in a certificate.
     """
 
     __slots__ = (
@@ -58,12 +61,12 @@ class TlsStream(asyncio.Protocol):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server, name)
         self._app: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
-        self._error: OSError | None = None  # why it ended
-        self.heard = False  # the other side has said something
-        self._established = False
-        self._finished = False  # there is nothing more to decrypt
-        self._eof = False  # the protocol knows that the other side says no more
-        self._shut = False  # nor do we
+        self._error: OSError | None = None  # reason why the connection failed
+        self.heard = False  # whether the other side has sent anything
+        self._established = False  # whether the handshake is done
+        self._finished = False  # whether the incoming TLS data has ended, or is broken
+        self._eof = False  # whether the protocol's eof_received() was called
+        self._shut = False  # whether our close_notify was sent
         self._closing = False
 
     # -- as the plain transport's protocol --------------------------------------------------------
@@ -86,8 +89,9 @@ class TlsStream(asyncio.Protocol):
             self._read(data)
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol. Without TLS' own end: that is how many clients leave, and what they
-        said is framed, so that nothing can be cut off unseen.
+        """See asyncio.Protocol. Treat an end without close_notify like one with it.
+
+        Many clients leave that way. Their requests are framed, so a truncated one is recognized.
         """
         if not self._established:
             self._fail(TlsFailure("the connection was closed during the handshake"))
@@ -143,7 +147,7 @@ class TlsStream(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         if self._closing:
-            return  # the protocol has ended it when it was connected
+            return  # the protocol closed the connection within its connection_made()
         data = self._decrypted(data)
         if self._outgoing.pending:
             self._flush()
@@ -158,8 +162,9 @@ class TlsStream(asyncio.Protocol):
             self.close()
 
     def _decrypted(self, data: bytes) -> bytes:
-        """All that has come, with `data` as the latest. Leaves in `_finished` and `_error` what
-        came behind it.
+        """Decrypt all that was received, `data` as the last part.
+
+        Sets `_finished` and `_error` if the TLS data ends behind it.
         """
         parts: list[bytes] = []
         incoming, connection = self._incoming, self._tls
@@ -186,7 +191,7 @@ class TlsStream(asyncio.Protocol):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _ended(self) -> bool:
-        """The other side says no more: whether the protocol goes on writing."""
+        """Pass the other side's end on. Returns whether the protocol goes on writing."""
         app = self._app
         if app is None or self._closing:
             return False
@@ -196,12 +201,12 @@ class TlsStream(asyncio.Protocol):
         return bool(app.eof_received())
 
     def _fail(self, error: OSError) -> None:
-        """It can't go on; the other side is told why, as TLS has it."""
+        """Close the connection after an error, behind the TLS alert that reports it."""
         self._error = error
         self._closing = True
         transport = self._transport
         if transport is not None and transport.get_write_buffer_size():
-            transport.abort()  # (who does not read is not waited for)
+            transport.abort()  # the other side does not read: closing would wait for it
         elif transport is not None:
             self._flush()
             transport.close()
@@ -222,7 +227,7 @@ class TlsStream(asyncio.Protocol):
         view = memoryview(data)
         try:
             while len(view) > 0:
-                # (a call within the slice would be made twice where this is compiled)
+                # mypyc evaluates a call within a slice expression twice.
                 written = self._tls.write(view[:PIECE])
                 view = view[written:]
                 self._flush()
@@ -242,13 +247,14 @@ class TlsStream(asyncio.Protocol):
 
     def _say_end(self) -> None:
         self._shut = True
-        with contextlib.suppress(ssl.SSLError, ValueError):  # (it wants the other side's end too)
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the peer has sent none
             self._tls.unwrap()
         self._flush()
 
     def close(self) -> None:
-        """See asyncio.BaseTransport. What was written still goes out, and TLS' own end behind it;
-        the other side's is not waited for.
+        """See asyncio.BaseTransport. Sends written data and then close_notify.
+
+        It does not wait for the close_notify of the other side.
         """
         if self._closing:
             return
@@ -259,8 +265,9 @@ class TlsStream(asyncio.Protocol):
             self._transport.close()
 
     def end(self) -> asyncio.Transport:
-        """Write TLS' own end behind what was written. Returns the plain transport, to be closed by
-        the caller; what it still reads is not decrypted.
+        """Send close_notify behind the written data, and stop decrypting.
+
+        Returns the plain transport, which the caller must close.
         """
         if not self._shut:
             self._say_end()
@@ -313,19 +320,20 @@ class TlsStream(asyncio.Protocol):
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def last_words(self) -> bytes:
-        """What the other side said before a write failed: see the function of this name."""
+        """Return the input received before a write failed; see the function of this name."""
         if not self._established or self._finished or self._eof:
             return b""
         return self._decrypted(_unread(self._transport))
 
 
 def last_words(transport: asyncio.BaseTransport | None) -> bytes:
-    """What a server said before a write to it failed.
+    """Return the unread input of a connection to a server after a write to it failed.
 
-    A write that fails ends a transport at once, though the kernel may still hold what the server
-    sent before it closed: the error that tells why, or replies to hits that were counted. To be
-    called from connection_lost(), while the socket is still open. At most MAX_LAST_WORDS bytes and
-    one read more.
+    A failed write ends a transport at once. The kernel may still hold data that the server sent
+    before it closed: an error with the reason, or replies to hits that were counted.
+
+    To be called from connection_lost(), while the socket is still open. Reading stops once
+    MAX_LAST_WORDS bytes were read, so the result is shorter than twice that.
     """
     if isinstance(transport, TlsStream):
         return transport.last_words()

@@ -1,14 +1,14 @@
 """The circuit breaker: whether hits go to Redis at all, by what this process observed. No I/O, no
 clock.
 
-                    a connection refused, or hits timed out, and nothing heard meanwhile
+                    a connection refused, or hits timed out, and no reply of Redis since
              CLOSED ────────────────────────────────────────────────────────────────────> OPEN
-        hits ask Redis  <──────────────────────────────────────────────────  hits are answered here
-                            a reply of Redis' on any connection, an error too
+       hits go to Redis <──────────────────────────────────────────────────  hits are answered here
+                            a reply of Redis on any connection, an error too
 
-While it is open the control connection asks, again and again, and what clients themselves send to
-Redis goes its way. Should the control connection not get as far as asking, now and then a hit is
-let through. Times are seconds of the event loop's clock, handed in.
+While the circuit is open, the control connection queries Redis repeatedly. Clients' other commands
+still go to Redis. If the control connection cannot query, hits of one client are let through from
+time to time. Times are seconds of the event loop's clock; the caller passes them in.
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-SETTLED_S: Final = 0.1  # who was heard so lately is there, though a connection was refused
-UNASKED_S: Final = 3.0  # nobody has asked for so long: then hits do
-TRIAL_S: Final = 0.5  # one in so long
-TOLD: Final = 5  # outages that people hear of, in
-TOLD_S: Final = 60.0  # so many seconds; more are counted
+SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
+UNASKED_S: Final = 3.0  # seconds without a control query after which hits are let through
+TRIAL_S: Final = 0.5  # seconds between two clients with hits that are let through
+TOLD: Final = 5  # outages logged per TOLD_S; further ones are counted
+TOLD_S: Final = 60.0  # seconds
 
 
 class Counts:
-    """What became of hits that Redis did not answer, and of connections, since the start."""
+    """Counters since the start: hits that Redis did not answer, and connections."""
 
     __slots__ = ("connects_failed", "failed", "failed_closed", "failed_open", "opened", "timeouts")
 
     def __init__(self) -> None:
         self.failed_open: int = 0  # hits admitted by --on-upstream-failure allow
         self.failed_closed: int = 0  # hits refused by deny
-        self.failed: int = 0  # calls that got the error
-        self.timeouts: int = 0  # calls of these that had been sent, and whose reply was late
+        self.failed: int = 0  # calls that got an error reply
+        self.timeouts: int = 0  # hits that exceeded --hit-timeout, sent or not
         self.connects_failed: int = 0  # connections that could not be opened
-        self.opened: int = 0  # how often the circuit opened
+        self.opened: int = 0  # times that the circuit opened
 
     def without(self) -> int:
-        """Calls answered without Redis."""
+        """Return the number of calls answered without Redis."""
         return self.failed_open + self.failed_closed + self.failed
 
 
 class CircuitBreaker:
-    """Whether Redis is asked. `since`: of the latest change; `why`: what opened it."""
+    """The state of the circuit: whether hits go to Redis.
+
+    `since` is the time of the latest change, in seconds, and `why` the reason while it is open.
+    """
 
     __slots__ = (
         "_asked_at",
@@ -65,44 +68,55 @@ class CircuitBreaker:
         self.open = False
         self.since: float = 0.0
         self.why = ""
-        self.heard_at: float = -1e9  # when Redis was last heard of
+        self.heard_at: float = -1e9  # time of the latest reply of Redis
         self.counts = Counts()
         self.on_open: Callable[[], None] | None = None
-        self.on_close: Callable[[float, int], None] | None = None  # seconds, hits without Redis
-        self.told = False  # whether people hear of this outage, and how many before
-        self.untold: int = 0  # followed too closely on one that they had heard of
+        # arguments: seconds open, hits answered without Redis
+        self.on_close: Callable[[float, int], None] | None = None
+        self.told = False  # this outage is logged
+        self.untold: int = 0  # outages not logged since the last logged one
         self._told: int = 0
         self._told_since: float = -1e9
-        self._asked_at: float = -1e9  # when the control connection last got as far as asking
+        self._asked_at: float = -1e9  # time of the control connection's latest query or attempt
         self._trial_at: float = -1e9
         self._without: int = 0
 
     def heard(self, now: float) -> None:
-        """Redis has answered something."""
+        """Record a reply of Redis, and close the circuit."""
         self.heard_at = now
         if self.open:
             self._close(now)
 
     def connect_failed(self, now: float, why: str, ours: bool = False) -> None:
-        """A connection could not be opened; `ours`: for want of something on this side."""
+        """Record a failed connection attempt. Open the circuit unless Redis has just replied.
+
+        ours: the cause is on this side, such as the limit of open files; then the circuit stays as
+        it is.
+        """
         self.counts.connects_failed += 1
         if not ours and now - self.heard_at > SETTLED_S:
             self._open(now, why)
 
     def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:
-        """So many hits, the first of them unanswered since `since`, had no answer within `limit_s`
-        seconds.
+        """Record `number` hits without a reply after `limit_s` seconds.
+
+        The circuit opens if Redis has not replied on any connection after `since`, the time since
+        which the first of these hits is unanswered.
         """
         self.counts.timeouts += number
         if self.heard_at <= since:
             self._open(now, f"no answer within {limit_s * 1000:g} ms")
 
     def asked(self, now: float) -> None:
-        """The control connection asks, or was told that nobody is there."""
+        """Record that the control connection queries Redis, or has failed to reach it."""
         self._asked_at = now
 
     def tries(self, now: float) -> bool:
-        """Whether one hit is to ask all the same, while it is open."""
+        """Return whether a client's unread hits go to Redis although the circuit is open.
+
+        They do for one client per TRIAL_S at most, and only if the control connection has not
+        queried Redis for UNASKED_S.
+        """
         if now - self._asked_at < UNASKED_S or now - self._trial_at < TRIAL_S:
             return False
         self._trial_at = now
@@ -137,8 +151,10 @@ class CircuitBreaker:
 
 
 class Backoff:
-    """Pauses between attempts: each up to twice as long as the one before, and shortened at random
-    by up to a half, so that those who lost the same server don't all come back at once.
+    """Pauses between attempts, doubled each time from `first_s` to `most_s`.
+
+    Each is shortened at random by up to a half. So clients that lost the same server do not all
+    come back at once.
     """
 
     __slots__ = ("_first_s", "_most_s", "_next_s", "_random")
@@ -147,14 +163,14 @@ class Backoff:
         self._first_s = first_s
         self._most_s = most_s
         self._next_s = first_s
-        self._random = random  # from 0 to 1
+        self._random = random  # returns a number from 0 to 1
 
     def pause_s(self) -> float:
-        """Of the next pause, in seconds."""
+        """Return the next pause in seconds."""
         pause = self._next_s
         self._next_s = min(2 * pause, self._most_s)
         return pause * (1.0 - self._random() / 2)
 
     def reset(self) -> None:
-        """It went well."""
+        """Start again at the first pause, after a success."""
         self._next_s = self._first_s

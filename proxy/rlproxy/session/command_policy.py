@@ -9,8 +9,8 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.commands import COMMANDS, Ban, Command
 
-# What Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
-# enable-protected-configs "local"). To Redis, every client of a proxy is a local one.
+# The commands that Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
+# enable-protected-configs "local"). For Redis, every client of a proxy is a local one.
 LOCAL_COMMANDS: Final = (
     (b"DEBUG", b""),
     (b"MODULE", b"LOAD"),
@@ -20,12 +20,14 @@ LOCAL_COMMANDS: Final = (
 LOCAL_CONFIGS: Final = (b"dir", b"dbfilename")
 
 _ONLY_LOCAL: Final = "rlproxy lets only local clients {} (--local-commands)"
-_INSTEAD: Final = b"RL.DENIED"  # no server knows it
+_INSTEAD: Final = b"RL.DENIED"  # a name that no server implements
 
 
 def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
-    """The commands for a session of which `denied` (names, or name|subcommand) must not be sent,
-    nor, if `local_only`, what is for local clients. COMMANDS itself if all may be.
+    """Return the command table of a session; COMMANDS itself if no command is denied.
+
+    denied: names, or name|subcommand, of commands that must not be sent.
+    local_only: also deny the commands that are for local clients.
     """
     bans: dict[bytes, Ban] = {}
     if local_only:
@@ -51,7 +53,7 @@ def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
 
 
 def instead_of(command: Command) -> bytes:
-    """What is sent for a denied command where Redis itself must reject it."""
+    """Return the request sent in place of a denied command where Redis itself must reject it."""
     return r.bulks(_INSTEAD, command.name)
 
 

@@ -1,11 +1,15 @@
 """The RL commands in the replies to COMMAND and its subcommands: the table of entries, and the
 editing of Redis' own replies.
 
-`plan()` reads the arguments of a COMMAND that goes upstream and says how its reply is to be
-treated: the long ones (COMMAND, DOCS, LIST) stream past with a higher count in their first line and
-our entries behind the last, INFO gets ours where Redis says nil, COUNT counts them, GETKEYS answers
-where Redis does not know the command. Errors stay as they are. The form (how many fields, sets or
-arrays) is that of Redis' own entries.
+`plan()` reads the arguments of a COMMAND that goes upstream and returns the treatment of its reply:
+
+- COMMAND, DOCS and LIST stream past with a higher count in their first line, and the proxy's
+  entries follow the last one;
+- INFO gets the proxy's entries where Redis sends nil;
+- COUNT is raised by their number;
+- GETKEYS is answered where Redis does not have the command.
+
+Errors are not changed. The form (number of fields, sets or arrays) is that of Redis' own entries.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from rlproxy.resp import encoding as r
 from rlproxy.session import connection_state as s
 from rlproxy.session.connection_state import Catch, Slot, Unfold
 
-# A longer COMMAND (names, or the keys of a GETKEYS) passes untouched: what it asks for would have
-# to be kept until it is answered, and a client may send many and read none.
+# Bytes; a longer COMMAND (names, or the keys of a GETKEYS) is not edited. Its arguments are stored
+# until it is answered, and a client may send many such commands and read no reply.
 MAX_EDITED: Final = 512
 
 _INTEGER: Final = b"integer"
@@ -32,7 +36,7 @@ _OPTIONAL_MANY: Final = (b"optional", b"multiple", b"multiple_token")
 
 
 class Argument:
-    """One node of a command's argument tree, as COMMAND DOCS tells it."""
+    """One node of a command's argument tree in COMMAND DOCS."""
 
     __slots__ = ("below", "flags", "kind", "name", "token")
 
@@ -52,10 +56,10 @@ class Argument:
 
 
 class Entry:
-    """One row: what Redis would tell of the command `name` if it were its own.
+    """One row: the properties that COMMAND reports for the command `name`.
 
-    `keys` are the flags of its key specification, empty if it has no keys; its keys are the first
-    argument, and if `many` all that follow.
+    `keys` are the flags of its key specification, empty if it has no keys. Its keys are the first
+    argument, and all that follow if `many`.
     """
 
     __slots__ = (
@@ -141,7 +145,7 @@ _HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a
 _WRITES: Final = b"write denyoom noscript fast"
 _CHANGES: Final = b"RW access update"
 
-# Every command of the family. (noscript: redis.call knows none of them; blocking: WAIT.)
+# All RL commands. Flags: noscript because redis.call has none of them, blocking because of WAIT.
 ENTRIES: Final = (
     Entry(
         b"rl.hit",
@@ -243,36 +247,36 @@ ENTRIES: Final = (
 )
 GROUP: Final = b"module"  # of all commands that are not Redis' own
 
-# What a redis-cell that Redis has loaded itself would be told twice.
+# Without CL.THROTTLE, for a Redis that has loaded redis-cell and lists that command itself.
 _ALL: Final = {entry.name: entry for entry in ENTRIES}
 _NO_THROTTLE: Final = {entry.name: entry for entry in ENTRIES if entry.name != b"cl.throttle"}
 
-# -- how a server writes them ----------------------------------------------------------------------
+# -- the form of a server's entries ---------------------------------------------------------------
 
 
 class Form:
-    """How a server writes its entries on a connection; until learn() as Valkey 9.1 in RESP2."""
+    """The form of a server's entries on one connection. Before learn(): Valkey 9.1 in RESP2."""
 
     __slots__ = ("fields", "no_subcommands", "resp3")
 
     def __init__(self, resp3: bool = False) -> None:
         self.resp3 = resp3
-        self.fields = 10  # of an entry; servers before 7.0 leave the later ones out
+        self.fields = 10  # fields of an entry; servers before 7.0 leave out the later ones
         self.no_subcommands = b"*0\r\n"  # an empty set in RESP3 of some servers
 
     def learn(self, entry: bytes) -> None:
-        """See how `entry`, one of the server's own, is written; a nil or an error tells nothing."""
+        """Take the form from a server's own `entry`; a nil or an error changes nothing."""
         lines = entry.split(b"\r\n", 5)
         if len(lines) < 6 or lines[0][:1] != b"*" or lines[4][:1] not in (b"*", b"~"):
             return
         self.fields = int(lines[0][1:])
         self.resp3 = lines[4][:1] == b"~"
-        # Its own field of subcommands ends it, or that of its last subcommand.
+        # An entry ends with its field of subcommands, or with that of its last subcommand.
         last = entry[-4:]
         self.no_subcommands = last if last == b"~0\r\n" else b"*0\r\n"
 
     def info(self, entry: Entry) -> bytes:
-        """`entry` as in the reply to COMMAND and COMMAND INFO."""
+        """Return `entry` as in the reply to COMMAND and COMMAND INFO."""
         keys = b":1\r\n:%d\r\n:1\r\n" % (-1 if entry.many else 1) if entry.keys else b":0\r\n" * 3
         first, last, step = keys.splitlines(True)
         fields = [
@@ -291,7 +295,7 @@ class Form:
         return b"*%d\r\n" % len(fields) + b"".join(fields)
 
     def docs(self, entry: Entry) -> bytes:
-        """`entry` as in the reply to COMMAND DOCS: its name and what is told of it."""
+        """Return `entry` as in the reply to COMMAND DOCS: its name and its documentation."""
         told = [
             (b"summary", r.bulk(entry.summary)),
             (b"since", r.bulk(entry.since)),
@@ -303,7 +307,7 @@ class Form:
         return r.bulk(entry.name) + self._map(told)
 
     def words(self, words: list[bytes]) -> bytes:
-        """A set of flags or categories."""
+        """Return a set of flags or categories."""
         return self._set([b"+%b\r\n" % word for word in words])
 
     def _key_spec(self, entry: Entry) -> bytes:
@@ -346,9 +350,9 @@ class Form:
         return head + b"".join([r.bulk(name) + value for name, value in pairs])
 
 
-# -- where they go ---------------------------------------------------------------------------------
+# -- their places in the replies ------------------------------------------------------------------
 
-FORM_CALL: Final = r.bulks(b"COMMAND", b"INFO", b"GET")  # tells the form where the reply doesn't
+FORM_CALL: Final = r.bulks(b"COMMAND", b"INFO", b"GET")  # its reply shows the form
 UNKNOWN: Final = b"-ERR Invalid command specified\r\n"
 KEYLESS: Final = b"-ERR The command has no key arguments\r\n"
 WRONG_ARITY: Final = b"-ERR Invalid number of arguments specified for command\r\n"
@@ -356,8 +360,9 @@ NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")
 
 
 class Plan:
-    """What to do about one COMMAND: await its reply with `slot`. If there is an `asked`, FORM_CALL
-    is to be sent before it, awaited by that.
+    """The treatment of one COMMAND: `slot` awaits its reply.
+
+    If there is `asked`, FORM_CALL must be sent before the COMMAND, and `asked` awaits its reply.
     """
 
     __slots__ = ("asked", "slot")
@@ -368,9 +373,10 @@ class Plan:
 
 
 def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
-    """What to do about COMMAND with all its `args`; None: nothing, the reply is passed on as it is.
+    """Return the treatment of a COMMAND; None if its reply is passed on unchanged.
 
-    `native_throttle` tells that Redis itself has CL.THROTTLE.
+    args: all its arguments.
+    native_throttle: Redis itself has CL.THROTTLE.
     """
     entries = _NO_THROTTLE if native_throttle else _ALL
     word = args[0].upper() if args else b"INFO"
@@ -400,7 +406,7 @@ def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
 
 
 class _All:
-    """The reply to COMMAND: ours behind Redis' own, in the form of its first."""
+    """The reply to COMMAND: the proxy's entries follow Redis' own, in the form of the first."""
 
     __slots__ = ("_entries", "_form", "_ours")
 
@@ -423,7 +429,7 @@ class _All:
 
 
 class _Named:
-    """The reply to COMMAND INFO with names: ours where Redis says nil."""
+    """The reply to COMMAND INFO with names: the proxy's entries replace nil."""
 
     __slots__ = ("_entries", "_names", "any", "form")
 
@@ -464,7 +470,7 @@ class _Place:
 
 
 class _Docs:
-    """The reply to COMMAND DOCS: ours behind Redis' own; a map, which in RESP2 is an array."""
+    """The reply to COMMAND DOCS: the proxy's entries follow Redis' own. An array in RESP2."""
 
     __slots__ = ("_entries",)
 
@@ -487,7 +493,7 @@ class _Docs:
 
 
 class _List:
-    """The reply to COMMAND LIST: ours behind Redis' own."""
+    """The reply to COMMAND LIST: the proxy's names follow Redis' own."""
 
     __slots__ = ("_names",)
 
@@ -519,7 +525,7 @@ class _Count:
 
 
 class _Keys:
-    """The reply to COMMAND GETKEYS and GETKEYSANDFLAGS with a command `words` of ours."""
+    """The reply to COMMAND GETKEYS and GETKEYSANDFLAGS with an RL command `words`."""
 
     __slots__ = ("_entry", "_words", "flagged", "form")
 
@@ -577,7 +583,7 @@ def _count(line: bytes, kinds: bytes) -> int:
 
 
 def _named_once(names: list[bytes], entries: dict[bytes, Entry]) -> list[Entry]:
-    """Those of `names` that are ours, each once, as they were first named."""
+    """The RL commands among `names`, each once, in the order of their first occurrence."""
     lower = dict.fromkeys([name.lower() for name in names])
     return [entries[name] for name in lower if name in entries]
 
@@ -586,7 +592,7 @@ def _named_once(names: list[bytes], entries: dict[bytes, Entry]) -> list[Entry]:
 
 
 def _listed(rest: list[bytes], entries: dict[bytes, Entry]) -> list[bytes]:
-    """The names of ours that COMMAND LIST with these further words lists."""
+    """The RL commands in the reply to COMMAND LIST with the arguments `rest`."""
     if not rest:
         return list(entries)
     if len(rest) != 3 or rest[0].upper() != b"FILTERBY":
@@ -597,12 +603,13 @@ def _listed(rest: list[bytes], entries: dict[bytes, Entry]) -> list[bytes]:
         return [entry.name for entry in entries.values() if category in entry.categories]
     if kind == b"PATTERN":
         return matching(rest[2], list(entries))
-    return []  # no module of Redis' holds ours
+    return []  # no module of Redis contains the RL commands
 
 
 def matching(pattern: bytes, names: list[bytes]) -> list[bytes]:
-    """Those of `names` (ASCII, lower case) that match the glob `pattern` as Redis' stringmatchlen
-    with nocase sees it.
+    """Return those of `names` (ASCII, lower case) that match the glob `pattern`.
+
+    The match is that of Redis' stringmatchlen with nocase.
     """
     longest = max(len(name) for name in names)
     steps = 0
@@ -621,7 +628,7 @@ def matching(pattern: bytes, names: list[bytes]) -> list[bytes]:
 
 def _matches(elements: list[frozenset[int] | None], name: bytes) -> bool:
     size = len(name)
-    at = {0}  # how much of the name the elements so far may have taken
+    at = {0}  # lengths of the name that the elements so far may match
     for element in elements:
         if element is None:
             at = set(range(min(at), size + 1))
@@ -636,7 +643,7 @@ _ANY: Final = frozenset(range(128))
 
 
 def _elements(pattern: bytes) -> Iterator[frozenset[int] | None]:
-    """What a glob is made of: None for `*`, else the bytes that one place of a name may have."""
+    """The elements of a glob: None for `*`, else the bytes that match at one place of a name."""
     size = len(pattern)
     pos = 0
     while pos < size:
@@ -656,7 +663,8 @@ def _elements(pattern: bytes) -> Iterator[frozenset[int] | None]:
                 byte = pattern[pos]
                 if byte == 92 and left >= 2:
                     pos += 1
-                    accepted.add(pattern[pos])  # as it is written: no case is folded here
+                    # Redis does not fold the case of an escaped byte here.
+                    accepted.add(pattern[pos])
                 elif byte == 93:  # ]
                     break
                 elif left >= 3 and pattern[pos + 1] == 45:  # -

@@ -1,19 +1,19 @@
 """The state that Redis holds for one private connection, as far as it is certain.
 
-Pure bookkeeping: `sent()` is told of each command as it goes upstream and says what must be watched
-for in its reply, `answered()` is told that reply's first line. Nothing here sees a socket, and
-nothing here decides where a command goes: it only answers whether the connection is *plain* (no
-state that a hit could notice), *known* (whose it is, and in which database) and *probed* (Redis
-itself let a hit of it pass).
+Pure bookkeeping, without sockets and without decisions on routes. `sent()` gets each command as it
+goes upstream and returns the slot for its reply. `answered()` gets the first line of that reply.
+The state answers three questions about the connection. It is *plain* if it has no state that a hit
+could notice. It is *known* if its identity is certain. It is *probed* if Redis itself let a hit of
+it pass.
 
-    level     PLAIN    every command was of the table, every reply is one frame
-              COUNTED  something unknown was sent: private until RESET is answered +RESET
-              FRAMED   replies are frames but can't be counted (subscriptions): private for good
+    level     PLAIN    every command was in the table, every reply is one frame
+              COUNTED  an unknown command was sent: private until RESET is answered +RESET
+              FRAMED   replies are frames but cannot be counted (subscriptions): private for good
               RAW      nothing is certain of the replies: private for good
 
-Levels fall when a command is *sent*, and rise only when its reply is *seen* at its own place. Every
-flag that a later request could have set again carries the count of such requests (`_gen`), and a
-reply lifts it only if nothing has happened since its request.
+Levels fall when a command is *sent*, and rise only when its reply is *seen* at its own place. A
+flag that a later request may set again has a count of such requests (`_gen`). A reply clears the
+flag only if the count has not changed since its request.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FRAMED: Final = 1
 COUNTED: Final = 2
 PLAIN: Final = 3
 
-# What a reply is waited for. PASS frames are passed on without a look; the others are looked at.
+# Kinds of replies. Those of a PASS slot are passed on without a look, the others are looked at.
 S_PASS: Final = 0
-S_LOCAL: Final = 1  # no reply of the server's: `data` goes to the client when its turn comes
-S_DROP: Final = 2  # the reply of a command of our own
-S_HIT: Final = 3  # the reply of a hit
+S_LOCAL: Final = 1  # no reply of Redis: `data` goes to the client in its turn
+S_DROP: Final = 2  # the reply to a command of the proxy's own
+S_HIT: Final = 3  # the reply to a hit
 S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
 S_RAW: Final = 5  # no counting from here on
-S_FRAMED: Final = 6  # frames, but not countable, from here on
+S_FRAMED: Final = 6  # frames that cannot be counted from here on
 S_AUTH: Final = 7
 S_SELECT: Final = 8
 S_RESET: Final = 9
@@ -46,23 +46,23 @@ S_DISCARD: Final = 11
 S_UNWATCH: Final = 12
 S_QUIT: Final = 13
 S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
-S_BASE: Final = 15  # our own SELECT of the database of --upstream, dropped
+S_BASE: Final = 15  # the proxy's SELECT of the database of --upstream, dropped
 S_MULTI: Final = 17
-S_HELLO: Final = 16  # with AUTH in it: unlike AUTH's, its error may hide a success
+S_HELLO: Final = 16  # with AUTH: unlike AUTH's error, its error may hide a success
 S_CAUGHT: Final = 18  # a Catch
-S_ASKED: Final = 19  # a Catch of a reply to a command of our own, of which nothing is passed on
-S_UNFOLDED: Final = 20  # an Unfold, and what may stand in its place:
-S_INSIDE: Final = 21  # `data` of our own within a reply
+S_ASKED: Final = 19  # a Catch for a command of the proxy's own; the client gets nothing of it
+S_UNFOLDED: Final = 20  # an Unfold; the next two kinds may replace it
+S_INSIDE: Final = 21  # `data` of the proxy within a reply
 S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
-S_PROTOCOL: Final = 23  # HELLO without AUTH: which protocol its connection speaks then
-S_PROBE: Final = 24  # whether Redis lets the client do anything at all
+S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 24  # shows whether Redis lets the client run any command
 
 
-MAX_CREDENTIAL_BYTES: Final = 512  # kept while Redis looks at them; longer ones are not followed
+MAX_CREDENTIAL_BYTES: Final = 512  # stored until Redis replies; longer ones are not followed
 
 
 class Identity:
-    """What Redis knows a connection by. `user` and `password` are None before any AUTH."""
+    """The identity of a connection at Redis. `user` and `password` are None before any AUTH."""
 
     __slots__ = ("db", "password", "user")
 
@@ -72,11 +72,11 @@ class Identity:
         self.db = db
 
     def key(self) -> tuple[bytes | None, bytes | None, int]:
-        """What lanes are told apart by."""
+        """Return the key that identifies a lane."""
         return (self.user, self.password, self.db)
 
 
-NOT_LATE: Final = -1  # of a reply that is waited for, however long it takes
+NOT_LATE: Final = -1  # limit of a reply that has no timeout
 
 
 class Slot:
@@ -98,21 +98,23 @@ class Slot:
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
-        self.count = 1  # of a PASS: how many in a row
+        self.count = 1  # of a PASS or VALUES: consecutive replies
         self.data = data
         self.gen = 0
         self.watch_gen = 0
-        self.protocol = 0  # that a HELLO asks for
+        self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
-        self.limit: int = NOT_LATE  # of a hit: what is told as its limit if Redis is late
-        self.row: int = NO_ROW  # where it is counted; its key is `data`
-        self.sent_at: float = 0.0  # and when it was sent, in seconds
+        self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late
+        self.row: int = NO_ROW  # row of the counters; the key is `data`
+        self.sent_at: float = 0.0  # time of sending, in seconds
         self.next: Slot | None = None
 
 
 class Catch(Slot):
-    """A reply that is small by nature and is awaited whole: the client gets what `edit` makes of it
-    (of its bytes; empty: nothing).
+    """A short reply that is awaited whole.
+
+    The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
+    empty.
     """
 
     __slots__ = ("edit",)
@@ -123,10 +125,11 @@ class Catch(Slot):
 
 
 class Unfold(Slot):
-    """A reply that may be large and whose values are treated one by one.
+    """A reply that may be large, and is treated value by value.
 
-    `unfold` is given its first line and returns the slots that take its place (INSIDE, VALUES and
-    Catch; the first line itself is dropped), or nothing: then it is passed on as it is.
+    `unfold` is called with its first line, and returns the slots that replace it: INSIDE, VALUES
+    and Catch. The first line itself is dropped. If `unfold` returns no slots, the reply is passed
+    on unchanged.
     """
 
     __slots__ = ("unfold",)
@@ -137,7 +140,7 @@ class Unfold(Slot):
 
 
 class ConnectionState:
-    """The state of one private connection. See the head of this module."""
+    """The state of one private connection. See the module's docstring."""
 
     __slots__ = (
         "_level_gen",
@@ -164,20 +167,20 @@ class ConnectionState:
         self.identity = Identity(None, None, base_db)
         self.known = True
         self.probed = False
-        self.probing = False  # a reply is owed that tells
-        self.protocol = 2  # of its replies; 0: not known
-        self.multi = False  # perhaps inside MULTI
-        self.watching = False  # perhaps keys are watched
+        self.probing = False  # a reply is owed that decides on `probed`
+        self.protocol = 2  # of its replies; 0: not certain
+        self.multi = False  # it may be inside MULTI
+        self.watching = False  # keys may be watched
         self.asking = False  # the next command follows ASKING
         self.quitting = False  # QUIT was answered +OK
-        self.chosen_db = False  # the client itself chose its database
-        self.base_owed = base_db != 0  # our SELECT has not succeeded yet
+        self.chosen_db = False  # the client itself selected its database
+        self.base_owed = base_db != 0  # SELECT of base_db has not succeeded yet
         self._level_gen: int = 0
         self._multi_gen: int = 0
         self._watch_gen: int = 0
 
     def plain(self) -> bool:
-        """Whether a hit may travel elsewhere without anybody being able to tell."""
+        """Return whether a hit may go by lane without a difference that the client can observe."""
         return (
             self.level == PLAIN
             and self.known
@@ -190,13 +193,11 @@ class ConnectionState:
         )
 
     def countable(self) -> bool:
-        """Whether a reply of our own can be put at its place among the server's."""
+        """Return whether a reply of the proxy can be put at its place among the server's."""
         return self.level == PLAIN and not self.multi
 
     def leaves_base(self, command: Command) -> bool:
-        """Whether `command` may end in another database than that of --upstream, unless our own
-        SELECT follows it.
-        """
+        """Return whether the proxy's SELECT must follow `command` to stay in its database."""
         return command.kind == c.RESET or (
             self.base_owed and command.kind in (c.AUTH, c.HELLO) and self.level < COUNTED
         )
@@ -209,10 +210,10 @@ class ConnectionState:
     # -- requests ---------------------------------------------------------------------------------
 
     def sent(self, command: Command, args: list[bytes], complete: bool) -> Slot | None:
-        """A command goes upstream now. The slot to wait for its reply, or None for a plain one.
+        """Record a command that goes upstream now. Return the slot for its reply; None: PASS.
 
-        `args` are its arguments without the name, if the command's row asks for them; `complete`
-        tells whether these are all, or whether the rest was too long to be looked at.
+        args: its arguments without the name, if its row in the table requires them.
+        complete: `args` is complete; False if the rest was too long to be looked at.
         """
         kind = command.kind
         self.asking = kind == c.ASKING
@@ -242,7 +243,7 @@ class ConnectionState:
         if kind == c.RESET:
             return self._reset_slot()
         if kind == c.PUBSUB:
-            if self.multi:  # EXEC's length will lie
+            if self.multi:  # EXEC's array length will not match its elements
                 return self._fall(RAW)
             return self._fall(FRAMED)
         if kind in (c.STREAM, c.HTTP):
@@ -262,13 +263,14 @@ class ConnectionState:
         return self._sent_hello(args)
 
     def writes_before_auth(self) -> bool:
-        """Whether Redis may have bytes to write when it runs an AUTH, though it owes no reply: the
-        head of EXEC's array, or a push.
+        """Return whether Redis may have bytes to write when it runs an AUTH.
+
+        These are the head of EXEC's array or a push, while no reply is owed.
         """
         return self.multi or (self.level == COUNTED and self.protocol != 2)
 
     def sent_unsure(self) -> Slot | None:
-        """A command goes upstream now that may get no reply at all."""
+        """Record a command that goes upstream now and may get no reply."""
         self.asking = False
         return self._fall(RAW)
 
@@ -353,7 +355,7 @@ class ConnectionState:
                 index += 2
             else:
                 slot.identity = None
-                return slot  # whatever it does, whose connection it is then is not known
+                return slot  # unfamiliar option: the identity is uncertain afterwards
         if slot.identity is None:
             slot.kind = S_PROTOCOL
         return slot
@@ -361,7 +363,7 @@ class ConnectionState:
     # -- replies ----------------------------------------------------------------------------------
 
     def answered(self, slot: Slot, line: bytes) -> None:
-        """The reply that `slot` waited for begins with `line`."""
+        """Record the first line of the reply for `slot`."""
         kind = slot.kind
         refused = line.startswith(b"-")
         if kind in (S_AUTH, S_HELLO):
@@ -453,7 +455,7 @@ class ConnectionState:
 
 
 def database(word: bytes) -> int:
-    """The number that SELECT takes `word` for; -1 if it is none, or has ten digits or more."""
+    """Return the number that SELECT reads in `word`; -1 for none, or for ten digits or more."""
     written_so = word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0")
     return int(word) if written_so else -1
 

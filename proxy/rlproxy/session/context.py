@@ -24,10 +24,10 @@ from rlproxy.session.timeouts import HitTimeouts
 
 MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
-# What is done in one turn of the loop, in requests that are passed on, for all who wait in line,
+# Work units per tick for all queued clients together. One forwarded request is one unit.
 MAX_TURN_WORK: Final = 4096
-LITTLE_TURN_WORK: Final = 1024  # and while others are served, who would wait as long
-SLOW_HITS: Final = 8  # of all who leave their replies unread, in a millisecond; see WAIT_PACE
+LITTLE_TURN_WORK: Final = 1024  # while other clients are served: they wait for the tick's end
+SLOW_HITS: Final = 8  # hits per ms of all clients that leave replies unread; see WAIT_PACE
 
 _ERROR: Final = 0
 _ALLOW: Final = 1
@@ -52,7 +52,7 @@ def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
 
 
 class Call:
-    """One call of ours on its way: what to send, and its reply once there is one."""
+    """One call on a lane or a private connection: what to send, and its reply once it has come."""
 
     __slots__ = (
         "behind",
@@ -76,24 +76,26 @@ class Call:
         self.caller = caller
         self.rule = rule
         self.key = key  # as a bulk, header included
-        self.others: list[bytes] | None = None  # further keys, of RL.RESET while somebody waits
+        self.others: list[bytes] | None = None  # further keys of an RL.RESET, while hits wait
         self.reply: bytes = rule.error
-        self.row: int = rule.row  # where its outcome is counted; Stats.NO_ROW: it was
+        self.row: int = rule.row  # row of the counters for its outcome; NO_ROW: it is counted
         self.next: Call | None = None
-        self.shared: int = c.PRIVATE  # an ordinary command, all of it in `key`
-        self.waiter: Waiter | None = None  # whose question this is
-        self.denial: Denial | None = None  # there was one when it was sent
-        self.opens = False  # and this call opens it: it is answered in microseconds
+        self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
+        self.waiter: Waiter | None = None  # the waiter that sends this call
+        self.denial: Denial | None = None  # entry of the denial cache when it was sent
+        self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
-        self.behind: Rule | None = None  # of a hit that would overtake; `rule` looks at it
-        self.late = False  # its client has an answer already
-        self.mended = False  # it was answered NOSCRIPT before
+        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
+        self.late = False  # its client has a reply already
+        self.mended = False  # its first reply was NOSCRIPT
 
 
 class Caller:
-    """Who makes calls, as a lane sees it. `now` is the loop's time in seconds, `pump` moves the
-    bytes that a reply has set free, `dirty` is of use to whoever batches the writes of many.
-    `fenced`: it has written on its private connection, and no lane has answered it since.
+    """The sender of calls, as a lane sees it.
+
+    `now` is the event loop's time in seconds. `flush` moves the bytes that a reply has released.
+    `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
+    private connection, and no lane has answered it since.
     """
 
     __slots__ = ("dirty", "fenced", "now", "flush")
@@ -105,66 +107,67 @@ class Caller:
         self.flush: Callable[[], None] = _nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """`reply` is what `call` gets."""
+        """Take the reply to `call`."""
         raise NotImplementedError
 
     def lane_returned(self, call: Call) -> None:
-        """`call` was never sent, and all before it are answered: it goes another way."""
+        """Take back `call`, which was never sent; all calls before it are answered."""
         raise NotImplementedError
 
     def lane_lost(self, call: Call) -> None:
-        """The lane was lost before it answered `call`: its outcome is not known."""
+        """Handle a `call` whose lane was lost before the reply; its outcome is unknown."""
         raise NotImplementedError
 
     def lane_late(self, call: Call) -> None:
-        """`call` was not answered in time: its caller is told nothing more of it."""
+        """Handle a `call` without a reply in time; no further method is called for it."""
         raise NotImplementedError
 
     def lane_declined(self, call: Call) -> None:
-        """The reply to `call` is too large for a lane: nobody gets it."""
+        """Handle a `call` whose reply is too large for a lane; the reply is discarded."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Take up what waited for the lane. To be called after a round of lane_answered()."""
+        """Continue with requests that waited for the lane, after calls of lane_answered()."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lane:
-    """What a caller sees of a lane."""
+    """The interface of a lane for callers."""
 
     __slots__ = ("mixes", "mixes_ro", "ready", "retired", "room")
 
     def __init__(self) -> None:
-        self.room: int = MAX_LANE_HITS  # for so many calls more
-        self.ready: bool = False  # calls submitted now go out in this turn
-        self.retired: bool = False  # ask for another one
-        # Calls of different scripts may be under way for one caller. Not where Redis may evict one
-        # of the scripts: the call of the other one would run first.
+        self.room: int = MAX_LANE_HITS  # further calls that it accepts
+        self.ready: bool = False  # calls submitted now are sent in this tick
+        self.retired: bool = False  # callers must get another lane
+        # Calls of different scripts may be outstanding for one caller. False where Redis may
+        # evict one of the scripts: the call of the other one would run first.
         self.mixes: bool = True
-        # Calls by EVALSHA and by EVALSHA_RO may be under way for one caller. Not until both have
-        # run: Redis may refuse one command by ACL and run the calls by the other one first.
+        # Calls by EVALSHA and by EVALSHA_RO may be outstanding for one caller. False until both
+        # have run: Redis may refuse one by ACL and run the calls by the other one first.
         self.mixes_ro: bool = True
 
     def may_follow(self, before: Rule, rule: Rule) -> bool:
-        """Whether a call of `rule` may be sent while one of `before` of its caller is under way."""
+        """Return whether a call of `rule` may be sent while its caller has one of `before`."""
         if before.script is not rule.script and not self.mixes:
             return False
         return self.mixes_ro or before.by_ro == rule.by_ro
 
     def submit(self, call: Call) -> bytes:
-        """The reply to `call` where it is known, or else nothing: then it is sent, and its caller's
-        lane_answered() is told.
+        """Send `call`, and return b""; lane_answered() of its caller gets the reply.
+
+        If the reply is known already, nothing is sent, and the reply is returned.
         """
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Somebody would use this lane if it were ready."""
+        """Make the lane ready: a caller has calls for it."""
         raise NotImplementedError
 
 
 class WorkerContext:
-    """What all callers share."""
+    """The context that all callers of a worker share."""
 
     __slots__ = (
         "_failing",
@@ -208,40 +211,45 @@ class WorkerContext:
     ) -> None:
         self.grammar = grammar
         self.stats = stats or Counters()
-        # the call that has Redis answer RL.STATS or RL.TOP, with these arguments
+        # Returns the call by which Redis answers RL.STATS or RL.TOP with these arguments
         self.tell: Callable[[bytes, list[bytes]], bytes] = _tells_nothing
         self.lane_of = lane_of  # the lane of an identity; None if it may have none
         self.share_of = share_of  # the lane of an identity and protocol for commands.SHARED_*
         self.where = where  # the server's name in errors
         self.base_db = base_db
-        self.native_throttle = False  # the server itself has CL.THROTTLE
+        self.native_throttle = False  # the server itself implements CL.THROTTLE
         self.knows_ro = False  # the server has EVAL_RO
-        self.ignores_empty = True  # the server replies nothing to an empty request
-        # what it called itself in HELLO; before that, who asks is to expect little of it
+        self.ignores_empty = True  # the server sends no reply to an empty request
+        # Name in the server's HELLO reply. Before the first one: a name and version from which
+        # clients expect few features.
         self.server: bytes = b"redis"
         self.server_version: bytes = b"0.0.0"
-        self.read_only: Callable[[], None] = _nothing  # a hit was told that the server is a replica
+        self.read_only: Callable[[], None] = _nothing  # called if the server is a replica
         self.waiting = waiting or WaitQueues(_no_clock, _no_timer)
-        self.max_client_hits = max_client_hits  # calls of one client on their way at once
+        self.max_client_hits = max_client_hits  # unanswered calls of one client
         self.concurrency_limit = concurrency_limit or ConcurrencyLimit(max_client_hits)
-        self.backlogged: int = 0  # clients with more in hand than that: they share it
-        self.work: int = 0  # done since those who wait in line had a turn,
-        self.turn_work: int = MAX_TURN_WORK  # and how much that may be
-        self.slow_room: int = SLOW_HITS  # see there
+        self.backlogged: int = 0  # clients with more hits in hand than that; they share this number
+        self.work: int = 0  # work units since the queue was last served
+        self.turn_work: int = MAX_TURN_WORK  # bound of `work`
+        self.slow_room: int = SLOW_HITS  # hits left in this millisecond, of SLOW_HITS
         self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
         self.circuit = self.timeouts.circuit
         self.on_upstream_failure = "error"
         self._failing: int = _ERROR
 
     def reconfigure(self, on_upstream_failure: str, hit_timeout_ms: int) -> None:
-        """What the options of these names say, from now on."""
+        """Apply the current values of these options."""
         self.on_upstream_failure = on_upstream_failure
         self._failing = FAILING[on_upstream_failure]
         self.timeouts.timeout_s = hit_timeout_ms / 1000
 
     def without(self, limit: int, row: int, error: bytes, kind: str) -> bytes:
-        """The answer to a call that Redis does not answer; `limit` 0: it is no hit. `row` is where
-        that is counted, and `kind` what went wrong.
+        """Return the reply to a call that Redis does not answer, and count it.
+
+        limit: the hit's limit; 0 if the call is no hit.
+        row: row of the counters for its outcome.
+        error: the reply where --on-upstream-failure is `error`, and for calls other than hits.
+        kind: kind of the error, for the counters.
         """
         counts = self.circuit.counts
         self.stats.error(kind)
@@ -258,31 +266,32 @@ class WorkerContext:
         return r.five(1, limit, 0, 1, 1)
 
     def answers_hits(self) -> bool:
-        """Whether hits that Redis does not answer get the reply of a hit."""
+        """Return whether hits that Redis does not answer get the reply of a hit."""
         return self._failing != _ERROR
 
     def too_late(self) -> bytes:
-        """The error for a call that was sent, and not answered in time."""
+        """Return the error for a call without a reply within the hit timeout."""
         return r.late(self.timeouts.timeout_s)
 
     def leaves(self, name: bytes) -> bool:
-        """Whether the family's command `name` is the server's own here."""
+        """Return whether the server itself implements the RL command `name`."""
         return name == c.CL_THROTTLE and self.native_throttle
 
 
-_AS_IT_IS: Final = Rule()  # adds nothing to what is in `key`
+_AS_IT_IS: Final = Rule()  # adds nothing to `key`
 
 
 def shared(caller: Caller, how: int, written: bytes) -> Call:
-    """An ordinary command, as its client has written it."""
+    """Return the call of an ordinary command, as `written` by its client."""
     call = Call(caller, _AS_IT_IS, written)
     call.shared = how
     return call
 
 
 def read(caller: Caller, requests: RequestFramer, settings: WorkerContext) -> Call | None:
-    """The call that the framer's command stands for, refused ones with their reply; None for one
-    that is not for a lane.
+    """Return the call of the framer's command; None if it is not for a lane.
+
+    An invalid command gives a call with its error as `reply`.
     """
     grammar = settings.grammar
     name = requests.command.name

@@ -1,13 +1,13 @@
-"""The deferred handshake: HELLO, AUTH and SELECT that are answered while Redis is away, and sent
-to Redis once it is back. No I/O.
+"""The deferred handshake: HELLO, AUTH and SELECT that are answered while Redis is away, and sent to
+Redis once it is back. No I/O.
 
     client ──HELLO, AUTH, SELECT──> take() ──> answered as Redis would if it agreed
                                       │
     Redis is back:                  begin() ──> Redis ──replies──> heard() ──> go on, or the refusal
 
-Where hits are answered without Redis (--on-upstream-failure allow or deny), a client that comes
-meanwhile must get as far as its first hit. Nothing that Redis holds is told to it before Redis
-itself has heard, and agreed to, everything that was taken on trust.
+Where hits are answered without Redis (--on-upstream-failure allow or deny), a client that connects
+during an outage must still be able to send hits. The client gets no data from Redis before Redis
+has accepted every HELLO, AUTH and SELECT that was answered here.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import ReplyFramer, RequestFramer
 from rlproxy.session.connection_state import database
 
-MAX_COMMANDS: Final = 16  # of one client; further ones get the error that others get
-MAX_BYTES: Final = 4096  # of them
-MOST_DATABASES: Final = 100_000  # that a server may have, for all that is known of it
+MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error of any other command
+MAX_BYTES: Final = 4096  # total size of these commands
+MOST_DATABASES: Final = 100_000  # databases of a server; during an outage their number is unknown
 
 _OK: Final = b"+OK\r\n"
 _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
 
 
 class DeferredHandshake:
-    """The commands of one client that are still to be said to Redis."""
+    """The commands of one client that were answered here and must still be sent to Redis."""
 
     __slots__ = ("_protocol", "_replies", "_said", "_size", "_unheard", "replies", "unsent")
 
     def __init__(self) -> None:
-        # as they came, and whether Redis must agree
+        # Commands as the client wrote them, and whether Redis must accept each.
         self._said: list[tuple[bytes, bool]] = []
         self._size = 0
         self._protocol = 2
         self._unheard = 0
         self._replies = ReplyFramer()
-        self.unsent = 0  # of those that begin() gave out
-        self.replies: list[bytes] = []  # bytes of Redis, for heard()
+        self.unsent = 0  # commands returned by begin() that are not forwarded yet
+        self.replies: list[bytes] = []  # replies of Redis, input of heard()
 
     def take(self, requests: RequestFramer, server: bytes, version: bytes) -> bytes:
-        """The reply to the framer's command, which is remembered; nothing if it is no part of a
-        greeting. `server` and `version` are what HELLO tells.
+        """Record the framer's command and return its reply; b"" if it is no part of a handshake.
+
+        server, version: the values for HELLO's reply.
         """
         written = requests.buf[requests.start : requests.pos]
         if len(self._said) >= MAX_COMMANDS or self._size + len(written) > MAX_BYTES:
@@ -62,7 +63,7 @@ class DeferredHandshake:
         elif kind == c.SELECT:
             reply = _OK if len(words) == 1 and 0 <= database(words[0]) < MOST_DATABASES else b""
         elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
-            return _NOT_HERE  # (its client does without, as with most servers)
+            return _NOT_HERE  # the client works without this command, as with most servers
         elif kind == c.CLIENT:
             reply = _OK if _names_itself(words) else b""
         else:
@@ -73,18 +74,18 @@ class DeferredHandshake:
         return reply
 
     def empty(self) -> bool:
-        """Whether there is nothing to say."""
+        """Return whether no command is to be sent."""
         return not self._said
 
     def begin(self) -> bytes:
-        """What is to be said to Redis before anything else; its replies belong into `replies`."""
+        """Return the commands to send first; the caller appends their replies to `replies`."""
         self._unheard = self.unsent = len(self._said)
         self._replies = ReplyFramer()
         self.replies.clear()
         return b"".join([written for written, _ in self._said])
 
     def heard(self) -> bytes:
-        """Look at what has come in `replies`: Redis' refusal of what it must agree to."""
+        """Read `replies`. Return the error to a command that Redis must accept, if any, or b""."""
         framer = self._replies
         framer.feed(b"".join(self.replies))
         self.replies.clear()
@@ -99,13 +100,14 @@ class DeferredHandshake:
         return b""
 
     def over(self) -> bool:
-        """Whether Redis has answered everything."""
+        """Return whether Redis has answered all of these commands."""
         return self._unheard == 0
 
 
 def _asked_for(words: list[bytes], protocol: int) -> int:
-    """The protocol that HELLO with these arguments speaks from then on; 0 where Redis might answer
-    with an error, whoever asks.
+    """Return the protocol that HELLO with these arguments selects.
+
+    0: Redis might return an error whatever the user.
     """
     if not words:
         return protocol
@@ -124,7 +126,7 @@ def _asked_for(words: list[bytes], protocol: int) -> int:
 
 
 def _names_itself(words: list[bytes]) -> bool:
-    """Whether CLIENT with these arguments says no more than who the client is."""
+    """Return whether CLIENT with these arguments only sets a name or library information."""
     word = words[0].upper() if words else b""
     if word == b"SETNAME":
         return len(words) == 2 and _is_name(words[1])
@@ -134,12 +136,12 @@ def _names_itself(words: list[bytes]) -> bool:
 
 
 def _is_name(word: bytes) -> bool:
-    """Whether Redis would take it for a name."""
+    """Return whether Redis accepts the word as a name."""
     return all(33 <= byte <= 126 for byte in word)
 
 
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:
-    """HELLO's reply, as of a server that nobody else speaks to."""
+    """Return HELLO's reply of a standalone master without modules; the client's id is 0."""
     parts = [b"%7\r\n" if protocol == 3 else b"*14\r\n"]
     parts += [r.bulk(b"server"), r.bulk(server), r.bulk(b"version"), r.bulk(version)]
     parts += [r.bulk(b"proto"), b":%d\r\n" % protocol, r.bulk(b"id"), b":0\r\n"]

@@ -4,12 +4,15 @@
                     |
                  slot -> slot -> slot        expect() puts one there for each request
 
-Most slots are runs of replies that are passed on unseen. Some are looked at first (a hit's error
-loses the script's name, AUTH's +OK makes an identity), some are no reply of Redis' at all (the
-error of a wrong hit, sent when its turn comes), some are dropped (of commands that we put in), some
-are edited: small ones whole (Catch), large ones value by value as they stream past (Unfold). What
-is looked at is told to the ConnectionState. Once replies can't be counted, all is passed on as it
-comes.
+Most slots are runs of replies that are passed on without a look. The others are:
+
+- looked at first: a hit's error loses the script's name, AUTH's +OK makes an identity;
+- no reply of Redis: the error of a wrong hit, sent in its turn;
+- dropped: the replies to commands of the proxy's own;
+- edited: short ones whole (Catch), large ones value by value as they stream past (Unfold).
+
+The ConnectionState records each reply that is looked at. Once replies cannot be counted, all bytes
+are passed on as they come.
 """
 
 from __future__ import annotations
@@ -25,16 +28,16 @@ from rlproxy.session import connection_state as s
 from rlproxy.session.connection_state import NOT_LATE, Catch, ConnectionState, Slot, Unfold
 from rlproxy.session.timeouts import NEVER, NOTHING
 
-MAX_SLOTS: Final = 65536  # replies followed one by one; beyond, the stream is passed on uncounted
-LAST_REPLY: Final = 24  # bytes by which a protocol error is known
+MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
+LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
-# Replies to commands of our own.
+# Replies to commands of the proxy's own.
 _NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
 _REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 
 
 class ReplySlots:
-    """What a private connection owes, and what of it goes to the client (into `out`)."""
+    """The replies that a private connection owes. Those for the client go into `out`."""
 
     __slots__ = (
         "_counting",
@@ -64,42 +67,42 @@ class ReplySlots:
     ) -> None:
         self._state = state
         self._stats = stats or Counters()
-        self.out = out  # what goes to the client; perhaps, for a time, nowhere
+        self.out = out  # replaced while the replies of a deferred handshake are awaited
         self._replies = ReplyFramer()
         self._head: Slot | None = None
         self._tail: Slot | None = None
         self._slots: int = 0
-        self.ours: int = 0  # of these for hits that may be late, or for replies of our own
+        self.ours: int = 0  # slots of hits that may be late, and of replies of the proxy
         self._counting = True  # requests still get slots
-        self._names: dict[bytes, bytes] | None = None  # subscribed: see remember_name()
-        self._last_reply: bytes = b""  # how the latest one begins, while more are owed
-        self.raw = False  # everything is passed on as it comes
-        self.hushed = False  # Redis will close without a word
+        self._names: dict[bytes, bytes] | None = None  # if subscribed; see remember_name()
+        self._last_reply: bytes = b""  # first bytes of the latest reply, while more are owed
+        self.raw = False  # all bytes are passed on as they come
+        self.hushed = False  # Redis will close without a reply
         self.oldest: float = NOTHING  # see late()
         self.late_since: float = 0.0
-        # What the latest look has brought: for the caller to read, and to clear.
-        self.identity_moved = False  # a reply that may have changed user or database
-        self.read_only = False  # a hit was told that the server is a replica
-        self.decided = False  # the last slot of all was looked at: its kind, how its reply begins
+        # Findings of the latest look, for the caller to read and to clear.
+        self.identity_moved = False  # a reply may have changed user or database
+        self.read_only = False  # a hit's error shows that the server is a replica
+        self.decided = False  # the last slot was looked at; its kind and first line are:
         self.decided_kind: int = s.S_PASS
         self.decided_line: bytes = b""
 
     # -- what is owed -----------------------------------------------------------------------------
 
     def owing(self) -> bool:
-        """Whether any reply is owed that the client may be waiting for."""
+        """Return whether a reply is owed that the client may wait for."""
         slot = self._first_of_client()
         return slot is not None and slot.kind not in (s.S_FRAMED, s.S_RAW)
 
     def _first_of_client(self) -> Slot | None:
-        """The first slot that is not for a reply to be dropped."""
+        """The first slot whose reply is not dropped."""
         slot = self._head
         while slot is not None and (slot.kind == s.S_DROP or slot.kind == s.S_BASE):
             slot = slot.next
         return slot
 
     def owed_to_commands(self) -> int:
-        """How many replies are owed to commands of the client's that are not of the family."""
+        """Return the number of replies owed to the client's commands other than RL commands."""
         number = 0
         slot = self._head
         while slot is not None:
@@ -110,27 +113,27 @@ class ReplySlots:
         return number
 
     def settled(self) -> bool:
-        """Whether the client is owed nothing: what is said to it now is in its place."""
+        """Return whether the client is owed nothing, so that a reply sent now is in its place."""
         return self._first_of_client() is None and not self._replies.mid
 
     def quiescent(self) -> bool:
-        """Whether nothing at all is owed, and no frame is half passed on."""
+        """Return whether no reply is owed, and no frame is passed on in part."""
         return self._head is None and not self._replies.mid
 
     def mid(self) -> bool:
-        """Whether a frame is half passed on."""
+        """Return whether a frame is passed on in part."""
         return self._replies.mid
 
     def counting(self) -> bool:
-        """Whether replies to what is sent now will be told apart."""
+        """Return whether replies to commands sent now will be counted."""
         return self._counting
 
     def can_count(self) -> bool:
-        """Whether a slot of our own may be put among those of the client's commands."""
+        """Return whether a slot of the proxy may be put among those of the client's commands."""
         return self._state.countable() and self._counting and self._slots < MAX_SLOTS - 2
 
     def expect_one(self) -> None:
-        """One more reply that is passed on without a look."""
+        """Expect one more reply that is passed on without a look."""
         tail = self._tail
         if tail is not None and tail.kind == s.S_PASS:
             if self._counting:
@@ -139,10 +142,10 @@ class ReplySlots:
         self.expect(Slot(s.S_PASS))
 
     def expect(self, slot: Slot) -> None:
-        """One more reply, to be treated as `slot` says."""
+        """Expect one more reply, to be treated as `slot` describes."""
         if not self._counting:
             if slot.kind == s.S_RAW:
-                self._names = None  # frames can't be told any more either
+                self._names = None  # frames cannot be recognized any more either
             return
         if self._slots >= MAX_SLOTS and slot.kind != s.S_RAW:
             self._state.lower(s.RAW)
@@ -162,7 +165,7 @@ class ReplySlots:
             self.ours += 1
 
     def local(self, reply: bytes) -> None:
-        """A reply of our own, when its turn comes: behind QUIT it never does."""
+        """Send a reply of the proxy in its turn; never after QUIT."""
         if self._state.quitting:
             return
         if self.settled():
@@ -171,15 +174,19 @@ class ReplySlots:
             self.expect(Slot(s.S_LOCAL, reply))
 
     def remember_name(self, sent_as: bytes, name: bytes) -> None:
-        """A command `name` of ours goes as `sent_as`: should it be refused in a subscribed session,
-        the error is to tell its own name.
+        """Record that the RL command `name` is sent as `sent_as`.
+
+        If Redis refuses it in a subscribed session, the error must contain its own name.
         """
         names = self._names
         if names is not None and names.get(sent_as, name) != b"":
             names[sent_as] = name.lower()
 
     def own_name(self, name: bytes) -> None:
-        """The client itself uses a command that ours go as: then its errors keep their text."""
+        """Record that the client itself uses a command that RL commands are sent as.
+
+        Errors about that command then keep their text.
+        """
         names = self._names
         if names is not None and (name == b"EVAL" or name == b"DEL"):
             names[name.lower()] = b""
@@ -187,32 +194,32 @@ class ReplySlots:
     # -- what comes -------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Bytes of Redis; answer() passes them on."""
+        """Add bytes of Redis; answer() passes them on."""
         self._replies.feed(data)
 
     def pass_pushes(self) -> None:
-        """Pass on the rest of a push that is half passed on, and pushes behind it."""
+        """Pass on the rest of a push that is passed on in part, and the pushes behind it."""
         replies = self._replies
         start = replies.pos
         replies.skip(0)
         self._pass_on(replies.buf, start)
 
     def answer(self) -> None:
-        """Pass on what has come, slot by slot."""
+        """Pass on the bytes that have come, slot by slot."""
         replies = self._replies
         data = replies.buf
         size = len(data)
-        start = replies.pos  # of what goes as it came
+        start = replies.pos  # of the bytes that are passed on unchanged
         while True:
             slot = self._head
             if slot is None:
-                replies.skip(0)  # pushes come any time
+                replies.skip(0)  # pushes may come at any time
                 if replies.pos < size and not replies.mid and not replies.at_push():
-                    self._go_raw()  # nobody asked for this
+                    self._go_raw()  # a reply without a request
                 break
             kind = slot.kind
             if kind == s.S_PASS or kind == s.S_VALUES:
-                # (a push behind the last value would come before what is ours in that reply)
+                # A push behind the last value would come before the proxy's part of that reply.
                 slot.count -= replies.skip(slot.count, kind == s.S_PASS)
                 if replies.broken:
                     self._go_raw()
@@ -302,8 +309,12 @@ class ReplySlots:
         self._remember_last(data)
 
     def lost(self) -> bool:
-        """The connection ended: answer what certainly was ours, in order, up to the first reply
-        that the client's own command is owed. True if half a push was passed on.
+        """Handle the end of the connection.
+
+        Replies of the proxy, and errors for hits, are sent in order. They end at the first reply
+        that is owed to another command of the client.
+
+        Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
         replies = self._replies
         slot = self._head
@@ -312,7 +323,7 @@ class ReplySlots:
             broken_off = mid
             if slot is None or slot.kind not in _NOT_THE_CLIENTS:
                 left = replies.rest()
-                edited = isinstance(slot, (Catch, Unfold))  # half of that helps nobody
+                edited = isinstance(slot, (Catch, Unfold))  # half of such a reply is of no use
                 hit = slot is not None and slot.kind == s.S_HIT
                 if left and not (hit and slot is not None and (edited or slot.row != NO_ROW)):
                     broken_off = True
@@ -323,7 +334,7 @@ class ReplySlots:
                 or self._state.quitting
                 or self._last_reply.startswith(b"-ERR Protocol error")
             ):
-                broken_off = True  # Redis closed on purpose, and has said what it had to say
+                broken_off = True  # Redis closed on purpose, after its last reply
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
                     self._stats.answered(slot.row, r.LOST, slot.data)
@@ -341,7 +352,7 @@ class ReplySlots:
         return mid
 
     def forget(self) -> None:
-        """Nobody is told any more what is owed: what becomes of its hits is not seen."""
+        """Count the owed hits as unseen: their outcome will not be observed."""
         slot = self._head
         while slot is not None:
             self._stats.unanswered(slot.row, UNSEEN)
@@ -349,13 +360,16 @@ class ReplySlots:
             slot = slot.next
 
     def late(self, before: float, heard_at: float, instead: Callable[[Slot], bytes]) -> int:
-        """Give the client `instead`, called with its slot, of every hit that is
-        unanswered since `before` or longer: since it was sent, or since all before it had been
-        answered. The replies to these are dropped when they come. Returns how many these were.
+        """Answer the hits that are unanswered since `before` or longer, and return their number.
 
-        `late_since` is since when the first of them was unanswered, `oldest` since when the first
-        of the others is: NEVER if something comes before it that takes as long as it takes,
-        NOTHING if there is none.
+        before: time in seconds.
+        heard_at: time of the latest reply. A hit is unanswered since that time, or since it was
+        sent, whichever is later.
+        instead: returns the client's reply for a slot. The reply of Redis is dropped when it comes.
+
+        Sets `late_since`, the time since which the first of these hits was unanswered. Sets
+        `oldest`, that time of the first other hit. It is NEVER if a reply without a timeout comes
+        before that hit, and NOTHING if there is no other hit.
         """
         number = 0
         self.oldest = NOTHING
@@ -394,8 +408,12 @@ class ReplySlots:
         return number
 
     def turned_away(self, reply: Callable[[], bytes], instead: Callable[[Slot], bytes]) -> bool:
-        """Redis has read none of the requests: give the client a `reply` for each, or `instead`
-        for a hit. Whether there was a reply for each.
+        """Answer all slots after Redis has closed without reading any request.
+
+        reply: returns the reply for each command of the client.
+        instead: returns the reply for the slot of a hit.
+
+        Returns False if replies could not be counted; then the last reply is for all the rest.
         """
         slot = self._head
         self._head = self._tail = None
@@ -415,7 +433,7 @@ class ReplySlots:
         return True
 
     def forget_asked(self) -> None:
-        """The question that is owed an answer is nobody's any more."""
+        """Drop the reply that is owed to a waiter's call."""
         slot = self._head
         while slot is not None:
             if slot.kind == s.S_ASKED:
@@ -486,7 +504,7 @@ class ReplySlots:
         self._slots += len(slots) - 1
 
     def _go_raw(self) -> None:
-        """From here on replies are passed on as they come."""
+        """Pass on replies as they come from here on."""
         self.raw = True
         self._counting = False
         self.forget()
@@ -495,9 +513,9 @@ class ReplySlots:
         self._state.lower(s.RAW)
 
     def _framed(self, start: int) -> int:
-        """Subscribed: pass frames on, but let an error about our EVAL name what the client sent.
+        """Pass on frames in a subscribed session; errors about EVAL get the RL command's name.
 
-        Returns where the bytes begin that were not passed on here.
+        Returns the position of the first byte that was not passed on here.
         """
         replies = self._replies
         data = replies.buf
@@ -534,7 +552,7 @@ class ReplySlots:
 
 
 def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """`edit`, with nothing left for the client."""
+    """`edit`, with an empty result."""
 
     def silent(reply: bytes) -> bytes:
         edit(reply)
@@ -544,7 +562,7 @@ def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:
-    """What the client gets instead of the reply that begins with `line`; None: the reply itself."""
+    """The client's reply in place of the one that begins with `line`; None: the reply itself."""
     kind = slot.kind
     if kind in (s.S_DROP, s.S_BASE):
         return b""

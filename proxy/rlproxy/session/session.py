@@ -8,11 +8,11 @@
     to_client <── upstream_received()    the private connection's replies, as they came
 
 The order invariant: replies are never outstanding on the lane and on the private connection at
-once. While the lane owes some, whatever is not a hit waits here (`wait`); while the private
-connection owes some, hits go there too.
+once. While the lane owes replies, all requests but hits wait here (`wait`). While the private
+connection owes replies, hits go there too.
 
-The private connection's replies are counted (see `reply_slots`). Where they can't be counted any
-more, everything is passed on as it comes, and hits still go as EVAL in their place.
+The private connection's replies are counted (see `reply_slots`). Once they cannot be counted, all
+replies are passed on as they come, and hits still go as EVAL in their place.
 """
 
 from __future__ import annotations
@@ -56,57 +56,57 @@ from rlproxy.session.deferred_handshake import MAX_COMMANDS, DeferredHandshake
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.timeouts import NEVER, NOTHING
 
-REFRESH_S: Final = 0.5  # a private connection is silent for less, while its client makes calls
+REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
-LARGE: Final = 16384  # likewise, of one who waits in line for its turn
+LARGE: Final = 16384  # the same of a client that waits for its turn
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
-PRIVATE_AFTER_LARGE: Final = 1000  # reads that stay private after one whose reply was large
-MAX_EXPANDED: Final = 262144  # bytes of EVAL that requests in hand may grow to at a time
-SMALL: Final = 1024  # who has more bytes in hand than this waits in line, where much was done
-# What is done in one turn of the loop, in requests that are passed on: see WorkerContext.turn_work.
+PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
+MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per turn
+SMALL: Final = 1024  # bytes; clients with more buffered must queue once the tick's budget is spent
+# Work units per tick of the event loop; see WorkerContext.turn_work. A forwarded request is one.
 MAX_WORK: Final = MAX_TURN_WORK // 2  # of one client; the rest is for its next turn
-WORK_OF_OURS: Final = 16  # one of ours is so much more work
-WORK_TO_TELL: Final = 500  # and RL.STATS, RL.TOP so much: what all workers tell is added up
-WORK_TO_FOLLOW: Final = 8  # one that changes the state of its connection so much
-WORK_OF_UNAUTHENTICATED: Final = 8  # times as much: of a client that Redis has let do nothing yet
-HITS_OF_UNAUTHENTICATED: Final = (
-    SLOW_HITS // 2
-)  # and a turn of its is so many of WorkerContext.slow_room
-WORK_OF_BYTES: Final = 7  # and so are 2 to the power of this many bytes
-LEAST_HITS: Final = 8  # of a client may be on their way, however many clients share Redis
+WORK_OF_OURS: Final = 16  # extra units of an RL command
+WORK_TO_TELL: Final = 500  # extra units of RL.HELP, RL.STATS, RL.TOP; they sum up all workers
+WORK_TO_FOLLOW: Final = 8  # extra units of a command that changes its connection's state
+WORK_OF_UNAUTHENTICATED: Final = 8  # factor for clients that Redis has let run no command yet
+# Hits of WorkerContext.slow_room that one turn of such a client takes.
+HITS_OF_UNAUTHENTICATED: Final = SLOW_HITS // 2
+WORK_OF_BYTES: Final = 7  # a unit is also 2 to this power bytes
+# Least number of unanswered hits per backlogged client, while the concurrency limit is lifted.
+LEAST_HITS: Final = 8
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
 UPSTREAM_OPEN: Final = 2
 UPSTREAM_LOST: Final = 3
 
-# What keeps the unread requests from being sent.
+# The event that the unread requests wait for.
 WAIT_NOTHING: Final = 0
-WAIT_LANE: Final = 1  # for room among this client's calls on the lane
-WAIT_LANE_EMPTY: Final = 2  # for the last reply of the lane
-WAIT_UPSTREAM: Final = 3  # for the private connection to open
-WAIT_BASE: Final = 4  # for what decides about the database of --upstream
-WAIT_ROOM: Final = 5  # for the next turn, others' come first: much was done, or is in to_upstream
-WAIT_QUIET: Final = 6  # for the last reply of the private connection: a hit with WAIT, or AUTH
-WAIT_TURN: Final = 7  # for a hit that is held
-WAIT_ANSWERS: Final = 8  # for room among this client's hits on the private connection
-WAIT_PACE: Final = 9  # for a moment: a stranger, or it leaves its replies unread; it goes on slowly
-WAIT_WINDOW: Final = 10  # for its turn among those who have many hits in hand: see window
-WAIT_GREETED: Final = 11  # for Redis to agree to what was taken on trust: see greeting
+WAIT_LANE: Final = 1  # room among this client's calls on the lane
+WAIT_LANE_EMPTY: Final = 2  # the last reply of the lane
+WAIT_UPSTREAM: Final = 3  # the private connection, until it is open
+WAIT_BASE: Final = 4  # the reply that decides about the database of --upstream
+WAIT_ROOM: Final = 5  # its next turn, behind others: the budget is spent, or to_upstream is large
+WAIT_QUIET: Final = 6  # the last reply of the private connection: for a hit with WAIT, or AUTH
+WAIT_TURN: Final = 7  # the reply to a held hit
+WAIT_ANSWERS: Final = 8  # room among this client's hits on the private connection
+WAIT_PACE: Final = 9  # the next ms: unauthenticated client, or one that leaves its replies unread
+WAIT_WINDOW: Final = 10  # its turn among backlogged clients; see ConcurrencyLimit
+WAIT_GREETED: Final = 11  # replies to the deferred handshake
 
-# Whether Redis has let a client do anything yet.
+# Whether Redis has let a client run any command.
 _KNOWN: Final = 0
-_NEW: Final = 1  # it is not known
-_REFUSED: Final = 2  # no, the latest was that it wants a password, or another one
+_NEW: Final = 1  # not certain yet
+_REFUSED: Final = 2  # no: its latest error requires a password, or another one
 
-_DONE: Final = 0  # all that is here went to the lane
+_DONE: Final = 0  # all unread hits went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
 _HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
-_OTHER: Final = 2  # something here is not for a lane; nothing was taken
+_OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
 
-# A write that replicas get and that leaves its key as it was; 0 where the key has no time to live.
-# It needs only rights that hits need.
+# A write that is replicated and leaves its key as it was. It returns 0 where the key has no time to
+# live. It needs only rights that hits need.
 _REWRITE_SCRIPT: Final = (
     b"local k,t=KEYS[1],redis.call('PTTL',KEYS[1])"
     b"if t==-1 then return 0 elseif t>=0 then redis.call('PEXPIRE',k,t+(t==0 and 1 or 0))"
@@ -114,11 +114,11 @@ _REWRITE_SCRIPT: Final = (
 )
 REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
-_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and replies nothing
-_BEGINS: Final = b"+$:*%_~,#(>"  # what a reply begins with that is no error
+_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
+_BEGINS: Final = b"+$:*%_~,#(>"  # first bytes of replies other than errors
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
-_NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # how Redis turns a connection away
-_NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # what a client's endless hit is shortened to
+_NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # Redis' reply beyond maxclients
+_NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
 
 def _nothing() -> None:
@@ -126,7 +126,7 @@ def _nothing() -> None:
 
 
 def not_covered(name: bytes) -> bytes:
-    """The error for a WAIT or WAITAOF (`name`) whose number might be too high."""
+    """Return the error for a WAIT or WAITAOF (`name`) whose number might be too high."""
     return r.error(
         f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
         "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
@@ -135,11 +135,11 @@ def not_covered(name: bytes) -> bytes:
 
 
 class Session(Caller):
-    """The state of one client. See the head of this module.
+    """The state of one client. See the module's docstring.
 
-    Whoever owns it moves what is in `to_client` and `to_upstream`, opens the private connection
-    when `upstream` is UPSTREAM_OPENING, passes the end of file on when `wants_eof`, and closes the
-    client when `closed`, after what is in to_client.
+    The owner of a session moves the bytes in `to_client` and `to_upstream`. It opens the private
+    connection when `upstream` is UPSTREAM_OPENING, and passes the end of file on when `wants_eof`
+    is set. When `closed` is set, it sends the bytes in `to_client` and closes the client.
     """
 
     __slots__ = (
@@ -198,70 +198,69 @@ class Session(Caller):
         super().__init__()
         self._settings = settings
         self._stats = settings.stats
-        # what the caller reads
+        # For the owner to read.
         self.to_client: list[bytes] = []
         self.to_upstream: list[bytes] = []
         self.upstream: int = UPSTREAM_NONE
         self.wants_eof = False
         self.closed = False
-        # what the caller sets
+        # For the owner to set.
         self.client_slow = False  # the client leaves its replies unread
-        # requests
+        # Requests.
         self.state = ConnectionState(settings.base_db)
         self._requests = RequestFramer()
-        self.wait: int = WAIT_NOTHING  # what is unread must wait for this
-        self._piped = False  # no framing of requests any more
-        self._judged = False  # and no more of them either than shows what is malformed
+        self.wait: int = WAIT_NOTHING  # the event that unread requests wait for
+        self._piped = False  # requests are not framed any more
+        self._judged = False  # of malformed input, only the mistake is forwarded
         self._expanded: int = 0  # see MAX_EXPANDED
         self._discarding = False  # the open command is not forwarded
         self._eof = False
-        self._closing = False  # nothing more of the client's is taken
-        self._backlogged = False  # more of its hits are in hand than may be on their way
-        self._turn = False  # it has one of window.TURNS: see _end_turn()
-        self._failing: bytes = b""  # what is unread gets this error,
-        self._failing_left: int = 0  # so many bytes of it still,
-        self._failing_multi = False  # the first of them perhaps inside MULTI
-        # the private connection
+        self._closing = False  # no further request of the client is taken
+        self._backlogged = False  # more hits are buffered than may be unanswered
+        self._turn = False  # it has one of the TURNS: see _end_turn()
+        self._failing: bytes = b""  # error for the unread requests,
+        self._failing_left: int = 0  # for this number of bytes,
+        self._failing_multi = False  # and whether the first of them may be inside MULTI
+        # The private connection.
         self._answers = ReplySlots(self.state, self.to_client, self._stats)
         self._deciding = False  # database or transaction depend on a reply that is owed
-        self._last_private: float = 0.0  # when it was last heard of
-        self._kept_at: float = 0.0  # when an empty request was sent there
-        # replies of the lane
-        self._hits = False  # it has made a call of the family
+        self._last_private: float = 0.0  # time of its latest bytes
+        self._kept_at: float = 0.0  # time of the latest empty request
+        # Lanes.
+        self._hits = False  # the client has sent an RL command
         self._lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
-        self._share_not: int = 0  # so many reads stay private
-        self._lane_wrote = False  # WAIT on the private connection does not cover that: see _cover()
+        self._share_not: int = 0  # reads that still go to the private connection
+        self._lane_wrote = False  # WAIT on the private connection does not cover this: see _cover()
         self._last_hit: bytes = b""  # the key of the latest hit that Redis accepted, as a bulk
         self._unshared = False  # the client uses WAIT: its ordinary commands are not shared
         self._call_head: Call | None = None
         self._call_tail: Call | None = None
         self._call_count: int = 0
-        self._under_way: int = 0  # calls on a lane, questions of a held hit not counted
-        self._waiter: Waiter | None = None  # of the one call that is held
-        self._asked: Call | None = None  # a question of its that was just answered
-        self._question: Call | None = None  # one that the private connection owes an answer
+        self._under_way: int = 0  # calls on a lane, without those of a held hit
+        self._waiter: Waiter | None = None  # of the held hit
+        self._asked: Call | None = None  # call of the waiter, just answered
+        self._question: Call | None = None  # the same, while the private connection owes its reply
         self._question_at: float = 0.0
-        # while Redis does not answer
-        self._watched = False  # Patience looks here
-        self._unsent_at: float = 0.0  # since when the private connection is not there to send to
-        self._heard = False  # the private connection has brought something
+        # While Redis does not answer.
+        self._watched = False  # HitTimeouts looks at this session
+        self._unsent_at: float = 0.0  # time since which requests wait for the private connection
+        self._heard = False  # the private connection has received bytes
         self._unauthenticated: int = _NEW
-        self._greeting: DeferredHandshake | None = None  # what Redis has not heard yet
-        self._first: DeferredHandshake | None = (
-            None  # what was said to a Redis that has not answered at all
-        )
-        self._promises: list[bytes] = []  # and what is told its client if it does not
+        self._greeting: DeferredHandshake | None = None  # commands that Redis has not accepted yet
+        # Handshake commands sent to a Redis that has not replied at all.
+        self._first: DeferredHandshake | None = None
+        self._promises: list[bytes] = []  # replies to `_first`, in case Redis sends none
 
     # -- the client's side ------------------------------------------------------------------------
 
     def use(self, commands: dict[bytes, Command]) -> None:
-        """What the client may send from now on; see permissions.table()."""
+        """Set the commands that the client may send from now on; see command_policy.table()."""
         self._requests.use(commands)
 
     def receive(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Take bytes of the client."""
         self._stats.client_in += len(data)
         if self._closing:
             return
@@ -288,66 +287,68 @@ class Session(Caller):
             self._go_without()
 
     def leaves_unread(self) -> None:
-        """The client reads nothing of what waits for it: see `client_slow`."""
+        """Record that the client leaves its replies unread; see `client_slow`."""
         self.client_slow = True
-        if self.wait in (WAIT_ANSWERS, WAIT_QUIET):  # the upstream is not read until it does
+        # Redis' replies are not read until the client reads: these waits might not end.
+        if self.wait in (WAIT_ANSWERS, WAIT_QUIET):
             self.wait = WAIT_PACE
 
     def receive_eof(self) -> None:
-        """The client sends no more."""
+        """Take the client's end of file."""
         self._eof = True
         if self._waiter is not None and not self._waiter.last_word():
             self.abandon()  # as Redis does with a client that blocks
         elif self.wait == WAIT_QUIET:
-            self._route()  # who has gone waits for nothing
+            self._route()  # after the end of file, no request waits for replies
         self._finish_eof()
 
     def held(self) -> int:
-        """Bytes that wait here."""
+        """Return the number of bytes that wait here."""
         return self._requests.unread()
 
     def full(self) -> bool:
-        """Whether so much waits here that the caller stops reading."""
+        """Return whether the owner must stop reading the client, as too many bytes wait here."""
         wait = self.wait
-        # (who waits for its turn has enough with little: large pieces cost everybody time)
+        # Few bytes suffice for a client that waits for its turn. Large pieces delay other clients.
         little = wait in (WAIT_ROOM, WAIT_WINDOW)
         little = little or (wait == WAIT_LANE and self._turn)
         little = little or (wait == WAIT_PACE and self._unauthenticated != _KNOWN)
         return self._requests.unread() > (LARGE if little else MAX_HELD)
 
     def outstanding(self) -> bool:
-        """Whether the client is still owed a reply."""
+        """Return whether the client is owed a reply."""
         if self._answers.owing():
             return True
         return self._call_count > 0 or (self.wait != WAIT_NOTHING and self.held() > 0)
 
     def answers_alone(self) -> bool:
-        """Whether some of what the client asks is answered without Redis."""
+        """Return whether some requests of the client are answered without Redis."""
         return self.upstream != UPSTREAM_OPEN or self._settings.circuit.open
 
     def idle(self) -> bool:
-        """Whether nothing is owed, and nothing will come that the client has not asked for."""
+        """Return whether no reply is owed and Redis will send no data unrequested."""
         return not self.gets_unasked() and not self.outstanding()
 
     def gets_unasked(self) -> bool:
-        """Whether what comes may be nothing that the client has asked for."""
+        """Return whether Redis may send data that the client has not requested."""
         return self.state.level < s.COUNTED
 
     def abandon(self) -> None:
-        """The client is gone: whatever is still answered is for nobody."""
+        """End the session of a client that is gone; further replies are discarded."""
         self._stop_waiting()
         self._take_no_more()
         self.closed = True
 
     def let_go(self) -> None:
-        """Its client is gone for good: hold neither credentials nor what holds this session."""
+        """Release the credentials, and all objects that refer to this session."""
         if self._settings.concurrency_limit.latest is self:
             self._settings.concurrency_limit.latest = None
         self.flush = _nothing
         self.state.identity = Identity(None, None, 0)
         self._greeting = self._first = None
         self._answers.forget()
-        self._answers = ReplySlots(self.state, self.to_client, self._stats)  # (whose edits hold us)
+        # The edits of its slots refer to this session.
+        self._answers = ReplySlots(self.state, self.to_client, self._stats)
         self._lane = self._read_lane = self._write_lane = None
         self._requests = RequestFramer()
 
@@ -365,7 +366,7 @@ class Session(Caller):
             self.closed = True
 
     def _take_no_more(self) -> None:
-        """Nothing more of the client's is sent: it needs no share of what may be on its way."""
+        """Take no further request, and release the client's share of the unanswered hits."""
         self._closing = True
         self._set_backlogged(False)
         self._end_turn()
@@ -373,7 +374,7 @@ class Session(Caller):
     # -- routing ----------------------------------------------------------------------------------
 
     def _route(self) -> None:
-        """Send what is unread where it belongs, as far as it may go now."""
+        """Send the unread requests to their destinations, as far as possible now."""
         self._route_on()
         if self._under_way == 0:
             self._end_turn()
@@ -383,7 +384,7 @@ class Session(Caller):
         circuit = self._settings.circuit
         if circuit.open and not circuit.tries(self.now):
             if self._call_count > 0:
-                self.wait = WAIT_LANE_EMPTY  # these are late before long
+                self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
             self._go_without()
             if self.wait == WAIT_ROOM:
@@ -438,10 +439,10 @@ class Session(Caller):
         )
 
     def _keep_alive(self, silent_s: float) -> None:
-        """Keep Redis from closing the private connection as idle, if that was silent for so long.
+        """Keep Redis from closing the private connection as idle, if it was silent for `silent_s`.
 
-        Whatever `timeout` Redis has, at least 1 s, and whenever that changes: a client with calls
-        more often than that is never silent for as long.
+        Redis' `timeout` is at least 1 s, and may change at any time. The connection of a client
+        that makes calls more often than that is never silent for as long.
         """
         silent = self.now - max(self._last_private, self._kept_at) >= silent_s
         if silent and self.upstream == UPSTREAM_OPEN and self._settings.ignores_empty:
@@ -449,7 +450,7 @@ class Session(Caller):
             self.to_upstream.append(_EMPTY)
 
     def _may_use_lane(self) -> bool:
-        """Whether a hit may go by lane. Who makes none needs no lane opened."""
+        """Whether a hit may go by lane. Without hits, no lane is opened."""
         if not self._hits or not self._may_leave():
             return False
         lane = self._lane
@@ -464,12 +465,13 @@ class Session(Caller):
         return lane.room > 0
 
     def _room(self, lane: Lane) -> int:
-        """For so many calls more of this client."""
+        """The number of further calls that this client may have on the lane."""
         return min(self._most() - self._call_count, lane.room)
 
     def _most(self) -> int:
-        """How many calls of this client may be on their way: those who have more in hand than that
-        share what each might have alone.
+        """The number of unanswered calls that this client may have.
+
+        Backlogged clients share the number that one would have alone.
         """
         settings = self._settings
         most = settings.max_client_hits
@@ -488,7 +490,7 @@ class Session(Caller):
         )
 
     def _may_go(self) -> bool:
-        """Whether more of its many hits may go to the lane; sets what to wait for if not."""
+        """Whether more hits of a backlogged client may go to the lane; if not, sets `wait`."""
         window = self._settings.concurrency_limit
         if window.hits(self, self.now) >= self._settings.max_client_hits:
             return True
@@ -501,7 +503,7 @@ class Session(Caller):
         return self._turn
 
     def _its_turn(self) -> bool:
-        """It is its turn, if it still waits for that."""
+        """Take the turn, if the session still waits for it. Returns whether it does."""
         if self._closing or self.wait != WAIT_WINDOW:
             return False
         self._turn = True
@@ -510,7 +512,7 @@ class Session(Caller):
         return True
 
     def _end_turn(self) -> None:
-        """The turn ends when no call is on a lane any more, and when the session closes.
+        """End the turn, when no call is on a lane any more or the session closes.
 
         A turn without calls exists only between _its_turn() and the _route() of the next go_on().
         """
@@ -524,13 +526,14 @@ class Session(Caller):
             self._settings.backlogged += 1 if deep else -1
 
     def _share(self) -> bool:
-        """Put what is unread on a shared connection, if it is one small ordinary command; whether
-        that was done.
+        """Send the unread bytes by a shared connection, if they are one small ordinary command.
+
+        Returns whether they were sent.
         """
         if not self._may_leave() or self._eof or self._unshared:
             return False
         requests = self._requests
-        requests.release()  # so that next() joins nothing that would move `start`
+        requests.release()  # else next() might join buffers and move `start`
         start = requests.pos
         code = requests.next()
         if code == NEED_MORE:
@@ -577,9 +580,9 @@ class Session(Caller):
         return lane
 
     def _route_to_lane(self, lane: Lane) -> int:
-        """Submit the hits that are unread, if they are all there is."""
+        """Submit the unread hits, if there are no other commands."""
         requests = self._requests
-        requests.gather()  # so that next() joins nothing that would move `start`
+        requests.gather()  # else next() might join buffers and move `start`
         start = requests.pos
         calls: list[Call] = []
         room = self._room(lane)
@@ -625,7 +628,7 @@ class Session(Caller):
             if not call.reply:
                 call.reply = lane.submit(call)
                 if call.reply:
-                    call.row = NO_ROW  # (see DenialCache.harvest)
+                    call.row = NO_ROW  # counted by DenialCache.harvest()
                 else:
                     self._under_way += 1
                     self._writes_by_lane(call)
@@ -633,7 +636,7 @@ class Session(Caller):
         return found
 
     def _call(self) -> Call | None:
-        """The call that the framer's command stands for; None where it is not for a lane."""
+        """The call of the framer's command; None if it is not for a lane."""
         call = read(self, self._requests, self._settings)
         crowded = self._settings.waiting.count > 0
         if crowded and call is not None and call.rule.takes and not call.rule.waits:
@@ -641,13 +644,13 @@ class Session(Caller):
         return call
 
     def _fall_in(self, call: Call) -> None:
-        """A hit does not overtake those that wait on its key: it is only looked at."""
+        """Reduce a hit to a look if others wait on its key, so that it does not overtake them."""
         if self._settings.waiting.blocks((self.state.identity.db, call.key)):
             call.behind = call.rule
-            call.rule = call.rule.look()  # (which is counted as the hit)
+            call.rule = call.rule.look()  # counted as the hit
 
     def _edited(self, call: Call, reply: bytes) -> bytes:
-        """What the client gets of the reply to a call that concerns those who wait on its key."""
+        """The client's reply to a call that concerns the hits waiting on its key."""
         waiting = self._settings.waiting
         db = self.state.identity.db
         if not reply.startswith((b"*", b":")):
@@ -662,10 +665,10 @@ class Session(Caller):
         return waiting.overtaking((db, call.key), rule, found)
 
     def _route_to_upstream(self) -> None:
-        """Everything that is unread goes to the private connection."""
+        """Send all unread requests to the private connection."""
         requests = self._requests
         out = self.to_upstream
-        run = -1  # where bytes begin that go as they are
+        run = -1  # start of the bytes that are forwarded unchanged
         self._expanded = 0
         work = 0
         passed = 0
@@ -700,12 +703,12 @@ class Session(Caller):
             if code == MALFORMED:
                 run = self._send_run(run)
                 self._stats.error("protocol")
-                # (what may be denied to a client must be framed)
+                # No bytes that may contain a denied command are forwarded without framing.
                 self._judged = requests.strict or requests.overlong()
                 rest = requests.mistake() if self._judged else requests.rest()
                 if self._discarding:
                     requests.more = MORE_NOTHING
-                # Redis never saw the command that broke: give it another broken one to judge.
+                # Redis has not received the broken command: another broken one makes it reply.
                 out.append(_MALFORMED if self._discarding else rest)
                 self._answers.expect(Slot(s.S_RAW))
                 self.state.lower(s.RAW)
@@ -780,18 +783,19 @@ class Session(Caller):
             self._set_backlogged(False)
         wait = self.wait
         if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
-            requests.release()  # (or each turn would copy all that is left for the others)
+            requests.release()  # else each turn would copy all remaining bytes
 
     def _others(self) -> bool:
-        """Whether there are others, with little in hand."""
+        """Whether other clients without a backlog are active."""
         window = self._settings.concurrency_limit
         return window.latest is not self and window.others(self.now)
 
     def _may_call(self) -> bool:
-        """Whether one more hit may go to the private connection; sets what to wait for if not."""
+        """Whether one more hit may go to the private connection; if not, sets `wait`."""
         settings = self._settings
         if self.client_slow:
-            # (not never: its client may read when all is written, and Redis would take it all)
+            # Slowed down, not stopped: the client may read only after it has written all requests,
+            # which Redis itself would accept.
             if settings.slow_room <= 0:
                 self.wait = WAIT_PACE
                 return False
@@ -805,11 +809,12 @@ class Session(Caller):
         return False
 
     def _cover(self, code: int) -> None:
-        """Forward a WAIT or WAITAOF that is to cover what lanes have written for this client.
+        """Forward a WAIT or WAITAOF that must cover the writes of lanes for this client.
 
-        Redis counts the replicas that have the latest write of the connection that asks. So the
-        private connection rewrites the key of the latest accepted hit. Where that fails, or where
-        replies can't be counted, the client gets an error, never a number that is too high.
+        Redis counts the replicas that have the latest write of the connection that sends WAIT. So
+        the private connection rewrites the key of the latest accepted hit first. Where that fails,
+        or where replies cannot be counted, the client gets an error. It never gets a number that is
+        too high.
         """
         requests = self._requests
         answers = self._answers
@@ -834,19 +839,19 @@ class Session(Caller):
             self._lane_wrote = True
 
     def _covered(self, reply: bytes) -> bytes:
-        """The reply to REWRITE, which the client does not get."""
+        """Read the reply to REWRITE, which the client does not get."""
         if reply == _REWRITTEN:
             self._lane_wrote = False
         return b""
 
     def _send_run(self, run: int) -> int:
-        """Forward what goes as it came, from `run` to the framer's command. -1: no run any more."""
+        """Forward the bytes from `run` to the framer's command unchanged. Returns -1: no run."""
         if run >= 0:
             self.to_upstream.append(self._requests.buf[run : self._requests.start])
         return -1
 
     def _follow(self, code: int) -> None:
-        """A command is forwarded whose effect on its connection must be watched."""
+        """Forward a command that may change the state of its connection."""
         requests = self._requests
         command = requests.command
         if self._auth_error_may_be_lost():
@@ -867,7 +872,7 @@ class Session(Caller):
             and (self.state.level == s.RAW or not self._answers.counting())
             and self.state.leaves_base(command)
         ):
-            self._close()  # better no connection than one to another database
+            self._close()  # no connection is better than one to another database
             return
         if slot is None:
             self._answers.expect_one()
@@ -881,7 +886,7 @@ class Session(Caller):
             slot.kind in (s.S_AUTH, s.S_HELLO, s.S_MULTI) and self.state.base_owed
         ):
             self._answers.decided = False
-            self.wait = WAIT_BASE  # whether our SELECT comes next is for the reply to say
+            self.wait = WAIT_BASE  # the reply decides whether the proxy's SELECT is next
 
     def _authenticates(self) -> bool:
         """Whether the framer's command is AUTH, or a HELLO that may contain it."""
@@ -899,8 +904,8 @@ class Session(Caller):
             return False
         if self.state.base_owed or self._greeting is not None:
             return True  # no command that blocks or has a large reply can be ahead
-        # A command that blocks must see the end of file. A client that reads nothing may never
-        # read, and Redis would take all that it sends.
+        # No wait after the end of file: a command that blocks must receive it. No wait for a client
+        # that leaves its replies unread: it may never read, and Redis would take all its requests.
         return not self._eof and not self.client_slow
 
     def _auth_error_may_be_lost(self) -> bool:
@@ -911,8 +916,9 @@ class Session(Caller):
         return self.state.writes_before_auth() or not answers.quiescent()
 
     def _introspect(self, code: int, run: int) -> int:
-        """COMMAND is forwarded; where the place of its reply is certain, that will tell the family
-        too. Returns `run`, or what _send_run() made of it.
+        """Forward COMMAND. If the place of its reply is certain, RL commands are added to it.
+
+        Returns `run`, or the result of _send_run().
         """
         requests = self._requests
         answers = self._answers
@@ -936,11 +942,11 @@ class Session(Caller):
         self._answers.expect(Slot(s.S_BASE))
 
     def _call_in_place(self, code: int) -> None:
-        """A command of the family, on the private connection."""
+        """Send an RL command on the private connection."""
         requests = self._requests
         state = self.state
         self._hits = True
-        asking = state.asking  # for this command only, which then can't be put off
+        asking = state.asking  # it applies to this command only, which then cannot be delayed
         state.asking = False
         if code == OPEN:
             self._discarding = True
@@ -958,7 +964,7 @@ class Session(Caller):
             requests.rewind(requests.start)
             self.wait = WAIT_QUIET
             return
-        quiet = self._answers.quiescent()  # (not, if its client has gone meanwhile)
+        quiet = self._answers.quiescent()  # may be False after the client's end of file
         may_hold = quiet and self._answers.can_count() and not state.quitting and not asking
         if call.rule.waits and may_hold:
             self._hold(call)
@@ -970,8 +976,9 @@ class Session(Caller):
         self._answers.remember_name(sent_as, requests.name)
 
     def _tell(self) -> None:
-        """A command by which the proxy tells of itself: Redis is given the answer to say, so that
-        who may not make hits is not told either.
+        """Answer RL.HELP, RL.STATS or RL.TOP by a script that returns the reply.
+
+        So Redis refuses it to a client that has no right to make hits.
         """
         requests = self._requests
         name = requests.command.name
@@ -994,7 +1001,7 @@ class Session(Caller):
 
     def _send_in_place(self, call: Call) -> None:
         if call.behind is not None and not self._answers.can_count():
-            call.rule = call.behind  # its reply can't be edited: then it goes as any hit
+            call.rule = call.behind  # its reply cannot be edited: send it as any hit
             call.behind = None
         self._put_in_place(call)
         counted = self._answers.can_count()
@@ -1010,7 +1017,7 @@ class Session(Caller):
             self._watch()
         else:
             self._stats.unanswered(call.row, UNSEEN)
-        call.row = NO_ROW  # (the slot counts it)
+        call.row = NO_ROW  # the slot counts it
         self._answers.expect(slot)
 
     def _put_in_place(self, call: Call) -> None:
@@ -1019,16 +1026,18 @@ class Session(Caller):
         self._expanded += len(head)
         self.fenced = True
         better = not self._last_hit or not self.state.probed
-        if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # (it is kept for long)
+        # The bound applies as the key is stored for as long as the client is connected.
+        if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:
             self._last_hit = call.key
 
     def _concerns_others(self, call: Call) -> bool:
-        """Whether the reply to `call` means something to those who wait on its key."""
+        """Whether the reply to `call` matters to the hits waiting on its key."""
         return call.behind is not None or (call.rule.frees and self._settings.waiting.count > 0)
 
     def _reject(self, error: bytes, written: bytes) -> None:
-        """A wrong command of the family: answered here where its place is certain, else by Redis,
-        which has never heard of it and aborts a transaction over it.
+        """Answer a wrong RL command with its error, here if the place of the reply is certain.
+
+        Otherwise Redis gets the command, rejects it as unknown, and aborts a transaction it is in.
         """
         self._stats.error("syntax")
         self._answer_in_place(error, written)
@@ -1041,7 +1050,7 @@ class Session(Caller):
             self._answers.expect(Slot(s.S_WRONG, error))
 
     def _denied(self, code: int) -> bytes:
-        """The error for the framer's command, if its client must not send it; then it counts."""
+        """The error for the framer's command if its client must not send it. Counts the error."""
         requests = self._requests
         ban = requests.command.ban
         if ban is None:
@@ -1053,10 +1062,10 @@ class Session(Caller):
         return error
 
     def _deny(self, code: int, error: bytes) -> None:
-        """A command that must not reach Redis: treated as one of the family that is wrong."""
+        """Treat a command that must not reach Redis as a wrong RL command."""
         if code == OPEN:
             self._discarding = True
-        asking = self.state.asking  # it held for this command
+        asking = self.state.asking  # ASKING applied to this command
         self.state.asking = False
         instead = command_policy.instead_of(self._requests.command)
         if asking:
@@ -1065,21 +1074,22 @@ class Session(Caller):
         else:
             self._answer_in_place(error, instead)
 
-    # -- hits that wait ---------------------------------------------------------------------------
+    # -- held hits --------------------------------------------------------------------------------
 
     def _must_be_quiet(self, call: Call) -> bool:
-        """Whether a hit waits for the replies before it: it may be held, or they decide in which
-        queue it is, or whether it is part of a transaction.
+        """Whether a hit waits for the replies before it.
+
+        That is so if it may be held, or if these replies decide on its queue or its transaction.
         """
         answers = self._answers
         rule = call.behind or call.rule
-        # (a late reply may never come: then WAIT is left out of account)
+        # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
         if not rule.takes or answers.settled() or not answers.counting() or self._eof:
             return False
         return self._deciding or (rule.waits and answers.can_count())
 
     def _hold(self, call: Call) -> None:
-        """The client gets the reply of `call` when its turn has come, or when its time is over."""
+        """Hold a hit: its client gets the reply in its turn, or when its time is over."""
 
         def ask(rule: Rule) -> None:
             self._ask(Call(self, rule, call.key))
@@ -1098,7 +1108,7 @@ class Session(Caller):
         where: Where = (self.state.identity.db, call.key)
         waiter = self._settings.waiting.join(where, call.rule, ask, finish, self.flush, keep)
         if waiter is None:
-            self._fall_in(call)  # too many wait already
+            self._fall_in(call)  # the wait queues are full
             self._send_in_place(call)
             return
         if self._eof:
@@ -1106,14 +1116,12 @@ class Session(Caller):
         self._waiter = waiter
         self._call_head = self._call_tail = call
         self._call_count = 1
-        self._set_backlogged(
-            False
-        )  # while it waits it sends nothing: others need not share with it
+        self._set_backlogged(False)  # while held, it sends no hits and needs no share
         self.wait = WAIT_TURN
         waiter.start()
 
     def _ask(self, call: Call) -> None:
-        """A question of the waiter's, by lane or on the private connection; no other is owed."""
+        """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
         waiter = self._waiter
         if waiter is None:
             return
@@ -1122,10 +1130,10 @@ class Session(Caller):
         if self._may_use_lane():
             lane = self._lane
             assert lane is not None
-            self._keep_alive(REFRESH_S / 2)  # (the waiter's timer begins anew)
+            self._keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
             self._writes_by_lane(call)
             reply = lane.submit(call)
-            assert not reply  # no waiter asks what may be remembered
+            assert not reply  # the denial cache never answers waiters' calls
             return
         self._put_in_place(call)
         self._answers.expect(Catch(lambda reply: self._caught(call, reply), s.S_ASKED))
@@ -1141,7 +1149,7 @@ class Session(Caller):
         return b""
 
     def _asked_answered(self, call: Call) -> None:
-        """The private connection has answered the waiter's question."""
+        """Pass the private connection's reply on to the waiter."""
         self._asked = None
         if call.reply.startswith(b"*"):
             self.state.probed = True
@@ -1157,8 +1165,9 @@ class Session(Caller):
     # -- the lane's side --------------------------------------------------------------------------
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """`reply` is what `call` gets."""
-        if reply[0] == 42 and (call.rule.takes or call.rule.frees):  # Redis let it at its key
+        """See Caller.lane_answered()."""
+        # An array shows that Redis gave the call access to its key.
+        if reply[0] == 42 and (call.rule.takes or call.rule.frees):
             self._last_hit = call.key
         if call.waiter is not None:
             call.waiter.answered(reply)
@@ -1171,13 +1180,13 @@ class Session(Caller):
             self._emit_calls()
 
     def _off_lane(self) -> None:
-        """A call is not on the lane any more."""
+        """Count a call that left the lane."""
         self._under_way -= 1
         if self._under_way == 0:
             self._end_turn()
 
     def lane_returned(self, call: Call) -> None:
-        """`call` was never sent, and all before it are answered: it goes another way."""
+        """See Caller.lane_returned(). The call, and all behind it, go to the private connection."""
         if call.waiter is not None:
             call.waiter.unsent()
             return
@@ -1190,10 +1199,10 @@ class Session(Caller):
             before = at
             at = at.next
         if at is None:
-            return  # went with one before it
+            return  # it was returned with a call before it
         if self.upstream != UPSTREAM_OPEN:
             if call.shared != c.PRIVATE:
-                self._end()  # as if it had gone there
+                self._end()  # as after a loss of the private connection
             else:
                 self._answer_without(call, r.LOST, "lost")
             return
@@ -1214,19 +1223,20 @@ class Session(Caller):
             at = at.next
 
     def lane_lost(self, call: Call) -> None:
-        """The lane was lost before it answered `call`: its outcome is not known."""
+        """See Caller.lane_lost()."""
         if call.waiter is not None or call.shared == c.PRIVATE:
             self.lane_answered(call, r.LOST)
         elif call.shared == c.SHARED_READ:
-            self._share_not = PRIVATE_AFTER_LARGE  # perhaps it was lost for what this one asks
-            self.lane_returned(call)  # which may be asked twice
+            self._share_not = PRIVATE_AFTER_LARGE  # this read may be the cause of the loss
+            self.lane_returned(call)  # a read may be sent twice
         else:
             self._off_lane()
-            self._end()  # as if its own connection had been lost
+            self._end()  # as after a loss of the private connection
 
     def lane_late(self, call: Call) -> None:
-        """`call` was not answered in time: its client is answered without, and what follows goes
-        on, though Redis may still run it.
+        """Answer a late `call` without Redis; see Caller.lane_late().
+
+        The requests behind it go on, though Redis may still run it.
         """
         waiter = call.waiter
         if waiter is not None:
@@ -1235,14 +1245,15 @@ class Session(Caller):
             return
         self._off_lane()
         if self.closed:
-            self._stats.unanswered(call.row, UNSEEN)  # (nobody is told)
+            self._stats.unanswered(call.row, UNSEEN)  # the client is gone
             call.row = NO_ROW
         elif not call.reply:
             self._answer_without(call, self._settings.too_late(), "late")
 
     def lane_declined(self, call: Call) -> None:
-        """The reply to the read `call` is large: it is asked again on the private connection, where
-        it streams as fast as its client reads.
+        """Send the read `call`, whose reply is large, again on the private connection.
+
+        There the reply streams as fast as the client reads.
         """
         self._share_not = PRIVATE_AFTER_LARGE
         if call is self._call_head:
@@ -1285,7 +1296,7 @@ class Session(Caller):
                 self.closed = True
 
     def _count(self, call: Call) -> None:
-        """The client gets the reply of `call`."""
+        """Count the outcome of `call`, whose reply goes to the client."""
         row = call.row
         if row != NO_ROW:
             call.row = NO_ROW
@@ -1294,7 +1305,7 @@ class Session(Caller):
             self._stats.error("syntax")
 
     def resume(self) -> None:
-        """Take up what waited for the lane. To be called after a round of lane_answered()."""
+        """See Caller.resume()."""
         if self._closing:
             return
         wait = self.wait
@@ -1307,16 +1318,15 @@ class Session(Caller):
             if quiet or room or known or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
-            used_up = (
-                self._turn and self._settings.concurrency_limit.crowded()
-            )  # (others wait for theirs)
+            # Other clients wait for their turn.
+            used_up = self._turn and self._settings.concurrency_limit.crowded()
             if not used_up:
                 self._route_in_turn()
         if self._eof:
             self._finish_eof()
 
     def _route_in_turn(self) -> None:
-        """Send what is unread, now or when it is its turn."""
+        """Send the unread requests, now or in the client's turn."""
         if self._settings.work >= self._settings.turn_work and self._requests.unread() > SMALL:
             self.wait = WAIT_ROOM
         else:
@@ -1325,13 +1335,13 @@ class Session(Caller):
     # -- while Redis does not answer --------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Something is owed that may be late."""
+        """Watch for late replies."""
         if not self._watched and self._settings.timeouts.timeout_s > 0.0:
             self._watched = True
             self._settings.timeouts.watch(self.overdue)
 
     def overdue(self, now: float) -> float:
-        """Answer what is late; see HitTimeouts.watch()."""
+        """Answer the late hits; see HitTimeouts.watch()."""
         settings = self._settings
         timeout_s = settings.timeouts.timeout_s
         if self._closing or timeout_s <= 0.0:
@@ -1370,18 +1380,18 @@ class Session(Caller):
             if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
                 self._route()
             if oldest == NOTHING:
-                oldest = NEVER  # what follows may have been sent
+                oldest = NEVER  # the requests behind may have been sent
         if number > 0 or done_without or self.to_client:
             self.flush()
         self._watched = oldest != NOTHING
         return oldest
 
     def _late(self, slot: Slot) -> bytes:
-        """What the client gets of a hit on the private connection that is late."""
+        """The client's reply to a late hit on the private connection."""
         return self._settings.without(slot.limit, slot.row, self._settings.too_late(), "late")
 
     def _waited_in_vain(self) -> bytes:
-        """What it gets of a hit with WAIT, Redis having not answered what was asked for it."""
+        """The client's reply to a hit with WAIT, if Redis does not answer its waiter."""
         call = self._call_head
         if call is None:
             return b""
@@ -1396,7 +1406,7 @@ class Session(Caller):
             self._emit_calls()
 
     def _go_without(self) -> None:
-        """Redis is not asked: answer the hits that are unread, as far as they come first."""
+        """Answer the unread hits that come first, while Redis is not queried."""
         settings = self._settings
         in_turn = self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM
         most = settings.turn_work >> 1 if in_turn else 0
@@ -1405,9 +1415,10 @@ class Session(Caller):
             self.wait = WAIT_ROOM
 
     def _fail_hits(self, error: bytes, kind: str, most: int = 0) -> int:
-        """Answer the hits that come first among what is unread without Redis, if that is their
-        turn and nothing else could be meant; how many these were. -1 if `most` work was done, and
-        the rest is for the next turn (0: there is no end).
+        """Answer the unread hits that come first without Redis, and return their number.
+
+        Hits are answered only where no reply is owed before them and their meaning is certain.
+        most: bound of the work units; the result is -1 if it was reached. 0: no bound.
         """
         answers = self._answers
         requests = self._requests
@@ -1453,11 +1464,12 @@ class Session(Caller):
             requests.release()
         return number
 
-    # -- who comes meanwhile: see greeting --------------------------------------------------------
+    # -- clients that connect during an outage: see deferred_handshake ----------------------------
 
     def _taken_on_trust(self, code: int) -> bytes:
-        """What the framer's command is answered if it is how a client begins: Redis is told when it
-        is there. Nothing where it is not, or where hits get errors, too.
+        """The reply to the framer's command if it is part of a handshake; Redis gets it later.
+
+        b"" if it is not, or if hits get errors during an outage.
         """
         unopened = self.upstream in (UPSTREAM_NONE, UPSTREAM_OPENING)
         if not unopened or not self._settings.answers_hits():
@@ -1478,7 +1490,7 @@ class Session(Caller):
         return greeting.take(requests, self._settings.server, self._settings.server_version)
 
     def _promise(self, code: int) -> None:
-        """The framer's command is said to a Redis that has not answered anything yet."""
+        """Record a handshake command that is sent to a Redis that has not replied yet."""
         assert self._first is not None
         reply = self._take(self._first, code)
         if reply and len(self._promises) < MAX_COMMANDS:
@@ -1487,8 +1499,9 @@ class Session(Caller):
             self._first = None
 
     def _may_do_without(self) -> bool:
-        """Whether the private connection owes nothing but replies to how its client began, and that
-        is what keeps the client from being answered without Redis.
+        """Whether the client can be served without Redis, although its connection is open.
+
+        The connection owes only replies to the handshake and to hits, and only these prevent it.
         """
         if self.upstream != UPSTREAM_OPEN or self._call_count > 0:
             return False
@@ -1500,14 +1513,13 @@ class Session(Caller):
         return bool(self._promises) or self._next_behind(0).kind in c.GREETS
 
     def _only_promised(self) -> bool:
-        """Whether a Redis that has not answered anything was told nothing but how its client began,
-        and hits.
-        """
+        """Whether a Redis that has not replied yet was sent only handshake commands and hits."""
         return self._first is not None and self._answers.owed_to_commands() == len(self._promises)
 
     def _keep_promises(self, instead: Callable[[Slot], bytes]) -> None:
-        """Redis has done none of that: its client is told what was promised, and Redis once more.
-        Hits get what `instead` says.
+        """Send the client the recorded replies to the handshake, which Redis has not run.
+
+        Redis gets the handshake again later. Hits get the reply that `instead` returns.
         """
         promises = self._promises
         self._answers.turned_away(lambda: promises.pop(0), instead)
@@ -1515,7 +1527,7 @@ class Session(Caller):
             self._greeting = self._first
 
     def _next_behind(self, number: int) -> Command:
-        """The command behind so many that are unread, if it is whole."""
+        """The command behind the next `number` unread ones, if it is whole."""
         requests = self._requests
         requests.gather()
         begin = requests.pos
@@ -1526,8 +1538,10 @@ class Session(Caller):
         return found
 
     def _do_without(self) -> int:
-        """Redis leaves even that unanswered: its client is told what was promised, and what follows
-        is answered as if there were no connection. The number of hits that were late.
+        """Leave the private connection, as Redis does not even answer the handshake there.
+
+        The client gets the recorded replies, and its next requests are served without Redis.
+        Returns the number of late hits.
         """
         late: list[Slot] = []
 
@@ -1541,7 +1555,7 @@ class Session(Caller):
         self.upstream = UPSTREAM_NONE
         self.wait = WAIT_NOTHING
         number = len(late) + self._fail_hits(self._settings.too_late(), "late")
-        self.flush()  # which lets go of the connection
+        self.flush()  # it releases the connection
         if self._requests.unread() > 0:
             self._route()
         else:
@@ -1551,7 +1565,7 @@ class Session(Caller):
     # -- the private connection's side ------------------------------------------------------------
 
     def go_on(self) -> None:
-        """It is this client's turn (WAIT_ROOM, WAIT_PACE)."""
+        """Continue in this client's turn (WAIT_ROOM, WAIT_PACE)."""
         if self._closing or (self.wait != WAIT_ROOM and self.wait != WAIT_PACE):
             return
         if self._failing:
@@ -1560,7 +1574,7 @@ class Session(Caller):
             self._route()
 
     def upstream_opened(self) -> None:
-        """The private connection is there."""
+        """Take the private connection, which is open now."""
         self.upstream = UPSTREAM_OPEN
         self._last_private = self.now
         if self._greeting is not None:
@@ -1577,7 +1591,7 @@ class Session(Caller):
             self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
-        """The private connection could not be opened: what waited for it gets an error."""
+        """Answer the requests that wait for the private connection, which could not be opened."""
         self._fail_all(r.unreachable(self._settings.where, why))
 
     def _fail_all(self, error: bytes) -> None:
@@ -1591,19 +1605,19 @@ class Session(Caller):
             self._fail_on()
 
     def _fail_on(self) -> None:
-        """Some more of what _fail_all() found gets its error."""
+        """Send the error of _fail_all() to some more of the requests."""
         error = self._failing
         self._failing = b""
         self.wait = WAIT_NOTHING
         requests = self._requests
-        multi = self._failing_multi  # what Redis would have queued is answered as MULTI was
+        multi = self._failing_multi  # inside MULTI, every command gets the error that MULTI got
         before = requests.unread()
         work = 0
         while not self._closing:
             if work >= self._settings.turn_work >> 1:
                 self._settings.work += work
                 self._failing_left -= before - requests.unread()
-                if self._failing_left > 0:  # (what has come since is for the next connection)
+                if self._failing_left > 0:  # later requests are for the next connection
                     self._failing = error
                     self._failing_multi = multi
                 self.wait = WAIT_ROOM
@@ -1648,7 +1662,7 @@ class Session(Caller):
         self._finish_eof()
 
     def upstream_received(self, data: bytes) -> None:
-        """Bytes of the private connection."""
+        """Take bytes of the private connection."""
         self._stats.upstream_in += len(data)
         self._last_private = self.now
         self._settings.circuit.heard(self.now)
@@ -1664,7 +1678,7 @@ class Session(Caller):
             ):
                 self._unauthenticated = _REFUSED
         elif self._unauthenticated and first in _BEGINS:
-            self._unauthenticated = _KNOWN  # (anything else may be the middle of a reply)
+            self._unauthenticated = _KNOWN  # other bytes may be the middle of a reply
         answers = self._answers
         if answers.raw:
             self.to_client.append(data)
@@ -1689,7 +1703,7 @@ class Session(Caller):
             self._lane = self._read_lane = self._write_lane = None
         if self.wait == WAIT_BASE:
             if answers.raw:
-                self._close()  # what decides about it can't be told any more
+                self._close()  # the deciding reply cannot be recognized any more
             elif answers.decided:
                 self._base_decided()
         elif self.wait == WAIT_GREETED and self._greeting is None:
@@ -1698,8 +1712,9 @@ class Session(Caller):
             self.resume()
 
     def _greeted(self, greeting: DeferredHandshake) -> bool:
-        """Redis has answered some of what was taken on trust; whether the client stays. One that
-        Redis does not let in is told so by the reply to what it asks now.
+        """Read Redis' replies to the deferred handshake. Returns whether the client stays.
+
+        A client that Redis refuses gets the refusal as the reply to its next request.
         """
         refusal = greeting.heard()
         if refusal or self._answers.raw:
@@ -1718,7 +1733,7 @@ class Session(Caller):
         self._close()
 
     def _begin_anew(self) -> None:
-        """The private connection is gone, and Redis has done nothing on it that matters."""
+        """Discard the state of a lost private connection, on which no command took effect."""
         greeting = self._greeting
         while greeting is not None and greeting.unsent > 0:
             self._requests.next()
@@ -1731,8 +1746,9 @@ class Session(Caller):
         self.to_upstream.clear()
 
     def _turned_away(self) -> bool:
-        """Redis has no room for one more client: it has read nothing, and closes. So this is a
-        connection that could not be opened; whether the client stays.
+        """Handle a connection that Redis closes for lack of room, without having read any request.
+
+        It counts as one that could not be opened. Returns False if the bytes are to be read.
         """
         if self._call_count > 0:
             return False
@@ -1750,7 +1766,10 @@ class Session(Caller):
         return self._settings.without(slot.limit, slot.row, _NO_ROOM, "unreachable")
 
     def upstream_lost(self) -> None:
-        """The private connection ended: answer what certainly was ours, then close."""
+        """Handle the end of the private connection, then close.
+
+        The RL commands whose place among the replies is certain are answered first.
+        """
         if self._closing:
             return
         if self._greeting is not None:
@@ -1763,26 +1782,26 @@ class Session(Caller):
             self._call_head.reply = r.LOST
             self._stop_waiting()
         if self._answers.lost():
-            # Half a push was passed on: whatever came behind it would be read as its rest.
+            # A push was passed on in part: further replies would be read as its rest.
             self._end_calls()
         self._emit_calls()
         self._close()
 
     def _base_decided(self) -> None:
-        """The reply has come that decides about the database of --upstream."""
+        """Act on the reply that decides about the database of --upstream."""
         answers = self._answers
         answers.decided = False
         kind = answers.decided_kind
         line = answers.decided_line
         refused = line.startswith(b"-")
         if kind == s.S_BASE and refused and not line.startswith(b"-NOAUTH"):
-            # Whoever may not enter that database is told, and let go: better no connection than
-            # one to another database.
+            # A client without access to that database gets the error and is closed. No connection
+            # is better than one to another database.
             self.to_client.append(line)
             self._close()
         elif (
             kind not in (s.S_BASE, s.S_MULTI)
-            and (not refused or kind == s.S_HELLO)  # (whose AUTH may be done for all that)
+            and (not refused or kind == s.S_HELLO)  # its AUTH may have succeeded nevertheless
             and self.state.base_owed
         ):
             self._select_base()

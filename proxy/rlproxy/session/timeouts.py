@@ -1,8 +1,8 @@
 """The hit timeout: looks at regular times for hits that Redis has not answered.
 
-No timer for each hit: who has sent some is watched, and asked `EVERY` times per timeout which of
-them are late. While nothing is unanswered, nothing runs. Knows no socket or loop: a clock and
-timers are handed in.
+There is no timer per hit. Each owner of unanswered hits registers a `look` function, which is
+called `EVERY` times per timeout and answers its late hits. No timer runs while no hit is
+unanswered. The module has no socket and no event loop: clock and timers are passed in.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 from rlproxy.session.circuit_breaker import CircuitBreaker
 
-EVERY: Final = 4  # looks per timeout, or more:
-MOST_S: Final = 0.05  # the longest time between two
+EVERY: Final = 4  # looks per timeout; more if MOST_S is shorter
+MOST_S: Final = 0.05  # longest time between two looks, in seconds
 LEAST_S: Final = 0.001
-STALLED_S: Final = 0.05  # a look so late may come before replies that wait to be read
+STALLED_S: Final = 0.05  # delay of a look in seconds; beyond, replies may wait in the sockets
 
-# What whoever is watched returns beside a time.
-NOTHING: Final = -1.0  # it has nothing unanswered: don't ask again
-NEVER: Final = 1e18  # ask again, but nothing can be late by itself
+# Return values of a `look` function in place of a time.
+NOTHING: Final = -1.0  # no hit is unanswered: stop watching
+NEVER: Final = 1e18  # keep watching, but no hit can be late yet
 
 
 def _no_clock() -> float:
@@ -31,7 +31,10 @@ def _no_timer(_delay_s: float, _function: Callable[[], None]) -> None:
 
 
 class HitTimeouts:
-    """Those of one process who have something unanswered. `timeout_s` 0: none is ever late."""
+    """The owners of unanswered hits in one process.
+
+    `timeout_s` is in seconds; 0: no hit is ever late.
+    """
 
     __slots__ = (
         "_clock",
@@ -53,7 +56,7 @@ class HitTimeouts:
     ) -> None:
         self.circuit = circuit
         self.timeout_s: float = timeout_s
-        self.on_doubt: Callable[[], None] | None = None  # somebody should ask whether it is there
+        self.on_doubt: Callable[[], None] | None = None  # queries Redis on the control connection
         self._clock = clock
         self._later = later
         self._watched: list[Callable[[float], float]] = []
@@ -61,8 +64,10 @@ class HitTimeouts:
         self._due: float = 0.0
 
     def watch(self, look: Callable[[float], float]) -> None:
-        """Call `look` with the time, again and again: it answers for what is late, and returns
-        since when the oldest of the others is unanswered, or NEVER, or NOTHING.
+        """Call `look` with the current time at regular intervals, until it returns NOTHING.
+
+        look: answers the hits that are late. Returns the time since which the oldest other hit is
+        unanswered, or NEVER, or NOTHING.
         """
         self._watched.append(look)
         if not self._ticking:
@@ -76,10 +81,10 @@ class HitTimeouts:
         self._later(pause_s, self.tick)
 
     def tick(self) -> None:
-        """A look at everybody."""
+        """Call each `look` function. Call `on_doubt` if Redis was silent for half the timeout."""
         now = self._clock()
         if now - self._due > STALLED_S:
-            self._start()  # this process itself was slow: read first
+            self._start()  # this process was stalled: read the replies first
             return
         oldest = NEVER
         watched = self._watched

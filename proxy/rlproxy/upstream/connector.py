@@ -38,18 +38,22 @@ log = logging.getLogger("rlproxy")
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
-_PING_S: Final = 5.0  # for an answer to the control connection, and between two measurements
+# Limit for a reply on the control connection, interval of latency measurements, and pause before a
+# refused step is tried again, in seconds.
+_PING_S: Final = 5.0
 _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
-_KEEP_S: Final = 0.5  # between two PINGs: Redis may close connections that are silent for 1 s
+_KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
 _EMPTY: Final = b"*0\r\n"  # a request without a command
-MAX_FIRST_LINE: Final = 4096
-PROBE_S: Final = 2.0  # how old may be what is known of the default user's password
-_PROBE_LEAST_S: Final = 0.1  # how long a PING may take while it is doubtful whether Redis answers:
-_PROBE_MOST_S: Final = 1.0  # as long as a hit, within these
-_STEP_S: Final = 0.05
-_HTTP: Final = (b"HTTP/", b"<")  # how an answer to what is no request of HTTP begins
+MAX_FIRST_LINE: Final = 4096  # bytes
+PROBE_S: Final = 2.0  # seconds between checks of the default user's password
+# Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
+# timeout.
+_PROBE_LEAST_S: Final = 0.1
+_PROBE_MOST_S: Final = 1.0
+_STEP_S: Final = 0.05  # seconds between checks of that limit
+_HTTP: Final = (b"HTTP/", b"<")  # first bytes of a web server's error
 _HANDSHAKE: Final = "TLS handshake"
-_ALERT: Final = b"\x15\x03"  # how TLS answers what is no TLS
+_ALERT: Final = b"\x15\x03"  # first bytes of a TLS alert, the reply of a TLS port to plain bytes
 _SPEAKS_TLS: Final = "it speaks TLS: write rediss:// instead of redis:// in --upstream"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
@@ -63,8 +67,11 @@ _IN_CLUSTER: Final = (
 
 
 class Target:
-    """Opens connections to one address. `where` names it in errors and logs; `tls` holds for those
-    that are opened from now on.
+    """Opens connections to one address.
+
+    where: the address as errors and logs name it.
+    tls: the TLS settings of new connections, or None. It may be replaced at any time; open
+    connections keep theirs.
     """
 
     __slots__ = ("_address", "_timeout_s", "tls", "where")
@@ -76,7 +83,12 @@ class Target:
         self.where = str(address)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """A new connection with a protocol of its own. Raises OSError with a reason to show."""
+        """Open a connection.
+
+        protocol: makes the protocol of the new connection.
+        Returns the connected transport, after the TLS handshake where there is one.
+        Raises OSError; its text, as returned by reason(), is fit for the log.
+        """
         loop = asyncio.get_running_loop()
         address = self._address
         awaited = ["connection"]
@@ -102,12 +114,10 @@ async def _secured(
     protocol: Callable[[], asyncio.Protocol],
     awaited: list[str],
 ) -> asyncio.Transport:
-    """A new TLS connection; what is waited for is added to `awaited`. Raises OSError with a reason
-    to show.
-    """
+    """Open a TLS connection. Appends the step that it waits for to `awaited`. Raises OSError."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    # (who is cancelled does not look at how it failed)
+    # Marks the exception as retrieved: a cancelled task never awaits it, and asyncio would log it.
     done.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def settled(error: OSError | None) -> None:
@@ -127,7 +137,7 @@ async def _secured(
     try:
         await done
     except BaseException as error:
-        if not isinstance(error, TlsFailure):  # (who fails by itself says why, and closes)
+        if not isinstance(error, TlsFailure):  # after a TlsFailure the stream is closing already
             transport.abort()
         elif str(error) == NO_TLS:
             raise TlsFailure(f"{NO_TLS}{_SPEAKS_NONE}") from None
@@ -136,7 +146,7 @@ async def _secured(
 
 
 def reason(error: OSError) -> str:
-    """What to tell a person of a failed connection."""
+    """Describe a failed connection in a few words, for logs and errors."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, TimeoutError):
@@ -147,14 +157,18 @@ def reason(error: OSError) -> str:
 
 
 class NoRoom(OSError):  # noqa: N818
-    """Redis has as many clients as its `maxclients` allows."""
+    """Redis has no room for another client: its `maxclients` is reached."""
 
     def __init__(self) -> None:
         super().__init__("max number of clients reached")
 
 
 def lacks(error: OSError) -> bool:
-    """Whether a connection failed for want of something on this side."""
+    """Return whether a connection failed because this machine lacks a resource.
+
+    These are file descriptors, buffers, memory or free local ports. Such a failure is no sign that
+    the server is down.
+    """
     return error.errno in (
         errno.EMFILE,
         errno.ENFILE,
@@ -165,14 +179,18 @@ def lacks(error: OSError) -> bool:
 
 
 def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes]:
-    """The words with which a connection of our own begins; no AUTH without a password."""
+    """Return the first command of a lane or control connection, as words: HELLO 3 with SETNAME.
+
+    name: the connection's name in CLIENT LIST.
+    password: None leaves out AUTH.
+    """
     auth = [b"AUTH", user or b"default", password] if password is not None else []
     return [b"HELLO", b"3", *auth, b"SETNAME", name]
 
 
 def _refusal(text: str, password: str | None) -> str:
-    """Why the control connection may not work, in a few words, without its password."""
-    if text.startswith("ERR unknown command"):  # which it quotes, with its arguments
+    """Describe the error reply to HELLO in a few words, without the password."""
+    if text.startswith("ERR unknown command"):  # Redis quotes the arguments, password included
         return "it does not know HELLO (a server before Redis 6, or without that command)"
     if text.startswith("NOAUTH"):
         return _WANTS_PASSWORD
@@ -182,21 +200,28 @@ def _refusal(text: str, password: str | None) -> str:
 
 
 class Facts:
-    """What the control connection has learnt of the server."""
+    """The server's name, version and abilities, as the control connection found them."""
 
     __slots__ = ("has_ro", "has_throttle", "ignores_empty", "name", "version")
 
     def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
-        self.ignores_empty = True  # it replies nothing to an empty request
-        self.has_ro = False  # it has both of EVAL_RO and EVALSHA_RO
-        self.has_throttle = False  # it has a CL.THROTTLE of its own
+        self.ignores_empty = True  # whether an empty request gets no reply
+        self.has_ro = False  # whether EVAL_RO and EVALSHA_RO both exist
+        self.has_throttle = False  # whether CL.THROTTLE is a command of the server
 
 
 class Control(asyncio.Protocol):
-    """The control connection: learns what the server is and loads the scripts on it, again after
-    every reconnect and when `script_loading` requests it. It reconnects until it is cancelled.
+    """The control connection: identifies the server, loads the scripts, and checks that Redis
+    answers.
+
+    It prepares the server after every reconnect, and loads the scripts again when `loading`
+    requests that. It reconnects until run() is cancelled.
+
+    upstream: the credentials and the database of --upstream.
+    scripts: the scripts to load, by name.
+    on_server: called with the Facts after each successful HELLO.
     """
 
     def __init__(
@@ -222,24 +247,24 @@ class Control(asyncio.Protocol):
         self._answers: list[Any] = []
         self._expected = 0
         self._transport: asyncio.Transport | None = None
-        self._answered = False  # anything came on this connection
+        self._answered = False  # whether this connection has received any byte
         self._lost = asyncio.Event()
         self._reload = asyncio.Event()
         self._moved = asyncio.Event()
         self._probe = asyncio.Event()
-        self.settled = asyncio.Event()  # the first attempt is over, well or not
-        self._retry_at = 0.0  # when what was refused is tried again
+        self.settled = asyncio.Event()  # set after the first attempt, successful or not
+        self._retry_at = 0.0  # earliest loop time of the next try of a refused step
         self._logged = ""  # the problem that was logged last
-        self._unexplained = False  # the connection was lost, and the log has no line on that
-        self.warned = False  # the present outage was logged here
-        self._measured_at = 0.0
-        self._asks_empty = False  # whether an empty request was sent that is not answered yet
-        self.reached = False  # a server was there at the latest attempt
-        self.kind = ""  # of the problem, see metrics.PROBLEMS
-        self.problem = ""  # why the server can't be used fully; empty if it can
-        self.loaded = False  # the scripts are there
-        self.measures = False  # whether to ask how long Redis takes for scripts, too
-        self.script_times: Distribution | None = None  # what it says of that
+        self._unexplained = False  # whether the connection was lost without a log line
+        self.warned = False  # whether this object logged the present outage
+        self._measured_at = 0.0  # loop time of the latest latency measurement
+        self._asks_empty = False  # whether an empty request was sent and its outcome is not known
+        self.reached = False  # whether the latest attempt reached a server
+        self.kind = ""  # kind of the problem, see metrics.PROBLEMS
+        self.problem = ""  # reason why the server cannot be used fully; empty if it can
+        self.loaded = False  # whether the scripts are on the server
+        self.measures = False  # whether to query the run times of scripts
+        self.script_times: Distribution | None = None  # the latest result of that query
 
     # -- protocol ---------------------------------------------------------------------------------
 
@@ -274,8 +299,8 @@ class Control(asyncio.Protocol):
         self._fail(exc if isinstance(exc, TlsFailure) else self._closed())
 
     def _closed(self) -> OSError:
-        # Redis refuses a connection for want of room unasked, and closes it. The reset by which it
-        # answers HELLO then may overtake the refusal.
+        # At its `maxclients`, Redis sends the refusal before any command, and closes the socket.
+        # HELLO then causes a reset, which may discard the refusal before it is read.
         lost = self.kind == FULL and not self._answered
         if lost or any(_no_room(answer) for answer in self._answers):
             return NoRoom()
@@ -290,26 +315,26 @@ class Control(asyncio.Protocol):
     # -- work -------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Load the scripts now; see Loading."""
+        """Load the scripts now; see ScriptLoading.on_wanted."""
         self._reload.set()
 
     def move(self) -> None:
-        """The target has moved: connect there, at once."""
+        """Drop the connection and reconnect at once, because the target has moved."""
         self._loading.lost()
         self._reopen()
 
     def _reopen(self) -> None:
-        """Replace the connection by a new one, at once."""
+        """Drop the connection and open a new one at once, without the pause between attempts."""
         self._moved.set()
         if self._transport is not None:
             self._transport.abort()
 
     def probe(self) -> None:
-        """It is doubtful whether Redis answers: ask it now."""
+        """Send a PING now, because it is doubtful whether Redis answers."""
         self._probe.set()
 
     async def run(self) -> None:
-        """Connect, prepare, watch; for ever."""
+        """Connect, prepare the server and watch the connection, over and over, until cancelled."""
         while True:
             self._moved.clear()
             self.reached = self.loaded = False
@@ -334,7 +359,11 @@ class Control(asyncio.Protocol):
             await _first_of(self._backoff.pause_s(), self._moved)
 
     def _failed(self, error: OSError) -> None:
-        """The server can't be used. A connection that can't be opened is logged by the circuit."""
+        """Record that the server cannot be used.
+
+        A server that refuses connections is logged when the circuit opens. So this logs failures
+        behind an open connection, and resources that this machine lacks.
+        """
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
         self.loaded = False
@@ -346,8 +375,9 @@ class Control(asyncio.Protocol):
             self._unexplained = False
 
     def _report(self) -> None:
-        """Log a problem that is new, or that the last one is over. (At the start a node of a
-        Cluster is the error that ends the proxy.)
+        """Log a new problem, or the end of the last one.
+
+        A Cluster node at the first attempt is left out: the server reports it as a start error.
         """
         where = self._target.where
         if self.kind == CLUSTER and not self.settled.is_set():
@@ -377,10 +407,10 @@ class Control(asyncio.Protocol):
         self._transport = await self._target.connect(lambda: self)
 
     async def _in_time(self, work: Coroutine[Any, Any, None], most_s: float = _PING_S) -> None:
-        """Do `work`, for which Redis may take `most_s` seconds. Raises TimeoutError.
+        """Run `work` for at most `most_s` seconds. Raises TimeoutError.
 
-        Clients' hits may find meanwhile that Redis does not answer: then a connection that may be
-        dead is given up soon, for another one to be tried.
+        While the circuit is open, the limit is that of _probe_s(): the connection may be dead, and
+        a new one should be tried soon.
         """
         task = self._loop.create_task(work)
         begun = self._loop.time()
@@ -401,7 +431,7 @@ class Control(asyncio.Protocol):
         return (await self._ask_all([encoding.bulks(*words)]))[0]
 
     async def _ask_all(self, requests: list[bytes]) -> list[Any]:
-        """The replies to these requests, which are sent in one write."""
+        """Send `requests` in one write and return their replies."""
         if self._transport is None or self._lost.is_set():
             raise self._closed()
         self._waiting = self._loop.create_future()
@@ -411,7 +441,7 @@ class Control(asyncio.Protocol):
         return await self._waiting
 
     async def _prepare(self) -> None:
-        """Log in, learn what the server is, load the scripts; what fails is the problem."""
+        """Log in, identify the server and load the scripts; log a step that fails."""
         self.reached = True
         await self._in_time(self._introduce())
         self._report()
@@ -446,7 +476,7 @@ class Control(asyncio.Protocol):
         self.kind, self.problem = kind, problem
 
     async def _learn(self, greeting: dict[Any, Any]) -> None:
-        """What the server is, from its answer to HELLO and what else it answers."""
+        """Collect the Facts of the server from its reply to HELLO and from further queries."""
         found = Facts(
             _text(greeting.get(b"server", b"redis")).capitalize(),
             _text(greeting.get(b"version", b"?")),
@@ -459,7 +489,7 @@ class Control(asyncio.Protocol):
         self._on_server(found)
 
     async def _select(self) -> tuple[str, str]:
-        """Kind and text of the problem with the URL's database; empty if there is none."""
+        """Select the URL's database. Returns kind and text of the problem, both empty if none."""
         if self._upstream.db:
             answer = await self._ask(b"SELECT", b"%d" % self._upstream.db)
             if isinstance(answer, hiredis.ReplyError):
@@ -467,8 +497,10 @@ class Control(asyncio.Protocol):
         return "", ""
 
     async def _ignores_empty(self) -> bool:
-        """Whether the server replies nothing to an empty request, and goes on. A server that closes
-        the connection instead is not asked at the next one.
+        """Return whether the server ignores an empty request.
+
+        A server may close the connection instead. The attempt after that skips the query and
+        returns False.
         """
         self._asks_empty = not self._asks_empty
         if not self._asks_empty:
@@ -478,14 +510,17 @@ class Control(asyncio.Protocol):
         return not str(answer).startswith("ERR")
 
     async def _load_first(self) -> str:
-        """Load the scripts though no lane wants them, once no lane has a call under way."""
+        """Load the scripts on a new connection, once no lane has a call under way.
+
+        It waits for that for at most _PING_S seconds.
+        """
         self._reload.clear()
         self._loading.connected()
         await _first_of(_PING_S, self._reload, self._lost)
         return await self._load()
 
     async def _load(self) -> str:
-        """Load the scripts. Returns why that is refused, empty if it is not."""
+        """Load the scripts. Returns the reason of a refusal, or an empty string."""
         self._reload.clear()
         sources = [script.source for script in self._scripts.values()]
         answers = await self._ask_all(
@@ -496,12 +531,12 @@ class Control(asyncio.Protocol):
         self._loading.over(self.loaded)
         if not errors:
             return ""
-        why = errors[0].partition(", with args")[0]  # (which quotes the script)
+        why = errors[0].partition(", with args")[0]  # the rest quotes the script
         self._loading.missed = not why.startswith(("NOPERM", "ERR unknown command"))
         return f"SCRIPT LOAD: {why}; scripts go with the first hits instead"
 
     async def _watch(self) -> None:
-        """Until the connection is lost: load the scripts when asked, and see that it lives."""
+        """Load the scripts on request and send PINGs, until the connection is lost."""
         while not self._lost.is_set():
             await _first_of(_KEEP_S, self._lost, self._reload, self._probe)
             try:
@@ -524,22 +559,25 @@ class Control(asyncio.Protocol):
             await self._in_time(self._ping())
 
     async def _reopen_without_password(self) -> None:
-        """Open a new connection if Redis no longer wants a password. On a connection that it
-        accepted while it wanted one, it goes on refusing HELLO, and no other command.
+        """Open a new connection if Redis no longer needs a password.
+
+        A connection that Redis accepted while it needed one still gets errors for HELLO, though
+        for no other command.
         """
         if not isinstance(await self._ask(b"PING"), hiredis.ReplyError):
             self._reopen()
 
     def _is_worth_another_try(self) -> bool:
-        """Whether what the server refused may be allowed by now. (Another SCRIPT LOAD holds all
-        lanes for a moment, so it follows only where a script was missed.)
+        """Return whether a step that the server refused is due for another try.
+
+        SCRIPT LOAD pauses all lanes, so it is tried again only after a script was missing.
         """
         if not self.problem or self._loop.time() < self._retry_at:
             return False
         return self.kind != SCRIPTS or self._loading.missed
 
     async def _load_again(self) -> None:
-        """Load the scripts, which a lane has missed."""
+        """Load the scripts on the request of `loading`, and update the problem."""
         unloaded = await self._load()
         if unloaded and not self.kind:
             self.kind, self.problem = SCRIPTS, unloaded
@@ -558,20 +596,20 @@ class Control(asyncio.Protocol):
 
 
 def _no_room(answer: Any) -> bool:
-    """Whether a reply is Redis' refusal of a connection beyond `maxclients`."""
+    """Return whether a reply is Redis' refusal of a connection beyond `maxclients`."""
     refused = isinstance(answer, hiredis.ReplyError)
     return refused and str(answer).startswith("ERR max number of clients")
 
 
 def _foreign(data: bytes) -> str:
-    """What sends `data` instead of a reply, as far as that is known."""
+    """Name the other protocol that `data` belongs to; empty if it is not recognized."""
     if data.startswith(_ALERT):
         return _SPEAKS_TLS
     return "not a Redis server: it speaks HTTP" if data.startswith(_HTTP) else ""
 
 
 def _text(found: Any) -> str:
-    """A string of a reply; "?" if it is none."""
+    """Decode a string of a reply; "?" for any other type."""
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else "?"
 
 
@@ -580,16 +618,17 @@ _USEC: Final = re.compile(rb"cmdstat_(?:evalsha|eval|evalsha_ro|eval_ro):calls=\
 
 
 def _script_times(found: Any, took: Any) -> Distribution | None:
-    """What LATENCY HISTOGRAM and INFO commandstats say of scripts; None if they don't."""
+    """Combine the replies to LATENCY HISTOGRAM and INFO commandstats; None if they do not fit."""
     if not isinstance(found, dict) or not isinstance(took, bytes):
         return None
     try:
         return _distribution(found, took)
-    except (AttributeError, TypeError, ValueError):  # (whoever said that is no Redis)
+    except (AttributeError, TypeError, ValueError):  # the reply has not the shape of Redis'
         return None
 
 
 def _distribution(found: dict[Any, Any], took: bytes) -> Distribution:
+    # Redis counts cumulatively, by upper bound in microseconds; a Distribution counts by class.
     classes = [0] * (len(SCRIPT_TIMES_S) + 1)
     for name in found.values():
         before = 0
@@ -601,7 +640,7 @@ def _distribution(found: dict[Any, Any], took: bytes) -> Distribution:
 
 
 async def _first_of(most_s: float, *events: asyncio.Event) -> None:
-    """Return when one of them is set, or after so many seconds."""
+    """Return when one of `events` is set, at the latest after `most_s` seconds."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
@@ -611,8 +650,10 @@ async def _first_of(most_s: float, *events: asyncio.Event) -> None:
 
 
 class Probe:
-    """Finds out, every few seconds, whether a client that shows no password is let in by Redis, and
-    tells it to `judged`. Runs until cancelled; an answer that tells nothing changes nothing.
+    """Checks every PROBE_S seconds whether Redis' default user needs a password.
+
+    wanted: whether to check at all, called before each check.
+    judged: called with the result. It is not called after a check without a clear result.
     """
 
     def __init__(
@@ -622,14 +663,14 @@ class Probe:
         self._wanted = wanted
         self._judged = judged
         self._soon = asyncio.Event()
-        self.settled = asyncio.Event()  # the first attempt is over, well or not
+        self.settled = asyncio.Event()  # set after the first check, whatever its result
 
     def soon(self) -> None:
-        """There is reason to look again now."""
+        """Check again now rather than at the next regular time."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Check at regular times, until cancelled."""
         while True:
             self._soon.clear()
             needs = await self._ask() if self._wanted() else None
@@ -648,7 +689,7 @@ class Probe:
             transport.write(encoding.bulks(b"PING"))
             async with asyncio.timeout(_PING_S):
                 return needs_password(await line)
-        except OSError:  # (a TimeoutError is one)
+        except OSError:  # includes TimeoutError
             return None
         finally:
             if transport is not None:
@@ -656,19 +697,23 @@ class Probe:
 
 
 def needs_password(line: bytes) -> bool | None:
-    """What Redis' answer to a PING without any AUTH tells of it; None: nothing."""
+    """Judge by the reply to a PING without AUTH whether the default user needs a password.
+
+    line: the first line of the reply.
+    Returns None if the reply allows no conclusion.
+    """
     word = line.partition(b" ")[0].strip()
     if word == b"-NOAUTH":
         return True
     return False if word in _LET_IN else None
 
 
-# (the password is asked for before any of these is said)
+# Redis checks the password before it sends any of these.
 _LET_IN: Final = (b"+PONG", b"-NOPERM", b"-LOADING", b"-BUSY", b"-MASTERDOWN", b"-MISCONF")
 
 
 class _FirstLine(asyncio.Protocol):
-    """The first line that comes; empty if none does."""
+    """Sets `line` to the first line received; empty if the connection ends before that."""
 
     def __init__(self, line: asyncio.Future[bytes]) -> None:
         self._line = line

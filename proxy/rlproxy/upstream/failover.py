@@ -2,11 +2,11 @@
 failover.
 
     each Sentinel ──+switch-master──┐
-    -READONLY, a failed connection ─┼─> look: ask all ─> choose() ─> ROLE ─> switch ─> on_master()
-    now and then ───────────────────┘
+    -READONLY, a failed connection ─┼─> look: query all ─> choose() ─> ROLE ─> switch ─> on_master()
+    every 5 to 10 s ────────────────┘
 
-Messages only say when to look. What counts is what the Sentinels answer (see `masters`), and that
-the server itself says it is a master.
+These messages and failures only trigger a look. The decision depends on the replies of the
+Sentinels (see `sentinel`) and on the server's reply to ROLE.
 """
 
 from __future__ import annotations
@@ -46,19 +46,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rlproxy")
 
-ASK_S: Final = 1.0  # for a Sentinel, or a server that is asked what it is, to answer
+ASK_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
 RETRY_FIRST_S: Final = 0.1
 RETRY_MOST_S: Final = 5.0
-LISTEN_S: Final = 10.0  # a subscription silent for so long is tried with a PING
-LASTS_S: Final = 5.0  # a subscription that held for so long was well
+LISTEN_S: Final = 10.0  # seconds of silence before a subscription is checked with a PING
+LASTS_S: Final = 5.0  # seconds after which a subscription counts as stable: the backoff is reset
 SWITCHED: Final = "+switch-master"
 
-Tls = Callable[[], ClientSide | None]  # asked for each connection: certificates are reloaded
+Tls = Callable[[], ClientSide | None]  # called for each connection, since certificates can change
 
 
 class MasterTarget(Target):
-    """Opens connections to the master, wherever that is. What was being opened when the master
-    moved is opened to the new one instead.
+    """Opens connections to the present master.
+
+    A connection that is being opened when the master moves is opened to the new master instead.
+
+    name: the master's name in errors and logs until its address is known.
     """
 
     __slots__ = ("_moved", "_nowhere", "_unknown", "on_failure")
@@ -66,12 +69,12 @@ class MasterTarget(Target):
     def __init__(self, name: str, timeout_s: float, tls: ClientSide | None = None) -> None:
         super().__init__(Address(), timeout_s, tls)
         self.where = self._nowhere = name
-        self._unknown = "not asked for yet"  # why; empty if it is known
+        self._unknown = "not asked for yet"  # reason why no master is known; empty if one is
         self._moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_failure: Callable[[], None] | None = None  # a connection could not be opened
+        self.on_failure: Callable[[], None] | None = None  # called when a connection fails to open
 
     def move(self, address: Address) -> None:
-        """The master is at `address`."""
+        """Open connections to `address` from now on."""
         self._address = address
         self.where = str(address)
         self._unknown = ""
@@ -79,17 +82,18 @@ class MasterTarget(Target):
         moved.set_result(None)
 
     def unknown(self, why: str) -> None:
-        """There is no master, for all that can be found out."""
+        """Let connect() fail with the reason `why`, because no master is known."""
         self._unknown = why
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """See Target."""
+        """Open a connection to the master. Raises OSError; see Target.connect()."""
         while True:
             if self._unknown:
                 raise OSError(self._unknown)
             moved = self._moved
             gate = _Gate()
-            # (the protocol is made, and told, only of a connection that is certain to be wanted)
+            # A protocol must not see a connection that is dropped again because the master moved.
+            # So the gate buffers the first bytes until the connection is certain to be used.
             opening = asyncio.ensure_future(super().connect(lambda gate=gate: gate))  # type: ignore[misc]
             try:
                 await asyncio.wait((opening, moved), return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +120,7 @@ class MasterTarget(Target):
 
 
 class _Gate(asyncio.Protocol):
-    """Keeps what a new connection brings until its protocol is made."""
+    """Buffers the input of a new connection until its protocol is made."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
@@ -132,7 +136,7 @@ class _Gate(asyncio.Protocol):
 
 
 def _drop(opening: asyncio.Future[asyncio.Transport]) -> None:
-    """Whatever comes of `opening` is for nobody."""
+    """Cancel `opening`, and abort the connection if it is open already."""
 
     def close(done: asyncio.Future[asyncio.Transport]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -143,7 +147,7 @@ def _drop(opening: asyncio.Future[asyncio.Transport]) -> None:
 
 
 class Links:
-    """Opens connections of redis-py, which is imported only where there are Sentinels."""
+    """Opens connections with redis-py, which is imported only if Sentinels are configured."""
 
     def __init__(self, tls: Tls) -> None:
         from redis.asyncio import connection, retry
@@ -162,11 +166,14 @@ class Links:
         self._never = retry.Retry(NoBackoff(), 0)
 
     async def open(self, address: Address, user: str | None, password: str | None) -> Connection:
-        """A connection that is logged in if there is a password. Raises what failure() reads."""
+        """Open a connection, and authenticate it if `password` is not None.
+
+        Raises the exceptions of redis-py and OSError; failure() describes them.
+        """
         made = self._make(
             host=address.host,
             port=address.port,
-            # (AUTH with the password alone is an error where no password is wanted)
+            # AUTH with a password alone is an error if the default user has none.
             username=user or "default" if password is not None else None,
             password=password,
             protocol=2,
@@ -190,8 +197,11 @@ async def close(link: Connection | None) -> None:
 
 
 def failure(error: BaseException, has_password: bool, option: str) -> tuple[str, bool]:
-    """What to tell a person of a question that failed, and whether somebody is there all the same.
-    `option` is where the password belongs.
+    """Describe a failed query.
+
+    has_password: whether the URL contains a password.
+    option: the setting in which the password belongs.
+    Returns the description, and whether a server answered all the same.
     """
     from redis import exceptions
 
@@ -216,7 +226,7 @@ def failure(error: BaseException, has_password: bool, option: str) -> tuple[str,
 
 
 class _Sentinel:
-    """One Sentinel: asked over one connection, listened to over another."""
+    """One Sentinel, with one connection for queries and another one for its subscription."""
 
     def __init__(self, links: Links, address: Address, upstream: Upstream) -> None:
         assert upstream.sentinels is not None
@@ -235,7 +245,11 @@ class _Sentinel:
         return failure(error, self._of.password is not None, "sentinel_password")[0]
 
     async def ask(self) -> Answer:
-        """Who the master is. Never raises."""
+        """Query which server is the master. Never raises.
+
+        The connection stays open between queries. After a failure, the same failure is returned
+        until the backoff allows another attempt.
+        """
         if self._link is None and time.monotonic() < self._retry_at:
             return Answer(why=self._why)
         fresh = self._link is None
@@ -248,7 +262,7 @@ class _Sentinel:
                 raise
             except Exception as error:
                 await self.close()
-                if not fresh:  # it may have been restarted since
+                if not fresh:  # the Sentinel may have restarted: try once on a new connection
                     fresh = True
                     continue
                 self._why = self._failure(error)
@@ -261,7 +275,7 @@ class _Sentinel:
         if self._link is None:
             self._link = await self._open()
         link, name = self._link, self._of.name
-        # (in one write, so that nothing happens to that Sentinel in between)
+        # In one write, so that this Sentinel's state does not change between the two commands.
         words = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTER", name)]
         await link.send_packed_command(link.pack_commands(words))
         where = await _reply(link)
@@ -269,7 +283,7 @@ class _Sentinel:
         return answer(name, where, facts)
 
     async def listen(self, heard: Callable[[], None]) -> None:
-        """Call `heard` when the master may have changed; until cancelled."""
+        """Call `heard` whenever the master may have changed. Runs until cancelled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
         while True:
             link: Connection | None = None
@@ -278,7 +292,7 @@ class _Sentinel:
                 link = await self._open()
                 await link.send_command("SUBSCRIBE", SWITCHED)
                 await link.read_response()
-                heard()  # (it may have changed meanwhile)
+                heard()  # the master may have changed before the subscription began
                 await self._follow(link, heard)
             except Exception as error:
                 log.debug("subscription at Sentinel %s: %s", self.address, error)
@@ -287,10 +301,11 @@ class _Sentinel:
             if time.monotonic() - began >= LASTS_S:
                 backoff.reset()
             if link is not None:
-                heard()  # who has lost a Sentinel may lose more
+                heard()  # the failure that ended this connection may concern the master, too
             await asyncio.sleep(backoff.pause_s())
 
     async def _follow(self, link: Connection, heard: Callable[[], None]) -> None:
+        """Read messages until the connection is silent and does not answer a PING."""
         tried = False
         while True:
             message = await link.read_response(timeout=ASK_S if tried else LISTEN_S)
@@ -301,18 +316,18 @@ class _Sentinel:
             tried = message is None
             if isinstance(message, list) and len(message) == 3 and message[0] == b"message":
                 if message[2].split(b" ", 1)[0] != self._of.name.encode():
-                    continue  # of another master
+                    continue  # the message is about another master
                 heard()
 
     async def close(self) -> None:
-        """Close the connection for questions."""
+        """Close the connection for queries."""
         link, self._link = self._link, None
         await close(link)
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel all of `tasks`, and wait until they have ended."""
-    # (redis-py's wait_for() on Python 3.11 loses a cancellation now and then: once is not enough)
+    # wait_for(), which redis-py uses, sometimes loses a cancellation on Python 3.11: repeat it.
     pending = {task for task in tasks if not task.done()}
     while pending:
         for task in pending:
@@ -321,7 +336,7 @@ async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def _reply(link: Connection) -> object:
-    """The next reply, an error reply as the exception that it makes."""
+    """Read the next reply. Returns an error reply as an exception."""
     from redis.exceptions import ResponseError
 
     try:
@@ -331,7 +346,12 @@ async def _reply(link: Connection) -> object:
 
 
 class Failover:
-    """Follows the master of `connector.sentinels`: moves `target`, then calls `on_master`."""
+    """Follows the master of `upstream.sentinels`.
+
+    target: moved to each new master.
+    on_master: called after each move; it cuts the connections to the former master.
+    tls: called for the TLS settings of each connection to a Sentinel or a server.
+    """
 
     def __init__(
         self,
@@ -355,12 +375,12 @@ class Failover:
         self._wake = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.settled = asyncio.Event()  # they were asked once
+        self.settled = asyncio.Event()  # set after the first look
         self.master: Master | None = None
         target.on_failure = self.suspect
 
     def suspect(self) -> None:
-        """The server that is taken for the master does not act as one."""
+        """Look soon, because the present master does not act as one."""
         pause_s = self._pace.suspect()
         if not pause_s:
             self._wake.set()
@@ -372,13 +392,13 @@ class Failover:
         self._wake.set()
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the tasks that follow the master."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each.listen(self._wake.set)) for each in self._sentinels]
         self._tasks.append(loop.create_task(self._run()))
 
     async def stop(self) -> None:
-        """Follow no more."""
+        """End these tasks and close the connections to the Sentinels."""
         await _end(self._tasks)
         if self._waking is not None:
             self._waking.cancel()
@@ -395,10 +415,10 @@ class Failover:
                     await self._wake.wait()
 
     async def _look(self) -> bool:
-        """Find out who the master is, and switch; whether all is well. Never raises."""
+        """Determine the master and switch to it. Returns whether all is well. Never raises."""
         try:
             return await self._looked()
-        except Exception as error:  # (nobody would follow any more)
+        except Exception as error:  # an exception would end the task that follows the master
             if self._notice.news(f"{type(error).__name__}: {error}"):
                 log.error("cannot ask the Sentinels: %r; trying on", error)
             return False
@@ -416,7 +436,11 @@ class Failover:
         return self.master is not None and claim is not None and not refused and all_in
 
     async def _ask(self) -> tuple[list[Answer | None], Claim | None]:
-        """Ask all Sentinels at once, for as long as it takes to be certain."""
+        """Query all Sentinels at once, until their answers allow a decision.
+
+        A claim for another server than the present master ends the wait for the other Sentinels.
+        Returns one answer for each Sentinel, None for an outstanding one, and the claim.
+        """
         loop = asyncio.get_running_loop()
         asked = {loop.create_task(each.ask()): at for at, each in enumerate(self._sentinels)}
         pending = set(asked)
@@ -436,7 +460,11 @@ class Failover:
         return self.master is not None and claim.address == self.master.address
 
     async def _judge(self, claim: Claim) -> tuple[bool, str]:
-        """Whether the server of `claim` is taken, and why not if that is trouble."""
+        """Decide whether the server of `claim` becomes the master.
+
+        Returns the decision, and the reason of a refusal. The reason is empty if a Sentinel is
+        merely behind.
+        """
         if self._confirms(claim):
             return True, ""
         former = UNTOLD
@@ -446,7 +474,7 @@ class Failover:
         if accepts(claim, itself, former):
             return True, ""
         if claim.needs == DEPOSED:
-            return False, ""  # a Sentinel that has not heard of the master yet
+            return False, ""  # that Sentinel has not yet received the news of the present master
         named = f"{claim.address}, which the Sentinels name,"
         if itself == NOBODY:
             return False, f"{named} cannot be reached: {why}"
@@ -454,7 +482,10 @@ class Failover:
         return False, f"{named} {what}"
 
     async def _role(self, address: Address) -> tuple[str, str]:
-        """What the server at `address` says it is; why not, if it does not answer."""
+        """Query the role of the server at `address`.
+
+        Returns one of MASTER, REPLICA, UNTOLD and NOBODY, and the reason of the last two.
+        """
         upstream = self._upstream
         link: Connection | None = None
         try:
@@ -469,6 +500,7 @@ class Failover:
             await close(link)
 
     def _switch(self, claim: Claim) -> None:
+        """Make the server of `claim` the master."""
         former, self.master = self.master, Master(claim.address, claim.epoch)
         if former is not None and former.address == claim.address:
             return
@@ -479,13 +511,13 @@ class Failover:
         self._on_master()
 
     def _tell(self, answers: Sequence[Answer | None], refused: str) -> None:
-        """Log what changed about the Sentinels."""
+        """Log a change in the state of the Sentinels."""
         asked = [(each.address, one) for each, one in zip(self._sentinels, answers, strict=True)]
         missing = unanswered(asked)
         if self.master is None:
             why = f"no master known as {self._name}: {refused or missing}"
             if self._why_unknown.news(why):
-                self._target.unknown(why)  # the control connection logs that
+                self._target.unknown(why)  # the control connection logs it
             return
         told = refused
         silent = sum(1 for _, one in asked if one is None or one.address is None)

@@ -1,15 +1,18 @@
 """Lanes: multiplexed connections that carry the calls of many clients of one identity.
 
     session ──submit()──┐                          ┌── inflight, in order of sending ──┐
-    session ──submit()──┼─> unsent ─(once a turn)─>┤ one write                         ├─> Redis
+    session ──submit()──┼─> unsent ─(once a tick)─>┤ one write                         ├─> Redis
     session ──submit()──┘                          └── one read, frame by frame <──────┘
 
 The order invariant: Redis answers in the order of the bytes, so the n-th frame that comes back
-belongs to the n-th call in `inflight`. What is not written yet can still go another way when the
-connection is lost; what is written can't: nothing is sent twice whose outcome is unknown. A
--NOSCRIPT is an outcome that is known (nothing was counted): the lane writes nothing more until all
-of its calls are answered and the scripts are loaded (see loading), and then sends again, first and
-in their order, the calls that were not run. So no call overtakes another one of its client.
+belongs to the n-th call in `inflight`.
+
+When the connection is lost, calls that are not written yet go over other connections. Of the
+written calls, only shared reads are sent again: the outcome of hits and writes is unknown.
+
+A -NOSCRIPT is a known outcome: nothing was counted. The lane then writes nothing more until all of
+its calls are answered and the scripts are loaded (see `script_loading`). After that it first sends
+the calls that were not run, in their order. So no call overtakes another one of its client.
 """
 
 from __future__ import annotations
@@ -40,30 +43,31 @@ from rlproxy.upstream.script_loading import ScriptLoading
 
 log = logging.getLogger("rlproxy")
 
-# What a lane carries. Reads and writes keep apart: only reads may be large, only writes are paused,
-# and a lost lane ends none but those who write.
+# The kinds of lanes. Reads and writes use separate lanes: only reads may have large replies, only
+# writes are paused, and a lost lane ends only the clients with writes on it.
 HITS: Final = c.PRIVATE
 READS: Final = c.SHARED_READ
 WRITES: Final = c.SHARED_WRITE
-MAX_SHARED_REPLY: Final = 65536  # a larger one to an ordinary command is asked for elsewhere
-MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk: no refusal is remembered of a longer one
+MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
+MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk; refusals of longer keys are not remembered
 MAX_LANES: Final = 256
 MAX_LANES_PER_USER: Final = 32
-IDLE_S: Final = 60.0  # a lane without calls for so long is closed
+IDLE_S: Final = 60.0  # seconds without calls after which a lane is closed
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 1.0
-DEAF_S: Final = (
-    0.5  # or the hit timeout: silent for longer, while Redis is heard elsewhere, is dead
-)
+# Seconds of silence after which a lane with late calls is dead, while Redis answers elsewhere. The
+# hit timeout applies instead if it is longer.
+DEAF_S: Final = 0.5
 
-# (Not NOLOOP: Redis 7 and Valkey 9 then don't tell what they evict while the lane's calls run.)
+# Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
+# while the lane's own calls run.
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
-# ... when the key of the next call is touched.
+# Requests a push when the key of the next call is touched.
 _TELL_ME: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 _OK: Final = b"+OK\r\n"
 
-# An identity, what the lane carries, in which protocol.
+# User, password, database, kind of the lane (HITS, READS or WRITES), RESP version (2 or 3).
 _Key = tuple[bytes | None, bytes | None, int, int, int]
 
 _CLOSED: Final = 0
@@ -73,14 +77,18 @@ _DEAD: Final = 3  # Redis does not accept this identity any more
 
 
 class SharedLane(Lane):
-    """One identity's lane: a connection that is opened when wanted, and again when lost."""
+    """The lane of one identity: a connection that is opened on demand, and again when lost.
+
+    carries: HITS, READS or WRITES.
+    protocol: the RESP version of the replies, 2 or 3.
+    """
 
     def __init__(self, pool: LanePool, identity: Identity, carries: int, protocol: int) -> None:
         super().__init__()
         self.key: _Key = (*identity.key(), carries, protocol)
         self._carries = carries
         self._protocol = protocol
-        self._declining = False  # the frame that is coming is for nobody
+        self._declining = False  # whether the frame being received is skipped, as too large
         self._pool = pool
         self._loop = pool.loop
         self.identity = identity
@@ -88,42 +96,45 @@ class SharedLane(Lane):
         self._state: int = _CLOSED
         self._transport: asyncio.Transport | None = None
         self._replies = ReplyFramer()
-        self._greetings: int = 0  # replies of the handshake still to come
+        self._greetings: int = 0  # outstanding replies of the handshake
         self._unsent: list[Call] = []
         self._inflight: deque[Call] = deque()
-        self._again: list[Call] = []  # not run: they go before the unsent ones
-        self._again_at: float = 0.0  # since when there are some
-        self._missing = False  # a script that EVALSHA named
+        self._again: list[Call] = []  # calls that Redis did not run: sent before the unsent ones
+        self._again_at: float = 0.0  # loop time of the first call in `_again`
+        self._missing = False  # whether a call was answered NOSCRIPT
         self._scheduled = False
         self._loading = pool.loading
-        self._early = False  # it could be ready, but the first attempt to load is not over
+        self._early = False  # whether `ready` only waits for the first attempt to load the scripts
         self._ways = ScriptCalls()
-        self._ran = [False, False]  # a call by EVALSHA, by EVALSHA_RO
+        self._ran = [False, False]  # whether a call by EVALSHA, by EVALSHA_RO ran
         self.mixes_ro = False
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self.room = pool.max_lane_hits
-        # calls are numbered as they are written, to tell those that are late: see overdue()
+        # Calls are numbered as they are written, so that overdue() can find the late ones.
         self._timeouts = pool.timeouts
         self._circuit = pool.timeouts.circuit
         self._watched = False
         self._sent: int = 0  # calls written on this connection
-        self._late: int = 0  # all before this one are answered or late
-        self._marks: deque[tuple[float, int]] = deque()  # at a time: how many were written by then
-        self._late_since: float = 0.0
+        self._late: int = 0  # number of a call; all calls up to it are answered or late
+        self._marks: deque[tuple[float, int]] = deque()  # loop time, calls written by then
+        self._late_since: float = 0.0  # loop time when calls became late; 0 after any reply
         self._flush_soon: Callable[[], None] = self._flush
         self._stats = pool.stats
         self._clock = pool.clock
-        self._timed: int = 0  # the call whose round trip is timed, by its number, and when it was
-        self._timed_at: float = 0.0  # written; 0: none is
+        self._timed: int = 0  # number of the call whose round trip is timed
+        self._timed_at: float = 0.0  # time when it was written; 0 if no call is timed
         self._denial_cache = pool.denial_cache if carries == HITS else None
-        self._scope = b""  # of its entries there
-        self._tracks = False  # Redis tells when a key is touched: refusals may be remembered
+        self._scope = b""  # first part of the names of its entries in the denial cache
+        self._tracks = False  # whether Redis reports touched keys, so refusals may be remembered
 
     # -- calls ------------------------------------------------------------------------------------
 
     def submit(self, call: Call) -> bytes:
-        """See calls.Lane. Only while `ready`."""
+        """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
+
+        To be called only while `ready`.
+        """
         if self._tracks:
             known = self._denied(call)
             if known:
@@ -164,7 +175,7 @@ class SharedLane(Lane):
             self._watch()
 
     def _requests(self) -> list[bytes]:
-        """The unsent calls as Redis gets them."""
+        """Return the unsent calls as Redis commands."""
         out: list[bytes] = []
         ways, knows_ro = self._ways, self._pool.knows_ro
         for call in self._unsent:
@@ -183,7 +194,7 @@ class SharedLane(Lane):
         self.mixes = self._ways.loaded
 
     def received(self, data: bytes) -> None:
-        """Bytes of Redis."""
+        """Process bytes from Redis: handshake replies, pushes, and the replies to calls."""
         self._stats.upstream_in += len(data)
         framer = self._replies
         framer.feed(data)
@@ -216,7 +227,7 @@ class SharedLane(Lane):
                     break
                 continue
             if not inflight:
-                self._abort()  # nobody asked for this
+                self._abort()  # a reply without a call: replies cannot be matched any more
                 break
             if inflight[0].expects_caching:
                 inflight[0].expects_caching = False
@@ -277,10 +288,10 @@ class SharedLane(Lane):
             self._timeouts.watch(self.overdue)
 
     def overdue(self, now: float) -> float:
-        """Tell the callers of calls that are late; see HitTimeouts.watch().
+        """Report late calls to their callers; see HitTimeouts.watch().
 
-        A mark is put down at each look, so that one number of calls tells for many when they were
-        written, and nothing is noted call by call.
+        Each look leaves a mark: the time, and the number of calls written by then. So the age of a
+        call is known without a record for each call.
         """
         inflight = self._inflight
         marks = self._marks
@@ -319,16 +330,17 @@ class SharedLane(Lane):
         self._settle(touched, now)
 
     def _deaf(self, now: float) -> bool:
-        """Whether this connection is silent, calls being late, though Redis answers others."""
+        """Return whether this connection with late calls is silent while Redis answers others."""
         circuit = self._circuit
         if circuit.open or circuit.heard_at < self._late_since:
             return False
         return now - max(self._late_since, circuit.since) >= max(DEAF_S, self._timeouts.timeout_s)
 
     def _dropped(self, call: Call, frame: bytes) -> None:
-        """The reply to a call that is late: nobody gets it, but it tells of its key."""
+        """Drop the reply to a late call, after updating the denial cache by it."""
         if frame.startswith(b"-NOSCRIPT"):
-            self._missing = True  # (it was not counted, and its client has its answer)
+            # The call was not counted. It is not sent again, since its client has its answer.
+            self._missing = True
             self._ways.missing(False, 0.0)
         if call.opens:
             self._heard(call, frame)
@@ -343,8 +355,9 @@ class SharedLane(Lane):
     # -- remembered refusals ----------------------------------------------------------------------
 
     def _entry(self, call: Call) -> Denial | None:
-        """The entry of the very hit that `call` is, before it is sent. One of another hit on the
-        key does not outlast it, if it may write.
+        """Find the denial cache entry of exactly this hit, before the hit is sent.
+
+        An entry of another hit on the same key is dropped if `call` may write.
         """
         denial_cache = self._denial_cache
         assert denial_cache is not None
@@ -359,8 +372,9 @@ class SharedLane(Lane):
         return denial
 
     def _denied(self, call: Call) -> bytes:
-        """The reply to `call` if its refusal is remembered, else nothing. What it may do to the
-        entry of its key is seen to.
+        """Return the remembered refusal of `call`, or nothing.
+
+        Updates the entry of its key: a marked entry makes `call` the one that opens it.
         """
         denial_cache = self._denial_cache
         assert denial_cache is not None
@@ -384,7 +398,7 @@ class SharedLane(Lane):
         return b""
 
     def _heard(self, call: Call, frame: bytes) -> bytes:
-        """The reply to a call that was to open an entry: what its client gets."""
+        """Open or drop an entry by the reply to its call. Returns the reply for the client."""
         denial, denial_cache = call.denial, self._denial_cache
         assert denial is not None and denial_cache is not None
         found = encoding.integers(frame)
@@ -398,7 +412,7 @@ class SharedLane(Lane):
         return encoding.rounded(found, call.rule.unit_us)
 
     def _judge(self, call: Call, frame: bytes) -> None:
-        """The reply to any other call: what it tells of the entry of its key."""
+        """Update the entry of the key by the reply to a call that does not open one."""
         denial_cache = self._denial_cache
         assert denial_cache is not None
         refused = len(frame) > 5 and frame[0] == 42 and frame[4] == 58 and frame[5] == 49
@@ -411,7 +425,7 @@ class SharedLane(Lane):
                 denial_cache.mark(name, call.rule)
 
     def _pushed(self, push: bytes) -> None:
-        """Redis says that a key was touched, or that all may have been."""
+        """Drop the entry of a touched key, or all entries after a null push (FLUSHDB)."""
         denial_cache = self._denial_cache
         if denial_cache is None or not push.startswith(_INVALIDATE):
             return
@@ -423,7 +437,7 @@ class SharedLane(Lane):
             self._scope = denial_cache.scope()
 
     def _track(self, tracks: bool) -> None:
-        """Whether Redis tells; what was remembered is forgotten."""
+        """Record whether Redis reports touched keys, and forget all remembered refusals."""
         self._tracks = tracks
         if self._denial_cache is not None:
             self._scope = self._denial_cache.scope()
@@ -431,7 +445,10 @@ class SharedLane(Lane):
     # -- calls that Redis has not run -------------------------------------------------------------
 
     def _goes_again(self, call: Call, error: bytes) -> bool:
-        """Whether Redis has not run `call` for a reason that another way of sending it mends."""
+        """Queue `call` again if Redis did not run it and another way of sending it may work.
+
+        Returns whether it was queued.
+        """
         if error.startswith(b"-NOSCRIPT"):
             self._ways.missing(call.mended, self._loop.time())
             call.mended = self._missing = True
@@ -443,14 +460,17 @@ class SharedLane(Lane):
             denial.state = d.MARKED
         call.opens = False
         if self._tracks:
-            self._entry(call)  # what was sent behind it runs first
+            self._entry(call)  # calls that were sent behind this one now run before it
         if not self._again:
             self._again_at = self._loop.time()
         self._again.append(call)
         return True
 
     def _mend(self) -> None:
-        """All that has come is read: mend what is missing, once no call is under way."""
+        """Have missing scripts loaded, or send calls again that need no loading.
+
+        Called once all received bytes are processed.
+        """
         if self._missing:
             self._missing = False
             self._pool.wait()
@@ -461,7 +481,7 @@ class SharedLane(Lane):
             self.go_on()
 
     def go_on(self) -> None:
-        """The pause for loading the scripts is over: send what Redis has not run, and the rest."""
+        """End the pause for loading the scripts: send the calls not run, then the unsent ones."""
         self.ready = self.ready or self._early
         self._early = False
         if self._inflight or self._transport is None:
@@ -470,13 +490,13 @@ class SharedLane(Lane):
         if again:
             self._choose()
             self._unsent = again + self._unsent
-            # They are late by the time that they have waited already, see overdue().
+            # Their hit timeout counts from the NOSCRIPT, see overdue().
             if self._timeouts.timeout_s > 0.0:
                 self._marks.append((self._again_at, self._sent + len(again)))
         self._flush()
 
     def _give_up_again(self, now: float) -> None:
-        """Redis has not run these, and they are late: they are never sent."""
+        """Report the calls in `_again` as late. They are never sent."""
         again, self._again = self._again, []
         self._circuit.timed_out(len(again), self._again_at, now, self._timeouts.timeout_s)
         self._tell_late(again, now)
@@ -497,13 +517,13 @@ class SharedLane(Lane):
     # -- the connection ---------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """See calls.Lane."""
+        """Open the connection if it is closed and the retry pause is over; see Lane.wake()."""
         if self._state == _CLOSED and self._loop.time() >= self._retry_at:
             self._state = _OPENING
             self._pool.open(self)
 
     async def connect(self, target: Target) -> None:
-        """Open the connection. Never raises: a failure is tried again when next woken."""
+        """Open the connection. Never raises: the next wake() after a failure tries again."""
         try:
             transport = await target.connect(lambda: _Link(self))
         except OSError as error:
@@ -529,7 +549,7 @@ class SharedLane(Lane):
         transport.write(greeting)
 
     def _greeted(self, frame: bytes) -> bool:
-        """A reply of the handshake; whether it goes on."""
+        """Process a reply of the handshake. Returns whether the connection is kept."""
         self._greetings -= 1
         if self._greetings == 0 and self._denial_cache is not None:
             self._track(frame == _OK)
@@ -561,7 +581,11 @@ class SharedLane(Lane):
             self._retry_at = self._loop.time() + self._backoff.pause_s()
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection.
+
+        Callers get lane_lost() for calls that were written, and lane_returned() for the others.
+        Late calls were reported already.
+        """
         self.ready = self._early = False
         self._transport = None
         self._closed()
@@ -595,23 +619,23 @@ class SharedLane(Lane):
         self._loading.look()
 
     def carries(self) -> str:
-        """What it carries, for people."""
+        """Return the kind of this lane as a word for reports."""
         return "hits" if self._carries == HITS else "reads" if self._carries == READS else "writes"
 
     def unanswered(self) -> int:
-        """How many calls are on their way."""
+        """Return the number of calls without a reply, unsent ones included."""
         return len(self._inflight) + len(self._again) + len(self._unsent)
 
     def drained(self) -> bool:
-        """Whether it has no call of the family under way."""
+        """Return whether all hits written on it are answered."""
         return self._carries != HITS or not self._inflight
 
     def idle(self, since: float) -> bool:
-        """Whether nothing was called after `since`, and nothing is owed."""
+        """Return whether it is unused since loop time `since`, and owes no reply."""
         return self.used_at < since and self.unanswered() == 0
 
     def retire(self) -> None:
-        """Close for good; sessions ask for another one."""
+        """Close for good. Sessions get another lane from the pool."""
         self.retired = True
         self._abort()
 
@@ -642,7 +666,13 @@ class _Link(asyncio.Protocol):
 
 
 class LanePool:
-    """The lanes of one process, by identity; their number is bounded in all and per user."""
+    """The lanes of one process, by identity. Their number is bounded in total and per user.
+
+    denial_cache: None if no refusals are remembered.
+    read_only: called when a reply shows that the server is a replica.
+    max_lane_hits: the largest number of unanswered calls on one lane.
+    clock: returns seconds, precise enough for round trips of microseconds.
+    """
 
     def __init__(
         self,
@@ -658,27 +688,32 @@ class LanePool:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
-        self.clock = clock or loop.time  # in seconds, as fine as round trips are
+        self.clock = clock or loop.time
         self.concurrency_limit = concurrency_limit or ConcurrencyLimit(0)
         self.stats = stats or Counters()
         self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
-        self.max_lane_hits = max_lane_hits  # unanswered ones on one lane
-        self.denial_cache = denial_cache  # None: no refusal is remembered
+        self.max_lane_hits = max_lane_hits
+        self.denial_cache = denial_cache
         self.loading = loading
         loading.drained = self._drained
-        self._waits = False  # go_on() follows
-        self.read_only = read_only  # the server says that it is a replica
-        self.knows_ro = False  # the server has EVALSHA_RO and EVAL_RO
+        self._waits = False  # whether _go_on() is registered for the end of the pause
+        self.read_only = read_only
+        self.knows_ro = False  # whether the server has EVALSHA_RO and EVAL_RO
         self._target = target
         self._lanes: dict[_Key, SharedLane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lane_of(self, identity: Identity) -> Lane | None:
-        """The lane of `identity` for hits, made if need be; None if it may not have one more."""
+        """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
         return self._lane(identity, HITS, 3)
 
     def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
-        """Its lane for READS or WRITES, likewise; their replies are written in `protocol`."""
+        """Return the lane of `identity` for ordinary commands, made if needed.
+
+        protocol: the RESP version of the replies.
+        carries: READS or WRITES.
+        Returns None at a limit of lanes, or for another protocol than 2 and 3.
+        """
         return self._lane(identity, carries, protocol) if protocol in (2, 3) else None
 
     def _lane(self, identity: Identity, carries: int, protocol: int) -> SharedLane | None:
@@ -693,7 +728,7 @@ class LanePool:
         return lane
 
     def wait(self) -> None:
-        """Some lane goes on when the scripts are loaded, or can't be."""
+        """Have all lanes go on at the end of the pause for loading the scripts."""
         if not self._waits:
             self._waits = True
             self.loading.when_over(self._go_on)
@@ -707,22 +742,22 @@ class LanePool:
         return all(lane.drained() for lane in self._lanes.values())
 
     def lanes(self) -> list[SharedLane]:
-        """Those that there are, opened or not."""
+        """Return all lanes, whether connected or not."""
         return list(self._lanes.values())
 
     def open(self, lane: SharedLane) -> None:
-        """Begin connecting `lane`."""
+        """Start connecting `lane`."""
         task = self.loop.create_task(lane.connect(self._target))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def forget(self, lane: SharedLane) -> None:
-        """`lane` will not be ready again."""
+        """Remove `lane`, which will not be ready again."""
         if self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
     def close_idle(self, idle_s: float) -> None:
-        """Close what was not called for `idle_s` seconds."""
+        """Close the lanes without calls for `idle_s` seconds."""
         since = self.loop.time() - idle_s
         for lane in list(self._lanes.values()):
             if lane.idle(since):
@@ -730,13 +765,13 @@ class LanePool:
                 lane.retire()
 
     def renew(self) -> None:
-        """Close all lanes; sessions get new ones, which connect to where the target is now."""
+        """Close all lanes. Sessions get new ones, which connect to the target's present address."""
         for lane in list(self._lanes.values()):
             self.forget(lane)
             lane.retire()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all lanes and cancel connection attempts."""
         for task in self._tasks:
             task.cancel()
         self.renew()

@@ -2,9 +2,9 @@
 
 | way | used |
 |---|---|
-| LOADED | where the control connection has loaded the scripts |
-| BRING, then BROUGHT | where it has not, or they are not found for all that |
-| SOURCE | where EVALSHA is unknown, or forbidden to the user |
+| LOADED | if the control connection has loaded the scripts |
+| BRING, then BROUGHT | if it has not, or if Redis does not find the loaded scripts |
+| SOURCE | if EVALSHA is unknown to the server, or forbidden to the user |
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE, Script
 
-MISLED_S: Final = 10.0  # the time without scripts that were loaded, but are not there
+MISLED_S: Final = 10.0  # seconds without LOADED after loaded scripts were not found
 
-# Redis has not run a call, because of the command by which it came.
+# Errors for a call that Redis did not run because of the command that carried it.
 _NO_RIGHT: Final = re.compile(
     rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
 )
@@ -25,23 +25,35 @@ _UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`
 
 
 class ScriptCalls:
-    """Those of one connection. `loaded`: EVALSHA names the text that SCRIPT LOAD brings."""
+    """The script calls of one connection.
+
+    loaded: whether EVALSHA names the text that the control connection loads.
+    """
 
     __slots__ = ("_brought", "_misled_until", "_no_ro", "_sourced", "loaded")
 
     def __init__(self) -> None:
         self.loaded = True
-        self._misled_until: float = 0.0  # the scripts were loaded, and were not there
-        self._brought: set[Script] = set()  # those that were sent by BRING
-        self._sourced = [False, False]  # EVALSHA, EVALSHA_RO is not possible
-        self._no_ro = False  # one of EVALSHA_RO and EVAL_RO is unknown
+        self._misled_until: float = 0.0  # time until which loaded scripts are taken for missing
+        self._brought: set[Script] = set()  # scripts that were sent by BRING
+        self._sourced = [False, False]  # whether EVALSHA, EVALSHA_RO cannot be used
+        self._no_ro = False  # whether EVALSHA_RO or EVAL_RO is unknown to the server
 
     def choose(self, loaded: bool, now: float) -> None:
-        """Which text EVALSHA names from now on. Only while no call is under way."""
+        """Choose the text that EVALSHA names from now on.
+
+        To be called only while no call is under way.
+
+        loaded: whether the latest SCRIPT LOAD succeeded.
+        now: the time in seconds.
+        """
         self.loaded = loaded and now >= self._misled_until
 
     def words(self, rule: Rule, has_ro: bool) -> bytes:
-        """What goes before the key of the next call; see Rule.words()."""
+        """Return the words before the key of the next call; see Rule.words().
+
+        has_ro: whether the server has EVALSHA_RO and EVAL_RO.
+        """
         has_ro = has_ro and not self._no_ro
         script = rule.script
         if self._sourced[has_ro and rule.by_ro]:
@@ -56,13 +68,20 @@ class ScriptCalls:
         return rule.words(way, has_ro)
 
     def missing(self, again: bool, now: float) -> None:
-        """NOSCRIPT came; `again`: to a call that had been answered so before."""
+        """Record a NOSCRIPT.
+
+        again: whether the same call got a NOSCRIPT before.
+        now: the time in seconds.
+        """
         if again and self.loaded:
             self._misled_until = now + MISLED_S
         self._brought.clear()
 
     def changes(self, error: bytes) -> bool:
-        """Whether calls go by another command after `error`, which says that one did not run."""
+        """Switch to another command if `error` shows that the present one cannot be used.
+
+        Returns whether the call that got `error` did not run and can be sent again.
+        """
         unknown = _UNKNOWN.match(error)
         found = unknown or _NO_RIGHT.match(error)
         if found is None:
@@ -72,5 +91,5 @@ class ScriptCalls:
             self._no_ro = True
             return True
         by_sha = len(found[1]) > len(b"EVAL")
-        self._sourced[ro] = by_sha  # (without EVAL, EVALSHA may be allowed first)
+        self._sourced[ro] = by_sha  # an error for EVAL: EVALSHA may be allowed by now
         return by_sha

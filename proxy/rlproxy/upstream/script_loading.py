@@ -6,11 +6,11 @@
                                   the control connection sends SCRIPT LOAD
                                                     │  over(), or HOLD_S have passed
                                                     v
-                                  lanes go on: what was answered NOSCRIPT first
+                                  lanes go on: calls answered NOSCRIPT first
 
-So no script of ours appears on the server between two calls of one client, and all that were
-behind the first NOSCRIPT are answered so, too. Where the control connection may not load, there
-is the same pause without SCRIPT LOAD: the scripts then come with the calls.
+So no script of the proxy appears on the server between two calls of one client. All calls behind
+the first NOSCRIPT get the same reply. Where the control connection has no right to load, there is
+the same pause without SCRIPT LOAD, and the scripts are sent with the calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from rlproxy.session.timeouts import HitTimeouts
 
-HOLD_S: Final = 0.5  # the longest pause; at most half the hit timeout
+HOLD_S: Final = 0.5  # longest pause in seconds; it is also at most half the hit timeout
 
 
 def _nothing() -> None:
@@ -36,7 +36,10 @@ def _no_timer(_delay_s: float, _function: Callable[[], None]) -> None:
 
 
 class ScriptLoading:
-    """Whether the server has the scripts, and what waits for them. Knows no socket or loop."""
+    """Whether the server has the scripts, and the pause in which they are loaded. No I/O.
+
+    later: calls a function after a delay in seconds.
+    """
 
     __slots__ = (
         "_able",
@@ -58,23 +61,26 @@ class ScriptLoading:
         timeouts: HitTimeouts,
         later: Callable[[float, Callable[[], None]], object] = _no_timer,
     ) -> None:
-        self.settled = False  # the first attempt on this control connection is over
-        self.loaded = False  # at the latest attempt the scripts were loaded
-        self.missed = False  # a script was missing since then, and could not be loaded
-        self.held = False  # lanes write nothing
-        self.on_wanted: Callable[[], None] = _nothing  # the control connection loads now
-        self.drained: Callable[[], bool] = _always  # whether no lane has a call under way
-        self._able = False  # the control connection is there, and may load as far as is known
-        self._requested = False  # on_wanted() was called in this pause
+        self.settled = False  # whether the first attempt on this control connection is over
+        self.loaded = False  # whether the latest attempt succeeded
+        self.missed = False  # whether a script was missing since then and could not be loaded
+        self.held = False  # whether the pause runs, in which lanes write nothing
+        self.on_wanted: Callable[[], None] = _nothing  # has the control connection load now
+        self.drained: Callable[[], bool] = _always  # returns whether no lane has a call under way
+        self._able = False  # whether a control connection exists, and was not refused
+        self._requested = False  # whether on_wanted() was called in this pause
         self._hold: int = 0  # number of the pause
-        self._then: list[Callable[[], None]] = []
+        self._then: list[Callable[[], None]] = []  # functions called at the end of the pause
         self._timeouts = timeouts
         self._later = later
 
     # -- those that need the scripts --------------------------------------------------------------
 
     def load(self) -> None:
-        """A script is missing: load all of them again. See when_over() for the end of it."""
+        """Begin a pause to load all scripts again, because one is missing.
+
+        when_over() reports the end of the pause.
+        """
         if not self.held:
             self.held = True
             self._requested = False
@@ -86,11 +92,11 @@ class ScriptLoading:
         self.look()
 
     def when_over(self, then: Callable[[], None]) -> None:
-        """Call `then` once, at the end of the pause or attempt that is next; see `loaded`."""
+        """Call `then` once, at the end of the next pause or attempt. `loaded` is its result."""
         self._then.append(then)
 
     def look(self) -> None:
-        """The last call under way may have been answered."""
+        """Load the scripts if a pause runs and no call is under way any more."""
         if not self.held or self._requested or not self.drained():
             return
         if self.settled and not self._able:
@@ -103,20 +109,23 @@ class ScriptLoading:
     # -- the control connection -------------------------------------------------------------------
 
     def connected(self) -> None:
-        """There is a control connection that may load, as far as is known: on_wanted() follows."""
+        """Begin a pause to load the scripts for a new control connection."""
         self._able = True
         self._requested = False
         self.load()
 
     def over(self, loaded: bool) -> None:
-        """An attempt to load the scripts is over, or there can be none."""
+        """End the pause after an attempt to load the scripts, or because none is possible.
+
+        loaded: whether the attempt succeeded.
+        """
         self.loaded = self._able = loaded
         self.settled = True
         self.missed = False
         self._end()
 
     def lost(self) -> None:
-        """The control connection is gone: the next one may find another server."""
+        """Forget the control connection, which was lost. The next one may find another server."""
         self._able = self.settled = False
 
     def _give_up(self, number: int) -> None:
@@ -125,7 +134,7 @@ class ScriptLoading:
         late = self._able and not self._requested
         self.over(False)
         if late:
-            self.on_wanted()  # for the calls that come then
+            self.on_wanted()  # the late attempt serves the calls that follow
 
     def _end(self) -> None:
         self.held = False

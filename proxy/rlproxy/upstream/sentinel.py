@@ -1,16 +1,19 @@
 """The answers of Sentinels, and which server they make the master. No I/O.
 
-Every change of master that Sentinels agree on has a configuration epoch of its own, higher than all
-before: so one Sentinel with a newer epoch is right against any number that have not heard of it
-yet, and one that was cut off, and still names the old master, is known by its older epoch.
+Every change of master that the Sentinels agree on gets a new configuration epoch, higher than all
+before. So one Sentinel with a newer epoch is right against any number of Sentinels with older ones.
+A Sentinel that was cut off and still names the old master is recognized by its older epoch.
 
-    what they say, against what is known                    the server named is taken if
+    answers, compared with the known master                 the named server becomes master if
     -----------------------------------------------------   ------------------------------------
-    nothing is known yet                                    it is a master
+    no master is known yet                                  it is a master
     a newer epoch                                           it is a master
     no newer epoch, all name another one (set up anew)      it is a master
-    no newer epoch, most name another one, nobody ours      ... and ours is gone, or no master
-    no newer epoch, some name another one                   ... and ours says it is no master
+    no newer epoch, most name another one, none ours        ... and ours is gone, or a replica
+    no newer epoch, some name another one                   ... and ours replies it is a replica
+
+A server whose role cannot be queried (password, rights) is believed to be a master in the first
+three rows.
 """
 
 from __future__ import annotations
@@ -22,28 +25,32 @@ from typing import Any, Final
 from rlproxy.config.config import Address
 from rlproxy.session.circuit_breaker import Backoff
 
-# What the server that was the master must have come to, for another one to be taken.
+# The condition on the known master under which another server replaces it.
 ANYTHING: Final = 0
-GONE: Final = 1  # it does not answer, or says that it is a replica
-DEPOSED: Final = 2  # it says that it is a replica
+GONE: Final = 1  # it does not answer, or it replies that it is a replica
+DEPOSED: Final = 2  # it replies that it is a replica
 
-# What a server says of itself.
+# The role of a server by its reply to ROLE.
 MASTER: Final = "master"
 REPLICA: Final = "a replica"
-UNTOLD: Final = "untold"  # it answers, but not to this question
-NOBODY: Final = "nobody"
+UNTOLD: Final = "untold"  # the server answers, but its role cannot be queried
+NOBODY: Final = "nobody"  # the server does not answer
 
-CALM_S: Final = 10.0  # between two looks while all is well
-TROUBLE_FIRST_S: Final = 0.1
-TROUBLE_MOST_S: Final = 1.0
-SUSPECT_S: Final = 5.0  # so long after something odd it is trouble
-LEAST_S: Final = 0.2  # between two looks that somebody asked for
-NOTICE_S: Final = 10.0  # between two log lines on the Sentinels
+CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
+TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
+TROUBLE_MOST_S: Final = 1.0  # longest pause between looks in trouble, in seconds
+SUSPECT_S: Final = 5.0  # seconds that trouble lasts after the latest suspicion
+LEAST_S: Final = 0.2  # shortest time between looks caused by suspicion, in seconds
+NOTICE_S: Final = 10.0  # shortest time between log lines about the Sentinels, in seconds
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one Sentinel says: `address` is the master's, or None, and then `why` says why not."""
+    """The answer of one Sentinel: the master's address and epoch.
+
+    address: None if the Sentinel names no master; `why` is the reason then.
+    epoch: the configuration epoch; 0 if the Sentinel did not return it.
+    """
 
     address: Address | None = None
     epoch: int = -1
@@ -52,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Master:
-    """The server that is taken for the master, and the highest epoch that anybody told with it."""
+    """The present master, and the highest epoch with which a Sentinel named it."""
 
     address: Address
     epoch: int
@@ -60,7 +67,10 @@ class Master:
 
 @dataclass(frozen=True)
 class Claim:
-    """A server that may be the master, if the one that was has come to `needs`."""
+    """A server that may become the master.
+
+    needs: the condition on the known master: ANYTHING, GONE or DEPOSED.
+    """
 
     address: Address
     epoch: int
@@ -68,11 +78,14 @@ class Claim:
 
 
 def answer(name: str, where: object, facts: object) -> Answer:
-    """The Answer of a Sentinel that replied `where` to SENTINEL GET-MASTER-ADDR-BY-NAME and `facts`
-    to SENTINEL MASTER: bytes, lists, or exceptions.
+    """Build an Answer from the replies of one Sentinel.
 
-    Both are asked: during a failover only the first one names the new master in time, and only the
-    second one has the epoch.
+    name: the name of the master that was queried.
+    where: the reply to SENTINEL GET-MASTER-ADDR-BY-NAME, an error as an exception.
+    facts: the reply to SENTINEL MASTER, an error as an exception.
+
+    Both commands are needed. During a failover only the first one returns the new master in time,
+    and only the second one returns the epoch.
     """
     if where is None:
         return Answer(why=f"knows no master named {name}")
@@ -99,7 +112,7 @@ def _text(word: object) -> str:
 
 
 def role(reply: object) -> str:
-    """What a server is that replied this to ROLE."""
+    """Return MASTER, REPLICA or UNTOLD for a reply to ROLE."""
     first = reply[0] if isinstance(reply, list) and reply else None
     if first == b"master":
         return MASTER
@@ -107,8 +120,12 @@ def role(reply: object) -> str:
 
 
 def choose(answers: Sequence[Answer | None], known: Master | None) -> Claim | None:
-    """Who the master is by `reply_slots`, one of each Sentinel, None of those that are still asked.
-    None if they tell nothing, or not yet. The claim may be that of `known` itself.
+    """Choose the server that may be the master.
+
+    answers: one for each Sentinel, None for one that is outstanding.
+    known: the present master, None if there is none yet.
+    Returns None if no Sentinel names a master, or if outstanding answers may decide. The claim may
+    name the server of `known`.
     """
     named = [each for each in answers if each is not None and each.address is not None]
     if not named:
@@ -134,7 +151,7 @@ def choose(answers: Sequence[Answer | None], known: Master | None) -> Claim | No
 
 
 def _most_named(named: Sequence[Answer]) -> tuple[Address, int]:
-    """The address that most name (of several the one named first), and by how many."""
+    """Return the address that most answers name, the first of equals, and their number."""
     counts: dict[Address, int] = {}
     for each in named:
         assert each.address is not None
@@ -144,9 +161,12 @@ def _most_named(named: Sequence[Answer]) -> tuple[Address, int]:
 
 
 def accepts(claim: Claim, itself: str, former: str) -> bool:
-    """Whether the server of `claim` is taken: `itself` is what it says it is, `former` what the one
-    says that was the master. Whoever may not ask (a password, rights) believes the Sentinels, if
-    they are certain.
+    """Return whether the server of `claim` becomes the master.
+
+    itself: the role of that server.
+    former: the role of the known master.
+
+    Where the role cannot be queried (password, rights), a claim that needs ANYTHING is accepted.
     """
     if claim.needs == DEPOSED:
         return itself == MASTER and former == REPLICA
@@ -156,7 +176,10 @@ def accepts(claim: Claim, itself: str, former: str) -> bool:
 
 
 def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
-    """Which Sentinels name nobody, and why; empty if all do. A person reads it."""
+    """List the Sentinels that name no master, with reasons, for the log; empty if there are none.
+
+    answers: the address of each Sentinel, and its answer or None.
+    """
     parts: list[str] = []
     for asked, each in answers:
         if each is None or each.address is None:
@@ -165,8 +188,13 @@ def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
 
 
 class Pace:
-    """When the Sentinels are asked again: now and then, soon while there is trouble, and at once
-    when something odd was seen, but not each time.
+    """The times at which the Sentinels are queried.
+
+    While all is well, that is every 5 to 10 s (CALM_S). In trouble it is every 0.05 to 1 s. A
+    suspicion causes a query at once, but at most every 0.2 s (LEAST_S).
+
+    clock: returns seconds.
+    chance: returns a random number from 0 to 1.
     """
 
     def __init__(self, clock: Callable[[], float], chance: Callable[[], float]) -> None:
@@ -177,7 +205,7 @@ class Pace:
         self._asked_at = float("-inf")
 
     def suspect(self) -> float:
-        """Something odd was seen: the seconds until the Sentinels should be asked."""
+        """Record a suspicion. Returns the seconds until the Sentinels should be queried."""
         now = self._clock()
         if now >= self._suspect_until:
             self._trouble.reset()
@@ -185,7 +213,10 @@ class Pace:
         return max(0.0, self._asked_at + LEAST_S - now)
 
     def pause_s(self, well: bool) -> float:
-        """Seconds until the next look, after one that found all well, or not."""
+        """Return the seconds until the next look, after one that has just ended.
+
+        well: whether it found all well.
+        """
         now = self._clock()
         self._asked_at = now
         if well and now >= self._suspect_until:
@@ -195,7 +226,7 @@ class Pace:
 
 
 class Notice:
-    """A text that changes and is logged, but not too often."""
+    """Limits how often a text that changes is logged: at most every NOTICE_S seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -203,7 +234,10 @@ class Notice:
         self._said_at = float("-inf")
 
     def news(self, text: str) -> bool:
-        """Whether to log `text` now: it is not what was said last, which was a while ago."""
+        """Return whether to log `text` now, and record it if so.
+
+        The answer is yes if it differs from the last logged text, and that is NOTICE_S old.
+        """
         now = self._clock()
         if text == self._said or now - self._said_at < NOTICE_S:
             return False
