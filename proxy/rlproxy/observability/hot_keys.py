@@ -267,7 +267,7 @@ class Slot:
             counts[brief(key)] += counts.pop(key)
 
 
-class ConcurrencyLimit:
+class RecentKeys:
     """The keys of the last minute. Slots go by number: that of a time is time / SLOT_S."""
 
     def __init__(self, number: int, sizes: Sizes = SIZES) -> None:
@@ -312,8 +312,8 @@ class HotKeys:
         self._clock = clock
         self._sizes = sizes
         self._began = clock()
-        self._hits = ConcurrencyLimit(self._number(), sizes)
-        self._refused = ConcurrencyLimit(self._number(), sizes)
+        self._hits = RecentKeys(self._number(), sizes)
+        self._refused = RecentKeys(self._number(), sizes)
         self._windows = {"hits": self._hits, "refused": self._refused}
         self._published: dict[str, Any] = {}
         self._published_at = dict.fromkeys(self._windows, self._began)

@@ -22,7 +22,7 @@ from rlproxy.ratelimit.algorithms import (
     Algorithm,
     Limiter,
 )
-from rlproxy.ratelimit.scripts import Script
+from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
 
@@ -219,6 +219,7 @@ class Rule:
 
     __slots__ = (
         "_attempt",
+        "_by_sha",
         "_final",
         "_look",
         "by_ro",
@@ -254,6 +255,7 @@ class Rule:
         self.frees = False  # gives back: those who wait on its keys may ask again
         self.waits = False  # may be held until it is admitted
         self.shapes = False  # and the script itself says how long
+        self._by_sha = b""  # words() of the usual way, once they are needed
         self._look: Rule | None = None
         self._attempt: Rule | None = None
         self._final: Rule | None = None
@@ -263,7 +265,14 @@ class Rule:
         server has EVAL_RO and EVALSHA_RO.
         """
         script = self.script
-        return self.head if script is None else self.head + script.words(way, knows_ro & self.by_ro)
+        if script is None:
+            return self.head
+        ro = knows_ro & self.by_ro
+        if way != LOADED or ro:
+            return self.head + script.words(way, ro)
+        if not self._by_sha:
+            self._by_sha = self.head + script.words(LOADED, False)
+        return self._by_sha
 
     def look(self) -> Rule:
         """The rule that looks at the same hit, answered in microseconds."""

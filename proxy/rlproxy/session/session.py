@@ -605,7 +605,9 @@ class Session(Caller):
                 requests.rewind(start)
                 return _OTHER
             before = calls[-1] if calls else self._call_tail
-            follows = before is None or lane.may_follow(before.rule, call.rule)
+            follows = True
+            if before is not None and before.rule is not call.rule:
+                follows = lane.may_follow(before.rule, call.rule)
             if call.rule.waits or not follows:
                 requests.rewind(requests.start)
                 found = _HOLD

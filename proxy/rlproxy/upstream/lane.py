@@ -30,6 +30,7 @@ from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import denial_cache as d
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
+from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.framing import ReplyFramer
@@ -106,7 +107,8 @@ class SharedLane(Lane):
         self._loading = pool.loading
         self._early = False  # whether `ready` only waits for the first attempt to load the scripts
         self._ways = ScriptCalls()
-        self._ran = [False, False]  # whether a call by EVALSHA, by EVALSHA_RO ran
+        self._ran = False  # a call by EVALSHA ran
+        self._ran_ro = False  # a call by EVALSHA_RO ran
         self.mixes_ro = False
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
@@ -251,8 +253,7 @@ class SharedLane(Lane):
                 frame = encoding.clean_error(frame)
                 self._refused(frame)
             elif not self.mixes_ro:
-                self._ran[call.rule.by_ro] = True
-                self.mixes_ro = all(self._ran)
+                self._note_run(call.rule)
             if call.opens:
                 frame = self._heard(call, frame)
             elif self._tracks:
@@ -278,6 +279,14 @@ class SharedLane(Lane):
         if touched:
             self.used_at = now
             self._settle(touched, now)
+
+    def _note_run(self, rule: Rule) -> None:
+        """Record that Redis ran a script call of `rule` instead of refusing its command."""
+        if rule.by_ro:
+            self._ran_ro = True
+        elif rule.script is not None:
+            self._ran = True
+        self.mixes_ro = self._ran and self._ran_ro
 
     # -- late calls -------------------------------------------------------------------------------
 
@@ -595,7 +604,7 @@ class SharedLane(Lane):
         self._track(False)
         self._missing = False
         self._ways = ScriptCalls()
-        self._ran = [False, False]
+        self._ran = self._ran_ro = False
         self.mixes_ro = False
         inflight = list(self._inflight)
         unsent = self._again + self._unsent

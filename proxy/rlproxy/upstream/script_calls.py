@@ -30,13 +30,14 @@ class ScriptCalls:
     loaded: whether EVALSHA names the text that the control connection loads.
     """
 
-    __slots__ = ("_brought", "_misled_until", "_no_ro", "_sourced", "loaded")
+    __slots__ = ("_brought", "_misled_until", "_no_ro", "_ro_by_source", "_rw_by_source", "loaded")
 
     def __init__(self) -> None:
         self.loaded = True
         self._misled_until: float = 0.0  # time until which loaded scripts are taken for missing
         self._brought: set[Script] = set()  # scripts that were sent by BRING
-        self._sourced = [False, False]  # whether EVALSHA, EVALSHA_RO cannot be used
+        self._rw_by_source = False  # whether EVALSHA cannot be used
+        self._ro_by_source = False  # whether EVALSHA_RO cannot be used
         self._no_ro = False  # whether EVALSHA_RO or EVAL_RO is unknown to the server
 
     def choose(self, loaded: bool, now: float) -> None:
@@ -56,7 +57,7 @@ class ScriptCalls:
         """
         has_ro = has_ro and not self._no_ro
         script = rule.script
-        if self._sourced[has_ro and rule.by_ro]:
+        if self._ro_by_source if has_ro and rule.by_ro else self._rw_by_source:
             way = SOURCE
         elif self.loaded or script is None:
             way = LOADED
@@ -91,5 +92,9 @@ class ScriptCalls:
             self._no_ro = True
             return True
         by_sha = len(found[1]) > len(b"EVAL")
-        self._sourced[ro] = by_sha  # an error for EVAL: EVALSHA may be allowed by now
+        # (an error for EVAL: EVALSHA may be allowed by now)
+        if ro:
+            self._ro_by_source = by_sha
+        else:
+            self._rw_by_source = by_sha
         return by_sha

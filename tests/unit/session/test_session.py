@@ -1350,7 +1350,7 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     assert shared.backlogged == 0
 
 
-class FanOutReader:
+class Crowded:
     """Sessions that share a lane."""
 
     def __init__(self, count: int) -> None:
@@ -1390,7 +1390,7 @@ class FanOutReader:
 
 
 def test_who_has_many_in_hand_waits_for_a_turn_where_others_wait_for_redis() -> None:
-    fan_out = FanOutReader(6)
+    fan_out = Crowded(6)
     for bench in fan_out.benches:
         bench.send(HIT * 200)
     assert fan_out.turns() == [MAX_CLIENT_HITS] * 5  # (nobody knew that they have more)
@@ -1415,7 +1415,7 @@ def test_who_has_many_in_hand_waits_for_a_turn_where_others_wait_for_redis() -> 
 
 def test_one_alone_that_has_many_in_hand_keeps_redis_busy() -> None:
     """What is half answered is filled up again: nobody else waits for its turn."""
-    fan_out = FanOutReader(2)
+    fan_out = Crowded(2)
     fan_out.benches[0].send(HIT * 100)
     fan_out.other.send(HIT)
     assert fan_out.answer() == [LEAST]
@@ -1431,7 +1431,7 @@ LEAVES = ["goes", "is lost", "is closed", "holds a hit", "sends something else",
 
 @pytest.mark.parametrize("how", LEAVES)
 def test_a_turn_ends_with_the_session_that_has_it(how: str) -> None:
-    fan_out = FanOutReader(6)
+    fan_out = Crowded(6)
     rest = HELD if how == "holds a hit" else PING * 3
     for bench in fan_out.benches:
         bench.send(HIT * (MAX_CLIENT_HITS + LEAST // TURNS) + rest + HIT * 100)
@@ -1464,7 +1464,7 @@ def test_a_turn_ends_with_the_session_that_has_it(how: str) -> None:
 
 def test_a_turn_ends_while_refusals_that_are_remembered_are_answered() -> None:
     """No call is under way then: an endless pipeline of them stops no other client's."""
-    fan_out = FanOutReader(2)
+    fan_out = Crowded(2)
     fan_out.lane = KnowingLane(known=REFUSED)
     bench = fan_out.benches[0]
     bench.session.fenced = False
@@ -1483,7 +1483,7 @@ def test_a_turn_ends_while_refusals_that_are_remembered_are_answered() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 7))
 def test_whoever_waits_for_a_turn_is_served_in_the_end(random: Random, count: int) -> None:
-    fan_out = FanOutReader(count + 1)
+    fan_out = Crowded(count + 1)
     asked = [0] * count
     now = 0.0
     for _ in range(random.randint(5, 60)):
