@@ -1,4 +1,4 @@
-"""python -m bench: argv to rows, rows to figures, figures to tables and JSON."""
+"""python -m bench: arguments to rows, rows to figures, figures to tables and JSON."""
 
 from __future__ import annotations
 
@@ -49,12 +49,15 @@ from .rows import (
     Row,
 )
 
-LIMIT_S: Final = 600.0  # of one run
-QUICK_LIMIT_S: Final = 20.0
+LIMIT_S: Final = 600.0  # seconds of one run, at most
+QUICK_LIMIT_S: Final = 20.0  # the same with --quick
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit code (0 done, 1 failed, 2 wrong usage, 130 interrupted)."""
+    """Run the benchmark.
+
+    Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """
     try:
         options = parse(argv)
         if options.list:
@@ -73,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(code: int, why: str) -> int:
-    before = "\n" if sys.stderr.isatty() and code != 2 else ""  # leaves the progress line
+    before = "\n" if sys.stderr.isatty() and code != 2 else ""  # ends the progress line
     print(f"{before}bench: {why}", file=sys.stderr)
     return code
 
@@ -105,7 +108,7 @@ def _plan(options: Options) -> Plan:
 
 
 def _run(options: Options, plan: Plan) -> report.Report:
-    facts = machine.machine()  # before our own load
+    facts = machine.machine()  # before the benchmark adds load
     date = datetime.now(UTC).isoformat(timespec="seconds")
     figures: list[Figure] = []
     with parts.running(plan.executable, plan.parties) as running:
@@ -143,7 +146,7 @@ def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
 
 
 def _told(options: Options, plan: Plan) -> list[str]:
-    """How it was measured, in sentences."""
+    """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
     generator = (
         f"load by {redis_benchmark.NAME}; rows of several commands and scripts' cost: {load.NAME}"
@@ -169,7 +172,7 @@ def _told(options: Options, plan: Plan) -> list[str]:
 
 
 def _method(options: Options, plan: Plan) -> dict[str, object]:
-    """How it was measured, in figures."""
+    """Return the method of the run as values for the JSON file."""
     rates = [row for row in options.rows if row.kind == RATE]
     return {
         "engine": plan.engine,
@@ -188,7 +191,7 @@ def _method(options: Options, plan: Plan) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _terminated() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does: with all that was started."""
+    """Handle SIGTERM like Ctrl-C, so that all started programs end as well."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What the figures must show: a table of bounds, and the verdict on each. Nothing here measures."""
+"""The table of bounds that the figures must meet, and the verdict on each. It measures nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ NOT_MEASURED: Final = "not measured"
 
 @dataclass(frozen=True)
 class Bound:
-    """One thing to be shown, by the figure called `figure` of the row called `row`.
+    """One requirement on the figure called `figure` of the row called `row`.
 
-    `of` is one of its ratios (`proxy/direct`) or a column, whose median counts. It is to be at
-    least `bound`, or at most with `most`; `goal` is what is hoped for beyond.
+    work, against: the measured work and its comparison, as text.
+    of: a ratio of the figure (`proxy/direct`), or a column, whose median counts.
+    bound: the least value required; the greatest one if `most`.
+    goal: a value beyond the bound to aim at; None if there is none.
     """
 
     work: str
@@ -103,14 +105,14 @@ BOUNDS: Final = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bound, and what was measured; None if it was not."""
+    """A bound and the measured value; None if it was not measured."""
 
     bound: Bound
     value: float | None
 
     @property
     def word(self) -> str:
-        """MET and so on."""
+        """The verdict: MET, MET_WITH_GOAL, NOT_MET or NOT_MEASURED."""
         if self.value is None:
             return NOT_MEASURED
         if not self._reaches(self.bound.bound):
@@ -126,7 +128,7 @@ class Verdict:
 def judge(
     figures: Iterable[Figure], rows: Sequence[str], table: Sequence[Bound] = BOUNDS
 ) -> list[Verdict]:
-    """The verdicts on all bounds of the rows that were run, in the table's order."""
+    """Return the verdicts on all bounds of the rows that were run, in the table's order."""
     by_name = {figure.name: figure for figure in figures}
     return [
         Verdict(bound, _value(by_name.get(bound.figure), bound.of))

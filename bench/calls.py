@@ -1,4 +1,4 @@
-"""What the proxy makes of a hit: the EVALSHA and EVAL that Redis gets, asked of the grammar."""
+"""The EVALSHA and EVAL that the proxy sends to Redis for a hit, made by the proxy's grammar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HIT: Final = b"RL.HIT"
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """One hit as two requests that do the same, and the `source` that EVALSHA needs loaded."""
+    """One hit as two equivalent requests, and the script `source` that EVALSHA needs loaded."""
 
     evalsha: tuple[bytes, ...]
     eval: tuple[bytes, ...]
@@ -29,7 +29,7 @@ class ScriptCall:
 
 @cache
 def of(command: tuple[bytes, ...]) -> ScriptCall:
-    """The script call of `RL.HIT key max window ...`. Raises BenchError if it is refused."""
+    """Return the script call of `RL.HIT key max window ...`. Raises BenchError if it is invalid."""
     rule = _grammar().rule(b"", HIT, list(command[1:]))
     if rule.script is None:
         raise BenchError(f"{b' '.join(command).decode()}: {rule.error.decode().strip()}")
@@ -39,12 +39,12 @@ def of(command: tuple[bytes, ...]) -> ScriptCall:
 
 
 def direct(command: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """What to send without the proxy to the same effect: a hit as EVALSHA, others as they are."""
+    """Return the command with the same effect without the proxy: a hit becomes EVALSHA."""
     return of(command).evalsha if command[0] == HIT else command
 
 
 def algorithms() -> tuple[bytes, ...]:
-    """Every ALGO name."""
+    """Return the names of all algorithms."""
     return tuple(ALGORITHMS)
 
 

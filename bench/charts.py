@@ -1,4 +1,4 @@
-"""Which figures of a result are drawn, and how: each picture with its name and its words."""
+"""The pictures of a result: the figures they show, their file names and text alternatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .result import Result, Row
 from .rows import GROWTH, LATENCY
 
 IMAGES: Final = "images"
-PREFIX: Final = "bench-"  # of the pictures' names
+PREFIX: Final = "bench-"  # of the pictures' file names
 NAMES: Final = {DIRECT: "direct", PROXY: "proxy", HAPROXY: "HAProxy"}
 DRAWN: Final = ("p50", latency.P99, "p99.9")
 
@@ -28,12 +28,12 @@ class Image:
     text: str
 
     def link(self) -> str:
-        """In Markdown."""
+        """Return the picture as a Markdown image."""
         return f"![{self.told}]({IMAGES}/{self.name})"
 
 
 def ratios(result: Result, name: str, title: str, rows: Sequence[Row]) -> list[Image]:
-    """Bars of all ratios of rates, row by row, with their bounds."""
+    """Draw bars of all ratios of rates, row by row, with their bounds."""
     places = {ratio: place for place, ratio in enumerate(union(row["ratios"] for row in rows))}
     groups = [
         (
@@ -54,7 +54,7 @@ def ratios(result: Result, name: str, title: str, rows: Sequence[Row]) -> list[I
 
 
 def latencies(result: Result) -> list[Image]:
-    """A panel for each of DRAWN: by the rate offered, a line for each party."""
+    """Draw a panel for each of DRAWN: latency by offered rate, one line per party."""
     panels = []
     for name in DRAWN:
         lines = []
@@ -71,7 +71,7 @@ def latencies(result: Result) -> list[Image]:
 
 
 def grown(result: Result, row: str, foot: str) -> list[Image]:
-    """Two panels by what grows, which `foot` names: rates, and CPU time of a hit."""
+    """Draw two panels by the quantity that `foot` names: rates, and CPU time of a hit."""
 
     def line(place: int, called: str, what: str, column: str) -> Line:
         names = ((point, growth.name_of(row, point, what)) for point in points(result, row))
@@ -92,19 +92,19 @@ def grown(result: Result, row: str, foot: str) -> list[Image]:
 
 
 def offers(result: Result) -> list[tuple[int, float]]:
-    """The loads in percent, and the rates offered at each; none if there was no such row."""
+    """Return list of (load in percent, offered hits per second); empty without the row."""
     peak = result.median(latency.name_of(LATENCY, latency.PEAK), PROXY)
     return [] if peak is None else [(load, peak * load / 100) for load in latency.LOADS]
 
 
 def points(result: Result, row: str) -> list[int]:
-    """Where a row of growth was measured."""
+    """Return the points (numbers of clients, keys or hits) at which `row` was measured."""
     found = (re.fullmatch(rf"{row} (\d+)", one["name"]) for one in result.of([GROWTH]))
     return [int(match[1]) for match in found if match is not None]
 
 
 def union(names: Iterable[Iterable[str]]) -> list[str]:
-    """Every name once, in the order of its first."""
+    """Return every name once, in order of first occurrence."""
     return list(dict.fromkeys(name for some in names for name in some))
 
 

@@ -1,4 +1,4 @@
-"""A blocking connection for preparing and asking: no load is made with it."""
+"""A blocking connection for preparation and queries; it generates no load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlproxy.resp.encoding import bulks
 
 from .errors import BenchError
 
-TIMEOUT_S: Final = 60.0  # for any one reply
+TIMEOUT_S: Final = 60.0  # seconds for each reply
 READ_BYTES: Final = 1 << 16
 PIPELINE: Final = 1000  # commands written before their replies are read
 
@@ -20,7 +20,7 @@ Words = Sequence[bytes]
 
 
 class Client:
-    """One connection to a port of this machine."""
+    """One connection to a port of this machine. Raises BenchError if it can't be opened."""
 
     def __init__(self, port: int) -> None:
         try:
@@ -41,11 +41,11 @@ class Client:
         self._sock.close()
 
     def ask(self, *words: bytes) -> object:
-        """The reply to one command. Raises BenchError if it is an error or does not come."""
+        """Return the reply to one command. Raises BenchError on an error reply or none."""
         return self.ask_all([words])[0]
 
     def ask_all(self, commands: Iterable[Words]) -> list[object]:
-        """The replies to all commands, pipelined. Raises as ask()."""
+        """Return the replies to all commands, pipelined. Raises as ask()."""
         found: list[object] = []
         batch: list[bytes] = []
         for words in commands:
@@ -56,7 +56,7 @@ class Client:
         return found + self._exchange(batch)
 
     def text(self, *words: bytes) -> str:
-        """The reply to one command, which must be a string. Raises as ask()."""
+        """Return the reply to one command, which must be a string. Raises as ask()."""
         reply = self.ask(*words)
         if not isinstance(reply, bytes):
             raise BenchError(f"{words[0].decode()} answered {reply!r}")

@@ -1,4 +1,4 @@
-"""Rows of kind COST and SPACE: what each script takes of Redis, without any proxy."""
+"""Rows of kind COST and SPACE: time and memory that each script takes in Redis, without a proxy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .rows import CLIENTS, DEEP, KEYS, RANDOM, Command, Row
 
 EVALSHA: Final = "evalsha"
 EVAL: Final = "eval"
-PART: Final = 3  # of a rate's requests will do: the server counts for itself
-FEW_KEYS: Final = 100  # of the hits that are refused
-HITS: Final = (1, 10, 100, 1000)
+PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
+FEW_KEYS: Final = 100  # keys of refused hits
+HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 SERVER: Final = "the server's own count"
 _KEY: Final = b"key:" + RANDOM
 _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILINE)
@@ -26,8 +26,10 @@ _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILIN
 def measure(
     row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL)
 ) -> list[Figure]:
-    """Microseconds of each algorithm's hit, admitted and refused, called in all `script_calls`.
+    """Measure the microseconds of each algorithm's hit, admitted and refused.
 
+    server: its port.
+    ways: the commands that call the script, a column each.
     Raises BenchError.
     """
     found: list[Figure] = []
@@ -42,7 +44,7 @@ def measure(
 
 
 def space(row: Row, plan: Plan, server: int) -> list[Figure]:
-    """Bytes of one key of each algorithm holding HITS live hits. Raises BenchError."""
+    """Measure the bytes of one key of each algorithm with HITS live hits. Raises BenchError."""
     found: list[Figure] = []
     with Client(server) as client:
         for algorithm in calls.algorithms():
@@ -78,7 +80,7 @@ def _cost(
         with Client(server) as client:
             client.ask(b"FLUSHALL")
             client.ask(b"SCRIPT", b"LOAD", call.source)
-            if keys == FEW_KEYS:  # each has its one hit: from here on all are refused
+            if keys == FEW_KEYS:  # each key gets its one hit, so that all further ones are refused
                 client.ask_all(
                     [word.replace(RANDOM, b"%012d" % number) for word in call.evalsha]
                     for number in range(keys)
@@ -91,7 +93,7 @@ def _cost(
 
 
 def microseconds(info: str, command: str) -> float:
-    """The time of one call of `command` in an INFO commandstats. Raises BenchError."""
+    """Return the microseconds per call of `command` from INFO commandstats. Raises BenchError."""
     for name, count, usec in _SPENT.findall(info.replace("\r", "")):
         if name == command and int(count):
             return int(usec) / int(count)

@@ -1,7 +1,7 @@
-"""python -m bench.costs FILE: what a hit of each ALGO costs, as the table of docs/choosing.md.
+"""python -m bench.costs FILE: the costs of a hit of each ALGO, as the table of docs/choosing.md.
 
-Counted on a real server: the commands that a hit calls (MONITOR), its time (INFO commandstats) and
-the memory of its key (MEMORY USAGE). The table replaces what stands between the markers in FILE.
+A real server counts the commands that a hit calls (MONITOR), its time (INFO commandstats) and the
+memory of its key (MEMORY USAGE). The table replaces the text between the markers in FILE.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .plan import Plan
 from .progress import Progress, number
 from .rows import COST, ROWS, SPACE, Row
 
-ENGINE: Final = "valkey-9.1"  # what `--upstream embedded:` runs
-CASES: Final = {"admitted": b"1000", "refused": b"1"}  # max, on a key that has one hit
-FILLS: Final = 7  # an allocator's rounding differs from one to the next
-LIMIT_S: Final = 600.0  # of one run
+ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
+CASES: Final = {"admitted": b"1000", "refused": b"1"}  # max of the rule, on a key with one hit
+FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
+LIMIT_S: Final = 600.0  # seconds of one run, at most
 
 _CALLED: Final = re.compile(rb'\[\d+ lua\] "(\w+)"')
 _LAST: Final = b"that-was-all"
@@ -40,7 +40,7 @@ _LAST: Final = b"that-was-all"
 
 @dataclass(frozen=True)
 class Costs:
-    """What one ALGO costs: by case the commands called and the microseconds, by hits the bytes."""
+    """The costs of one ALGO: commands and microseconds by case, bytes by number of live hits."""
 
     called: Mapping[str, Sequence[str]]
     took_us: Mapping[str, float]
@@ -48,8 +48,10 @@ class Costs:
 
 
 def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
-    """The commands that a hit on a key with one live hit calls, in order. Empties the server.
+    """Return the commands that a hit calls, in order, on a key with one live hit.
 
+    server: its port; its data is deleted.
+    most: max of the rule.
     Raises BenchError.
     """
     hit = calls.of((calls.HIT, b"key:%012d" % 0, most, b"3600", b"ALGO", algorithm))
@@ -59,7 +61,7 @@ def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
         client.ask(*hit.evalsha)
         monitor.settimeout(TIMEOUT_S)
         monitor.sendall(bulks(b"MONITOR"))
-        seen = monitor.recv(1)  # from here on it sees everything
+        seen = monitor.recv(1)  # the first byte of +OK: MONITOR is active
         client.ask(*hit.evalsha)
         client.ask(b"ECHO", _LAST)
         while _LAST not in seen:
@@ -71,8 +73,9 @@ def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
 
 
 def held(server: int, plan: Plan) -> dict[str, dict[int, int]]:
-    """By ALGO and number of live hits: the bytes of the key, the median of FILLS. Empties the
-    server. Raises BenchError.
+    """Return the bytes of a key by ALGO and number of live hits, the median of FILLS.
+
+    The server's data is deleted. Raises BenchError.
     """
     quiet = replace(plan, progress=Progress(0, io.StringIO()))
     samples: dict[str, dict[int, list[float]]] = {}
@@ -88,7 +91,10 @@ def held(server: int, plan: Plan) -> dict[str, dict[int, int]]:
 
 
 def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
-    """By ALGO and case: the microseconds of a hit. Empties the server. Raises BenchError."""
+    """Return the microseconds of a hit by (ALGO, case).
+
+    The server's data is deleted. Raises BenchError.
+    """
     found: dict[tuple[str, str], float] = {}
     for figure in cost.measure(_row(COST), plan, server, (cost.EVALSHA,)):
         _, algorithm, case = figure.name.split()
@@ -97,7 +103,7 @@ def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
 
 
 def costs(server: int, plan: Plan) -> dict[str, Costs]:
-    """Everything, by ALGO. Empties the server. Raises BenchError."""
+    """Measure all costs, by ALGO. The server's data is deleted. Raises BenchError."""
     bytes_held, us = held(server, plan), took(server, plan)
     return {
         name: Costs(
@@ -110,7 +116,7 @@ def costs(server: int, plan: Plan) -> dict[str, Costs]:
 
 
 def table(found: Mapping[str, Costs]) -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     rows = [
         "| ALGO | an admitted hit calls | µs | a refused hit calls | µs |"
         + "".join(f" bytes, {hits:,} hit{'s' if hits > 1 else ''} |" for hits in cost.HITS),
@@ -127,7 +133,7 @@ def table(found: Mapping[str, Costs]) -> str:
 
 
 def filled(text: str, block: str) -> str:
-    """`text` with `block` between the markers. Raises UsageError if it has none."""
+    """Return `text` with `block` between the markers. Raises UsageError if there are none."""
     found = document.replaced(text, "costs", block)
     if found is None:
         raise UsageError("no <!-- costs: ... --> and <!-- /costs -->")
@@ -135,7 +141,10 @@ def filled(text: str, block: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and write; the exit code (0 done, 1 failed, 2 wrong usage)."""
+    """Measure, and write the table into a file.
+
+    Returns the exit code: 0 done, 1 failed, 2 wrong usage.
+    """
     parser = argparse.ArgumentParser(prog="python -m bench.costs")
     parser.add_argument("file", type=Path, help="its table of costs is replaced")
     parser.add_argument("--engine", default=ENGINE, help=f"the server (default {ENGINE})")
@@ -157,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def plan_of(engine: str, repeats: int = 1, requests: int = 1) -> Plan:
-    """What the measurements are given. Raises UsageError if `engine` is not installed."""
+    """Return the plan of the measurements. Raises UsageError if `engine` is not installed."""
     name, executable = parts.engine(engine)
     progress = Progress(1)
     return Plan(name, executable, (), False, repeats, requests, 0, 0, LIMIT_S, True, progress)
@@ -165,7 +174,7 @@ def plan_of(engine: str, repeats: int = 1, requests: int = 1) -> Plan:
 
 def _measured(engine: str, repeats: int, requests: int) -> str:
     plan = plan_of(engine, repeats, requests)
-    facts = machine.machine()  # before our own load
+    facts = machine.machine()  # before the measurements add load
     with parts.running(plan.executable, ()) as running:
         found = costs(running[parts.DIRECT].port, plan)
         server = machine.versions(running)["server"]

@@ -14,39 +14,41 @@ from .rows import CPU, TASKS, TASKS_CPU, WORKERS, WORKERS_CPU, Row
 PROC: Final = Path("/proc")
 UNIT: Final = "s"
 MILLION: Final = 1e6
-REDIS: Final = "redis"  # whose time it is: the end of a figure's name
-PARTY: Final = "party"  # the program that clients connect to, where that is not Redis
+# ends of figures' names, for the CPU time of:
+REDIS: Final = "redis"  # Redis
+PARTY: Final = "party"  # the program that clients connect to, if not Redis
 DRIVER: Final = "driver"  # the load generator
 
-KINDS: Final = {TASKS: TASKS_CPU, WORKERS: WORKERS_CPU}  # of the figures, by the row's; else CPU
+KINDS: Final = {TASKS: TASKS_CPU, WORKERS: WORKERS_CPU}  # kind of figures by row; others: CPU
 
-Clock = Callable[[], float | None]  # seconds of CPU time so far; None if nobody can tell
+Clock = Callable[[], float | None]  # seconds of CPU time so far; None if unknown
 T = TypeVar("T")
 
 
 class Spent(NamedTuple):
-    """One /proc/PID/stat: whose child it is, and its ticks in user and kernel mode."""
+    """One /proc/PID/stat: the parent's PID, and the ticks in user and kernel mode."""
 
     parent: int
     ticks: int
 
 
 def parse(stat: str) -> Spent:
-    """Parent and ticks out of a /proc/PID/stat. Raises ValueError."""
-    words = stat.rpartition(")")[2].split()  # the name before it may hold blanks and brackets
+    """Parse the text of a /proc/PID/stat. Raises ValueError."""
+    words = stat.rpartition(")")[2].split()  # the name before it may contain blanks and brackets
     if len(words) < 13:
         raise ValueError(f"no /proc/PID/stat: {stat!r}")
     return Spent(int(words[1]), int(words[11]) + int(words[12]))
 
 
 def seconds(pid: int, proc: Path = PROC) -> float | None:
-    """What a process and its living descendants have spent, in whole ticks (mostly of 10 ms).
+    """Return the CPU seconds of a process and its living descendants.
 
-    None if nobody can tell, which is so off Linux.
+    The resolution is one tick, usually 10 ms. Returns None without /proc, as on other systems than
+    Linux, or if there is no such process.
     """
     found: dict[int, Spent] = {}
     for path in proc.glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # it may just have ended
+        with contextlib.suppress(OSError, ValueError):  # a process may end in between
             found[int(path.parent.name)] = parse(path.read_text())
     if pid not in found:
         return None
@@ -62,12 +64,12 @@ def seconds(pid: int, proc: Path = PROC) -> float | None:
 
 
 def clock(pid: int) -> Clock:
-    """Tells the seconds of `pid` and its descendants."""
+    """Return a clock of the CPU seconds of `pid` and its descendants."""
     return lambda: seconds(pid)
 
 
 class Meter:
-    """What the runs of one row cost in CPU time: a figure for each whose clock is read."""
+    """The CPU time of the runs of one row: a figure for each program with a clock."""
 
     def __init__(self, row: Row, generator: str) -> None:
         self._row = row.name
@@ -76,7 +78,12 @@ class Meter:
         self._figures: dict[str, Figure] = {}
 
     def run(self, column: str, count: int, clocks: Mapping[str, Clock], once: Callable[[], T]) -> T:
-        """What `once` returns; what its `count` commands cost by each clock is put down."""
+        """Call `once`, record the CPU time of its `count` commands by each clock.
+
+        column: the column of the figures to which the samples belong.
+        clocks: by REDIS, PARTY or DRIVER.
+        Returns the result of `once`.
+        """
         before = {whose: read() for whose, read in clocks.items()}
         result = once()
         for whose, read in clocks.items():
@@ -90,5 +97,5 @@ class Meter:
         return result
 
     def figures(self) -> list[Figure]:
-        """Seconds per million commands: `hit-1 redis`, `hit-1 party` ..."""
+        """Return the figures, in seconds per million commands: `hit-1 redis`, `hit-1 party` ..."""
         return list(self._figures.values())

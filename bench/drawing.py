@@ -1,4 +1,4 @@
-"""A run of traffic as an SVG: hits above, the limiter's state below. Knows no server, no file."""
+"""A run of traffic as an SVG: hits above, the limiter's state below. No server, no file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .traffic import MAX, PARTS, SECONDS, TRAFFIC, WINDOW_S, Run
 WIDTH: Final = 1000
 HEIGHT: Final = 336
 LEFT: Final = 60
-SECOND: Final = 19.5  # the width of one
-AXIS: Final = 138  # of the hits: admitted ones stand on it, refused ones hang from it
+SECOND: Final = 19.5  # width of one second
+AXIS: Final = 138  # baseline of the hits: admitted ones above it, refused ones below
 TALL: Final = 30
 SHORT: Final = 14
 BAR: Final = 2.6
@@ -24,7 +24,7 @@ BRACKET: Final = 94
 PLOT_TOP: Final = 176
 PLOT_BOTTOM: Final = 276
 
-# What the line below shows.
+# values that the line in the lower part can show
 REMAINING: Final = "hits left"
 TOKENS: Final = "tokens"
 LEVEL: Final = "level"
@@ -43,9 +43,12 @@ STYLE: Final = f"""\
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: under `name`, the rule with `options`; the line shows `line`.
+    """The description of one picture.
 
-    `says` is the sentence below the title.
+    name: the file name without its suffix.
+    options: the options of the rule.
+    says: the sentence below the title.
+    line: the value that the line shows.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Picture:
 
 
 def draw(picture: Picture, run: Run) -> str:
-    """The SVG."""
+    """Return the SVG of `run`."""
     rule = f"RL.HIT k {MAX} {WINDOW_S} {picture.options}".strip()
     told = describe(picture, run)
     parts = [
@@ -75,7 +78,7 @@ def draw(picture: Picture, run: Run) -> str:
 
 
 def describe(picture: Picture, run: Run) -> str:
-    """The picture in words, for those who don't see it."""
+    """Return the text alternative of the picture."""
     begin_us, count = run.worst()
     begin = number(begin_us / MICROSECONDS)
     told = [
@@ -98,8 +101,9 @@ def describe(picture: Picture, run: Run) -> str:
 
 
 def _hits(run: Run) -> list[str]:
-    """Bars: one path for the admitted, one for the refused; held ones have a line to where they
-    leave.
+    """Draw bars, one path for admitted and one for refused hits.
+
+    A held hit has a line from its arrival to its reply.
     """
     right = _x(SECONDS * MICROSECONDS)
     found = [f'<path class="axis" d="M{LEFT} {AXIS}H{right}"/>']
@@ -147,7 +151,7 @@ def _state(picture: Picture, run: Run) -> list[str]:
 
 
 def _line(line: str, run: Run) -> str:
-    """The state over time: in steps where it is counted in hits, else straight between two."""
+    """Draw the state over time: in steps if it is a number of hits, else straight lines."""
     points: list[tuple[float, float]] = []
     for state in run.states:
         hits = state.reset_us * MAX / (WINDOW_S * MICROSECONDS)
@@ -166,7 +170,7 @@ def _line(line: str, run: Run) -> str:
 
 
 def _simplified(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same line without the points in the middle of a straight piece."""
+    """Return the same line without the points inside a straight piece."""
     kept: list[tuple[float, float]] = []
     for point in points:
         while len(kept) > 1 and _straight(kept[-2], kept[-1], point):

@@ -1,9 +1,9 @@
-"""How a benchmark fails: with a sentence for a person, never a traceback."""
+"""The errors of a benchmark: one sentence for the user, never a traceback."""
 
 
 class BenchError(Exception):
-    """The benchmark can't go on; the message is one line and says why."""
+    """The benchmark can't continue; the message is one line with the reason."""
 
 
 class UsageError(BenchError):
-    """What the command line asks for can't be done; the message names the option."""
+    """The command line requests something impossible; the message names the option."""

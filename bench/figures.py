@@ -1,4 +1,4 @@
-"""A row's samples, and what is worked out from them: medians, ratios, spread."""
+"""The samples of a row, and the values derived from them: medians, ratios, spread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from .errors import BenchError
 from .progress import Progress
 
-# What is divided by what, where a row has both.
+# (dividend, divisor) of the ratios of each row that has both columns
 RATIOS: Final = (
     ("proxy", "direct"),
     ("proxy", "haproxy"),
@@ -25,10 +25,10 @@ RATIOS_OF_SCRIPTS: Final = (("eval", "evalsha"),)
 
 @dataclass
 class Figure:
-    """One row's result: for each column (a party, a way of calling) a sample of each repeat.
+    """One result of a row: for each column (a party, a kind of call) one sample per repeat.
 
-    `absent` are columns that could not be measured here. `best` gives names to the highest median
-    of several columns, for the proxy to be compared with.
+    absent: columns that could not be measured on this machine.
+    best: names for the highest median of several columns, which the proxy is compared with.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Figure:
     best: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def medians(self) -> dict[str, float]:
-        """The median of each column, in `unit`."""
+        """Return the median of each column, in `unit`."""
         return {name: statistics.median(found) for name, found in self.samples.items()}
 
     def ratios(self) -> dict[str, float]:
-        """Medians divided by each other: `proxy/direct` and so on."""
+        """Return the ratios of medians, by names such as `proxy/direct`."""
         medians = self.medians()
         pairs: tuple[tuple[str, str], ...] = RATIOS + RATIOS_OF_SCRIPTS
         for name, columns in self.best.items():
@@ -58,7 +58,7 @@ class Figure:
         }
 
     def spread(self) -> float:
-        """How far apart a column's samples lie: (most - least) / median, of the worst column."""
+        """Return (greatest - least) / median of the samples, for the column where it is largest."""
         medians = self.medians()
         return max(
             (
@@ -76,9 +76,10 @@ def interleave(
     repeats: int,
     progress: Progress,
 ) -> Figure:
-    """Fill `figure` with `repeats` samples of each column: all columns, then all again.
+    """Fill `figure` with `repeats` samples of each column: all columns in turn, then all again.
 
-    Raises what `once` raises; a BenchError tells then of which figure and column.
+    once: measures one sample of a column.
+    Raises what `once` raises; the figure and column are added to the message of a BenchError.
     """
     for repeat in range(repeats):
         for column in columns:
@@ -100,9 +101,11 @@ def interleave_all(
     repeats: int,
     progress: Progress,
 ) -> list[Figure]:
-    """As interleave(), where one run has a value for several figures: `once` is given the column
-    and the turn, from 1 on, and names its values as `figures` does. Progress is told of `shown`.
+    """Fill several figures as interleave() does, where one run has a value for each.
 
+    figures: by name of the value.
+    shown: the name of the figure that the progress display shows.
+    once: gets the column and the turn, from 1; returns the values by name.
     Returns the figures that have samples. Raises as interleave().
     """
     name = figures[shown].name

@@ -1,7 +1,7 @@
-"""Rows of kind GROWTH: how throughput and CPU change with clients, keys and live hits.
+"""Rows of kind GROWTH: throughput and CPU by number of clients, keys and live hits.
 
-Load runs as long as it takes; within it a window of seconds is looked at, by the server's own count
-and clock. So neither connecting nor warming up is in a figure, and every point takes as long.
+A window of SECONDS within a longer load is measured, by the server's own count and clock. So
+connecting and warming up are in no figure, and every point is measured for the same time.
 """
 
 from __future__ import annotations
@@ -33,33 +33,34 @@ POINTS: Final = {
     GROWTH_KEYS: (10, 1_000, 100_000, 1_000_000),
     GROWTH_HITS: (10, 100, 1_000, 10_000, 100_000),
 }
-QUICK_POINTS: Final = 2  # of each, from the least
-REPEATS: Final = 3  # at most
-SECONDS: Final = 2.0  # looked at
-QUICK_SECONDS: Final = 0.2
-WARM_UP_HITS: Final = 4  # of each client, before that
-LOOK_S: Final = 0.02  # between two looks while it warms up
-ENOUGH: Final = 10_000_000  # requests: the load never ends by itself
-HELD: Final = 20_000  # live hits of GROWTH_HITS in all: over so many keys,
-FEW_KEYS: Final = 1  # but at least
+QUICK_POINTS: Final = 2  # points of each row with --quick, the least ones
+REPEATS: Final = 3  # repeats, at most
+SECONDS: Final = 2.0  # length of the measured window
+QUICK_SECONDS: Final = 0.2  # the same with --quick
+WARM_UP_HITS: Final = 4  # hits of each client before the window
+LOOK_S: Final = 0.02  # seconds between two looks during the warm-up
+ENOUGH: Final = 10_000_000  # requests of the load: more than it sends before it is stopped
+HELD: Final = 20_000  # live hits of all keys of GROWTH_HITS; from it follows the number of keys,
+FEW_KEYS: Final = 1  # at least
 MANY_KEYS: Final = 1_000  # and at most
-COUNTED: Final = 20  # keys asked how many they hold
-FILLED_AT_ONCE: Final = 10_000
+COUNTED: Final = 20  # keys whose live hits are counted
+FILLED_AT_ONCE: Final = 10_000  # keys restored in one pipeline
 HOUR_MS: Final = 3_600_000
 MICROSECONDS: Final = 1e6
 
 SPENT_UNIT: Final = "µs"
-RATE: Final = ""  # the figure without further name
-REDIS: Final = cpu.REDIS  # ends the names of figures: whose CPU time a hit takes
-PARTY: Final = cpu.PARTY
-LIVE: Final = "live"  # ends the name of the figure: how many live hits a key held
+# ends of figures' names
+RATE: Final = ""  # hits per second
+REDIS: Final = cpu.REDIS  # CPU time of a hit in Redis
+PARTY: Final = cpu.PARTY  # CPU time of a hit in the proxy
+LIVE: Final = "live"  # live hits of a key
 
 _SCRIPT_CALLS: Final = re.compile(r"^cmdstat_eval(?:sha)?:calls=(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What has been spent up to a time: script calls, seconds of CPU (None: nobody can tell)."""
+    """The counts at one time: script calls, and seconds of CPU (None: unknown)."""
 
     at_s: float
     hits: int
@@ -68,8 +69,8 @@ class Look:
 
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
-    """All points of `row`, directly and through the proxy. Raises BenchError."""
-    clients_at_most(max(POINTS[GROWTH_CLIENTS]))  # (raises the limit that the load inherits)
+    """Measure all points of `row`, directly and through the proxy. Raises BenchError."""
+    clients_at_most(max(POINTS[GROWTH_CLIENTS]))  # raises the limit of files for the load as well
     points = POINTS[row.name] if plan.warm_up else POINTS[row.name][:QUICK_POINTS]
     if row.name == GROWTH_CLIENTS:
         points = tuple(dict.fromkeys(clients_at_most(point) for point in points))
@@ -110,14 +111,14 @@ def _point(
 
 
 def name_of(row: str, point: int, what: str) -> str:
-    """The name of a figure: `growth-keys 1000` is its rate, `growth-keys 1000 redis` Redis' CPU."""
+    """Return the name of a figure: `growth-keys 1000` (rate), `growth-keys 1000 redis` (CPU)."""
     return f"{row} {point} {what}".rstrip()
 
 
 def between(before: Look, after: Look) -> dict[str, float]:
-    """What a hit took, by the end of the figure's name: rate (/s), then SPENT_UNIT of CPU.
+    """Return the hits per second and the CPU time of a hit, in SPENT_UNIT, between two looks.
 
-    Raises BenchError if there was none.
+    The keys are the ends of figures' names. Raises BenchError if there was no hit.
     """
     hits, seconds = after.hits - before.hits, after.at_s - before.at_s
     if hits <= 0 or seconds <= 0:
@@ -145,8 +146,9 @@ def _run(
     warm_up_s: float = 0.0,
     counted: Sequence[bytes] = (),
 ) -> dict[str, float]:
-    """Rate and CPU under the load of `clients`, once each had WARM_UP_HITS and `warm_up_s` is over;
-    and how many live hits the `counted` keys hold meanwhile.
+    """Measure rate and CPU under the load of `clients`, and the live hits of the `counted` keys.
+
+    The window begins after WARM_UP_HITS * clients hits, and after `warm_up_s` seconds at least.
     """
     command = hit if column == PROXY else calls.direct(hit)
     seconds = SECONDS if plan.warm_up else QUICK_SECONDS
@@ -174,8 +176,9 @@ def _run(
 def _run_full(
     plan: Plan, parts: Mapping[str, Part], column: str, hit: Command, live: int
 ) -> dict[str, float]:
-    """The same where each key holds about `live` hits: the window is as long as it takes to make
-    so many, so each hit that comes finds one that has just left.
+    """Measure as _run(), with about `live` hits on each key.
+
+    The rule's window is the time that `live` hits per key take: for each new hit one expires.
     """
     keys = max(FEW_KEYS, min(MANY_KEYS, HELD // live))
     rate = _run(plan, parts, column, _within(hit, 1), keys, CLIENTS)[RATE]
@@ -191,7 +194,7 @@ def _within(hit: Command, window_ms: int) -> Command:
 
 
 def _look(client: Client, parts: Mapping[str, Part], column: str) -> Look:
-    """By Redis' own count, clock and all."""
+    """Read the counts, by Redis' own statistics and clock."""
     asked = ([b"MULTI"], [b"INFO", b"commandstats"], [b"TIME"], [b"EXEC"])
     stats, (seconds, micros) = cast("tuple[bytes, list[bytes]]", client.ask_all(asked)[-1])
     calls_so_far = _SCRIPT_CALLS.findall(stats.decode().replace("\r", ""))
@@ -208,8 +211,10 @@ def _look(client: Client, parts: Mapping[str, Part], column: str) -> Look:
 def _loaded(
     port: int, command: Command, keys: int, clients: int, plan: Plan
 ) -> Iterator[Callable[[float], None]]:
-    """Load until the end, closed loop; the function given raises BenchError if it has ended, or
-    if a time of time.monotonic() has passed.
+    """Generate closed-loop load until the context ends.
+
+    Yields a function that takes a time of time.monotonic(). It raises BenchError if that time has
+    passed or the load has ended.
     """
     with tempfile.TemporaryDirectory(prefix="rlproxy-bench-") as home:
         if plan.redis_benchmark:
@@ -241,7 +246,7 @@ def _loaded(
             child.join()
 
 
-# -- what the server holds before ------------------------------------------------------------------
+# -- preparation of the server ---------------------------------------------------------------------
 
 
 def _keys(hit: Command, count: int) -> Iterator[bytes]:
@@ -256,7 +261,7 @@ def _empty(hit: Command, server: int) -> None:
 
 
 def _fill(hit: Command, keys: int, server: int) -> None:
-    """Make `keys` keys with one live hit each: the first by a hit, the others as its copies."""
+    """Create `keys` keys with one live hit each: the first by a hit, the others as copies."""
     _empty(hit, server)
     names = _keys(hit, keys)
     first = next(names)

@@ -1,4 +1,4 @@
-"""The row of kind IDLE: what a connected client that does nothing costs in memory."""
+"""The row of kind IDLE: the memory of a connected client that sends nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ AT_ONCE: Final = 100  # connections opened before their replies are awaited
 
 
 def measure(row: Row, plan: Plan) -> list[Figure]:
-    """Resident memory of the process that clients connect to: grown by how much for each, with its
-    own connection to Redis open.
+    """Measure the growth of resident memory per client, of the process that clients connect to.
 
-    Every sample has fresh processes: memory once used is not given back. Raises BenchError.
+    Each client's own connection to Redis is open. Every sample starts new processes, because used
+    memory is not returned. Raises BenchError.
     """
     count = plan.idle_clients
-    # (twemproxy answers PING itself)
+    # twemproxy replies to PING without a connection to Redis.
     columns = [party for party in plan.parties if party not in (TWEMPROXY, SHARE)]
 
     def once(column: str) -> float:
@@ -52,7 +52,7 @@ def measure(row: Row, plan: Plan) -> list[Figure]:
 
 
 def _check(server: int, count: int) -> None:
-    """Each client's own connection to Redis is open. Raises BenchError."""
+    """Check that each client's own connection to Redis is open. Raises BenchError."""
     with Client(server) as client:
         match = _CLIENTS.search(client.text(b"INFO", b"clients"))
     if match is None or int(match[1]) < count:

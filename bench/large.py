@@ -1,4 +1,4 @@
-"""Rows of kind LARGE: how fast one big value goes through, either way."""
+"""Rows of kind LARGE: the throughput of one large value, read and written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     size = plan.value_bytes
     value = bytes(size)
     write = row.name.endswith("set")
-    # twemproxy collects a whole value before it passes it on: not what it is made for
+    # twemproxy buffers a whole value before it forwards it: it is not made for large values.
     columns = [name for name in parts if name not in (TWEMPROXY, SHARE)]
     _transfer(parts[DIRECT].port, [b"SET", KEY, value], b"+OK\r\n", plan.limit_s)
 
@@ -43,7 +43,10 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
 
 
 def _transfer(port: int, words: list[bytes], head: bytes, limit_s: float, body: int = 0) -> float:
-    """Seconds from the request's first byte to the reply's last: `head` and `body` bytes more."""
+    """Return the seconds from the request's first byte to the reply's last.
+
+    The reply must begin with `head`, and has `body` bytes more.
+    """
     request = bulks(*words)
     buffer = bytearray(READ_BYTES)
     begin = b""

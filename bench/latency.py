@@ -1,7 +1,7 @@
-"""The row of kind LATENCY: how long a hit takes at a rate that is offered, not taken.
+"""The row of kind LATENCY: the latency of a hit at fixed offered rates (open loop).
 
-What the proxy answers at most, measured first, is the 100 %: so all are offered the same rates, and
-each of them is one that the proxy can bear.
+The proxy's peak rate is measured first and is the 100 %. So all parties are offered the same rates,
+and the proxy can sustain each of them.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from .parts import DIRECT, HAPROXY, PROXY, Part
 from .plan import Plan
 from .rows import CLIENTS, Row
 
-PARTIES: Final = (DIRECT, PROXY, HAPROXY)  # twemproxy carries no scripts worth the name
+PARTIES: Final = (DIRECT, PROXY, HAPROXY)  # without twemproxy, which supports scripts poorly
 LOADS: Final = (25, 50, 75)  # percent of the proxy's peak
-PEAK_REPEATS: Final = 3
-SECONDS: Final = 5.0  # of one run, unless the user wants fewer requests
-WARM_UP: Final = 0.1  # the part of a run that does not count
+PEAK_REPEATS: Final = 3  # repeats of the peak's measurement, at most
+SECONDS: Final = 5.0  # length of one run, unless --requests allows fewer hits
+WARM_UP: Final = 0.1  # part of a run that does not count
 
 UNIT: Final = "µs"
 NS_PER_UNIT: Final = 1000
-P99: Final = "p99"  # the one that a load's figure without further name tells
+P99: Final = "p99"  # the value of a load's figure without a further name
 SHARES: Final = {"p50": 0.5, P99: 0.99, "p99.9": 0.999, "max": 1.0}
 PEAK: Final = "peak"
-RATE: Final = "rate"  # of replies: is it the one offered?
-LAG: Final = "lag"  # p99 from due to written: how much of a latency is the generator's own
-CPU: Final = "load-cpu"  # the generator's share of a core
+RATE: Final = "rate"  # replies per second, to compare with the offered rate
+LAG: Final = "lag"  # p99 from due to written: the generator's own part of a latency
+CPU: Final = "load-cpu"  # the generator's share of a core, in percent
 
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
-    """The peak, then p50 to max at LOADS percent of it, and what the generator says of itself.
+    """Measure the peak, then p50 to max at LOADS percent of it, and the generator's own values.
 
-    Nothing where the generator does not run. Raises BenchError.
+    Returns nothing where the generator does not run. Raises BenchError.
     """
     if not openloop.AVAILABLE:
         print(f"bench: {row.name} is left out: {openloop.NAME} needs Linux", file=sys.stderr)
@@ -65,7 +65,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
 
 
 def told(timing: Timing) -> dict[str, float]:
-    """What is told of one run, by name: of SHARES in UNIT, then of the generator."""
+    """Return the results of one run by name: SHARES in UNIT, then the generator's values."""
     latency = sorted(timing.latency_ns)
     found = {name: percentile(latency, share) / NS_PER_UNIT for name, share in SHARES.items()}
     found[RATE] = timing.rate()
@@ -75,7 +75,7 @@ def told(timing: Timing) -> dict[str, float]:
 
 
 def name_of(row: str, what: str, percent: int | None = None) -> str:
-    """The name of a figure: `latency-50` is the p99 at half the peak, `latency-50 max` its max."""
+    """Return a figure's name: `latency-50` for the p99 at half the peak, else `latency-50 max`."""
     name = row if percent is None else f"{row}-{percent}"
     return name if what == P99 else f"{name} {what}"
 
@@ -98,7 +98,7 @@ def _figures(row: Row, percent: int, offered: float) -> dict[str, Figure]:
 def _run(
     row: Row, plan: Plan, parts: Mapping[str, Part], offered: float, column: str, turn: int
 ) -> dict[str, float]:
-    """One run; the schedules of all columns are the same in a turn."""
+    """Run one party once; in one turn all parties have the same schedule."""
     (hit,) = row.commands
     with Client(parts[DIRECT].port) as client:
         client.ask(b"FLUSHALL")

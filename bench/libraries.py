@@ -1,7 +1,7 @@
-"""The rate limiters that a Python program would pick, each driven as its documentation says.
+"""The rate limiters that a Python program may use, each called as its documentation describes.
 
-One coroutine function for each: hit(key) -> admitted. None of these packages is needed to run the
-rest; what is not installed is left out.
+Each becomes a coroutine function hit(key) -> admitted. Packages that are not installed are left
+out; the rest of the benchmark needs none of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Rule:
 
     @classmethod
     def of(cls, command: Command) -> Rule:
-        """Of a plain `RL.HIT key max window`."""
+        """Return the rule of a plain `RL.HIT key max window`."""
         return cls(int(command[2]), int(command[3]))
 
     def command(self, key: bytes) -> Command:
-        """The same as a command for the proxy."""
+        """Return the rule as a command for the proxy."""
         return (calls.HIT, key, b"%d" % self.most, b"%d" % self.window_s)
 
 
@@ -86,14 +86,15 @@ async def _limits(port: int, rule: Rule, implementation: str) -> AsyncIterator[H
     if implementation == "redispy":
         await client.aclose()
     else:
-        client.connection_pool.disconnect()  # closes with the loop's next turn
+        client.connection_pool.disconnect()  # takes effect in the next tick of the event loop
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def _pyrate(port: int, rule: Rule, locked: bool) -> AsyncIterator[Hit]:
-    """A bucket for each key, made when first hit and kept, its script loaded once. What it would do
-    in the background (emptying every bucket in turn, each 10 s) is left out.
+    """Use one bucket per key, created at its first hit and kept; their script is loaded once.
+
+    The library's background task, which empties every bucket every 10 s, is left out.
     """
     pyrate = _import("pyrate_limiter")
     client = _import("redis.asyncio").Redis(port=port)
@@ -137,7 +138,14 @@ async def _throttled(port: int, rule: Rule, algorithm: str) -> AsyncIterator[Hit
 
 @dataclass(frozen=True)
 class Library:
-    """One way of asking for a hit. `exact`: never more than `most` in any window, by design."""
+    """One library, or one way to use it.
+
+    column: its name in figures.
+    package: its name on PyPI; `modules` are the imports that it needs.
+    exact: by design, never more than `most` hits in any window are admitted.
+    told: a description of it.
+    open: connects to a port, for a rule.
+    """
 
     column: str
     package: str
@@ -148,7 +156,7 @@ class Library:
 
     @property
     def installed(self) -> bool:
-        """Whether it can be run here."""
+        """Whether all its modules are installed."""
         return all(importlib.util.find_spec(module) is not None for module in self.modules)
 
 

@@ -1,7 +1,7 @@
-"""The own load generator: closed loop, requests built beforehand, replies counted by hiredis.
+"""The benchmark's load generator: closed loop, prepared requests, replies counted by hiredis.
 
-It knows bytes and counts only. One Python process makes it, so its own speed bounds what it can
-measure: a row made with it compares parties with each other, and with no row made otherwise.
+Its own speed, that of one Python process, limits the rates it can measure. So its rows compare
+parties with each other, but not with rows of another generator.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from .errors import BenchError
 from .rows import RANDOM, Command
 
 NAME: Final = "the own generator (one Python process)"
-MAX_BATCHES: Final = 4096  # built beforehand, then repeated
-MAX_PREPARED: Final = 64 * 1024 * 1024  # bytes of them
+MAX_BATCHES: Final = 4096  # prepared batches, which are sent again and again
+MAX_PREPARED: Final = 64 * 1024 * 1024  # bytes of all prepared batches
 
 
 def batches(
     commands: Sequence[Command], pipeline: int, keys: int, count: int, seed: int = 1
 ) -> list[bytes]:
-    """Requests to be written at once: `pipeline` commands each, `commands` in turn, with RANDOM
-    replaced by twelve digits below `keys`. About `count`, within MAX_BATCHES and MAX_PREPARED.
+    """Build batches of requests, each to be sent in one write.
+
+    commands: sent in turn, with RANDOM replaced by twelve digits below `keys`.
+    pipeline: commands of one batch.
+    count: number of batches, reduced to MAX_BATCHES and about MAX_PREPARED bytes.
     """
     dice = random.Random(seed)
     made: list[bytes] = []
@@ -48,8 +51,9 @@ def batches(
 def rate(
     port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int, limit_s: float
 ) -> float:
-    """Commands per second of `requests` commands over `clients` connections.
+    """Measure commands per second of `requests` commands over `clients` connections.
 
+    prepared: batches of `pipeline` commands each.
     Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
     """
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -85,7 +89,7 @@ async def _rate(
 
 
 class _Run:
-    """What the clients of one run share."""
+    """The state that all clients of one run share."""
 
     def __init__(
         self, prepared: Sequence[bytes], pipeline: int, count: int, done: asyncio.Future[None]
@@ -99,20 +103,20 @@ class _Run:
         self._answered = 0
 
     def take(self) -> bytes:
-        """The next batch; empty if all are sent."""
+        """Return the next batch; empty if all are sent."""
         if self._sent == self.batches:
             return b""
         self._sent += 1
         return self.prepared[self._sent % len(self.prepared)]
 
     def answered(self) -> None:
-        """One batch has all its replies."""
+        """Record that one batch has all its replies."""
         self._answered += 1
         if self._answered == self.batches and not self.done.done():
             self.done.set_result(None)
 
     def failed(self, why: str) -> None:
-        """The run can't be completed."""
+        """End the run with an error."""
         if not self.over and not self.done.done():
             self.done.set_exception(BenchError(why))
 
@@ -161,12 +165,12 @@ def _filled(command: Command, number: int) -> bytes:
 
 
 def has_uvloop() -> bool:
-    """Whether new_loop() is uvloop's."""
+    """Whether new_loop() returns a loop of uvloop."""
     return importlib.util.find_spec("uvloop") is not None
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Of uvloop, if it is there."""
+    """Return a new event loop, of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:

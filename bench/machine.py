@@ -1,4 +1,4 @@
-"""Where and with what it was measured: machine, versions, commit."""
+"""The environment of a run: machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 
 def machine() -> dict[str, str | int | float]:
-    """Processor, cores, memory, kernel; and the load before, which tells who else was busy."""
+    """Return processor, cores, memory, kernel, and the load average before the run."""
     found: dict[str, str | int | float] = {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0))
@@ -54,7 +54,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def versions(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Of everything that took part; `rlproxy` tells whether it was compiled."""
+    """Return the versions of all programs of the run; rlproxy's includes "compiled" if it is."""
     built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
     found = {
         "rlproxy": built.strip().removeprefix("rlproxy "),

@@ -1,8 +1,8 @@
 """The open-loop generator: requests leave when they are due, whether replies have come or not.
 
-Latency counts from when a request was due, not from when it could be written: what a stall makes
-others wait is counted (no coordinated omission). One thread around one epoll; Linux only. It
-tells what it cost itself: how late requests left, and its share of a core.
+Latency counts from the time a request was due, not from when it could be written. So the wait that
+a stall causes for later requests is counted (no coordinated omission). It is one thread with one
+epoll, on Linux only. It also measures how late requests left, and its share of a core.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NAME: Final = "the own open-loop generator (one Python process)"
 AVAILABLE: Final = sys.platform == "linux"
 
 READ_BYTES: Final = 1 << 16
-SENT_AT_ONCE: Final = 8  # before replies are looked for again
-LEAD_NS: Final = 20_000_000  # from the last preparation to the schedule's beginning
+SENT_AT_ONCE: Final = 8  # requests sent before replies are read again
+LEAD_NS: Final = 20_000_000  # nanoseconds from the last preparation to the schedule's beginning
 NS: Final = 1_000_000_000
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True) if AVAILABLE else None
@@ -40,26 +40,28 @@ _TFD_TIMER_ABSTIME: Final = 1
 
 @dataclass(frozen=True)
 class Timing:
-    """One run: nanoseconds of each request that counts, in the order of the schedule."""
+    """The timing of one run: nanoseconds of each request that counts, in order of the schedule."""
 
     latency_ns: Sequence[int]  # from due to answered
     lag_ns: Sequence[int]  # from due to written
-    elapsed_s: float  # from the first one's due time to the last reply
-    cpu_s: float  # what the generator took for the whole run
-    whole_s: float  # which is longer by its warm-up
+    elapsed_s: float  # from the due time of the first that counts to the last reply
+    cpu_s: float  # CPU time of the generator in the whole run
+    whole_s: float  # length of the whole run, warm-up included
 
     def rate(self) -> float:
-        """Replies per second."""
+        """Return replies per second."""
         return len(self.latency_ns) / self.elapsed_s
 
     def cpu_share(self) -> float:
-        """Of a core, 0 to 1, that the generator took."""
+        """Return the share of a core, 0 to 1, that the generator used."""
         return self.cpu_s / self.whole_s
 
 
 def schedule(rate: float, seconds: float, seed: int = 1) -> list[int]:
-    """When requests are due, in nanoseconds from the beginning: a Poisson process of `rate` per
-    second, as many independent clients make. The same for the same seed.
+    """Return the times at which requests are due, in nanoseconds from the beginning.
+
+    They are a Poisson process of `rate` per second, like the requests of many independent clients.
+    The same seed gives the same times.
     """
     dice = random.Random(seed)
     end = seconds * NS
@@ -71,7 +73,7 @@ def schedule(rate: float, seconds: float, seed: int = 1) -> list[int]:
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The least of `ordered` that `share` of all (0 to 1) do not exceed.
+    """Return the least of the ascending values that a share (0 to 1) of them does not exceed.
 
     Raises BenchError if there is none.
     """
@@ -88,9 +90,9 @@ def run(
     warm_up_s: float,
     limit_s: float,
 ) -> Timing:
-    """Send one of `prepared` at each of `due_ns`, over `clients` connections in turn. Requests due
-    in the first `warm_up_s` seconds don't count.
+    """Send one of `prepared` at each of `due_ns`, over `clients` connections in turn.
 
+    Requests due in the first `warm_up_s` seconds don't count.
     Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
     """
     with ExitStack() as stack:
@@ -109,7 +111,7 @@ def run(
         poll.register(alarm.file, select.EPOLLIN | select.EPOLLET)
         stack.callback(gc.enable)
         gc.collect()
-        gc.disable()  # a collection would be everybody's latency
+        gc.disable()  # a collection would delay all requests
         made = _Run(socks, prepared, due_ns, alarm, poll)
         try:
             made.drive(limit_s)
@@ -127,7 +129,7 @@ def run(
 
 
 class _Run:
-    """Request number n goes to connection n % clients; so the replies of one tell their numbers."""
+    """One run. Request number n goes to connection n % clients, so a reply's number is known."""
 
     def __init__(
         self,
@@ -147,9 +149,9 @@ class _Run:
         self._alarm = alarm
         self._poll = poll
         self._readers = [hiredis.Reader() for _ in socks]
-        self._numbers = list(range(len(socks)))  # of the next reply of each connection
+        self._numbers = list(range(len(socks)))  # number of each connection's next reply
         self._at = {sock.fileno(): number for number, sock in enumerate(socks)}
-        self._held: dict[int, bytes] = {}  # what the kernel did not take, by connection
+        self._held: dict[int, bytes] = {}  # bytes that the kernel did not accept, by connection
         self._sent = 0
         self._answered = 0
         self._begin_ns = 0
@@ -157,7 +159,7 @@ class _Run:
             poll.register(sock.fileno(), select.EPOLLIN)
 
     def drive(self, limit_s: float) -> None:
-        """Send all and await all replies."""
+        """Send all requests and wait for all replies."""
         due_ns, total = self._due_ns, len(self._due_ns)
         self._begin_ns = time.monotonic_ns() + LEAD_NS
         end_ns = int(limit_s * NS)
@@ -177,7 +179,7 @@ class _Run:
         self.end_ns = time.monotonic_ns() - self._begin_ns
 
     def _send(self) -> None:
-        """What is due, SENT_AT_ONCE at most."""
+        """Send the requests that are due, at most SENT_AT_ONCE."""
         for number in list(self._held):
             self._write(number, b"")
         sent, due_ns = self._sent, self._due_ns
@@ -215,7 +217,7 @@ class _Run:
 
 
 class _Alarm:
-    """A file that becomes readable at a time of the monotonic clock, to the microsecond."""
+    """A file that becomes readable at a time of the monotonic clock, with microsecond precision."""
 
     def __init__(self) -> None:
         if _LIBC is None:
@@ -233,7 +235,7 @@ class _Alarm:
         os.close(self.file)
 
     def set(self, at_ns: int) -> None:
-        """Be readable from then on."""
+        """Set the time, in nanoseconds, from which the file is readable."""
         if _LIBC is None or at_ns == self._set_ns:
             return
         self._spec[2], self._spec[3] = divmod(at_ns, NS)

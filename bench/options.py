@@ -1,4 +1,4 @@
-"""The command line: what is measured, how often, where the result goes."""
+"""The command line: rows to measure, repeats, sizes, and the file of the result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str] | None) -> Options:
-    """The options of a command line. Raises UsageError; --help prints and raises SystemExit."""
+    """Parse a command line. Raises UsageError; --help prints and raises SystemExit."""
     args = _parser().parse_args(argv)
     names = [name.strip() for name in (args.only or "").split(",") if name.strip()]
     if args.only is not None and not names:
@@ -142,7 +142,7 @@ def _parser() -> _Parser:
 
 
 class _count:  # noqa: N801 -- argparse shows it as a type
-    """Converts to a whole number from 1 to `most`."""
+    """A converter from text to a whole number from 1 to `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

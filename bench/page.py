@@ -1,6 +1,6 @@
 """python -m bench.page RESULT FILE: a result of `python -m bench` as a page with pictures.
 
-All that the page says of a run is read from its JSON. The pictures go to images/ beside the page.
+Every value of a run is read from its JSON. The pictures are written to images/ beside the page.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .report import ABSENT, TABLES
 from .result import Result, Row, read, wanted
 from .rows import CPU, GROWTH, GROWTH_CLIENTS, GROWTH_HITS, GROWTH_KEYS, LATENCY, RATE, TASKS
 
-WIDTH: Final = 110  # of a line of text
-MOST_COLUMNS: Final = 8  # of medians, in one table
-LONG_NOTE: Final = 90  # characters: a longer one stands below its table
+WIDTH: Final = 110  # characters of a line of text
+MOST_COLUMNS: Final = 8  # columns of medians in one table
+LONG_NOTE: Final = 90  # characters; a longer note stands below its table
 
 INTRODUCTION: Final = """\
 How fast the proxy is, beside the same server called directly and beside other proxies, all on one
@@ -46,7 +46,7 @@ RL.HIT admitted, without pipelining, every client sending as soon as it is answe
 seconds in the middle of the load, by the server's own count and clock; CPU time is what the
 processes were given meanwhile, user and system, for one hit.""",
 }
-# The columns of a table of growth: what it says, the end of the figure's name, its column.
+# The columns of a table of growth: heading, end of the figure's name, column of the figure.
 GROWN: Final = (
     ("direct, hits/s", growth.RATE, DIRECT),
     ("proxy, hits/s", growth.RATE, PROXY),
@@ -57,14 +57,14 @@ GROWN: Final = (
     ("live hits in fact, proxy", growth.LIVE, PROXY),
 )
 FOOTS: Final = {GROWTH_CLIENTS: "clients", GROWTH_KEYS: "keys", GROWTH_HITS: "live hits of a key"}
-PICTURED: Final = {RATE: "speed", TASKS: "tasks"}  # the tables whose ratios are drawn, by a kind
+PICTURED: Final = {RATE: "speed", TASKS: "tasks"}  # pictures of ratios, by kind of row
 
 
 # -- the page --------------------------------------------------------------------------------------
 
 
 def page(result: Result) -> tuple[str, list[Image]]:
-    """The page and its pictures."""
+    """Return the page in Markdown, and its pictures."""
     images: list[Image] = []
     parts = [
         "# Benchmarks",
@@ -109,8 +109,9 @@ def _where(result: Result) -> Iterable[str]:
 
 
 def tables(rows: Sequence[Row]) -> Iterable[str]:
-    """Medians, ratios and spread of rows, in Markdown: as few tables as MOST_COLUMNS allow, then
-    the notes that are too long for them.
+    """Yield medians, ratios and spread of rows in Markdown.
+
+    The rows fill as few tables as MOST_COLUMNS permits. Notes that are too long for them follow.
     """
     group: list[Row] = []
     for row in rows:
@@ -126,7 +127,7 @@ def tables(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One of them."""
+    """Return one table of medians, ratios and spread."""
     columns, ratios = _columns(rows), charts.union(row["ratios"] for row in rows)
     lines = [["row", "what", "unit", *columns, *ratios, "spread"]]
     for row in rows:
@@ -142,14 +143,16 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    """Those of the parties first, in their order."""
+    """Return the columns of the rows, parties first, in the order of PARTIES."""
     found = charts.union((*row["medians"], *row["not_installed"]) for row in rows)
     return sorted(found, key=lambda name: PARTIES.index(name) if name in PARTIES else len(PARTIES))
 
 
 def markdown(lines: Sequence[Sequence[str]], words: Container[int]) -> str:
-    """A table whose first line is its head, without the columns that are empty all the way down.
-    Those numbered in `words` are no figures.
+    """Return a Markdown table without the columns that are empty in all lines but the head.
+
+    lines: the first one is the head.
+    words: numbers of the columns that contain text; the others are aligned right.
     """
     head, *rest = lines
     kept = [place for place in range(len(head)) if any(line[place] for line in rest)]
@@ -162,7 +165,7 @@ def markdown(lines: Sequence[Sequence[str]], words: Container[int]) -> str:
 
 
 def _verdicts(result: Result) -> Iterable[str]:
-    """What is required, first of all what is not reached."""
+    """Yield the bounds and the measured values, beginning with the bounds that are not met."""
     if not result.verdicts:
         return
     yield "## What is required, and what was measured"
@@ -257,7 +260,7 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 def write(result: Result, path: Path) -> None:
-    """Write the page to `path`, and its pictures; older pictures of ours are removed.
+    """Write the page to `path`, and its pictures; older pictures of the benchmark are removed.
 
     Raises OSError.
     """
@@ -272,7 +275,7 @@ def write(result: Result, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; the exit code (0 done, 1 failed, 2 wrong usage)."""
+    """Write the page; the exit code: 0 done, 1 failed, 2 wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m bench.page")
     parser.add_argument("result", type=Path, help="the JSON that python -m bench wrote")
     parser.add_argument("file", type=Path, help="the page; its pictures go to images/ beside it")

@@ -1,4 +1,4 @@
-"""The programs of the comparison: a server, and what stands in front of it, one thread each."""
+"""The programs of the comparison: a server, and the proxies in front of it, one thread each."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PROXY: Final = "proxy"
 SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
-PARTIES: Final = (DIRECT, PROXY, SHARE, HAPROXY, TWEMPROXY)  # in the order they are run
+PARTIES: Final = (DIRECT, PROXY, SHARE, HAPROXY, TWEMPROXY)  # in the order of their runs
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 ALONE: Final = "alone"
 WATCHED: Final = "watched"
-# What is the proxy, under which name, with which options.
+# options of rlproxy, by the name of the party
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
     SHARE: ("--share",),
@@ -39,9 +39,9 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     WATCHED: ("--admin", "127.0.0.1:0"),
 }
 
-MOST_CLIENTS: Final = 9_900  # the servers take 10,000
-SPARE_FILES: Final = 100
-VERSION_S: Final = 10.0
+MOST_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
+SPARE_FILES: Final = 100  # open files of a process besides its clients'
+VERSION_S: Final = 10.0  # seconds for printing a version
 
 _HAPROXY_CONFIG: Final = """\
 global
@@ -77,7 +77,7 @@ class Part:
 
 
 def engines() -> dict[str, str]:
-    """The servers at hand: name to executable, the preferred one first."""
+    """Return the installed servers: name to executable, the preferred one first."""
     found: dict[str, str] = {}
     if system := shutil.which("redis-server"):
         match = re.search(r"v=(\d+\.\d+)", run([system, "--version"], VERSION_S))
@@ -94,7 +94,7 @@ def engines() -> dict[str, str]:
 
 
 def installed() -> tuple[str, ...]:
-    """The parties that can be run here."""
+    """Return the parties whose programs are installed."""
     programs = {HAPROXY: "haproxy", TWEMPROXY: "nutcracker"}
     return tuple(
         party for party in PARTIES if party not in programs or shutil.which(programs[party])
@@ -102,9 +102,10 @@ def installed() -> tuple[str, ...]:
 
 
 def clients_at_most(wanted: int) -> int:
-    """How many of `wanted` clients the limits allow: a proxy needs two files for each.
+    """Return how many of `wanted` clients the limit of open files permits.
 
-    Raises this process' own limit as far as it may; what it starts inherits that.
+    A proxy needs two files per client. This process' soft limit is raised to its hard limit, and
+    started processes inherit it.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
@@ -116,9 +117,9 @@ def clients_at_most(wanted: int) -> int:
 
 @contextmanager
 def running(executable: str, parties: Sequence[str]) -> Iterator[dict[str, Part]]:
-    """The server (always, as DIRECT) and each of `parties` in front of it, until the end.
+    """Run the server (always, as DIRECT) and each of `parties` in front of it.
 
-    Raises BenchError if one does not start.
+    All end with the context. Raises BenchError if one does not start.
     """
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlproxy-bench-")))
@@ -163,7 +164,7 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
 
 
 def _environ() -> dict[str, str]:
-    """Ours without the settings of another proxy; its banner is to be read."""
+    """Return this process' environment without RLPROXY_ settings, and with a readable banner."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -192,7 +193,7 @@ def _package_file(package: str, pattern: str) -> str | None:
 
 
 def engine(name: str | None) -> tuple[str, str]:
-    """Name and executable of the server called so, or of the preferred one.
+    """Return the name and executable of the server `name`, or of the preferred one if None.
 
     Raises UsageError if it is not installed, BenchError if none is.
     """

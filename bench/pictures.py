@@ -1,7 +1,7 @@
-"""python -m bench.pictures DIRECTORY: draws how each algorithm treats the same traffic.
+"""python -m bench.pictures DIRECTORY: draw the decisions of each algorithm on the same traffic.
 
-The pictures of docs/images: the scripts run on a real server with the clock handed in, so what is
-drawn is what they did, and the same each time.
+These are the pictures of docs/images. The scripts run on a real server with the clock as an
+argument, so the pictures show real decisions and are the same each time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ PICTURES: Final = (
 
 
 def drawn(client: Client) -> dict[str, str]:
-    """All pictures: file name to SVG. Empties the server. Raises BenchError."""
+    """Return all pictures: file name to SVG. The server's data is deleted. Raises BenchError."""
     return {
         f"{picture.name}.svg": draw(picture, traffic.run(client, picture.options))
         for picture in PICTURES
@@ -110,7 +110,7 @@ def drawn(client: Client) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the pictures into a directory; the exit code."""
+    """Write the pictures into a directory; the exit code: 0 done, 1 failed, 2 wrong usage."""
     if len(argv) != 1 or not Path(argv[0]).is_dir():
         print("usage: python -m bench.pictures DIRECTORY", file=sys.stderr)
         return 2

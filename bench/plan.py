@@ -1,4 +1,4 @@
-"""What all measurements are given: sizes, the server, the parties, the progress display."""
+"""The input of all measurements: sizes, the server, the parties, the progress display."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .progress import Progress
 
 @dataclass(frozen=True)
 class Plan:
-    """One run of the benchmark. Sizes are the user's, or those of --quick."""
+    """One run of the benchmark, with sizes from the command line or from --quick."""
 
     engine: str
     executable: str
     parties: tuple[str, ...]
-    redis_benchmark: bool  # whether it is there
+    redis_benchmark: bool  # whether it is installed
     repeats: int
     requests: int  # commands of one run without pipelining
     idle_clients: int
-    value_bytes: int  # of the large value
-    limit_s: float  # for one run
-    warm_up: bool
+    value_bytes: int  # size of the large value
+    limit_s: float  # seconds of one run, at most
+    warm_up: bool  # False with --quick
     progress: Progress

@@ -1,4 +1,4 @@
-"""Lines over scales and bars of ratios, as SVG. Knows no figure and no file."""
+"""Lines over scales and bars of ratios, as SVG. No figures of the benchmark, no files."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ PANEL_TITLE: Final = 84
 PANEL_LEGEND: Final = 105
 PANEL_TOP: Final = 124
 PANEL_BOTTOM: Final = 316
-PANEL_FOOT: Final = 356  # the baseline of the words below the axis
+PANEL_FOOT: Final = 356  # the baseline of the text below the axis
 PANELS_HEIGHT: Final = 376
 LABELS: Final = 48  # the width of the numbers left of a panel
-GAP: Final = 26  # between panels
+GAP: Final = 26  # space between panels
 
 BARS_TOP: Final = 96
 BARS_LEFT: Final = 170
 BARS_RIGHT: Final = 930
 BAR: Final = 14
-BARS_GAP: Final = 9  # between groups
+BARS_GAP: Final = 9  # space between groups
 BARS_FOOT: Final = 58
 LEAST: Final = 1 / 16  # the ends of the scale of ratios, where bars are cut
 MOST: Final = 16.0
 
-# A series has a colour, a dash and a mark of its own, by its place.
+# Colour (light, dark), dash and mark of each series, by its place; they differ for each.
 COLOURS: Final = (
     ("#59636e", "#9198a1"),
     ("#0969da", "#4493f8"),
@@ -82,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One coordinate system: `title` says what y is, `foot` what x is, with their units."""
+    """One coordinate system; `title` names the y values, `foot` the x values, with units."""
 
     title: str
     foot: str
@@ -93,7 +93,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Bar:
-    """One ratio, of series number `place`, and the bound that it has, if any."""
+    """One ratio of series number `place`, and its bound, if any."""
 
     name: str
     place: int
@@ -103,7 +103,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels: `low` lies at `begin`, `high` at `end`."""
+    """A scale from values to pixels: `low` lies at `begin`, `high` at `end`."""
 
     low: float
     high: float
@@ -112,7 +112,7 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of `value`; what is outside lies on the edge."""
+        """Return the pixel of `value`; values outside the scale lie on its edge."""
         value = min(max(value, self.low), self.high)
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
@@ -122,7 +122,7 @@ class Scale:
 
 
 def linear_ticks(high: float) -> list[float]:
-    """Round numbers from 0 on, the last one at or above `high`: four to six of them."""
+    """Return round numbers from 0 to the first one at or above `high`: four to six of them."""
     if high <= 0:
         return [0.0, 1.0]
     power = 10.0 ** math.floor(math.log10(high))
@@ -132,8 +132,9 @@ def linear_ticks(high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """From the 1, 2 or 5 of a power of ten at or below `low` to the one at or above `high`: all of
-    them if they are few, else the powers between the ends.
+    """Return 1, 2 and 5 times powers of ten, from at or below `low` to at or above `high`.
+
+    From MANY_TICKS steps on, only powers of ten are kept between the two ends.
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     found = [10.0**power * digit for power in range(first, last + 1) for digit in (1, 2, 5)]
@@ -148,7 +149,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A tick's label: 2000 is 2k, 1,500,000 is 1.5M."""
+    """Return a tick's label: 2000 is 2k, 1,500,000 is 1.5M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -159,7 +160,10 @@ def short(value: float) -> str:
 
 
 def lines(title: str, says: str, panels: Sequence[Panel]) -> str:
-    """The SVG of panels side by side; those with a logarithmic y have the same one."""
+    """Return the SVG of panels side by side; all with a logarithmic y axis have the same one.
+
+    says: the sentence below the title.
+    """
     told = " ".join([says, *(_panel_told(panel) for panel in panels)])
     parts = _head(PANELS_HEIGHT, title, says, told)
     width = (WIDTH - 2 * EDGE - GAP * (len(panels) - 1)) / len(panels)
@@ -213,7 +217,10 @@ def _panel_told(panel: Panel) -> str:
 
 
 def bars(title: str, says: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    """The SVG of named groups of ratios on one logarithmic scale: 1 is in it, always."""
+    """Return the SVG of named groups of ratios on one logarithmic scale, which contains 1.
+
+    says: the sentence below the title.
+    """
     values = [bar.value for _, group in groups for bar in group]
     values += [bar.bound for _, group in groups for bar in group if bar.bound is not None]
     kept = [min(max(value, LEAST), MOST) for value in values]
@@ -248,7 +255,7 @@ def bars(title: str, says: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> 
 
 
 def _bar(bar: Bar, y: float, scale: Scale) -> list[str]:
-    """From 1 to its value, with the value behind its end; the bound as a stroke across."""
+    """Draw a bar from 1 to its value, with the value beside its end; the bound is a stroke."""
     one, end = scale.at(1), scale.at(bar.value)
     left, width = min(one, end), abs(end - one)
     where = f'x="{number(left)}" y="{number(y + 1)}" width="{number(max(width, 1))}"'
@@ -258,7 +265,7 @@ def _bar(bar: Bar, y: float, scale: Scale) -> list[str]:
         found.append(f'<path class="bound" d="M{x} {number(y - 1)}v{BAR + 2}"/>')
     behind, anchor = (end + 6, "") if end >= one else (end - 6, "end")
     if bar.bound is not None and abs(scale.at(bar.bound) - behind) < 40:
-        at = scale.at(bar.bound)  # (not across the bound's stroke)
+        at = scale.at(bar.bound)  # the value must not overlap the bound's stroke
         behind = max(behind, at + 6) if end >= one else min(behind, at - 6)
     return [*found, text(behind, y + BAR - 3, f"{bar.value:.2f}", "soft", anchor)]
 
@@ -268,7 +275,7 @@ def _bars_told(groups: Sequence[tuple[str, Sequence[Bar]]]) -> Iterable[str]:
         yield f"{name}: " + ", ".join(f"{bar.name} {bar.value:.2f}" for bar in group) + "."
 
 
-# -- what both have --------------------------------------------------------------------------------
+# -- common parts ----------------------------------------------------------------------------------
 
 
 def _head(height: int, title: str, says: str, told: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Child processes with a deadline: started alone, ended by their own pid, never left behind."""
+"""Child processes with deadlines: each in its own session, ended by pid, never left running."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from typing import Final
 from .errors import BenchError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-START_S: Final = 20.0
-STOP_S: Final = 5.0
-LOG_SHOWN: Final = 300  # characters of a log that a message carries
+START_S: Final = 20.0  # seconds until a program accepts connections, at most
+STOP_S: Final = 5.0  # seconds between SIGTERM and SIGKILL
+LOG_SHOWN: Final = 300  # characters of a log in an error message
 LOWEST_PORT: Final = 12_000
-HIGHEST_PORT: Final = 22_000  # (a cluster's bus is 10,000 above its node's port)
+HIGHEST_PORT: Final = 22_000  # a cluster's bus port is its node's port plus 10,000
 BLOCK: Final = 100  # ports of one process
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -42,15 +42,15 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process' id."""
         return self._process.pid
 
     def log(self) -> str:
-        """What it has written so far."""
+        """Return the output of the program so far."""
         return self._log.read_text(errors="replace")
 
     def await_port(self, port: int) -> None:
-        """Return when it accepts connections there. Raises BenchError."""
+        """Wait until the program accepts connections at `port`. Raises BenchError."""
         end = time.monotonic() + START_S
         while True:
             try:
@@ -62,7 +62,7 @@ class Process:
                 return
 
     def check(self, end: float) -> None:
-        """Raises BenchError if it has ended, or if `end` (of time.monotonic()) has passed."""
+        """Raise BenchError if the program has ended, or if time.monotonic() is past `end`."""
         if self._process.poll() is None and time.monotonic() < end:
             return
         said = " ".join(self.log().split())[-LOG_SHOWN:]
@@ -70,12 +70,12 @@ class Process:
         raise BenchError(f"{self._name} {what}: {said or 'it wrote nothing'}")
 
     def close(self) -> None:
-        """End it: politely, then not."""
+        """End the program: SIGTERM, and SIGKILL after STOP_S."""
         _end(self._process)
 
 
 def run(argv: Sequence[str], limit_s: float) -> str:
-    """The standard output of a program, or what it wrote to stderr if it wrote nothing there.
+    """Run a program and return its standard output, or its stderr if that is empty.
 
     Raises BenchError if it can't be started, fails or outlasts `limit_s` seconds.
     """
@@ -96,12 +96,12 @@ def run(argv: Sequence[str], limit_s: float) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on, nor soon will.
+    """Return a TCP port of the loopback interface that is free and stays free for a server.
 
-    What a kernel hands out by itself (bind to port 0, or the near end of any connection) may be in
-    use again before a server is started there, or while one is started anew: by another test, or by
-    its clients. So ports come from below that range, and each process has a block of its own.
-    Raises BenchError if there is none.
+    A port of the kernel's ephemeral range can be in use again before the server binds it, or while
+    it restarts: by another test, or by a client's connection. So ports are from below that range,
+    and each process uses its own block.
+    Raises BenchError if no port is free.
     """
     for port in itertools.islice(_PORTS, BLOCK):
         with socket.socket() as sock, contextlib.suppress(OSError):
@@ -111,8 +111,10 @@ def free_port() -> int:
 
 
 def _own_ports() -> Iterator[int]:
-    """The ports of a block again and again. It is this process' own as long as it holds the first
-    one: the kernel gives it back when the process ends, however it does.
+    """Yield the ports of a block again and again.
+
+    The block belongs to this process while it holds the first port. The kernel frees that port
+    when the process ends, for any reason.
     """
     starts = list(range(LOWEST_PORT, HIGHEST_PORT, BLOCK))
     at = os.getpid() % len(starts)
@@ -123,7 +125,7 @@ def _own_ports() -> Iterator[int]:
         except OSError:
             sock.close()
             continue
-        sock.detach()  # (nobody closes it)
+        sock.detach()  # keeps the port bound until the process ends
         yield from itertools.cycle(range(first + 1, first + BLOCK))
     raise BenchError("no port is free")
 
@@ -132,7 +134,7 @@ _PORTS: Final = _own_ports()
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory of a process that is in RAM."""
+    """Return the resident memory of a process in bytes."""
     with contextlib.suppress(OSError):
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -149,7 +151,7 @@ def _start(
         stderr=err,
         env=environ,
         cwd=ROOT,
-        start_new_session=True,  # Ctrl-C is for us: we end them
+        start_new_session=True,  # Ctrl-C reaches the benchmark only, which ends its children
         preexec_fn=None if _LIBC is None else _end_with_parent,
     )
 

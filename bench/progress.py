@@ -1,4 +1,4 @@
-"""What the person at the terminal sees meanwhile, on stderr."""
+"""The progress display of a run, on stderr."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Progress:
         self._began = time.monotonic()
 
     def row(self) -> None:
-        """The next row begins."""
+        """Count the next row."""
         self._row += 1
 
     def begin(self, what: str, repeat: int, repeats: int) -> None:
-        """A measurement begins."""
+        """Show that a measurement begins."""
         if self._live:
             self._show(f"{self._head()} {what}, {repeat} of {repeats}", end="")
 
     def finish(self, name: str, medians: Mapping[str, float], unit: str) -> None:
-        """All of one figure is measured; `medians` by column, in `unit`."""
+        """Show the result of one figure: `medians` by column, in `unit`."""
         told = ", ".join(f"{column} {number(value)}" for column, value in medians.items())
         self._show(f"{self._head()} {name} ({unit}): {told or 'nothing to measure'}", end="\n")
 
@@ -46,7 +46,7 @@ class Progress:
 
 
 def number(value: float) -> str:
-    """A figure with three or more digits that count."""
+    """Format a value with at least three significant digits."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

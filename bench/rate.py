@@ -1,4 +1,4 @@
-"""Rows of kind RATE: commands per second through each party, and what each took of CPU time."""
+"""Rows of kind RATE: commands per second through each party, and the CPU time that each used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .parts import DIRECT, PROXIES, SHARE, TWEMPROXY, Part
 from .plan import Plan
 from .rows import CLIENTS, RANDOM, Command, Row
 
-WARM_UP_PART = 10  # the run before the first repeat, not counted, is a tenth
+WARM_UP_PART = 10  # divisor of the requests for the warm-up run, which is not counted
 
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
@@ -21,11 +21,11 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
 
     Raises BenchError.
     """
-    # redis-benchmark sends one command over and over; a row of several needs the own generator.
+    # redis-benchmark repeats one command; a row of several commands needs load.py.
     by_redis = plan.redis_benchmark and len(row.commands) == 1
     generator = redis_benchmark.NAME if by_redis else load.NAME
-    # twemproxy carries commands that it knows how to spread; a script call is not worth the detour.
-    # A hit is on shared lanes with and without --share.
+    # twemproxy forwards only commands that it can shard; rows that call scripts leave it out.
+    # --share makes no difference for hits: they use lanes anyway.
     without = (TWEMPROXY, SHARE) if row.scripted else ()
     columns = [name for name in parts if name not in without]
     requests = row.requests(plan.requests)
@@ -68,7 +68,7 @@ def _sent(row: Row, column: str) -> tuple[Command, ...]:
 
 
 def _prepare(row: Row, server: int) -> None:
-    """Every run starts from the same data, whoever ran before."""
+    """Reset the server, so that every run starts from the same data."""
     with Client(server) as client:
         client.ask(b"FLUSHALL")
         for command in row.commands:
@@ -83,7 +83,7 @@ def _prepare(row: Row, server: int) -> None:
 
 
 def _check(row: Row, column: str, port: int) -> None:
-    """Hits are admitted, or refused, as the row says. Raises BenchError."""
+    """Check that hits are admitted or refused as the row requires. Raises BenchError."""
     with Client(port) as client:
         for sent, command in zip(_sent(row, column), row.commands, strict=True):
             if command[0] == calls.HIT:

@@ -14,7 +14,7 @@ NAME: Final = "redis-benchmark"
 
 
 def executable() -> str | None:
-    """Where it is, if installed."""
+    """Return the path of redis-benchmark; None if it is not installed."""
     return shutil.which(NAME)
 
 
@@ -27,7 +27,7 @@ def rate(
     clients: int,
     limit_s: float,
 ) -> float:
-    """Commands per second of `requests` times `command`.
+    """Measure commands per second of `requests` times `command`.
 
     Raises BenchError on an error reply, without a server or after `limit_s` seconds.
     """
@@ -37,9 +37,9 @@ def rate(
 
 
 def parse(output: str) -> float:
-    """Commands per second from its --csv or -q output, of any version.
+    """Return commands per second from the --csv or -q output of any version.
 
-    Raises BenchError if there is no such figure.
+    Raises BenchError if the output contains no rate.
     """
     lines = [line for line in output.replace("\r", "\n").splitlines() if line.strip()]
     last = lines[-1].strip() if lines else ""

@@ -1,4 +1,4 @@
-"""Figures as a table for people and as JSON for programs."""
+"""Figures as text tables and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .rows import (
 
 SCHEMA: Final = 2
 ABSENT: Final = "not installed"
-# The tables, in order: what they hold, and the kinds of rows in them.
+# The tables, in order: title, and the kinds of rows in them.
 TABLES: Final = (
     ("Speed", (RATE, VALUES, LARGE)),
     ("CPU seconds per million commands", (CPU,)),
@@ -48,7 +48,11 @@ TABLES: Final = (
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found, and how: `told` in sentences, `method` in figures. `date` in ISO 8601."""
+    """All results of a run.
+
+    date: in ISO 8601.
+    told: the method as sentences; `method` as values.
+    """
 
     date: str
     machine: Mapping[str, str | int | float]
@@ -59,7 +63,7 @@ class Report:
     verdicts: Sequence[Verdict] = ()
 
     def to_json(self) -> dict[str, object]:
-        """As it is written: everything that the tables show, and each single sample."""
+        """Return the JSON value: everything that the tables show, and every sample."""
         return {
             "schema": SCHEMA,
             "date": self.date,
@@ -100,7 +104,7 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """Head and tables."""
+        """Return the head and the tables as text."""
         parts = [self._head()]
         for title, kinds in TABLES:
             figures = [figure for figure in self.figures if figure.kind in kinds]
@@ -120,7 +124,7 @@ class Report:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Medians and ratios, a line for each figure, columns aligned."""
+    """Return medians and ratios as aligned columns, a line for each figure."""
     columns = _union((*figure.samples, *figure.absent) for figure in figures)
     ratios = _union(figure.ratios() for figure in figures)
     several = any(len(found) > 1 for figure in figures for found in figure.samples.values())
@@ -138,7 +142,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def judged(verdicts: Sequence[Verdict]) -> str:
-    """A line for each verdict: what, against what, the figure, what is wanted, the word."""
+    """Return a line for each verdict: work, comparison, figure, value, bound, goal, verdict."""
     lines = [["work", "against", "figure", "measured", "demanded", "goal", "verdict"]]
     for verdict in verdicts:
         bound = verdict.bound
@@ -158,7 +162,7 @@ def judged(verdicts: Sequence[Verdict]) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:
-    """Columns of equal width, the first `left` of them flush left, the others right."""
+    """Align the columns, the first `left` of them to the left, the others to the right."""
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
@@ -170,7 +174,7 @@ def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write the JSON to `path`, whole or not at all. Raises OSError."""
+    """Write the JSON to `path` atomically. Raises OSError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(report.to_json(), indent=2) + "\n")

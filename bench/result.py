@@ -1,4 +1,4 @@
-"""What `python -m bench` wrote, read back: the JSON alone, no measuring."""
+"""A result of `python -m bench`, read from its JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 class Result:
-    """What `python -m bench` wrote. Raises UsageError if it is no such thing."""
+    """The result of one run. Raises UsageError if `data` is not the JSON value of a result."""
 
     def __init__(self, data: object) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -31,16 +31,16 @@ class Result:
             raise UsageError(f"lacks a part of a result: {error}") from None
 
     def of(self, kinds: Sequence[str]) -> list[Row]:
-        """The rows of these kinds, in order."""
+        """Return the rows of these kinds, in order."""
         return [row for row in self.rows if row["kind"] in kinds]
 
     def median(self, name: str, column: str) -> float | None:
-        """Of a figure by its name; None if there is none."""
+        """Return a median by figure and column; None if there is none."""
         found = self._named.get(name, {}).get("medians", {}).get(column)
         return None if found is None else float(found)
 
     def bound(self, figure: str, of: str) -> float | None:
-        """What is required of a figure's ratio, if anything."""
+        """Return the bound of a figure's ratio; None if there is none."""
         for verdict in self.verdicts:
             if (verdict["figure"], verdict["of"]) == (figure, of):
                 return float(wanted(verdict)[1])
@@ -48,14 +48,14 @@ class Result:
 
 
 def wanted(verdict: Row) -> tuple[str, float]:
-    """Whether a bound is a least or a most, in words; and the bound."""
+    """Return "at least" or "at most", and the bound of a verdict."""
     if "at_least" in verdict:
         return "at least", float(verdict["at_least"])
     return "at most", float(verdict["at_most"])
 
 
 def read(path: Path) -> Result:
-    """A result from its file. Raises UsageError."""
+    """Read a result from its file. Raises UsageError."""
     try:
         return Result(json.loads(path.read_text()))
     except OSError as error:

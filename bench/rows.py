@@ -1,4 +1,4 @@
-"""The table of rows: what is measured, under which name. Nothing here measures."""
+"""The table of rows: names, commands and sizes of all measurements. It measures nothing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Command = tuple[bytes, ...]
 RANDOM: Final = b"__rand_int__"  # replaced by twelve digits below the row's number of keys
 CLIENTS: Final = 50
 KEYS: Final = 100_000
-DEEP: Final = 16  # the larger pipeline
-DEEP_FACTOR: Final = 5  # pipelined rows are so much faster: more requests, as many seconds
-DEEP_SCRIPT_FACTOR: Final = 3  # of those that call scripts
+DEEP: Final = 16  # commands of the larger pipeline
+DEEP_FACTOR: Final = 5  # factor of requests for pipelined rows, so that they take as long
+DEEP_SCRIPT_FACTOR: Final = 3  # the same for rows that call scripts
 
 RATE: Final = "rate"
 LARGE: Final = "large"
 IDLE: Final = "idle"
 COST: Final = "cost"
 SPACE: Final = "space"
-CPU: Final = "cpu"  # beside RATE; and beside TASKS and WORKERS. No row is of these kinds
+# kinds of figures only, not of rows: CPU time in rows of kind RATE, TASKS and WORKERS
+CPU: Final = "cpu"
 TASKS_CPU: Final = "tasks-cpu"
 WORKERS_CPU: Final = "workers-cpu"
 VALUES: Final = "values"
@@ -36,9 +37,10 @@ GROWTH_HITS: Final = "growth-hits"
 
 _KEY: Final = b"key:" + RANDOM
 _VALUE: Final = b"val:" + RANDOM
-_HIT: Final = (b"RL.HIT", _KEY, b"1000000", b"60")  # never refused: max is above all requests
+_HIT: Final = (b"RL.HIT", _KEY, b"1000000", b"60")  # never refused: max exceeds all requests
 _REFUSED: Final = (b"RL.HIT", _KEY, b"1", b"3600")
-# For a day: libraries that count by the clock's own hours begin a new one every hour.
+# The window is a day: with an hour, libraries with windows aligned to the clock begin a new one
+# every hour.
 _REFUSED_TODAY: Final = (b"RL.HIT", _KEY, b"1", b"86400")
 _LASTING: Final = (b"RL.HIT", _KEY, b"1000000", b"3600")
 _GET: Final = (b"GET", _KEY)
@@ -47,10 +49,12 @@ _SET: Final = (b"SET", _KEY, b"xxx")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result.
+    """One measurement.
 
-    Rows of kind RATE send `commands` in turn, `pipeline` at once, over CLIENTS connections, with
-    RANDOM below `keys`. `fill` is sent once for every key before each run.
+    Rows of kind RATE send `commands` in turn over CLIENTS connections.
+    pipeline: commands sent at once.
+    keys: number of keys; RANDOM is below it.
+    fill: the command that is sent once for every key before each run.
     """
 
     name: str
@@ -64,16 +68,16 @@ class Row:
 
     @property
     def scripted(self) -> bool:
-        """Whether it calls scripts, which not every peer can carry."""
+        """Whether the row calls scripts, which not every peer supports."""
         return any(command[0] == b"RL.HIT" for command in self.commands)
 
     @property
     def refuses(self) -> bool:
-        """Whether its hits are refused: each key has had the one it may have."""
+        """Whether the row's hits are refused: `fill` has used the one hit of each key."""
         return self.fill in self.commands and self.scripted
 
     def requests(self, wanted: int) -> int:
-        """Commands of one run, where the user asked for `wanted` without pipelining."""
+        """Return the commands of one run, given `wanted` for a run without pipelining."""
         if self.pipeline != DEEP:
             return wanted
         return wanted * (DEEP_SCRIPT_FACTOR if self.scripted else DEEP_FACTOR)
@@ -138,9 +142,10 @@ ROWS: Final = (
 
 
 def choose(names: Sequence[str]) -> tuple[Row, ...]:
-    """The rows called so, in the table's order; `hit` stands for hit-1 and hit-16, no name for all.
+    """Select rows by name, in the table's order.
 
-    Raises UsageError naming what is not there.
+    `hit` selects hit-1 and hit-16; no names select all rows.
+    Raises UsageError with the first name that has no row.
     """
     for name in names:
         if not any(_called(row, name) for row in ROWS):

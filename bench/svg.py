@@ -1,13 +1,13 @@
-"""What all pictures share: the frame of an SVG with its words for everybody, numbers and text."""
+"""The common parts of all pictures: frame of an SVG with a text alternative, numbers, text."""
 
 from __future__ import annotations
 
 from typing import Final
 from xml.sax.saxutils import escape
 
-LETTER: Final = 6.6  # about the width of one in the text below
+LETTER: Final = 6.6  # approximate width of a letter in the style below
 
-# Both schemes carry their own background: an image does not always know the page's.
+# Both colour schemes include a background: an image can't always detect the page's scheme.
 STYLE: Final = """\
 .card{fill:#fff;stroke:#d1d9e0}text{fill:#1f2328;font:13px system-ui,sans-serif}
 .name{font-size:17px;font-weight:600}.rule{font:13px ui-monospace,monospace}.soft{fill:#59636e}
@@ -18,7 +18,10 @@ DARK: Final = """\
 
 
 def opening(width: int, height: int, title: str, told: str, style: str) -> list[str]:
-    """The first lines: title, the picture in words (`told`), style and card. Ends with </svg>."""
+    """Return the first lines: title, text alternative (`told`), style and card.
+
+    The caller appends </svg>.
+    """
     head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
     return [
         f'<svg {head} role="img" aria-labelledby="title desc">',
@@ -30,12 +33,12 @@ def opening(width: int, height: int, title: str, told: str, style: str) -> list[
 
 
 def number(value: float) -> str:
-    """A coordinate."""
+    """Format a coordinate."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
-    """`words` in the style's class `kind`, from x on unless `anchor` is middle or end."""
+    """Return a text element of class `kind`; it begins at `x` unless `anchor` is middle or end."""
     where = f'x="{number(x)}" y="{number(y)}"'
     kinds = (f' class="{kind}"' if kind else "") + (f' text-anchor="{anchor}"' if anchor else "")
     return f"<text {where}{kinds}>{escape(words)}</text>"

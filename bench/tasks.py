@@ -1,6 +1,6 @@
-"""Rows of kind TASKS: hits per second of one Python program, its coroutines sharing connections.
+"""Rows of kind TASKS: hits per second of one Python program, whose coroutines share connections.
 
-The program is this process, and its CPU is the limit: what differs is what each library costs it.
+The program is this process, and its CPU is the limit. So the rates show the costs of each library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .rows import CLIENTS, Row
 
 NAME: Final = f"{CLIENTS} asyncio tasks of one Python process"
 FASTEST: Final = "fastest exact"
-PART: Final = 10  # a run has a tenth of a rate's requests: a Python client is that much slower
+PART: Final = 10  # divisor of a rate's requests: a Python client is about as much slower
 
 T = TypeVar("T")
 
@@ -93,7 +93,10 @@ class _Program:
             self._runner.close()
 
     def run(self, keys: Sequence[str], admitted: bool) -> float:
-        """Seconds for one hit on each of `keys`, which all must be `admitted`, or else refused."""
+        """Return the seconds for one hit on each of `keys`.
+
+        Raises BenchError unless all are admitted, or all refused, as `admitted` requires.
+        """
         found, seconds = self._await(self._all(keys))
         if found != (len(keys) if admitted else 0):
             expected = "admitted" if admitted else "refused"
@@ -105,7 +108,7 @@ class _Program:
             return self._runner.run(coroutine)
         except TimeoutError:
             raise BenchError(f"a run took more than {self._limit_s:g} s") from None
-        except Exception as error:  # whatever a library raises
+        except Exception as error:  # libraries raise errors of any type
             raise BenchError(f"{type(error).__name__}: {error}") from error
 
     async def _all(self, keys: Sequence[str]) -> tuple[int, float]:

@@ -1,7 +1,7 @@
-"""One traffic under one rule: every hit and its reply, and the limiter's state all along.
+"""One traffic under one rule: every hit and its reply, and the limiter's state over time.
 
-The scripts run on a real server with the clock handed in, so 47 seconds of traffic take a moment
-and come out the same each time.
+The scripts run on a real server with the clock as an argument. So 47 seconds of traffic take a
+moment, and the result is the same each time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .errors import BenchError
 
 MAX: Final = 10  # the rule: MAX hits per WINDOW_S
 WINDOW_S: Final = 10
-SECONDS: Final = 47  # the traffic's length
-STEP_US: Final = 100_000  # how often the state is looked at
+SECONDS: Final = 47  # length of the traffic
+STEP_US: Final = 100_000  # microseconds between two looks at the state
 
 _START_US: Final = 1_784_000_000_000_000  # the clock at the traffic's beginning
 _CLOCK_ARGUMENT: Final = 7  # every script takes its clock as ARGV[7]
@@ -30,7 +30,7 @@ def _every(first_us: int, step_us: int, count: int) -> list[int]:
     return [first_us + step_us * index for index in range(count)]
 
 
-# When hits arrive, microseconds from the beginning: the parts of the traffic.
+# The parts of the traffic: name, and the times of hits in microseconds from the beginning.
 PARTS: Final[tuple[tuple[str, list[int]], ...]] = (
     (
         "a burst across an edge",
@@ -45,7 +45,7 @@ TRAFFIC: Final = tuple(at_us for _, hits in PARTS for at_us in hits)
 
 @dataclass(frozen=True)
 class Hit:
-    """One hit: when it came, whether it was admitted, and how long its reply was held."""
+    """One hit: its time, whether it was admitted, and how long its reply was held."""
 
     at_us: int
     admitted: bool
@@ -53,13 +53,13 @@ class Hit:
 
     @property
     def leaves_us(self) -> int:
-        """When its reply came."""
+        """The time of its reply, in microseconds."""
         return self.at_us + self.held_us
 
 
 @dataclass(frozen=True)
 class State:
-    """What a look at the limiter said at a time: the last one in microseconds."""
+    """The limiter's state at one time: limit, remaining hits, and `reset_after`."""
 
     at_us: int
     limit: int
@@ -69,17 +69,20 @@ class State:
 
 @dataclass(frozen=True)
 class Run:
-    """The traffic under one rule. `states` has one for each step, and one after each hit."""
+    """The traffic under one rule. `states` has one for each step, and two around each hit."""
 
     hits: tuple[Hit, ...]
     states: tuple[State, ...]
 
     def admitted(self) -> int:
-        """How many hits were admitted."""
+        """Return the number of admitted hits."""
         return sum(hit.admitted for hit in self.hits)
 
     def worst(self) -> tuple[int, int]:
-        """The first window of WINDOW_S that admitted most: where it begins, and how many."""
+        """Return the begin (µs) and the hits of the window of WINDOW_S that admitted most.
+
+        The first of several such windows counts.
+        """
         times = sorted(hit.leaves_us for hit in self.hits if hit.admitted)
         counts = [
             (sum(begin <= time < begin + WINDOW_S * MICROSECONDS for time in times), -begin)
@@ -90,12 +93,15 @@ class Run:
 
 
 def command(options: str) -> tuple[bytes, ...]:
-    """The hit of the rule with `options`, such as `ALGO GCRA BURST 3`."""
+    """Return the hit under the rule with `options`, such as `ALGO GCRA BURST 3`."""
     return (b"RL.HIT", b"k", b"%d" % MAX, b"%d" % WINDOW_S, *options.encode().split())
 
 
 def run(client: Client, options: str) -> Run:
-    """Send the traffic under the rule with `options`. Empties the server. Raises BenchError."""
+    """Send the traffic under the rule with `options`.
+
+    The server's data is deleted. Raises BenchError.
+    """
     rule = Grammar(scripts.load()).rule(b"", b"RL.HIT", list(command(options)[1:]))
     if rule.limiter is None or rule.script is None:
         raise BenchError(f"{options}: {rule.error.decode().strip()}")
@@ -109,7 +115,7 @@ def run(client: Client, options: str) -> Run:
         wanted = (False, True, False) if at_us in TRAFFIC else (False,)
         for is_hit in wanted:
             calls.append(_call(sha, hit if is_hit else look, is_hit and rule.shapes, at_us))
-            calls.append((b"PERSIST", b"k"))  # the key's real time to live knows another clock
+            calls.append((b"PERSIST", b"k"))  # the key's TTL counts by Redis' real clock
             kinds.append((at_us, is_hit))
     replies = cast("list[list[int]]", client.ask_all(calls)[::2])
     hits: list[Hit] = []

@@ -1,4 +1,4 @@
-"""The row of kind VALUES: values of a megabyte, read over several connections at once."""
+"""The row of kind VALUES: values of 1 MB, read over several connections at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .rows import Row
 
 CONNECTIONS: Final = 8
 VALUE_BYTES: Final = 1_000_000
-PART: Final = 100  # a run has a hundredth of a rate's requests
+PART: Final = 100  # divisor of a rate's requests
 READ_BYTES: Final = 1 << 18
 HEAD: Final = b"$%d\r\n" % VALUE_BYTES
 MEGA: Final = 1e6
@@ -28,7 +28,7 @@ GENERATOR: Final = f"{CONNECTIONS} sockets around one selector, nothing copied"
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     """Run `row` through all parts in turn. Raises BenchError."""
-    # twemproxy collects a whole value before it passes it on: not what it is made for
+    # twemproxy buffers a whole value before it forwards it: it is not made for large values.
     columns = [name for name in parts if name not in (TWEMPROXY, SHARE)]
     count = max(CONNECTIONS, plan.requests // PART)
     with Client(parts[DIRECT].port) as client:
@@ -50,7 +50,7 @@ def _key(number: int) -> bytes:
 
 
 class Reader:
-    """One connection: where it is in the reply that it reads."""
+    """One connection, and its position in the reply that it reads."""
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         self.sock = sock
@@ -65,7 +65,7 @@ class Reader:
         self.sock.sendall(self._request)
 
     def read(self, buffer: bytearray) -> bool:
-        """Take what is there; whether the reply has ended. Raises BenchError."""
+        """Read available bytes; returns whether the reply has ended. Raises BenchError."""
         count = self.sock.recv_into(buffer)
         if not count:
             raise BenchError("GET of a large value: the connection was closed")
@@ -79,7 +79,7 @@ class Reader:
 
 
 def _read(port: int, count: int, limit_s: float) -> float:
-    """Seconds for `count` values, a reply read on each connection before it asks again."""
+    """Return the seconds for `count` values, with one request at a time on each connection."""
     buffer = bytearray(READ_BYTES)
     end = time.monotonic() + limit_s
     readers: list[Reader] = []

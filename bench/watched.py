@@ -1,8 +1,8 @@
-"""python -m bench.watched: what it costs to be watched.
+"""python -m bench.watched: the costs of the live page and of scraping metrics.
 
-The same hits through two proxies on one server: one that nobody watches, and one whose live page is
-open and whose metrics are scraped, each once a second. Printed are the medians of commands per
-second and of CPU time, the admin process' included, and their ratios.
+The same hits go through two proxies on one server: one without --admin, and one whose live page and
+metrics are read once a second each. It prints the medians of commands per second, the median of
+their ratio, and the CPU time per command, the admin process' included.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .errors import BenchError, UsageError
 from .parts import ALONE, WATCHED, Part
 from .rows import Command
 
-EVERY_S: Final = 1.0
+EVERY_S: Final = 1.0  # seconds between two requests of each path
 PATHS: Final = ("live.json", "metrics")
-LIMIT_S: Final = 300.0  # of one run of the load generator
+LIMIT_S: Final = 300.0  # seconds of one run of the load generator, at most
 
-# Name, pipeline, the hit, and how many times the requests that are asked for.
+# Name, pipeline, the hit, and the factor of --requests.
 ROWS: Final[tuple[tuple[str, int, Command, int], ...]] = (
     ("admitted, P1", 1, (b"RL.HIT", b"key:__rand_int__", b"1000", b"60"), 1),
     ("admitted, P16", 16, (b"RL.HIT", b"key:__rand_int__", b"1000", b"60"), 2),
@@ -37,7 +37,10 @@ ROWS: Final[tuple[tuple[str, int, Command, int], ...]] = (
 
 @contextlib.contextmanager
 def watching(part: Part) -> Iterator[None]:
-    """Somebody looks at its page, and Prometheus scrapes it. Raises BenchError if they can't."""
+    """Request the live page's data and the metrics periodically, until the context ends.
+
+    Raises BenchError if a request failed.
+    """
     found = re.search(r"admin +(http://\S+/)", part.process.log())
     if found is None:
         raise BenchError(f"{part.name} told of no admin address")
@@ -65,7 +68,7 @@ def watching(part: Part) -> Iterator[None]:
 
 
 def measure(executable: str, requests: int, turns: int, clients: int) -> list[str]:
-    """The table, line by line. Raises BenchError."""
+    """Measure, and return the lines of the table. Raises BenchError."""
     lines = [f"{'':14}{'/s alone':>10}{'watched':>10}{'ratio':>7}{'us alone':>10}{'watched':>9}"]
     with parts.running(executable, (ALONE, WATCHED)) as running, watching(running[WATCHED]):
         for name, pipeline, command, times in ROWS:
@@ -95,7 +98,7 @@ def measure(executable: str, requests: int, turns: int, clients: int) -> list[st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, 1 if something failed, 2 for wrong usage."""
+    """Measure and print; the exit code: 0 done, 1 failed, 2 wrong usage."""
     parser = argparse.ArgumentParser("python -m bench.watched", description=__doc__)
     parser.add_argument(
         "--requests", type=int, default=100_000, help="of one run, without pipeline"

@@ -10,9 +10,9 @@ from .rows import Row
 
 
 def measure(row: Row, plan: Plan) -> list[Figure]:
-    """Hits per second, and the CPU time of all processes of the proxy, its supervisor included.
+    """Measure hits per second, and the CPU time of all processes of the proxy, supervisor included.
 
-    On a server of their own, with nothing else in front of it. Raises BenchError.
+    The server is a separate one, with nothing else in front of it. Raises BenchError.
     """
     with parts.running(plan.executable, (ONE_WORKER, TWO_WORKERS)) as pair:
         return rate.measure(row, plan, pair)

@@ -1,7 +1,7 @@
 """rlproxy: a Redis-protocol proxy that adds exact, shared rate limits to any Redis.
 
-RLPROXY_INTERPRETED=1 in the environment loads the modules' source where compiled ones are there
-too: to debug them, to compare them, and to test both.
+RLPROXY_INTERPRETED=1 in the environment loads the source of modules that are also compiled. It
+serves for debugging, comparing and testing both.
 """
 
 import os
@@ -11,13 +11,13 @@ if os.environ.get("RLPROXY_INTERPRETED"):
     from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 
     class _SourceFirst:
-        """Finds this package's modules as source files only."""
+        """An import finder that finds this package's modules as source files only."""
 
         @staticmethod
         def find_spec(
             name: str, path: list[str] | None, target: object = None
         ) -> ModuleSpec | None:
-            """See importlib.abc.MetaPathFinder."""
+            """Find the source of a module; see importlib.abc.MetaPathFinder."""
             if not name.startswith(__name__ + ".") or not path:
                 return None
             return FileFinder(path[0], (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name)

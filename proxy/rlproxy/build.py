@@ -14,6 +14,6 @@ def compiled() -> bool:
 
 
 def describe() -> str:
-    """One line for people."""
+    """Return the version and the kind of build as one line of text."""
     how = "compiled" if compiled() else "interpreted"
     return f"{VERSION} ({how}, Python {platform.python_version()})"

@@ -1,7 +1,7 @@
 """The tables in README.md, ARCHITECTURE.md and docs/ that are generated from the code.
 
-`rlproxy docs README.md docs/logs.md docs/observe.md` replaces what stands between
-`<!-- NAME: ... -->` and `<!-- /NAME -->`; a test holds that nothing would change.
+`rlproxy docs README.md docs/logs.md docs/observe.md` replaces the text between
+`<!-- NAME: ... -->` and `<!-- /NAME -->`. A test fails if a table differs from the code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import ERRORS, PROBLEMS, TABLE
 
 
 def options() -> str:
-    """The table of options."""
+    """Return the table of options."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for group in GROUPS:
         rows.append(f"| **{group}** | | |")
@@ -41,7 +41,7 @@ def options() -> str:
 
 
 def events() -> str:
-    """The table of what is logged."""
+    """Return the table of log events."""
     rows = ["| event | level | message | when |", "|---|---|---|---|"]
     for event in EVENTS:
         text = event.text.replace("{}", "*count*")
@@ -52,7 +52,7 @@ def events() -> str:
 
 
 def metrics() -> str:
-    """The table of metrics."""
+    """Return the table of metrics."""
     rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for row in TABLE:
         labels = ", ".join(f"`{label}`" for label in row.labels)
@@ -61,21 +61,21 @@ def metrics() -> str:
 
 
 def errors() -> str:
-    """The kinds of rlproxy_errors_total."""
+    """Return the table of the kinds of rlproxy_errors_total."""
     rows = ["| kind | what went wrong |", "|---|---|"]
     rows += [f"| `{kind}` | {what} |" for kind, what in ERRORS.items()]
     return "\n".join(rows)
 
 
 def problems() -> str:
-    """The kinds of rlproxy_upstream_problem."""
+    """Return the table of the kinds of rlproxy_upstream_problem."""
     rows = ["| kind | what is wrong with the proxy's own connection |", "|---|---|"]
     rows += [f"| `{kind}` | {what} |" for kind, what in PROBLEMS.items()]
     return "\n".join(rows)
 
 
 def modules() -> str:
-    """The modules of each package, with the first paragraph of their docstrings."""
+    """Return the table of modules, with the first paragraph of each module's docstring."""
     root = Path(__file__).parent
     rows = ["| module | owns |", "|---|---|"]
     for package in [root, *sorted(path.parent for path in root.glob("*/__init__.py"))]:
@@ -103,14 +103,14 @@ TABLES = {
 
 
 def filled(text: str) -> str:
-    """`text` with every table as it follows from the code now."""
+    """Return `text` with every table generated anew."""
     for name, table in TABLES.items():
         text = replaced(text, name, table()) or text
     return text
 
 
 def replaced(text: str, name: str, block: str) -> str | None:
-    """`text` with `block` between the markers of `name`; None if it has none."""
+    """Return `text` with `block` between the markers of `name`; None if it has no such markers."""
     begin = re.search(rf"<!-- {name}:.*?-->\n", text)
     end = text.find(f"<!-- /{name} -->")
     if begin is None or end < begin.end():
@@ -119,7 +119,7 @@ def replaced(text: str, name: str, block: str) -> str | None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`rlproxy docs FILE ...`: write the tables into these files; without one, print them.
+    """Run `rlproxy docs FILE ...`: write the tables into the files; without a file, print them.
 
     Returns the exit code: 0, or 2 if a file can't be read or written.
     """

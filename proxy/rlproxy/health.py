@@ -14,14 +14,17 @@ from rlproxy.config.config import DEFAULT_LISTEN, parse_listen, without_password
 TIMEOUT_S: Final = 2.0
 
 
-# To a client without a certificate, TLS' own words for: show one.
+# names of the TLS alerts that a server sends to a client without a certificate
 _WANTS_CERTIFICATE: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE")
 _HEADER: Final = b"PROXY UNKNOWN\r\n"
 
 
 def alive(address: str, header: bool = False) -> str:
-    """Empty if a server at `address` answers PING, whatever it answers; else what is wrong. With a
-    PROXY header before it if `header`. Whose certificate it shows is not asked.
+    """Check that a server at `address` replies to PING, with any RESP reply.
+
+    address: as for --listen. The server's certificate is not verified.
+    header: whether a PROXY protocol header precedes the PING.
+    Returns "" if it does, or if it requires a client certificate; otherwise the problem.
     """
     try:
         where = parse_listen(address)
@@ -59,10 +62,10 @@ def _secured(sock: socket.socket) -> ssl.SSLSocket:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`rlproxy health [HOST:PORT]`: exit code 0 if alive, 1 if not, 2 on wrong usage.
+    """Run `rlproxy health [HOST:PORT]`; exit code 0 if alive, 1 if not, 2 on wrong usage.
 
-    Without an address it is the first of RLPROXY_LISTEN that speaks no TLS, or else the first, or
-    the default one; RLPROXY_PROXY_PROTOCOL is heeded.
+    The default address is the first in RLPROXY_LISTEN without TLS, else the first with TLS, else
+    DEFAULT_LISTEN. With RLPROXY_PROXY_PROTOCOL=yes a PROXY header precedes the PING.
     """
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
         print("usage: rlproxy health [[tls:]HOST:PORT|unix:PATH]", file=sys.stderr)

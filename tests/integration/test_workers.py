@@ -543,6 +543,21 @@ def test_a_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: 
         assert made.log().count("1 client(s) were cut") == 2  # (by each of the workers)
 
 
+def test_the_supervisor_sleeps_while_its_workers_drain(kept: RedisServer, upstream: str) -> None:
+    args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "1")
+    with started(*args) as made, made.raw() as waiting:
+        waiting.send(command("BLPOP", "list", 0))
+        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        before = cpu_s(made.pid)
+        made.signal(signal.SIGTERM)
+        used = 0.0
+        while made.running():
+            with contextlib.suppress(OSError, IndexError):  # it may end now
+                used = cpu_s(made.pid) - before
+            time.sleep(0.01)
+        assert used < 0.5  # of more than 1 s: half of it would be a busy loop
+
+
 def test_the_deadline_cuts_what_waits_for_ever(kept: RedisServer, upstream: str) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as waiting:

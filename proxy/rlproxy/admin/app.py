@@ -2,10 +2,11 @@
 apart, so that HTTP requests never delay clients. It inherits the listening socket and the shared
 memory.
 
-    workers ──publish──> board ──> Watch ──> /metrics  /healthz  /readyz  /live.json  <── / polls
+    workers ──publish()──> shared memory ──> Reader ──> /metrics /healthz /readyz /live.json <──┐
+                                                                     the page at / polls it ────┘
 
-It is for people and monitoring that may be trusted with keys, and changes nothing. Connections that
-are slow, many or malformed cost nobody else theirs.
+Operators and monitoring that use it can see keys; requests change nothing. Connections that are
+slow, numerous or malformed do not keep others from being served.
 """
 
 from __future__ import annotations
@@ -54,25 +55,25 @@ NOT_BY_THIS_NAME: Final = (
     "only: a page of elsewhere may have led your browser here.\n"
 )
 
-MAX_CONNECTIONS: Final = 128  # one more costs the one that has waited longest its own
-MAX_HEADER: Final = 16384  # bytes of a request
-REQUEST_S: Final = 10.0  # for a request, and for reading the answer
-KEEP_S: Final = 5.0  # until a connection that is silent is closed
-NICER: Final = 5  # whoever serves clients comes first
+MAX_CONNECTIONS: Final = 128  # one more closes the one whose last response is the oldest
+MAX_HEADER: Final = 16384  # bytes of a request's header
+REQUEST_S: Final = 10.0  # seconds for a request and its response, and for reading the response
+KEEP_S: Final = 5.0  # seconds until an idle connection is closed
+NICER: Final = 5  # added niceness, so that workers take precedence
 
 
-# -- what is answered ------------------------------------------------------------------------------
+# -- routes and responses --------------------------------------------------------------------------
 
 
 class Pages:
-    """The routes, answered from `watch`."""
+    """The routes of the application, and their responses."""
 
     def __init__(self, watch: Reader) -> None:
         self._watch = watch
         self._page = PAGE.read_bytes()
 
     def router(self) -> Router:
-        """All of them, for GET and HEAD."""
+        """Return all routes, for GET and HEAD."""
         routes = [
             Route("/", self._live),
             Route("/live.json", self._json),
@@ -83,7 +84,10 @@ class Pages:
         return Router(routes, redirect_slashes=False, default=_nothing_here)
 
     def policy(self) -> str:
-        """What the page may load: its own style and script, and the numbers."""
+        """Return the Content-Security-Policy of the page.
+
+        It permits its inline style and script, data: images, and requests to this server.
+        """
         style = _hashes(self._page, rb"<style>(.*?)</style>")
         script = _hashes(self._page, rb"<script>(.*?)</script>")
         return (
@@ -117,7 +121,7 @@ class Pages:
 
 
 def _ready(seen: Sequence[Seen]) -> str:
-    """What is answered while the proxy is ready."""
+    """Return the text of /readyz while the proxy is ready."""
     if without := without_redis(seen):
         return f"ok, but Redis does not answer: hits are {without}"
     problem = degraded(seen)
@@ -140,8 +144,12 @@ def _hashes(page: bytes, pattern: bytes) -> str:
 
 
 class Guard:
-    """In front of `app`: who may ask, what browsers are told of every answer, and that no mistake
-    here reaches anybody. `local`: it listens on a loopback address.
+    """The ASGI middleware in front of `app`: check of the host name, security headers, errors.
+
+    policy: the Content-Security-Policy of every response.
+    local: whether the socket listens on a loopback address. Then the Host header must be one of
+    LOCAL_NAMES or absent, against pages that reach it under another name (DNS rebinding).
+    told: the log of errors, which clients see without details.
     """
 
     def __init__(self, app: ASGIApp, policy: str, local: bool, told: LogThrottle) -> None:
@@ -158,7 +166,7 @@ class Guard:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle one request; see ASGI."""
         if scope["type"] != "http":
             return
         begun = False
@@ -176,7 +184,7 @@ class Guard:
             else:
                 await self._app(scope, receive, send_on)
         except Exception as error:
-            # (its text is not told: it might have anything of the request in it)
+            # The error's text is not logged: it may contain parts of the request.
             why = f"{type(error).__name__}{_place(error)}"
             self._told.happened(
                 f"{{}} requests to the admin address failed: {why}",
@@ -200,35 +208,38 @@ def _place(error: BaseException) -> str:
 
 
 def application(watch: Reader, local: bool, told: LogThrottle) -> Guard:
-    """The whole of it, for ASGI."""
+    """Return the ASGI application; see Guard for `local` and `told`."""
     pages = Pages(watch)
     return Guard(pages.router(), pages.policy(), local, told)
 
 
-# -- who is served ---------------------------------------------------------------------------------
+# -- connections -----------------------------------------------------------------------------------
 
 
 class Connections:
-    """Those that are open, the one first that has waited longest to be of use."""
+    """The open connections, at most `most`, in the order of their last completed response."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[Connection, None] = {}
 
     def add(self, new: Connection) -> None:
-        """One more, or one that has just been of use."""
+        """Add a new connection, or move one to the end after a response.
+
+        If there are too many, the first one is cut.
+        """
         self._open.pop(new, None)
         self._open[new] = None
         if len(self._open) > self._most:
             next(iter(self._open)).cut()
 
     def remove(self, gone: Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self._open.pop(gone, None)
 
 
 class Connection(H11Protocol):
-    """Has REQUEST_S seconds for each request, from its first byte to the last of the answer."""
+    """One HTTP connection, which is cut REQUEST_S after its begin or its last response."""
 
     among = Connections(MAX_CONNECTIONS)
     _deadline: asyncio.TimerHandle | None = None
@@ -252,7 +263,7 @@ class Connection(H11Protocol):
             self._begin()
 
     def cut(self) -> None:
-        """Close it, whatever it is about."""
+        """Close the connection at once, even during a response."""
         self.among.remove(self)
         self.transport.abort()
 
@@ -264,7 +275,7 @@ class Connection(H11Protocol):
 
 
 class AdminServer(uvicorn.Server):
-    """Ends with `parent`; a signal ends it at once, for it has nothing to finish."""
+    """The HTTP server. It ends with the process `parent`; a signal ends it at once."""
 
     def __init__(
         self, config: uvicorn.Config, watch: Reader, told: LogThrottle, parent: int
@@ -276,11 +287,11 @@ class AdminServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """See uvicorn."""
+        """Leave signals alone; see uvicorn.Server."""
         yield
 
     async def work(self, sock: socket.socket) -> None:
-        """Serve until the end."""
+        """Serve connections to `sock` until the parent has ended."""
         looking = asyncio.create_task(self._look())
         try:
             await self.serve(sockets=[sock])
@@ -299,7 +310,10 @@ class AdminServer(uvicorn.Server):
 
 
 def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServer:
-    """Who answers what comes to `sock` until the process `parent` has ended."""
+    """Return the server for the listening socket `sock` and the samples in `memory`.
+
+    parent: the process with which the server ends.
+    """
     name = sock.getsockname()
     local = isinstance(name, tuple) and Peer(name[0]).local
     told = LogThrottle(time.monotonic, lambda line, of: log.error("%s", line, extra={**of}))
@@ -318,13 +332,13 @@ def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServe
         timeout_graceful_shutdown=0,
         h11_max_incomplete_event_size=MAX_HEADER,
     )
-    # (it has a line for each malformed request, and everything else is told by Guard)
+    # uvicorn logs a line per malformed request, which clients cause at will. Guard logs the rest.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return AdminServer(config, watch, told, parent)
 
 
 def main(argv: Sequence[str]) -> int:
-    """The process that `admin_process` starts: the exit code."""
+    """Run the admin process, as `admin_process` starts it; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m rlproxy.admin.app")
     for name in ("socket", "memory", "workers", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -332,7 +346,7 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", required=True)
     args = parser.parse_args(argv)
     end_with_parent()
-    with contextlib.suppress(OSError):  # (rlproxy.service forbids it)
+    with contextlib.suppress(OSError):  # the system call filter of rlproxy.service forbids it
         os.nice(NICER)
     logs.configure(args.log_level, args.log_format)
     sock = socket.socket(fileno=args.socket)

@@ -14,10 +14,10 @@ from typing import Final
 from rlproxy.observability.metrics import BY_NAME, Distribution, Samples
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
-KEPT_S: Final = 120.0
-SMOOTH_S: Final = 10.0  # times are told of so many seconds, rates of fewer
-RATE_S: Final = 2.0
-GAP_S: Final = 5.0  # moments further apart have no rate between them
+KEPT_S: Final = 120.0  # seconds of history
+SMOOTH_S: Final = 10.0  # seconds that percentiles cover
+RATE_S: Final = 2.0  # seconds that present rates cover
+GAP_S: Final = 5.0  # seconds; moments further apart have no rate between them
 
 ROUND_TRIP: Final = "rlproxy_lane_round_trip_seconds"
 LAG: Final = "rlproxy_event_loop_lag_seconds"
@@ -27,8 +27,8 @@ _NONE: Final = Distribution((), 0.0)
 
 @dataclass(frozen=True)
 class Moment:
-    """The counters as they were `at` a time (in seconds): hits by outcome, in the order of
-    OUTCOMES, other commands, and the two histograms of times.
+    """The counters at the time `at`, in seconds: hits in the order of OUTCOMES, other commands,
+    and the histograms of _HISTOGRAMS.
     """
 
     at: float
@@ -38,7 +38,7 @@ class Moment:
 
 
 def moment(at: float, samples: Samples) -> Moment:
-    """Of all workers' samples."""
+    """Extract the counters from the samples of all workers; `at` is their time in seconds."""
     by_outcome = dict.fromkeys(OUTCOMES, 0.0)
     for (_, outcome), value in samples.get("rlproxy_hits_total", {}).items():
         assert not isinstance(value, Distribution)
@@ -54,13 +54,13 @@ def moment(at: float, samples: Samples) -> Moment:
 
 
 class Recent:
-    """Moments of the last KEPT_S seconds, in their order."""
+    """The moments of the last KEPT_S seconds, oldest first."""
 
     def __init__(self) -> None:
         self._moments: deque[Moment] = deque()
 
     def add(self, new: Moment) -> None:
-        """A further one. One that is not later than the last (a clock was set) begins anew."""
+        """Append a moment. If it is not later than the last (a clock was set), drop all others."""
         moments = self._moments
         if moments and new.at <= moments[-1].at:
             moments.clear()
@@ -69,8 +69,9 @@ class Recent:
             moments.popleft()
 
     def rates(self) -> list[tuple[float, ...]]:
-        """For each moment but the first: when it was, and the hits in a second by outcome; behind a
-        gap only when it was.
+        """Return a row for each moment but the first: its time, then hits per second by outcome.
+
+        After a gap of more than GAP_S the row consists of the time only.
         """
         rows: list[tuple[float, ...]] = []
         for old, new in pairwise(self._moments):
@@ -79,7 +80,7 @@ class Recent:
         return rows
 
     def now(self) -> tuple[float, ...]:
-        """The hits of a second at this time, by outcome, and other commands behind them."""
+        """Return the present hits per second by outcome, then other commands per second."""
         span = self._span(RATE_S)
         if span is None:
             return (0.0,) * (len(OUTCOMES) + 1)
@@ -87,7 +88,11 @@ class Recent:
         return tuple(_rates((*old.hits, old.commands), (*new.hits, new.commands), new.at - old.at))
 
     def quantiles(self, name: str, wanted: Iterable[float]) -> list[float | None]:
-        """Of the times in the last SMOOTH_S seconds, in seconds; see quantile()."""
+        """Return quantiles, in seconds, of a histogram's values in the last SMOOTH_S seconds.
+
+        name: ROUND_TRIP or LAG.
+        wanted: shares from 0 to 1; see quantile() for the results.
+        """
         span = self._span(SMOOTH_S)
         if span is None:
             return [None for _ in wanted]
@@ -98,7 +103,9 @@ class Recent:
         return [quantile(BY_NAME[name].bounds, classes, each) for each in wanted]
 
     def _span(self, length_s: float) -> tuple[Moment, Moment] | None:
-        """The last moment, and the one so long before it, or longer (or else the first)."""
+        """Return the latest moment at least `length_s` before the last (or the first), and the
+        last; None if there are fewer than two.
+        """
         if len(self._moments) < 2:
             return None
         new = self._moments[-1]
@@ -109,8 +116,12 @@ class Recent:
 
 
 def quantile(bounds: Sequence[float], classes: Sequence[int], wanted: float) -> float | None:
-    """What a share `wanted` of the values does not exceed, evenly spread as they are taken to be
-    within a class. None without values; infinite where it lies beyond the last bound.
+    """Return the value that a share `wanted` of the values does not exceed.
+
+    bounds: the upper bounds of the classes, ascending.
+    classes: the number of values in each class, the last one beyond all bounds.
+    Values are assumed to be spread evenly within their class.
+    Returns None without values; infinity if the result lies beyond the last bound.
     """
     total = sum(classes)
     if not total:

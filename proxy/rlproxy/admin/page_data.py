@@ -14,22 +14,22 @@ from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.resp import escape
 
 MAX_SHOWN: Final = 200  # characters of a key, a name or a reason
-MAX_LANES: Final = 12
-KEYS: Final = 12
-PREFIXES: Final = 12
-ADDRESSES: Final = 8
-OVER: Final = "over"  # of a time: beyond what the histogram tells apart
+MAX_LANES: Final = 12  # rows of lanes
+KEYS: Final = 12  # hot keys
+PREFIXES: Final = 12  # key prefixes
+ADDRESSES: Final = 8  # addresses of clients
+OVER: Final = "over"  # in place of a duration beyond the histogram's last bound
 
-Key = tuple[bytes, int, int]  # its hits in the last minute, and how far off that may be at most
+Key = tuple[bytes, int, int]  # key, hits in the last minute, greatest error of this number
 
 _QUANTILES: Final = (0.5, 0.99)
 _UNKNOWN: Final = (None,) * len(_QUANTILES)
 
 
 def shown(text: bytes | str) -> str:
-    """Anything as a line of bounded length."""
+    """Escape `text` to one line of at most MAX_SHOWN characters, plus "…" where it is cut."""
     data = text.encode(errors="replace") if isinstance(text, str) else text
-    out = escape.shown(data[: 4 * MAX_SHOWN + 4])  # (a character has 4 bytes at most)
+    out = escape.shown(data[: 4 * MAX_SHOWN + 4])  # a character has at most 4 bytes
     return out if len(out) <= MAX_SHOWN else out[:MAX_SHOWN] + "…"
 
 
@@ -41,12 +41,17 @@ def view(
     busiest: Iterable[Key],
     refused: Iterable[Key],
 ) -> dict[str, Any]:
-    """All of it; `at` is now, in seconds since 1970."""
+    """Return the data of the live page.
+
+    at: the present time, in seconds since 1970.
+    seen: each worker.
+    samples: the sum of all workers' samples.
+    """
     heard = [one for one in seen if one.heard()]
     facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
     *now, commands = recent.now()
     upstream = _upstream(at, heard)
-    # (what its lanes took before is no round trip of now)
+    # While Redis is away, earlier round trips are not shown as present ones.
     trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
         "at": at,
@@ -101,8 +106,10 @@ def _seconds(found: float | None) -> float | str | None:
 
 
 def _upstream(at: float, heard: Sequence[Seen]) -> dict[str, Any]:
-    """Of the worker that is worst off: for which Redis is away, and for longest. `changed` is when
-    it came or went, in seconds since 1970; of `asked` workers it is up for `seen_by`.
+    """Return the upstream's state as seen by the worker for which Redis is away for longest.
+
+    `changed` is the time of its last change, in seconds since 1970. Redis is up for `seen_by` of
+    `asked` workers.
     """
     rows: list[tuple[Mapping[str, Any], float | None]] = []
     for one in heard:
@@ -134,8 +141,9 @@ def _addresses(heard: Sequence[Seen]) -> list[list[Any]]:
 
 
 def _prefixes(samples: Samples) -> list[list[Any]]:
-    """The beginnings of keys with most hits since the start: beginning, hits, those of them that
-    were refused. Empty without --metrics-prefixes.
+    """Return the prefixes with the most hits since the start: list of [prefix, hits, refused].
+
+    Empty without --metrics-prefixes.
     """
     found: dict[str, list[int]] = {}
     for (prefix, kind), value in samples.get("rlproxy_prefix_hits_total", {}).items():
@@ -146,8 +154,9 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
 
 
 def _lanes(heard: Sequence[Seen]) -> list[list[Any]]:
-    """Those of all workers that carry the same for the same user: who, database, what, how many
-    there are, how many of them are ready, and the calls that are unanswered.
+    """Return the lanes of all workers, grouped by user, database and kind of calls.
+
+    The rows are [user, database, kind, lanes, lanes that are ready, unanswered calls].
     """
     found: dict[tuple[str, int, str], list[int]] = {}
     for one in heard:

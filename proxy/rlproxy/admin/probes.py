@@ -10,23 +10,24 @@ from typing import Any, Final
 
 from rlproxy.observability.metrics import CLUSTER, FULL, UNREACHABLE
 
-HEARD_S: Final = 2.0  # a worker that has told nothing for so long does not serve
+HEARD_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
 UPSTREAM: Final = "upstream"
-EXCLUDABLE: Final = (UPSTREAM,)  # what a question for readiness may leave out
-ERROR: Final = "error"  # of --on-upstream-failure
-UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which no client is well served
+EXCLUDABLE: Final = (UPSTREAM,)  # parts that /readyz?exclude=PART may leave out
+ERROR: Final = "error"  # the value of --on-upstream-failure
+UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which the proxy is never ready
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
 def heard(age_s: float) -> bool:
-    """Whether a worker that told something so many seconds ago is there."""
-    return abs(age_s) <= HEARD_S  # (told in the future: the clock was set back just now)
+    """Whether a worker that published `age_s` seconds ago counts as running."""
+    return abs(age_s) <= HEARD_S  # a negative age: the clock was set back since
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one worker, counted from 0, was seen to be: its facts (see `telemetry`), and how many
-    seconds ago it told them; None if it never has.
+    """One worker, counted from 0: its facts (see `telemetry`) and their age in seconds.
+
+    The age is None if it has never published.
     """
 
     worker: int
@@ -34,17 +35,20 @@ class Seen:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def heard(self) -> bool:
-        """Whether it has told something lately."""
+        """Whether the worker has published within HEARD_S."""
         return self.age_s is not None and heard(self.age_s)
 
 
 def not_alive(seen: Sequence[Seen]) -> list[str]:
-    """Why a worker is not; empty if all are."""
+    """Return a reason for each worker that is not alive; empty if all are."""
     return [_silence(one) for one in seen if not one.heard()]
 
 
 def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str]:
-    """Why no worker is; empty if one is."""
+    """Return the reasons why no worker is ready; empty if at least one is.
+
+    leave_out: parts of EXCLUDABLE that do not count.
+    """
     found: dict[str, None] = {}
     for one in seen:
         reasons = _reasons(one, leave_out) if one.heard() else [_silence(one)]
@@ -55,7 +59,10 @@ def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str
 
 
 def without_redis(seen: Sequence[Seen]) -> str:
-    """What becomes of hits that are answered without Redis at this time; empty if none are."""
+    """Return how hits are answered while Redis is away: "admitted", "refused", or "" for errors.
+
+    Empty also if Redis is up for all workers.
+    """
     for one in seen:
         if one.heard() and not _upstream(one).get("up", True):
             return WITHOUT.get(one.facts.get("on_upstream_failure", ERROR), "")
@@ -63,7 +70,7 @@ def without_redis(seen: Sequence[Seen]) -> str:
 
 
 def degraded(seen: Sequence[Seen]) -> str:
-    """What the proxy's own connection can't do, while clients are served; empty if it can all."""
+    """Return the problem of the control connection while clients are served; empty if none."""
     for one in seen:
         upstream = _upstream(one)
         if one.heard() and upstream.get("up", True) and upstream.get("problem"):
@@ -108,6 +115,6 @@ def _reasons(one: Seen, leave_out: Collection[str]) -> list[str]:
     elif _is_unusable(upstream.get("kind", ""), one):
         found.append(_problem(upstream))
     elif not one.facts.get("scripts", True) and not upstream.get("problem"):
-        # (where the proxy itself may not load them, clients' hits bring them along)
+        # If the control connection may not load scripts (a problem), clients' hits carry them.
         found.append("the scripts are not loaded yet")
     return found

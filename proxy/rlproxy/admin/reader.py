@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from rlproxy.admin.history import Recent, moment
+from rlproxy.admin.history import GAP_S, Recent, moment
 from rlproxy.admin.page_data import KEYS, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
@@ -16,13 +16,13 @@ from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.metrics import Samples, kept, merged
 from rlproxy.observability.shared_memory import Published, SharedMemory
 
-SAMPLE_S: Final = 1.0
-READ_S: Final = 0.1
-SHARE: Final = 100  # of the time, at most one part in so many goes into looking
+SAMPLE_S: Final = 1.0  # seconds between two moments of the history, at least
+READ_S: Final = 0.1  # seconds between two reads of shared memory, at least
+SHARE: Final = 100  # pause after a moment was added, in multiples of the time it took, at least
 
 
 class Reader:
-    """Reads `board`; `clock` tells the seconds since 1970."""
+    """The samples of all workers, read from `memory`; `clock` returns seconds since 1970."""
 
     def __init__(self, memory: SharedMemory, clock: Callable[[], float] = time.time) -> None:
         self._memory = memory
@@ -31,19 +31,23 @@ class Reader:
         self._found: list[Published | None] = [None] * memory.workers
         self._texts: list[bytes] = [b""] * memory.workers
         self._recent = Recent()
-        self._made: dict[str, Any] = {}  # of what was read last
+        self._made: dict[str, Any] = {}  # results derived from the last read
 
     def look(self) -> float:
-        """Note how things are now; the seconds until it should be called again."""
+        """Add the present counters to the history.
+
+        Returns the seconds until the next call.
+        """
         before = time.monotonic()
         self._read()
-        if any(one.heard() for one in self.seen()):  # (else rates are unknown, not 0)
+        if any(one.heard() for one in self.seen()):  # otherwise rates are unknown, not 0
             self._recent.add(moment(self._read_at, self.samples()))
         self._made.pop("view", None)
-        return max(SAMPLE_S, SHARE * (time.monotonic() - before))
+        pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
+        return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 
     def seen(self) -> list[Seen]:
-        """Each worker."""
+        """Return the present state of each worker."""
         self._read()
         return [
             Seen(worker, self._clock() - found.at, found.facts)
@@ -53,9 +57,7 @@ class Reader:
         ]
 
     def samples(self) -> Samples:
-        """Of all workers together. Of one that is not heard of any more there remains what only
-        ever grows.
-        """
+        """Return the sum of all workers' samples. Of a silent worker, only its counters remain."""
         self._read()
         if "samples" not in self._made:
             heard = {one.worker for one in self.seen() if one.heard()}
@@ -70,7 +72,7 @@ class Reader:
         return made
 
     def metrics(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the samples in Prometheus' text format."""
         self._read()
         if "metrics" not in self._made:
             self._made["metrics"] = exposition(self.samples())
@@ -78,7 +80,7 @@ class Reader:
         return made
 
     def view(self) -> dict[str, Any]:
-        """For the live page."""
+        """Return the data of the live page."""
         self._read()
         if "view" not in self._made:
             seen = self.seen()
@@ -107,6 +109,6 @@ class Reader:
                 continue
             try:
                 self._found[worker] = Published.from_json(text)
-            except (ValueError, KeyError):  # (its writer ended half way)
+            except (ValueError, KeyError):  # the text is empty, or its writer ended while writing
                 continue
             self._texts[worker] = text

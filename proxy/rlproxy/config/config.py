@@ -18,16 +18,16 @@ DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
 LIKE: Final = (
-    0.75  # how like each other (1: the same) a misspelt name and the one that was meant are
+    0.75  # least similarity (1: equal) of a misspelt name and the name that is suggested for it
 )
-MAX_MISTAKES: Final = 20  # in how a file is written
+MAX_MISTAKES: Final = 20  # syntax errors of the file that are reported
 PREFIX: Final = "RLPROXY_"  # of environment variables
 NO_UPSTREAM: Final = (
     "--upstream: no Redis is given. Write --upstream redis://HOST:PORT (or RLPROXY_UPSTREAM, or "
     "upstream in the file of --config), or --upstream embedded: for a private server whose data "
     "ends with the proxy"
 )
-MAX_COMMAND: Final = 64  # bytes of a command's name, as framing.MAX_NAME
+MAX_COMMAND: Final = 64  # bytes of a command's name; the same as framing.MAX_NAME
 
 
 class ConfigError(Exception):
@@ -40,8 +40,9 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen or connect: `path` of a unix socket, or else `host` and `port`; `tls` where
-    clients are to speak TLS.
+    """An address to listen at or connect to: `path` of a unix socket, or else `host` and `port`.
+
+    `tls`: clients that connect to this address use TLS.
     """
 
     host: str = ""
@@ -58,7 +59,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Sentinels:
-    """Who knows which server is the master `name`, and what to log in with there."""
+    """The Sentinels that name the address of the master `name`, and the credentials for them."""
 
     addresses: tuple[Address, ...]
     name: str
@@ -74,9 +75,12 @@ class Sentinels:
 
 @dataclass(frozen=True)
 class Upstream:
-    """The Redis behind the proxy. The credentials are for the proxy's own control connection;
-    `db` is the database that clients start in. `address` is None for `embedded:`, and where
-    `sentinels` are to be asked.
+    """The Redis behind the proxy.
+
+    address: None for `embedded:` and with `sentinels`.
+    db: the database in which clients start.
+    user, password: credentials of the proxy's own control connection only.
+    tls: whether connections to it use TLS.
     """
 
     address: Address | None
@@ -88,7 +92,7 @@ class Upstream:
 
     @property
     def embedded(self) -> bool:
-        """Whether the proxy starts the server itself."""
+        """Whether the proxy starts a private server."""
         return self.address is None and self.sentinels is None
 
     def __str__(self) -> str:
@@ -102,8 +106,10 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a process is told, a field for each option. Names end in the unit: seconds,
-    milliseconds, bytes. A file name that is empty is none.
+    """All settings, one field per option.
+
+    Names of durations end in their unit: `_s` for seconds, `_ms` for milliseconds. An empty file
+    name means that there is no such file.
     """
 
     listen: tuple[Address, ...]
@@ -116,7 +122,7 @@ class Config:
     hit_timeout_ms: int = 1000
     connect_timeout_s: float = 5.0
     drain_timeout_s: float = 10.0
-    # who may come in, and what they may say
+    # admission and permitted commands
     protected_mode: bool = True
     local_commands: bool = False
     deny_command: tuple[str, ...] = ()
@@ -144,7 +150,7 @@ class Config:
     idle_timeout_s: float = 0.0
     write_timeout_s: float = 60.0
     tcp_keepalive_s: int = 300
-    # seeing what it does
+    # observability
     admin: Address | None = None
     metrics_prefixes: int = 0
     log_level: str = "info"
@@ -154,7 +160,7 @@ class Config:
         assert self.unix_mode <= 0o777
 
 
-# What an option takes.
+# kinds of option values
 SECONDS: Final = "SECONDS"
 NUMBER: Final = "N"
 SWITCH: Final = "yes|no"
@@ -173,15 +179,15 @@ GROUPS: Final = (SERVING, FAULTS, DOORS, TLS, LIMITS, SEEING)
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: command line, environment, file, bounds and help in one row."""
+    """One option: its flag, value, bounds and help; environment variable and file key follow."""
 
     group: str
     flag: str
     kind: str
     default: str
     help: str
-    metavar: str = ""  # where the kind does not say it
-    field: str = ""  # of Config, where it has a unit that the flag lacks
+    metavar: str = ""  # the value as shown in help, if not the kind
+    field: str = ""  # the field of Config, if its name has a unit that the flag lacks
     least: float = 0
     most: float = 0
     repeats: bool = False
@@ -189,12 +195,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """In the file: the flag without its dashes in front."""
+        """The key in the file: the flag without its leading dashes."""
         return self.flag.removeprefix("--")
 
     @property
     def variable(self) -> str:
-        """The environment variable of the same meaning."""
+        """The environment variable of this option."""
         return PREFIX + self.name.replace("-", "_").upper()
 
     @property
@@ -204,7 +210,7 @@ class Option:
 
     @property
     def takes(self) -> str:
-        """What stands behind the flag in help and docs."""
+        """The value as shown in help and docs, such as SECONDS."""
         return self.metavar or self.kind
 
 
@@ -575,14 +581,14 @@ Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        # (a password with a blank in it is several words)
+        # A password that contains a blank spans several words.
         starred = without_password(message) if "@" in message else message
         told = " ".join(without_password(word) for word in starred.split(" "))
         raise ConfigError([told + _meant_flag(message)])
 
 
 def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line. On wrong usage it raises ConfigError."""
     made = _Parser(
         prog=prog,
         description="A Redis-protocol proxy that adds exact, shared rate limits (RL.HIT) to any "
@@ -622,7 +628,7 @@ def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class _Given:
-    """The values of one option, and what a person has to change if they are wrong."""
+    """The values of one option, and the name of the source that an error refers to."""
 
     named: str
     values: list[str]
@@ -631,9 +637,10 @@ class _Given:
 def load(
     args: argparse.Namespace, environ: Mapping[str, str] = os.environ, terminal: bool = True
 ) -> Config:
-    """The settings of a parsed command line over the environment over the file.
+    """Combine the command line, the environment and the file, in order of precedence.
 
-    terminal: whether a person at a terminal starts the proxy. Otherwise an upstream is required.
+    args: the parsed command line.
+    terminal: whether the proxy is started at a terminal. Otherwise an upstream is required.
     Raises ConfigError naming every mistake.
     """
     mistakes: list[str] = []
@@ -642,7 +649,7 @@ def load(
     for name in unknown_variables(environ):
         near = _meant(name, _VARIABLES, PREFIX) or "; see rlproxy --help"
         mistakes.append(f"{name}: no option has this environment variable{near}")
-    all_known = not mistakes  # or a setting may be missing that would make others right
+    all_known = not mistakes  # a misspelt name makes the setting that it means look absent
     wrong_flags: set[str] = set()
     values: dict[str, Any] = {}
     for option in OPTIONS:
@@ -675,7 +682,7 @@ def load(
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """The variables that look like an option's and are none."""
+    """Return the variables that begin with PREFIX and belong to no option, sorted."""
     return sorted(
         name
         for name, value in environ.items()
@@ -694,7 +701,7 @@ def _of_a_service(name: str, value: str) -> bool:
 
 
 def _meant_flag(message: str) -> str:
-    """To be put behind what argparse says of words that it does not know."""
+    """Return a suggestion to append to argparse's message about an unknown flag, or ""."""
     _, unknown, words = message.partition("unrecognized arguments: ")
     flags = [option.flag for option in OPTIONS] + ["--config", "--check-config", "--version"]
     first = words.split(" ")[0].partition("=")[0]
@@ -702,8 +709,11 @@ def _meant_flag(message: str) -> str:
 
 
 def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """(A `prefix` that all have would make all alike.)"""
-    import difflib  # (hardly ever needed)
+    """Return a suggestion with the known name most similar to `name`, or "".
+
+    The common `prefix` is not compared: it would make all names similar.
+    """
+    import difflib  # imported here because it is rarely needed
 
     bare = [each.removeprefix(prefix) for each in known]
     close = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=LIKE)
@@ -711,18 +721,18 @@ def _meant(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 _VARIABLES: Final = (*(option.variable for option in OPTIONS), f"{PREFIX}CONFIG")
-_OTHER_VARIABLES: Final = ("RLPROXY_COMPILE", "RLPROXY_INTERPRETED")  # of build and tests
+_OTHER_VARIABLES: Final = ("RLPROXY_COMPILE", "RLPROXY_INTERPRETED")  # for build and tests
 _SERVICE: Final = re.compile(
     rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
     r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
 )
-# These names alone could be meant for an option: the value decides.
+# Such a name could be a misspelt option: the value decides.
 _SERVICE_PORT: Final = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?PORT")
 _ENDPOINT: Final = re.compile(r"(?:tcp|udp|sctp)://.+:\d+")
 
 
 def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
-    """The options that differ: those that SIGHUP may change, and those that need a restart."""
+    """Return the options that differ: those that SIGHUP may change, those that need a restart."""
     changed = [
         option
         for option in OPTIONS
@@ -732,8 +742,9 @@ def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """`old` with what SIGHUP may change as it is in `new`. Raises ConfigError where that does not
-    go with what it may not change.
+    """Return `old` with the options that SIGHUP may change as they are in `new`.
+
+    Raises ConfigError if they contradict options that SIGHUP may not change.
     """
     may = {option.attribute for option in OPTIONS if option.reload}
     values = {
@@ -750,7 +761,7 @@ def reloaded(old: Config, new: Config) -> Config:
 def _given(
     option: Option, args: argparse.Namespace, environ: Mapping[str, str], in_file: Mapping[str, Any]
 ) -> _Given | None:
-    """What was said of `option`, where it counts most; None if nothing was."""
+    """Return the values of `option` from the source of highest precedence; None if not given."""
     value = getattr(args, option.name.replace("-", "_"))
     if value is not None:
         return _Given(option.flag, value if option.repeats else [value])
@@ -769,7 +780,7 @@ def _given(
 
 
 def _read_file(path: str, mistakes: list[str]) -> dict[str, Any]:
-    """What the file says, by option name."""
+    """Read the file: values by option name. Mistakes are appended to `mistakes`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -797,8 +808,9 @@ def _read_file(path: str, mistakes: list[str]) -> dict[str, Any]:
 
 
 def _read_toml(text: str) -> tuple[dict[str, Any], list[str]]:
-    """What `text` says, and what is wrong with how it is written. A line that is wrong by itself is
-    left out, for the others to be read.
+    """Parse `text` as TOML. Returns the values and the syntax errors.
+
+    A line that is wrong on its own is left out, so that the others can be read.
     """
     wrong: list[str] = []
     lines = re.split(r"\r?\n", text)
@@ -814,11 +826,14 @@ def _read_toml(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _wrong_line(error: str, lines: Sequence[str]) -> int | None:
-    """The line that tomllib complains of, if it is wrong by itself, or says again what is said."""
+    """Return the index of the line that `error` refers to.
+
+    Returns None unless that line is wrong on its own, or repeats a key.
+    """
     place = re.search(r"\(at line (\d+), column \d+\)$", error)
     if place is None and error.startswith(("Unclosed", "Unterminated")):
-        return None  # (whichever line began it)
-    # (the end of a line's value is sought at the beginning of the next; or there is no next one)
+        return None  # the line where it begins is not known
+    # tomllib may report a missing end of a value at the next line, or at the end of the text.
     last = int(place[1]) - 1 if place else len(lines) - 1
     for number in (last, last - 1):
         if 0 <= number < len(lines) and lines[number].strip():
@@ -832,7 +847,7 @@ def _wrong_line(error: str, lines: Sequence[str]) -> int | None:
 
 
 def _parsed(option: Option, text: str) -> Any:
-    """The value that `text` stands for. Raises ValueError."""
+    """Parse the value of `option`. Raises ValueError."""
     if option.kind == SECONDS:
         return _seconds(text, zero=option.flag in _ZERO_IS_NONE)
     if option.kind == NUMBER:
@@ -860,7 +875,7 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def _contradictions(made: Config) -> list[str]:
-    """What is wrong with settings that are right each by itself."""
+    """Return the contradictions between settings that are each valid."""
     found: list[str] = []
     upstream = made.upstream
     if upstream.address is not None and any(_same(upstream.address, own) for own in made.listen):
@@ -898,11 +913,14 @@ def _same(upstream: Address, listen: Address) -> bool:
     if upstream.path or listen.path:
         return upstream.path == listen.path
     same_host = upstream.host == listen.host or (upstream.host in local and listen.host in local)
-    return same_host and upstream.port == listen.port != 0  # (0: whichever is free)
+    return same_host and upstream.port == listen.port != 0  # 0: the system selects a free port
 
 
 def parse_listen(text: str) -> Address:
-    """HOST:PORT, [IPV6]:PORT, :PORT, each also behind tls:, or unix:PATH. Raises ValueError."""
+    """Parse HOST:PORT, [IPV6]:PORT or :PORT, each optionally after tls:, or unix:PATH.
+
+    Raises ValueError.
+    """
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         path = "/" + path.lstrip("/") if path.startswith("//") else path
@@ -934,7 +952,7 @@ _SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel
 
 
 def parse_upstream(url: str) -> Upstream:
-    """One of the URLs that --upstream takes. Raises ValueError."""
+    """Parse a URL of --upstream. Raises ValueError."""
     scheme = url.partition(":")[0].lower()
     if scheme == "embedded":
         if url.lower() not in ("embedded:", "embedded://"):
@@ -991,7 +1009,7 @@ def _sentinel(
         try:
             found = parse_listen(text if has_port else f"{text}:{DEFAULT_SENTINEL_PORT}")
         except ValueError as wrong:
-            port = text.rpartition(":")[2]  # (or a password, if its host was forgotten)
+            port = text.rpartition(":")[2]  # a password, if the host was left out
             shown, why = (text.replace(port, "***"), str(wrong).replace(port, "***"))
             raise ValueError(f"{shown}: {why}" if port else f"{text}: {wrong}") from None
         if not text or text.startswith(":") or found.port == 0:
@@ -1053,18 +1071,18 @@ def _command(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """`url` fit to be shown: what may be a secret is starred."""
+    """Return `url` with every part that may be a secret replaced by ***."""
     scheme, found, rest = url.partition("://")
     if not found:
         _, at, tail = url.rpartition("@")
         return f"***@{tail}" if at else url
     place, mark, query = rest.partition("?")
-    if "@" in query:  # (a password with a question mark in it)
+    if "@" in query:  # a password that contains a question mark
         return f"{scheme}://***"
     _, at, tail = place.rpartition("@")
     if at:
         place = f"***@{tail}"
-    else:  # (the host was forgotten)
+    else:  # the host may have been left out
         authority, slash, path = place.partition("/")
         host, colon, port = authority.rpartition(":")
         if colon and not port.isdigit() and "]" not in port:

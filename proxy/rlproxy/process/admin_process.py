@@ -22,11 +22,11 @@ from rlproxy.process.restart_policy import RestartPolicy, ending
 
 log = logging.getLogger("rlproxy")
 
-QUIET_S: Final = 60.0  # failures in a row are counted, and told so often
+QUIET_S: Final = 60.0  # seconds between two log lines about failures; those in between are counted
 
-# A directory with modules of the same names, from which the proxy is started, must not matter; so
-# where this package is comes as an argument, and is looked at for nothing else. (What compiled
-# modules share may lie beside the package: one of them brings it.)
+# Modules of the same names in the folder where the proxy is started must not be imported. So the
+# folder of this package is an argument, and is on the path for the first import only. That import
+# is of a compiled module: it loads the library that these share, which may lie beside the package.
 _CODE: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); import rlproxy.resp.framing; "
     "del sys.path[0]; "
@@ -35,7 +35,7 @@ _CODE: Final = (
 
 
 def warnings(config: Config) -> list[str]:
-    """What a person should know of `--admin`, though it is not wrong."""
+    """Return warnings about an `--admin` that is valid but reachable from other machines."""
     admin = config.admin
     if admin is None or admin.path or admin.host == "localhost" or Peer(admin.host).local:
         return []
@@ -48,8 +48,12 @@ def _say(line: str, fields: Mapping[str, object]) -> None:
 
 
 class AdminProcess:
-    """Listens at `address` for a process that reads `board`, and logs as `log_level` and
-    `log_format` say. Raises ListenError.
+    """The listening socket of --admin and the process that serves it.
+
+    memory: the samples that the process serves.
+    unix_mode: permissions of the socket if `address` is a path.
+    log_level, log_format: options of the process' own log.
+    Raises ListenError.
     """
 
     def __init__(
@@ -68,15 +72,15 @@ class AdminProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = RestartPolicy(time.monotonic)
         self._failures = LogThrottle(time.monotonic, _say, QUIET_S)
-        self.due = float("inf")  # of time.monotonic(): when it is to be started
+        self.due = float("inf")  # time.monotonic() of the next start; infinite: none is due
 
     @property
     def url(self) -> str:
-        """Where a person finds it."""
+        """The address of the live page, for the banner."""
         return str(self.address) if self.address.path else f"http://{self.address}/"
 
     def start(self) -> None:
-        """Start the process; what comes to the socket waits until it is there."""
+        """Start the process; until it serves, connections wait in the socket's queue."""
         self.due = float("inf")
         argv = [sys.executable, "-P", "-c", _CODE, str(Path(__file__).resolve().parents[2])]
         argv += ["--socket", str(self._socket.fileno()), "--memory", str(self._memory.descriptor)]
@@ -88,7 +92,7 @@ class AdminProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(self._socket.fileno(), self._memory.descriptor),
-                start_new_session=True,  # (Ctrl-C is for the parent, which has clients to serve)
+                start_new_session=True,  # Ctrl-C reaches the parent only, which drains first
             )
         except OSError as error:
             self._ended(f"cannot start: {error.strerror or error}")
@@ -96,8 +100,9 @@ class AdminProcess:
         self._restarts.started()
 
     def look(self) -> None:
-        """Start it again if it has ended, and its time has come. To be called now and then, and
-        when `due`.
+        """Start the process again if it has ended and `due` has come.
+
+        Call it about once a second, and at `due`.
         """
         if self._process is not None:
             code = self._process.poll()
@@ -116,20 +121,20 @@ class AdminProcess:
         )
 
     def forget(self) -> None:
-        """In a process that was forked: it is another one's."""
-        self._listeners.keep(0)  # (the path is not removed)
+        """Give up the process and the socket in a forked child: they belong to the parent."""
+        self._listeners.keep(0)  # the parent's unix socket keeps its path
         self._listeners.close()
         if self._process is not None:
-            self._process.returncode = 0  # (no child of this process)
+            self._process.returncode = 0  # not a child of this process: nothing to wait for
         self._process = None
         self.due = float("inf")
 
     def stop(self) -> None:
-        """End it, and stop listening."""
+        """End the process, and stop listening."""
         process, self._process = self._process, None
         self.due = float("inf")
         self._listeners.close()
         if process is None or process.poll() is not None:
             return
-        process.kill()  # (it has nothing to finish)
+        process.kill()  # no request of its clients is worth a wait
         process.wait()

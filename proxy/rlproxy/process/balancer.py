@@ -3,8 +3,9 @@
     accept ──> least loaded? ──this one──> serve
                              └──another──> its inbox (the socket travels in a message) ──> serve
 
-A worker's load is what it serves and what lies in its inbox. Inboxes outlive a worker: what was on
-its way to one that died is served by its successor. Knows nothing of what a client says.
+A worker's load is the number of clients that it serves or has in its inbox. Inboxes outlive a
+worker: clients in the inbox of a worker that died are served by its successor. The balancer does
+not interpret a client's bytes.
 """
 
 from __future__ import annotations
@@ -27,22 +28,26 @@ CANNOT_ACCEPT: Final = (
     "cannot accept: %s; new clients wait. Raise the limit of open files (ulimit -n), or lower "
     "--max-clients"
 )
-AWAY: Final = -1  # instead of a number of clients: hand nobody over to this one
-TICK_S: Final = 0.001  # the shortest time that the loop can wait
-GONE_PER_TURN: Final = 8  # of those who have said nothing and gone, who cost little
+AWAY: Final = -1  # in place of a number of clients: this worker gets none
+TICK_S: Final = 0.001  # shortest timer of the event loop, in seconds
+GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
 NOBODY: Final = 0  # no client waits
-SOMEBODY: Final = 1  # one was taken in
-GONE: Final = 2  # one had gone already
+SOMEBODY: Final = 1  # one client was accepted
+GONE: Final = 2  # one client was accepted that had already disconnected
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
-FULL_S: Final = 1.0  # without a free descriptor: when to look again
+FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
 
 
 def least_loaded(
     clients: Sequence[int], in_flight: Callable[[int], int], own: int | None = None
 ) -> int | None:
-    """Which worker serves the next client: `own` unless another one has fewer; None if all are
-    away. `clients` is what each one serves, or AWAY; `in_flight(worker)` is what lies in its inbox.
+    """Select the worker that serves the next client.
+
+    clients: for each worker the number of clients that it serves, or AWAY.
+    in_flight: returns the number of clients in a worker's inbox.
+    own: the worker that is preferred unless another one has fewer clients.
+    Returns the worker's number; None if all are away.
     """
     best, least = None, sys.maxsize
     if own is not None and clients[own] != AWAY:
@@ -56,13 +61,15 @@ def least_loaded(
 
 
 class Balancer:
-    """How many clients each worker serves, and the ways between them. Made before the fork, shared
-    by all. Each number has one writer: its worker, or who looks after a worker that is gone.
+    """The number of clients of each worker, and the inboxes of the workers.
+
+    It is made before the fork and shared by all processes. Each number has one writer: its worker,
+    or the supervisor while there is no such worker.
     """
 
     def __init__(self, workers: int) -> None:
         self._shared = memoryview(mmap.mmap(-1, 8 * workers))
-        self.clients = self._shared.cast("q")  # (8 aligned bytes are written at once)
+        self.clients = self._shared.cast("q")  # 8 aligned bytes are written in one step
         pairs = [socket.socketpair() for _ in range(workers)]
         self.inboxes = [pair[0] for pair in pairs]
         self._outboxes = [pair[1] for pair in pairs]
@@ -71,17 +78,19 @@ class Balancer:
                 sock.setblocking(False)
 
     def in_flight(self, worker: int) -> int:
-        """How many clients lie in its inbox: each is a message of one byte."""
+        """Return the number of clients in the worker's inbox: each is a message of one byte."""
         waiting = fcntl.ioctl(self.inboxes[worker], termios.FIONREAD, bytes(4))
         return int.from_bytes(waiting, sys.byteorder)
 
     def least(self, own: int | None = None) -> int | None:
-        """See least_loaded()."""
+        """Select the worker that serves the next client; see least_loaded()."""
         return least_loaded(self.clients, self.in_flight, own)
 
     def give(self, worker: int, client: socket.socket, tls: bool = False) -> bool:
-        """Hand `client` over, and whether TLS is spoken where it came; False if the inbox takes no
-        more, and the client stays here.
+        """Hand `client` over to a worker's inbox, and close it here.
+
+        tls: whether the address that accepted it is one for TLS.
+        Returns False if the inbox is full; then the client stays with the caller.
         """
         try:
             socket.send_fds(self._outboxes[worker], [_TLS if tls else _PLAIN], [client.fileno()])
@@ -91,10 +100,11 @@ class Balancer:
         return True
 
     def take(self, worker: int) -> tuple[socket.socket, bool] | None:
-        """The next client of an inbox, as it was given, None if it is empty. Raises OSError if
-        there is no room.
+        """Take the next client, as passed to give(), from a worker's inbox; None if it is empty.
+
+        Raises OSError if no file descriptor is free.
         """
-        # A descriptor that finds no room is lost, and its client with it: look for room before.
+        # The kernel drops a received descriptor if none is free, so check for a free one first.
         os.close(os.dup(self.inboxes[worker].fileno()))
         try:
             said, found, _, _ = socket.recv_fds(self.inboxes[worker], 1, 1)
@@ -103,16 +113,21 @@ class Balancer:
         return (socket.socket(fileno=found[0]), said == _TLS) if found else None
 
     def close(self) -> None:
-        """Close the ways; who is still in an inbox is cut when all have closed it."""
+        """Close all inboxes. Clients in an inbox are cut once every process has closed it."""
         for sock in self.inboxes + self._outboxes:
             sock.close()
 
 
 class Intake:
-    """A worker's own clients, accepted or handed over: each gets a protocol of `client`, and is
-    counted until it is reported by `left()`. `client` is told whether TLS is spoken at the address
-    that it came to, and whether it is TCP's. One is taken in a turn of the loop, and while the
-    process is `busy` not more than `rate` in a second.
+    """The intake of a worker: it accepts clients, or takes them from the worker's inbox.
+
+    Each client counts until `left()` is called for it. One client is taken per tick of the event
+    loop and readable socket. While `busy()`, at most `rate` are taken in a second.
+
+    worker: the worker's number, from 0.
+    listening: list of (listening socket, whether it is one for TLS).
+    client: makes a client's protocol from two flags: address with TLS, address of TCP.
+    busy: returns whether the worker serves clients that new ones might delay.
     """
 
     def __init__(
@@ -125,7 +140,7 @@ class Intake:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._busy = busy
-        self.rate = 0  # so many in a second while `busy`; 0: as many as come
+        self.rate = 0  # clients per second while `busy`; 0: no limit
         self._next_at = 0.0
         self._worker = worker
         self._balance = balance
@@ -137,20 +152,20 @@ class Intake:
         self._full = False
 
     def open(self) -> None:
-        """Take clients from now on."""
+        """Begin to take clients."""
         self._open = True
         self._publish()
         self._watch()
 
     def close(self) -> None:
-        """Take no more: what is queued, or handed over too late, is for others."""
+        """Take no more clients: those still queued or in the inbox are for other workers."""
         if self._open:
             self._open = False
             self._balance.clients[self._worker] = AWAY
             self._unwatch()
 
     def left(self) -> None:
-        """A client is gone."""
+        """Count one client less: it has disconnected."""
         self._count -= 1
         self._publish()
 
@@ -189,7 +204,7 @@ class Intake:
             self._full = False
 
     def _pause(self) -> None:
-        """Take nobody until it is time, after one that was taken."""
+        """Take no client until `rate` permits the next one; called after each that was taken."""
         now = self._loop.time()
         self._next_at = max(now, self._next_at) + 1 / self.rate
         pause_s = self._next_at - now
@@ -228,15 +243,13 @@ class Intake:
         client = partial(self._client, tls, sock.family != socket.AF_UNIX)
         try:
             await self._loop.connect_accepted_socket(client, sock)
-        except OSError:  # it is gone already
+        except OSError:  # the client has already disconnected
             sock.close()
             self.left()
 
 
 def is_gone(sock: socket.socket) -> bool:
-    """Whether a client that was just accepted has said nothing and gone, or was reset: nobody will
-    hear an answer.
-    """
+    """Whether a new client closed its side before its first byte, or was reset."""
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -246,13 +259,14 @@ def is_gone(sock: socket.socket) -> bool:
 
 
 def accepted(listening: socket.socket) -> socket.socket | None:
-    """The next client of a listening socket, None if there is none. Raises OSError if there is no
-    room for one more.
+    """Accept the next client of a listening socket; None if there is none.
+
+    Raises OSError if no file descriptor is free.
     """
     while True:
         try:
             return listening.accept()[0]
         except BlockingIOError:
             return None
-        except ConnectionAbortedError:  # it is gone already
+        except ConnectionAbortedError:  # the client has already disconnected
             continue

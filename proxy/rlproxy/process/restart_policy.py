@@ -6,14 +6,18 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-PAUSE_FIRST_S: Final = 0.1
-PAUSE_MOST_S: Final = 5.0
-LASTS_S: Final = 10.0  # a process that ran for so long may be replaced at once
-MAX_FAILURES: Final = 7  # in a row: then there is little hope
+PAUSE_FIRST_S: Final = 0.1  # seconds before the second restart in a row; then they double
+PAUSE_MOST_S: Final = 5.0  # seconds before any restart, at most
+LASTS_S: Final = 10.0  # seconds of running after which a process is replaced at once
+MAX_FAILURES: Final = 7  # failures in a row after which further restarts are in vain
 
 
 class RestartPolicy:
-    """When a process that ended is started again: at once, but later and later if none lasts."""
+    """When a process that ended is started again.
+
+    The first restart is immediate. The pause doubles with each further failure in a row, up to
+    PAUSE_MOST_S. A process that has run for LASTS_S ends the row.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -22,12 +26,15 @@ class RestartPolicy:
         self._failures = 0
 
     def started(self) -> None:
-        """It was started."""
+        """Record that the process was started."""
         self._running = True
         self._started = self._clock()
 
     def ended(self) -> float:
-        """It ended, or could not be started: the seconds until it should be."""
+        """Record that the process ended or could not be started.
+
+        Returns the seconds until it should be started again.
+        """
         if self._lasts():
             self._failures = 0
         self._running = False
@@ -37,7 +44,7 @@ class RestartPolicy:
         return min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), PAUSE_MOST_S)
 
     def hopeless(self) -> bool:
-        """It has ended MAX_FAILURES times in a row, and is not running well by now."""
+        """Whether it failed MAX_FAILURES times in a row and has not run for LASTS_S since."""
         return self._failures >= MAX_FAILURES and not self._lasts()
 
     def _lasts(self) -> bool:
@@ -45,7 +52,7 @@ class RestartPolicy:
 
 
 def ending(code: int) -> str:
-    """How a process ended, of os.waitstatus_to_exitcode()."""
+    """Describe how a process ended; `code` is as os.waitstatus_to_exitcode() returns it."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

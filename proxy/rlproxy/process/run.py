@@ -58,7 +58,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _approve(settings: config.Config) -> int:
-    """What --check-config says of settings that are right. Raises ConfigError."""
+    """Print the result of --check-config for valid settings; the exit code.
+
+    Raises ConfigError if the embedded server is not installed.
+    """
     if settings.upstream.embedded:
         try:
             binary()
@@ -83,7 +86,7 @@ def _run(settings: config.Config, read: Callable[[], config.Config]) -> int:
     if settings.workers == 1:
         _serve(settings, read)
         return 0
-    with contextlib.suppress(ImportError):  # so that no worker needs to
+    with contextlib.suppress(ImportError):  # imported once, before the workers are forked
         import uvloop  # noqa: F401
     Supervisor(settings, lambda current, post: _serve(current, read, post), read).run()
     return 0
@@ -101,6 +104,6 @@ def _serve(
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # not to be had for this platform: slower, but it works
+    except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

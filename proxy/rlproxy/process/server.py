@@ -49,41 +49,46 @@ from rlproxy.version import VERSION
 
 log = logging.getLogger("rlproxy")
 
-FIRST_CONTACT_S: Final = 2.0  # how long the banner waits for the server to say who it is
-SWEEP_S: Final = 1.0
-HANGUPS_S: Final = 0.1  # while it drains: how often it looks who is gone
-CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for replies that are owed
+FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
+SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
+HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
+CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
-NEARLY: Final = 0.9  # room for so much of --max-clients is no news
+NEARLY: Final = 0.9  # share of --max-clients; a limit of open files for fewer causes a warning
+# first words of a worker's reports to the supervisor
 READY: Final = "ready"
 LEAVING: Final = "leaving"
 FAILED: Final = "failed"
 
 
 class StartError(Exception):
-    """The proxy can't start, or can't go on; the message is for a person."""
+    """The proxy can't start or can't continue; the message states the reason for the operator."""
 
 
 @dataclass(frozen=True)
 class Post:
-    """A worker's place: what its supervisor, process `parent`, has made for it."""
+    """What the supervisor, process `parent`, has prepared for one worker."""
 
     worker: int
     parent: int
     listeners: Listeners
     balance: Balancer
     memory: SharedMemory
-    started: float  # when the proxy began, of time.time()
-    upstream: Address | None  # None: where the Sentinels say
+    started: float  # time.time() at the start of the proxy
+    upstream: Address | None  # None: the Sentinels name the address
     scripts: dict[str, scripts.Script]
-    first: bool  # the proxy is not up yet: this worker replaces none
-    # READY and what the proxy stands in front of, LEAVING, or FAILED and why it can't start
+    first: bool  # the proxy is still starting: this worker replaces none
+    # a report to the supervisor: READY and the banner's text about the upstream, LEAVING and "",
+    # or FAILED and the reason
     tell: Callable[[str, str], None]
 
 
 class Server:
-    """A proxy process, or one worker of several. `run()` returns when it was told to stop and all
-    is closed. `read` reads the settings again, on SIGHUP.
+    """A proxy process, or one worker of several.
+
+    config: the settings at the start.
+    post: the worker's place; None for a proxy without a supervisor.
+    read: reads the settings again, on SIGHUP.
     """
 
     def __init__(
@@ -92,17 +97,17 @@ class Server:
         self._config = config
         self._post = post
         self._read = read
-        self._up_at: float | None = None  # since when it serves, of time.monotonic()
-        self._hung_up = False  # SIGHUP came before it was up
+        self._up_at: float | None = None  # time.monotonic() when start-up was complete
+        self._hung_up = False  # SIGHUP was received; matters during start-up only
         self._stop = asyncio.Event()
         self._embedded: EmbeddedServer | None = None
         self._listeners: Listeners | None = None
-        self._balance: Balancer | None = None  # of its own, where there are no other workers
+        self._balance: Balancer | None = None  # only in a proxy without a supervisor
         self._arrivals: Handshakes | None = None
         self._target: Target | None = None
         self._intake: Intake | None = None
-        self._who = ""
-        self._failed = ""  # why it ends without having been told to
+        self._who = ""  # name and version of the server
+        self._failed = ""  # reason to end without a signal
         self._shared: Shared | None = None
         self._admission: Admission
         self._lanes: LanePool | None = None
@@ -118,16 +123,19 @@ class Server:
         self._publishing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises StartError."""
+        """Serve until SIGTERM or SIGINT, then drain and close everything.
+
+        Raises StartError if the proxy can't start, or if the embedded server has ended.
+        """
         loop = asyncio.get_running_loop()
         if self._post is None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
-        else:  # (a worker may be told by its supervisor and by a whole group's signal as well)
+        else:  # a second SIGTERM cuts no client: supervisor and process group may send one each
             loop.add_signal_handler(signal.SIGTERM, self._stop.set)
             loop.add_signal_handler(CUT, self._cut)
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        if self._post is not None:  # (one that came earlier was kept: see workers)
+        if self._post is not None:  # the supervisor forks with SIGHUP blocked; see _become()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         try:
             await self._start()
@@ -143,7 +151,7 @@ class Server:
             tell_end(self._up_at)
 
     def stop(self) -> None:
-        """Begin to drain. A second call cuts what is left."""
+        """Begin to drain. A second call cuts the remaining clients."""
         if self._stop.is_set():
             self._cut()
         self._stop.set()
@@ -159,7 +167,7 @@ class Server:
                 client.cut()
 
     def _hang_up(self) -> None:
-        """Read settings and certificates again; all stays as it is if anything is wrong."""
+        """Read settings and certificates again; nothing changes if there is a mistake."""
         self._hung_up = True
         if self._up_at is None or self._stop.is_set() or self._read is None:
             return
@@ -168,7 +176,7 @@ class Server:
             self._reconfigure(*found)
 
     def _reconfigure(self, config: Config, contexts: tls_contexts.Contexts) -> None:
-        """New settings, of which only those differ that SIGHUP may change."""
+        """Apply new settings; they differ only in options that SIGHUP may change."""
         self._config = config
         logs.set_level(config.log_level)
         if self._arrivals is not None:
@@ -284,7 +292,7 @@ class Server:
     def _account(
         self, shared: Shared, lanes: LanePool, control: Control, denial_cache: DenialCache | None
     ) -> None:
-        """Have an account kept of what happens, for operators and for RL.STATS and RL.TOP."""
+        """Set up telemetry: for the admin process, RL.STATS and RL.TOP."""
         assert self._listeners is not None
         post, config = self._post, self._config
         control.measures = config.admin is not None
@@ -325,7 +333,7 @@ class Server:
             script_times=lambda: control.script_times,
             top=top.published,
             prefixes=prefixes,
-            samples_keys=not config.metrics_prefixes,  # (these are counters: of all hits)
+            samples_keys=not config.metrics_prefixes,  # counters by prefix need every hit's key
             listen=[str(address) for address in self._listeners.addresses()],
         )
         self._telemetry = Telemetry(
@@ -344,7 +352,7 @@ class Server:
         settings.tell = self._tell
 
     def _tell(self, name: bytes, args: list[bytes]) -> bytes:
-        """The call that has Redis answer RL.STATS or RL.TOP."""
+        """Return the request to which Redis replies with the result of RL.STATS or RL.TOP."""
         if name == commands.RL_STATS:
             return said(stats_text(self._telemetry.all(), time.time()))
         return self._top.told(int(args[0]), len(args) > 1)
@@ -355,12 +363,12 @@ class Server:
             await asyncio.sleep(EVERY_S)
             try:
                 self._telemetry.publish(loop.time())
-            except Exception:  # (clients are served all the same, and /healthz says so)
+            except Exception:  # clients are still served, and /healthz reports a silent worker
                 log.critical("unexpected error", exc_info=True)
                 return
 
     def _followed(self, target: Target, control: Control) -> Failover | None:
-        """Who finds the server behind `target`, if Sentinels name it."""
+        """Return the failover that moves `target` to the current master; None without Sentinels."""
         if not isinstance(target, MasterTarget):
             return None
 
@@ -391,7 +399,7 @@ class Server:
         self._intake.open()
 
     def _room(self) -> int:
-        """How many clients this process can serve."""
+        """Return the number of clients for which this process may open enough files."""
         limit = file_limit.raise_limit()
         room = file_limit.room(limit)
         if room < NEARLY * self._config.max_clients and self._speaks():
@@ -405,11 +413,11 @@ class Server:
         return room
 
     def _speaks(self) -> bool:
-        """Whether it is for this process to tell what all workers find."""
+        """Whether this process logs what all workers find alike."""
         return self._post is None or self._post.worker == 0
 
     def _judged(self, needs_password: bool) -> None:
-        """The probe says whether Redis' default user needs a password."""
+        """Apply the probe's result: whether Redis' default user needs a password."""
         known = self._admission.needs_password
         self._admission.needs_password = needs_password
         if known == needs_password or not self._speaks():
@@ -423,7 +431,7 @@ class Server:
             log.info("Redis' default user needs a password: clients of other machines may come in")
 
     def _met(self, found: Facts) -> None:
-        """The control connection says which server it found."""
+        """Apply the facts about the server that the control connection has found."""
         self._who = f"{found.name} {found.version}"
         if self._probe is not None:
             self._probe.soon()
@@ -437,7 +445,7 @@ class Server:
         settings.ignores_empty = found.ignores_empty
 
     def _out(self, settings: WorkerContext, control: Control) -> None:
-        """Redis does not answer: the circuit has opened."""
+        """Probe Redis and log that it does not answer: the circuit has opened."""
         control.probe()
         circuit = settings.circuit
         if circuit.told and not control.warned:
@@ -455,7 +463,7 @@ class Server:
             circuit.untold = 0
 
     def _back(self, settings: WorkerContext, control: Control, out_s: float, without: int) -> None:
-        """It answers again."""
+        """Log that Redis answers again after `out_s`; `without` hits were answered without it."""
         if settings.circuit.told or control.warned:
             log.warning(
                 "Redis at %s is back after %.1f s; hits answered without it: %d",
@@ -466,7 +474,7 @@ class Server:
         control.warned = False
 
     def _behind(self, control: Control) -> str:
-        """What the proxy stands in front of, for the banner."""
+        """Return the upstream and its state as text for the banner."""
         where = str(self._config.upstream)
         if self._config.upstream.tls:
             where += " (TLS)"
@@ -510,7 +518,7 @@ class Server:
                 self._failed = EMBEDDED_ENDED
                 self._stop.set()
             if self._post is not None and os.getppid() != self._post.parent:
-                self._stop.set()  # nobody would replace it, or tell it to end
+                self._stop.set()  # the supervisor has ended and can neither replace nor stop it
 
     # -- shutdown ---------------------------------------------------------------------------------
 
@@ -543,7 +551,7 @@ class Server:
             self._admin.stop()
 
     async def _drain(self, shared: Shared) -> None:
-        """Let outstanding replies leave, until the deadline."""
+        """Wait until all owed replies are sent; cut the remaining clients at the drain timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.drain_timeout_s
         shared.draining = True
@@ -554,7 +562,7 @@ class Server:
         look = loop.time()
         while shared.clients and loop.time() < deadline:
             await asyncio.sleep(0.01)
-            if loop.time() >= look:  # (nobody is read from any more, and makes no event by leaving)
+            if loop.time() >= look:  # clients are not read, so a disconnect raises no event
                 look = loop.time() + HANGUPS_S
                 for client in list(shared.clients):
                     client.notice_hangup()
@@ -574,12 +582,12 @@ class Server:
 
 
 def _reachable(addresses: Sequence[Address]) -> bool:
-    """Whether clients of other machines may come to any of these."""
+    """Whether clients of other machines can reach any of these addresses."""
     return any(address.host and not Peer(address.host).local for address in addresses)
 
 
 def listen(config: Config) -> Listeners:
-    """The sockets of all its workers. Raises StartError."""
+    """Bind the sockets of all workers. Raises StartError."""
     try:
         return Listeners(config.listen, config.workers, config.unix_mode)
     except ListenError as error:
@@ -587,7 +595,10 @@ def listen(config: Config) -> Listeners:
 
 
 def administered(config: Config, memory: SharedMemory) -> AdminProcess | None:
-    """Who answers at --admin, not started yet; None if nobody is to. Raises StartError."""
+    """Bind the address of --admin for a process that is not started yet.
+
+    Returns None without --admin. Raises StartError.
+    """
     if config.admin is None:
         return None
     try:
@@ -599,7 +610,7 @@ def administered(config: Config, memory: SharedMemory) -> AdminProcess | None:
 
 
 def secure(config: Config) -> tls_contexts.Contexts:
-    """TLS as `config` has it. Raises StartError."""
+    """Create the TLS contexts that `config` describes. Raises StartError."""
     try:
         return tls_contexts.contexts(config)
     except ConfigError as error:
@@ -609,8 +620,11 @@ def secure(config: Config) -> tls_contexts.Contexts:
 def read_again(
     config: Config, read: Callable[[], Config], told: bool = True
 ) -> tuple[Config, tls_contexts.Contexts] | None:
-    """The settings and certificates as they are now; None, and the log says why, if all is to stay
-    as it is. What has changed is in the log where `told`.
+    """Read settings and certificates again, on SIGHUP.
+
+    config: the present settings.
+    told: logs the changes if true.
+    Returns None, and logs each mistake, if the present settings stay in effect.
     """
     try:
         new = read()
@@ -621,7 +635,7 @@ def read_again(
             log.error("SIGHUP: %s; all stays as it was", mistake)
         return None
     if told:
-        # (so that this can be read, whichever level was the old one)
+        # The next line is logged if the old or the new level permits it.
         logs.lower_level(made.log_level)
         changed, later = differences(config, new)
         names = ", ".join(option.flag for option in changed) or "nothing"
@@ -632,7 +646,7 @@ def read_again(
 
 
 async def embed(server: EmbeddedServer) -> Address:
-    """Start the embedded server. Raises StartError."""
+    """Start the embedded server and return its address. Raises StartError."""
     try:
         return await server.start()
     except EmbeddedError as error:
@@ -645,7 +659,11 @@ def print_banner(
     workers: int = 1,
     admin: AdminProcess | None = None,
 ) -> None:
-    """Tell a person what runs, and what to type."""
+    """Log the version, the addresses, and a command to try.
+
+    behind: text about the upstream.
+    workers: number of worker processes.
+    """
     first = addresses[0]
     secured = " --tls" if first.tls else ""
     cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
@@ -671,13 +689,13 @@ def print_banner(
 
 
 def tell_end(up_at: float | None) -> None:
-    """Tell that a proxy has ended that served since then, of time.monotonic(); None: not at all."""
+    """Log the end of the proxy; it served since `up_at` (time.monotonic()), or never if None."""
     served_s = time.monotonic() - up_at if up_at is not None else 0.0
     log.info("stopped; it served for %.1f s", round(served_s, 1))
 
 
 def _call_at(at: float, function: Callable[[], None]) -> Cancel:
-    """Call `function` when time.monotonic() is `at`; see Waiting."""
-    # (uvloop's timers have whole milliseconds, and may be early by one)
+    """Call `function` when time.monotonic() is `at`; see WaitQueues."""
+    # uvloop's timers have a resolution of 1 ms, and can be early by as much
     delay = max(0.0, at - time.monotonic()) + 0.001
     return asyncio.get_running_loop().call_later(delay, function).cancel

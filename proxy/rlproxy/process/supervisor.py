@@ -4,8 +4,8 @@ on SIGTERM. It never reads a client's bytes.
     forked ──ready──> serving ──SIGTERM──> leaving ──┐
        ^                 └──────────died─────────────┴──> forked anew, at once or after a pause
 
-The sockets and inboxes are the supervisor's and outlive every worker. While one is not expected
-back at once, the supervisor hands what comes there to those who serve.
+The sockets and inboxes belong to the supervisor and outlive every worker. While a worker is leaving
+or paused, the supervisor hands the clients that come to its socket or inbox to serving workers.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from rlproxy.upstream.embedded import EmbeddedServer, end_with_parent
 
 log = logging.getLogger("rlproxy")
 
-KILL_S: Final = 3.0  # beyond the drain timeout
-HELD_S: Final = 0.05  # how soon a client is offered again that no inbox had room for
-WAIT_MOST_S: Final = 3600.0  # (poll has a limit, and --drain-timeout is beyond it)
-MAX_BEHIND: Final = 1000  # characters: then a report is written at once, whatever they are
+KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
+HELD_S: Final = 0.05  # seconds until a client that no inbox had room for is offered again
+WAIT_MOST_S: Final = 3600.0  # seconds; poll() has a limit, which --drain-timeout can exceed
+MAX_BEHIND: Final = 1000  # characters of a report: up to 4 bytes each, a pipe takes it in one write
 
 _OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
 
 
-_Client = tuple[socket.socket, bool]  # and whether TLS is spoken where it came
+_Client = tuple[socket.socket, bool]  # its socket, and whether its address is one for TLS
 
 
 def _accepted(listening: socket.socket, tls: bool) -> _Client | None:
@@ -68,7 +68,7 @@ def _accepted(listening: socket.socket, tls: bool) -> _Client | None:
 
 
 class _Worker:
-    """One of the processes, and its successors."""
+    """The state of one worker: of its process, or of the pause before the next one."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -76,12 +76,14 @@ class _Worker:
         self.pid = 0  # 0: none
         self.ready = False
         self.restarts = RestartPolicy(time.monotonic)
-        self.due = 0.0  # when to start it, if there is none
+        self.due = 0.0  # time.monotonic() of the next start, while there is no process
 
 
 class Supervisor:
-    """The workers of a proxy. `serve` is called in each worker's process, which ends with it;
-    `read` reads the settings again, on SIGHUP.
+    """The workers of a proxy.
+
+    serve: called in each worker's process, which ends when it returns.
+    read: reads the settings again, on SIGHUP.
     """
 
     def __init__(
@@ -93,20 +95,23 @@ class Supervisor:
         self._config = config
         self._serve = serve
         self._read = read
-        self._hung_up = False  # SIGHUP came
+        self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
         self._started = time.time()
         self._workers = [_Worker(number) for number in range(config.workers)]
-        self._told = 0  # how often it was told to stop
-        self._failed = ""  # why it ends without having been told to
-        self._up_at: float | None = None  # when all were ready first, of time.monotonic()
-        self._held: _Client | None = None  # accepted here, not handed over yet
-        self._full = False  # the latest try found no free descriptor
-        self._full_until = 0.0
+        self._told = 0  # number of signals to stop
+        self._failed = ""  # reason to end without a signal
+        self._up_at: float | None = None  # time.monotonic() when all workers were first ready
+        self._held: _Client | None = None  # a client accepted here and not handed over yet
+        self._full = False  # the latest attempt to accept found no free descriptor
+        self._full_until = 0.0  # time.monotonic() of the next attempt
         self._admin: AdminProcess | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises StartError."""
+        """Keep the workers running until SIGTERM or SIGINT, then end them.
+
+        Raises StartError if the workers can't start, can't be kept running, or end with an error.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -126,7 +131,7 @@ class Supervisor:
                 if self._hung_up:
                     self._reload()
                 ended = self._ended()
-                self._read_reports()  # (those of the ended ones are all there by now)
+                self._read_reports()  # a worker that has ended sent its last report before
                 for worker, code in ended:
                     self._retry(worker, ending(code))
                 self._relay()
@@ -170,7 +175,7 @@ class Supervisor:
         self._hung_up = True
 
     def _reload(self) -> None:
-        """Look at the settings, and if they are right have every worker do so."""
+        """Read the settings again; if they are valid, send SIGHUP to every worker."""
         self._hung_up = False
         found = read_again(self._config, self._read) if self._read is not None else None
         if found is not None:
@@ -186,7 +191,7 @@ class Supervisor:
                 self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
-        # (a signal in between would be the supervisor's, in a process that is a worker already)
+        # Until the child has reset its handlers, a signal would run the supervisor's there.
         signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
         try:
             worker.pid = os.fork()
@@ -201,14 +206,14 @@ class Supervisor:
         worker.restarts.started()
 
     def _become(self, worker: _Worker) -> NoReturn:
-        """The process of a worker, from its first to its last breath."""
+        """Run the process of a worker, from the fork to its exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
                 signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor to tell
-            # (SIGHUP waits until the worker's server is there to take it)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the supervisor sends SIGTERM
+            # SIGHUP stays blocked until the worker's server has a handler for it.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
             end_with_parent()
             for end in (self._report_in, self._wake_in, self._wake_out):
@@ -245,7 +250,7 @@ class Supervisor:
         )
 
     def _report(self, worker: _Worker, word: str, text: str) -> None:
-        """In a worker's process: have the supervisor read this."""
+        """Send a report to the supervisor; called in a worker's process."""
         line = f"{worker.number} {word} {' '.join(text.split())[:MAX_BEHIND]}\n"
         with contextlib.suppress(OSError):
             os.write(self._report_out, line.encode("utf-8", "replace"))
@@ -253,7 +258,7 @@ class Supervisor:
     # -- main loop --------------------------------------------------------------------------------
 
     def _timeout_s(self) -> float | None:
-        """How long nothing needs to be done."""
+        """Return the seconds until the next scheduled action; None if there is none."""
         now = time.monotonic()
         times = [worker.due for worker in self._workers if not worker.pid]
         if self._held is not None:
@@ -265,7 +270,7 @@ class Supervisor:
         return max(0.0, min(times) - now) if times else None
 
     def _wait(self, timeout_s: float | None, clients: Sequence[socket.socket] = ()) -> None:
-        """Until a signal, a report, something to read of `clients`, or the timeout."""
+        """Wait for a signal, a report, input on a socket of `clients`, or the timeout."""
         poll = select.poll()
         for descriptor in (self._report_in, self._wake_in, *(sock.fileno() for sock in clients)):
             poll.register(descriptor, select.POLLIN)
@@ -300,7 +305,7 @@ class Supervisor:
                         self._admin.start()
 
     def _ended(self) -> list[tuple[_Worker, int]]:
-        """Who has ended since, and how (see ending())."""
+        """Return the workers that have ended since: list of (worker, code as for ending())."""
         found = []
         for worker in self._workers:
             if worker.pid:
@@ -310,7 +315,7 @@ class Supervisor:
         return found
 
     def _retry(self, worker: _Worker, how: str) -> None:
-        """A worker ended, or could not be started: start it again, unless that is in vain."""
+        """Schedule the start of a worker that ended or did not start; give up if none lasts."""
         pid, worker.pid = worker.pid, 0
         if self._up_at is None:
             self._failed = self._failed or f"{worker.name} {how} before the proxy was ready"
@@ -319,7 +324,8 @@ class Supervisor:
         if all(other.restarts.hopeless() for other in self._workers):
             self._failed = f"no worker lasts: {worker.name} {how}, as all did {MAX_FAILURES} times"
             return
-        # (who is back in a moment gets its share meanwhile, or those who are left would keep it)
+        # A worker that starts at once counts as empty, so that new clients wait in its inbox.
+        # Otherwise the remaining workers would take and keep its share.
         self._balance.clients[worker.number] = AWAY if pause_s else 0
         worker.due = time.monotonic() + pause_s
         number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
@@ -332,8 +338,10 @@ class Supervisor:
     # -- clients of workers that are away ---------------------------------------------------------
 
     def _unserved(self) -> list[tuple[socket.socket, Callable[[], _Client | None]]]:
-        """Where clients of workers come that are away, and how to take the next; nothing while
-        nobody could serve them, or there is no room.
+        """Return where clients of workers that are away wait, and how to take the next of each.
+
+        The list is of (socket, function that takes a client). It is empty while all workers are
+        away, a client is held here, or no file descriptor is free.
         """
         if self._held is not None or self._full_until > time.monotonic():
             return []
@@ -365,7 +373,7 @@ class Supervisor:
             self._full = False
 
     def _hand_over(self) -> bool:
-        """Whether the client that was accepted here has somebody to serve it."""
+        """Hand the held client to a worker. Returns whether no client is held any more."""
         if self._held is not None:
             best = self._balance.least()
             if best is not None and self._balance.give(best, *self._held):
@@ -375,7 +383,11 @@ class Supervisor:
     # -- the end ----------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Have all workers drain; one more signal cuts what is left, and so does time."""
+        """Make all workers drain, and wait until they have ended.
+
+        A further signal cuts the remaining clients. KILL_S after the drain timeout, workers that
+        still run are killed.
+        """
         self._told = max(self._told, 1)
         heard = 1
         self._tell(signal.SIGTERM)
@@ -388,6 +400,8 @@ class Supervisor:
             if left_s <= 0:
                 self._tell(signal.SIGKILL)
             self._wait(max(left_s, 1.0))
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._report_in, 1 << 20)  # unread reports would end each wait at once
             for worker, code in self._ended():
                 worker.pid = 0
                 if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:

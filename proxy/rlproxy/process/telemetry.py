@@ -1,9 +1,9 @@
 """The worker's reports: samples for the metrics, the text of RL.STATS and RL.TOP. It publishes
 them to shared memory four times a second.
 
-    Stats, circuit, lanes, ... ──samples()──> own ──publish──> board ──> the admin process
-                                               │                  │
-                                               └──── totals() <───┘  those of the other workers
+    counters, circuit, lanes ... ──> own() ──publish()──> shared memory ──> the admin process
+                                       │                        │
+                                       └────────> all() <───────┘  samples of the other workers
 """
 
 from __future__ import annotations
@@ -41,19 +41,22 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.lane import LanePool
 from rlproxy.version import VERSION
 
-EVERY_S: Final = 0.25  # what others see is so old at most,
-MOST_S: Final = 1.0  # or this where there is very much of it:
-SHARE: Final = 50  # of the time, at most one part in so many goes into publishing
-MAX_USER: Final = 200  # bytes of a name that people are told
-MAX_ADDRESSES: Final = 10  # of clients, that people are told of
-ADDRESSES_EVERY_S: Final = 1.0
-FILES_EVERY_S: Final = 10.0
+EVERY_S: Final = 0.25  # seconds between two calls of publish()
+MOST_S: Final = 1.0  # seconds of the pause after a publication, at most
+SHARE: Final = 50  # pause after a publication, in multiples of its duration, up to MOST_S
+MAX_USER: Final = 200  # bytes of a user's name that are published
+MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
+ADDRESSES_EVERY_S: Final = 1.0  # seconds between two selections of these
+FILES_EVERY_S: Final = 10.0  # seconds between two counts of open files
 
 
 @dataclass
 class Sources:
-    """Where a process' account comes from. `script_times` gives Redis' own classes of how long its
-    scripts took, and their sum in seconds, or nothing; `upstream` is told to people as it is.
+    """The sources of a worker's samples: objects, and functions that return a current value.
+
+    script_times: returns the durations of scripts in Redis' own classes and their sum in seconds;
+    None if Redis reports none.
+    upstream: returns facts that are published as they are.
     """
 
     settings: WorkerContext
@@ -62,18 +65,21 @@ class Sources:
     denial_cache: Callable[[], int]
     clients_max: Callable[[], int]
     upstream: Callable[[], dict[str, Any]]
-    problem: Callable[[], str]  # its kind
+    problem: Callable[[], str]  # the kind of the control connection's problem
     scripts_loaded: Callable[[], bool]
     script_times: Callable[[], Distribution | None]
     top: Callable[[], dict[str, Any]]
     prefixes: Prefixes
-    samples_keys: bool  # where hits are many
+    samples_keys: bool  # whether only some keys are counted at high rates of hits
     listen: Sequence[str]
 
 
 class Telemetry:
-    """The account of one process, worker number `worker` of those on `board`, which somebody else
-    reads or not.
+    """The telemetry of one worker process.
+
+    worker: the worker's number, from 0.
+    started: time.time() at the start of the proxy.
+    read: whether another process reads the shared memory.
     """
 
     def __init__(
@@ -84,15 +90,15 @@ class Telemetry:
         self._read = read
         self._sources = sources
         self._stats: Counters = sources.settings.stats
-        self._started = started  # of time.time(): the proxy, not this process
-        self._began = time.time()
-        before = memory.latest(worker)  # of the one that it succeeds
+        self._started = started
+        self._began = time.time()  # the start of this process
+        before = memory.latest(worker)  # samples of the process that this one replaces
         head, prefix_hits = apart(before)
         self._before: Samples = kept(Published.from_json(head).samples) if head else {}
         sources.prefixes.go_on(prefix_hits)
         self._due = 0.0
         self._publish_due = 0.0
-        self._others: dict[int, tuple[bytes, Published]] = {}  # read last: its text, and what it is
+        self._others: dict[int, tuple[bytes, Published]] = {}  # each worker's last text, and parsed
         self._files = 0
         self._files_due = 0.0
         self._addresses: list[list[Any]] = []
@@ -101,7 +107,11 @@ class Telemetry:
         self._decided = 0
 
     def publish(self, now: float) -> None:
-        """To be called every EVERY_S seconds, with the loop's time: how late that is is counted."""
+        """Publish this worker's samples if they are due.
+
+        now: the event loop's time in seconds. Call it every EVERY_S seconds: the delay of each
+        call is counted as the loop's lag.
+        """
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
@@ -117,7 +127,7 @@ class Telemetry:
             self._publish_due = now + min(SHARE * took_s, MOST_S)
 
     def _pace(self, now: float) -> None:
-        """Look at the keys of as many hits as their rate allows."""
+        """Adapt the share of hits whose keys are counted to the rate of hits."""
         decided = self._stats.decided()
         if self._paced_at:
             every = stride((decided - self._decided) / max(EVERY_S, now - self._paced_at))
@@ -126,16 +136,19 @@ class Telemetry:
         self._paced_at, self._decided = now, decided
 
     def own(self) -> Published:
-        """What this worker tells now, prefixes apart: there may be thousands, and only the
-        metrics have them.
+        """Return this worker's samples as of now, without prefixes.
+
+        There may be thousands of prefixes, and only the metrics contain them.
         """
         self._stats.gather()
         samples = merged([self._before, self._samples()])
         return Published(time.time(), samples, self._sources.top(), self._facts())
 
     def all(self) -> list[Published]:
-        """What every worker tells, prefixes apart: this one now, the others as they did last. Of
-        one that is not heard of any more there remains what only ever grows.
+        """Return the samples of all workers, without prefixes.
+
+        This worker comes first, as of now; the others follow as last published. Of a worker that
+        has stopped publishing, only its counters remain: see Published.silent().
         """
         out = [self.own()]
         now = time.time()
@@ -147,7 +160,10 @@ class Telemetry:
         return out
 
     def _read_of(self, worker: int) -> Published | None:
-        """What another one has published last. (Clients may ask as often as they like.)"""
+        """Return what another worker has published last; None if nothing.
+
+        A text is parsed once only: clients may send RL.STATS at any rate.
+        """
         text, _ = apart(self._memory.latest(worker))
         before = self._others.get(worker)
         if before is not None and (before[0] == text or not text):
@@ -205,11 +221,11 @@ class Telemetry:
                 hits[(algorithm, of)] = stats.hits[row + outcome]
         lanes = sources.lanes.lanes()
         ready = [lane.carries() == "hits" for lane in lanes if lane.ready]
-        if self._due >= self._files_due:  # (with many clients that takes milliseconds)
+        if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
             self._files_due = self._due + FILES_EVERY_S
             self._files = _open_files()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        worker = str(self._worker + 1)  # (as the log has it)
+        worker = str(self._worker + 1)  # counted from 1, as in the log
         found: Samples = {
             "rlproxy_hits_total": hits,
             "rlproxy_hits_near_limit_total": near,
@@ -281,7 +297,7 @@ def _times(times: Times) -> Distribution:
 
 
 def _resident() -> int:
-    """Bytes of memory that this process has; 0 where the system does not tell."""
+    """Return the resident memory of this process in bytes; 0 without /proc."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -291,16 +307,20 @@ def _resident() -> int:
 
 def _open_files() -> int:
     try:
-        return len(os.listdir("/proc/self/fd")) - 1  # (without the one that reads it)
+        return len(os.listdir("/proc/self/fd")) - 1  # without the one that lists the folder
     except OSError:
         return 0
 
 
-# -- what clients are told -------------------------------------------------------------------------
+# -- the results of RL.STATS and RL.TOP ------------------------------------------------------------
 
 
 def stats_text(several: Sequence[Published], now: float) -> bytes:
-    """The text of RL.STATS: of all workers, in the style of INFO. `now` of time.time()."""
+    """Return the text of RL.STATS: the sum of all workers, in the format of INFO.
+
+    several: the samples of each worker, those of the worker that replies first.
+    now: time.time().
+    """
     samples = merged(each.samples for each in several)
     facts = several[0].facts
     upstream = facts["upstream"]
@@ -391,7 +411,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
 
 
 def _classes(value: Value) -> str:
-    """A histogram: how many were above the bound before and up to each, in microseconds."""
+    """Format a histogram: the upper bound of each class, in microseconds, with its count."""
     assert isinstance(value, Distribution)
     bounds = [*(f"{bound * 1_000_000:.0f}" for bound in TIMES_S), "inf"]
     return ",".join(f"{bound}={n}" for bound, n in zip(bounds, value.classes, strict=True))
@@ -403,7 +423,7 @@ def _number(value: Value) -> float:
 
 
 def said(text: bytes) -> bytes:
-    """The call that has Redis answer `text`."""
+    """Return a request to which Redis replies with `text`."""
     return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", text)
 
 
@@ -414,6 +434,6 @@ _TOP: Final = (
 
 
 def said_top(rows: Sequence[tuple[bytes, int, int]]) -> bytes:
-    """The call that has Redis answer keys, each with its count and its error."""
+    """Return a request to which Redis replies with `rows`: list of (key, count, error)."""
     words = [word for key, count, error in rows for word in (key, b"%d" % count, b"%d" % error)]
     return encoding.bulks(b"EVAL", _TOP, b"0", *words)

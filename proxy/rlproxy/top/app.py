@@ -1,6 +1,6 @@
 """`rlproxy top`: a client that sends RL.STATS and RL.TOP and draws the replies on a terminal.
 
-Poller, a thread: asks every so often ──queue, a byte into a pipe──> View: keys, signals, frames
+Poller, a thread: samples every interval ──queue, a byte into a pipe──> View: keys, signals, frames
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from rlproxy.config.config import DEFAULT_LISTEN, without_password
 from rlproxy.resp.escape import shown
 from rlproxy.top.screen import History, Look, Sample, lines, parse
 
-TIMEOUT_S: Final = 3.0
-SOON_S: Final = 0.5  # nearly every proxy has answered by then
-KNOCK_S: Final = 1.0  # how long it is waited for what an HTTP server says
-KEYS: Final = 60  # asked for; a terminal rarely has room for more
-SHORTEST_S: Final = 0.1
+TIMEOUT_S: Final = 3.0  # seconds for connecting, and for a reply
+SOON_S: Final = 0.5  # seconds without a first reply after which a check for HTTP begins
+KNOCK_S: Final = 1.0  # seconds that this check waits
+KEYS: Final = 60  # keys requested per table; a terminal rarely has room for more
+SHORTEST_S: Final = 0.1  # bounds of --interval, in seconds
 LONGEST_S: Final = 3600.0
-PASSWORD: Final = "REDISCLI_AUTH"  # the variable that redis-cli reads, too
+PASSWORD: Final = "REDISCLI_AUTH"  # environment variable that redis-cli reads, too
 
 _EPILOG: Final = f"""\
 It needs nothing but an address where clients connect, and a user who may send RL.HIT. A password
@@ -72,7 +72,7 @@ examples:
 _FOOT: Final = "q quits   every {} s   keys: of the last minute, ~ off by more than a tenth"
 
 
-# To Redis this is a PING and two empty lines, to an HTTP server the whole of a request.
+# For Redis this is a PING and two empty lines, for an HTTP server a complete request.
 _KNOCK: Final = b"*1\r\n$4\r\nPING\r\n\r\n\r\n"
 _HTTP: Final = (
     "is no Redis port: an HTTP server answers there. rlproxy top needs the address where clients "
@@ -85,11 +85,14 @@ _SILENT: Final = (
 
 
 class TopError(Exception):
-    """There is nothing to be shown; what people are told of it, behind the name of the place."""
+    """No sample can be had; the message continues a sentence that begins with the address."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it with these arguments; the exit code (0 ended as wished, 1 failed, 2 wrong usage)."""
+    """Run `rlproxy top` with the arguments `argv`.
+
+    Returns the exit code: 0 ended by the user, 1 failed, 2 wrong usage.
+    """
     args = _parser().parse_args(argv)
     try:
         client = Client(args.url, os.environ.get(PASSWORD, ""))
@@ -106,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 0
-    except BrokenPipeError:  # whoever reads has enough
+    except BrokenPipeError:  # the reader of standard output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -142,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        # (a password with a blank in it is several words)
+        # The unknown words are not printed: they may be parts of a password that contains a blank.
         if message.startswith("unrecognized arguments"):
             message = "an argument too many; the proxy's address is given with --url URL"
         self.exit(2, f"rlproxy top: {message}\n")
@@ -170,17 +173,22 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 class Client:
-    """A connection to the proxy, opened when it is needed. Raises ValueError for a wrong `url`."""
+    """A connection to the proxy, opened with the first sample.
+
+    url: redis://, rediss:// or unix://, with the parameters of redis-py.
+    password: used if the URL has none.
+    Raises ValueError for a wrong `url`.
+    """
 
     def __init__(self, url: str, password: str = "") -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("redis", "rediss", "unix") or "://" not in url:
             raise ValueError("expected redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")
-        self._place: str | tuple[str, int]  # as sockets have it
+        self._place: str | tuple[str, int]  # the address, as sockets take it
         if parts.scheme == "unix":
             self.where = self._place = parts.path
         else:
-            port = parts.port or int(DEFAULT_LISTEN.rpartition(":")[2])  # (ValueError, too)
+            port = parts.port or int(DEFAULT_LISTEN.rpartition(":")[2])  # may raise ValueError
             host = parts.hostname or "127.0.0.1"
             self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             self._place = (host, port)
@@ -195,13 +203,16 @@ class Client:
         if password and parts.password is None:
             options["password"] = password
         try:
-            self._redis = redis.Redis.from_url(url, **options)  # (what the URL says goes first)
+            self._redis = redis.Redis.from_url(url, **options)  # the URL overrides `options`
             self._redis.connection_pool.make_connection()
         except TypeError:
             raise ValueError("it has a parameter that is not known") from None
 
     def first(self) -> Sample:
-        """The first sample; who answers nothing is looked at more closely. Raises TopError."""
+        """Take the first sample. Raises TopError.
+
+        If there is no reply within SOON_S, check whether it is an HTTP server.
+        """
         found: queue.SimpleQueue[Sample | Exception] = queue.SimpleQueue()
 
         def ask() -> None:
@@ -230,7 +241,7 @@ class Client:
             return False
 
     def sample(self) -> Sample:
-        """What the proxy tells now. Raises TopError."""
+        """Take a sample of the proxy. Raises TopError."""
         try:
             asked: Any
             with self._redis.pipeline(transaction=False) as asked:
@@ -315,13 +326,13 @@ def _look(columns: int, rows: int) -> Look:
 
 
 def _live(client: Client, interval_s: float) -> int:
-    first = client.first()  # (what is wrong with the first is told as an error)
+    first = client.first()  # before the screen is entered: an error here ends the program
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
     poller = Poller(client, interval_s, writer)
     signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGWINCH, lambda _number, _frame: None)  # (it comes through the pipe)
+    signal.signal(signal.SIGWINCH, lambda _number, _frame: None)  # the wakeup pipe reports it
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         with Screen() as screen:
@@ -334,7 +345,10 @@ def _live(client: Client, interval_s: float) -> int:
 
 
 class Poller(threading.Thread):
-    """Asks the proxy every so often, and puts what it says, or what is wrong, into `found`."""
+    """A thread that samples the proxy every `interval_s` seconds.
+
+    It puts each sample or error into `found`, then writes a byte to the descriptor `wake`.
+    """
 
     def __init__(self, client: Client, interval_s: float, wake: int) -> None:
         super().__init__(daemon=True)
@@ -345,7 +359,7 @@ class Poller(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """See Thread."""
+        """Sample until stop() is called; see threading.Thread."""
         due = time.monotonic() + self._interval_s
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             try:
@@ -357,12 +371,12 @@ class Poller(threading.Thread):
             due = max(due + self._interval_s, time.monotonic())
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Take no more samples."""
         self._stopped.set()
 
 
 class View:
-    """What is on the screen, until somebody wants no more of it."""
+    """The live view: samples to frames, until the user ends it."""
 
     def __init__(self, where: str, first: Sample, interval_s: float, screen: Screen) -> None:
         self._where = where
@@ -373,7 +387,10 @@ class View:
         self._screen = screen
 
     def run(self, woken: int, poller: Poller) -> None:
-        """Draw whenever there is something new, until a key or a signal ends it."""
+        """Draw after each sample and signal, until a key or a signal ends it.
+
+        woken: the descriptor that becomes readable after each.
+        """
         keys = sys.stdin.fileno()
         while True:
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
@@ -400,12 +417,12 @@ class View:
 
 
 def _ends(keys: bytes) -> bool:
-    """Whether what was typed ends it: q, Ctrl-C, Ctrl-D, or the terminal is gone."""
+    """Whether the input ends the view: q, Ctrl-C, Ctrl-D, or no bytes from a closed terminal."""
     return not keys or any(key in keys for key in (b"q", b"Q", b"\x03", b"\x04"))
 
 
 class Screen:
-    """The terminal's other screen, while it is entered; left, everything is as it was."""
+    """A context manager for the terminal's alternate screen; its end restores the terminal."""
 
     def __init__(self) -> None:
         self._keys = sys.stdin.fileno()
@@ -421,7 +438,7 @@ class Screen:
         self._leave()
 
     def draw(self, made: Sequence[str]) -> None:
-        """Show these lines."""
+        """Show the lines `made`, from the top of the screen."""
         _write("\x1b[H" + "\r\n".join(f"\x1b[K{line}" for line in made) + "\x1b[J")
 
     def _enter(self) -> None:
@@ -430,12 +447,12 @@ class Screen:
         _write("\x1b[?1049h\x1b[?25l")
 
     def _leave(self) -> None:
-        with contextlib.suppress(OSError, termios.error):  # (the terminal is gone)
+        with contextlib.suppress(OSError, termios.error):  # the terminal may be closed
             _write("\x1b[?25h\x1b[?1049l")
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._kept)
 
     def _suspend(self, _number: int, _frame: FrameType | None) -> None:
-        """Ctrl-Z: until it is brought back."""
+        """Restore the terminal and suspend the process on Ctrl-Z, until it is continued."""
         self._leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)

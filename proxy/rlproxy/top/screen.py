@@ -14,11 +14,11 @@ from unicodedata import category, combining, east_asian_width
 
 from rlproxy.resp.escape import shown
 
-MAX_BARS: Final = 500  # of the hits per second, that are remembered
-TWO_TABLES: Final = 60  # columns that it takes to show both beside each other
-FOR_TWO: Final = 6  # lines that it takes to show both below each other
-ADDRESSED: Final = 2  # the first lines, which say where the proxy and its Redis are
-MINUTE_S: Final = 55.0  # how long counts of keys go back, where RL.STATS does not tell
+MAX_BARS: Final = 500  # remembered rates of hits, one bar each
+TWO_TABLES: Final = 60  # least number of columns for both tables side by side
+FOR_TWO: Final = 6  # least number of lines for both tables one above the other
+ADDRESSED: Final = 2  # first lines of a frame, which contain addresses
+MINUTE_S: Final = 55.0  # seconds that the counts of keys cover, if RL.STATS does not report it
 
 PLAIN: Final = ""
 BOLD: Final = "1"
@@ -37,7 +37,7 @@ _CONNECTIONS: Final = {
     "waiting": "hits that wait",
 }
 _CALLS: Final = {"denials": "remembered refusals", "timeouts": "late calls", "errors": "errors"}
-_BESIDE_BARS: Final = 41  # columns of their line: the rate before them, and the most behind
+_BESIDE_BARS: Final = 41  # columns of the bars' line for the rate before and the maximum after
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"
@@ -45,7 +45,7 @@ _ASCII_BARS: Final = "_.:-=+*#"
 
 @dataclass(frozen=True)
 class Sample:
-    """What a proxy has answered at a time, in seconds. `stats` are the lines of RL.STATS."""
+    """The replies of a proxy at the time `at`, in seconds; `stats` are the lines of RL.STATS."""
 
     at: float
     stats: dict[str, str]
@@ -53,7 +53,7 @@ class Sample:
     refused: Rows = ()
 
     def number(self, name: str) -> float:
-        """Of a line; 0 where there is none."""
+        """Return the number in the line `name`; 0 if there is none."""
         try:
             return float(self.stats.get(name, "0"))
         except ValueError:
@@ -61,7 +61,7 @@ class Sample:
 
 
 def parse(text: bytes) -> dict[str, str]:
-    """The lines of RL.STATS by name, fit to be shown."""
+    """Return the lines of RL.STATS by name, escaped for the terminal."""
     found = {}
     for line in text.split(b"\r\n"):
         name, colon, value = line.partition(b":")
@@ -72,14 +72,14 @@ def parse(text: bytes) -> dict[str, str]:
 
 @dataclass
 class History:
-    """The latest sample, the one before, and the hits per second of many."""
+    """The latest sample, the one before, and the rates of hits of up to MAX_BARS samples."""
 
     latest: Sample | None = None
     before: Sample | None = None
     bars: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_BARS))
 
     def add(self, sample: Sample) -> None:
-        """The next one. Of a proxy that was started anew it begins anew."""
+        """Add a sample. Rates begin again if a counter has fallen: the proxy was restarted."""
         self.before, self.latest = self.latest, sample
         if self.before is not None and any(
             sample.number(name) < self.before.number(name)
@@ -91,15 +91,16 @@ class History:
             self.bars.append(rate)
 
     def rate(self, *names: str) -> float | None:
-        """How much these counters have grown a second; None if that is not known yet."""
+        """Return the growth per second of the sum of these counters; None if not known yet."""
         if self.latest is None or self.before is None:
             return None
         grown = sum(self.latest.number(name) - self.before.number(name) for name in names)
         return max(0.0, grown) / max(self.latest.at - self.before.at, 1e-3)
 
     def quantile(self, part: float) -> float | None:
-        """Milliseconds that so great a part of the calls on lanes took at most, lately; None where
-        there were none.
+        """Return the milliseconds that a share `part` of the lanes' calls took at most.
+
+        Only calls between the last two samples count. Returns None if there were none.
         """
         if self.latest is None or self.before is None:
             return None
@@ -125,8 +126,9 @@ def _classes(sample: Sample) -> dict[float, int]:
 
 @dataclass(frozen=True)
 class Look:
-    """How it is to be shown: in a terminal of this size, with colours, with more than ASCII; with
-    whole addresses, however wide their lines become.
+    """The format of a frame: size of the terminal, colours, characters beyond ASCII.
+
+    `whole`: lines with addresses are not cut, however wide they become.
     """
 
     columns: int = 80
@@ -137,9 +139,12 @@ class Look:
 
 
 def lines(history: History, where: str, trouble: str, foot: str, look: Look) -> list[str]:
-    """The lines of a frame, none wider than the terminal (but see Look), and not more than it has.
-    `where` the proxy is; what `trouble` there is with it, or none; `foot` for the last line, or
-    none.
+    """Return the lines of a frame: at most look.rows, each at most look.columns wide.
+
+    where: the proxy's address.
+    trouble: text about the present problem, or "".
+    foot: the last line, or "".
+    With look.whole, lines with addresses may be wider.
     """
     head = [_title(history.latest, where), *([[(RED, trouble)]] if trouble else [])]
     if history.latest is not None:
@@ -220,7 +225,7 @@ def _hits(history: History, look: Look) -> list[Spans]:
 
 
 def _keys(sample: Sample | None, room: int, look: Look) -> list[Spans]:
-    """The tables, in `room` lines."""
+    """Return both tables of keys in at most `room` lines."""
     assert sample is not None
     back_s = max(1.0, sample.number("top_seconds") or MINUTE_S)
     busiest = _table("busiest keys", "hits/s", sample.busiest, back_s, look)
@@ -256,7 +261,7 @@ def _row(name: str, value: str, columns: int, is_title: bool) -> Spans:
     return [(BOLD if is_title else PLAIN, f"{text}{gap}{value}")]
 
 
-# -- numbers as people read them -------------------------------------------------------------------
+# -- formatted numbers -----------------------------------------------------------------------------
 
 
 def _number(value: float | None) -> str:
@@ -298,11 +303,11 @@ def _bar(value: float, most: float, unicode: bool) -> str:
     return bars[min(int(value / most * len(bars)), len(bars) - 1)] if most else bars[0]
 
 
-# -- what fits -------------------------------------------------------------------------------------
+# -- width of text ---------------------------------------------------------------------------------
 
 
 def _typed(text: str, look: Look) -> str:
-    """`text` in what the terminal can show."""
+    """Return `text` in characters that the terminal can show."""
     return text if look.unicode else text.encode("ascii", "backslashreplace").decode()
 
 
@@ -317,7 +322,7 @@ def _width(text: str) -> int:
 
 
 def _cut(text: str, cells: int) -> str:
-    """As much of its beginning as has room."""
+    """Return the longest beginning of `text` that fits `cells` columns."""
     if _width(text) <= cells:
         return text
     for at, char in enumerate(text):
@@ -328,7 +333,7 @@ def _cut(text: str, cells: int) -> str:
 
 
 def _squeezed(text: str, cells: int) -> str:
-    """`text` with its middle left out, where it has no room: keys tell by both their ends."""
+    """Shorten `text` to `cells` columns by its middle: both ends distinguish keys."""
     if _width(text) <= cells:
         return text
     if cells < 5:
