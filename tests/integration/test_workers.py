@@ -274,6 +274,21 @@ def test_two_workers_find_an_address_in_use(upstream: str, kept: RedisServer) ->
     assert log == f"rlproxy: cannot listen on {where}: Address already in use (see --listen)\n"
 
 
+def test_a_unix_socket_whose_process_accepts_nothing_is_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "held.sock"
+    with socket.socket(socket.AF_UNIX) as held, contextlib.ExitStack() as queue:
+        held.bind(str(path))
+        held.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(9):
+                queued = queue.enter_context(socket.socket(socket.AF_UNIX))
+                queued.setblocking(False)
+                queued.connect(str(path))
+        code, _, log = ended("--listen", f"unix:{path}", "--upstream", "redis://127.0.0.1:1")
+    assert code == 1
+    assert "in use" in log
+
+
 # -- who serves whom -------------------------------------------------------------------------------
 
 

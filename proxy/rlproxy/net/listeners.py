@@ -153,10 +153,13 @@ def _bind_unix(path: str, mode: int) -> socket.socket:
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             raise OSError(errno.EEXIST, "there is a file that is no socket")
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)  # a process that accepts nothing must not block the start
             try:
                 probe.connect(path)
             except ConnectionRefusedError:
                 os.unlink(path)
+            except BlockingIOError:
+                raise OSError(errno.EADDRINUSE, "address already in use") from None
             else:
                 raise OSError(errno.EADDRINUSE, "address already in use")
     sock = socket.socket(socket.AF_UNIX)

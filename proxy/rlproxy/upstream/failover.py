@@ -64,11 +64,11 @@ class MasterTarget(Target):
     name: the master's name in errors and logs until its address is known.
     """
 
-    __slots__ = ("_moved", "_nowhere", "_unknown", "on_failure")
+    __slots__ = ("_moved", "_unknown", "on_failure")
 
     def __init__(self, name: str, timeout_s: float, tls: ClientSide | None = None) -> None:
         super().__init__(Address(), timeout_s, tls)
-        self.where = self._nowhere = name
+        self.where = name
         self._unknown = "not asked for yet"  # reason why no master is known; empty if one is
         self._moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_failure: Callable[[], None] | None = None  # called when a connection fails to open
