@@ -1,6 +1,6 @@
 -- algo     FIXED
--- promise  at most max hits from the first one until window later, then anew: up to twice max
---          across an edge
+-- promise  at most max hits from the first one until window later, then a new window:
+--          up to twice max across an edge
 -- state    F<count>:<start, microseconds since 1970>; during a penalty then ! and the microseconds
 --          at which it ends
 -- KEYS[1]  the limiter
@@ -10,9 +10,9 @@
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  1: STRICT, refused hits count too
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: for how long it stays the answer
+--          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, ceil, max = redis.call, tonumber, math.ceil, math.max
 local key, limit, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
@@ -33,7 +33,7 @@ if value then
     return redis.error_reply('ERR the key holds no FIXED limiter')
   end
   count, start = number(held), number(since)
-  if start - clock > window then  -- further ahead than this rule can have put it
+  if start - clock > window then  -- later than this rule can have set it
     start, write = clock, cost > 0 and mode ~= 'peek'
   end
   now = max(clock, start)

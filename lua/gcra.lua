@@ -1,5 +1,5 @@
 -- algo     GCRA
--- promise  max hits per window, evenly refilled, in bursts of up to BURST; keeps its debt as time
+-- promise  max hits per window, evenly refilled, in bursts of up to BURST; stores its debt as time
 -- state    19-digit integer, the theoretical arrival time in nanoseconds since 1970 (redis-cell's
 --          own format); during a penalty then ! and the microseconds at which it ends
 -- KEYS[1]  the limiter
@@ -9,9 +9,9 @@
 -- ARGV[4]  emission interval, nanoseconds beyond the microseconds; default 0
 -- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: for how long it stays the answer
+--          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
@@ -37,7 +37,7 @@ if value then
   ends = number(over) or 0
   debt, debt_ns = number(arrival:sub(1, 16)) - clock, number(arrival:sub(17))
   if debt < 0 then debt, debt_ns = 0, 0 end
-  -- further ahead than this rule can have put it
+  -- later than this rule can have set it
   if debt > full or debt == full and debt_ns > full_ns then
     debt, debt_ns, write = full, full_ns, cost > 0 and mode ~= 'peek'
   end
@@ -73,7 +73,7 @@ local remaining = 0
 if running then
   reset = max(reset, ends - clock)
 else
-  -- the quotient is right, or one too much: then what it takes is more than there is
+  -- the quotient is exact or 1 too large: then these hits would not fit
   remaining = floor((full - debt + (full_ns - debt_ns) / 1000) / (emission + nanos / 1000) + 0.001)
   local over = ceil((debt_ns + remaining * nanos - full_ns) / 1000)
   if debt + remaining * emission - full + over > 0 then remaining = remaining - 1 end

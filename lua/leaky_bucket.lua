@@ -1,5 +1,5 @@
 -- algo     LEAKY
--- promise  a bucket that drains at max per window and overflows above BURST; keeps the level. With
+-- promise  a bucket that drains at max per window and overflows above BURST; stores the level. With
 --          WAIT it shapes: hits leave evenly, each held until those before it have drained
 -- state    L<level>:<19 digits, nanoseconds since 1970>: the level in whole hits at that time;
 --          during a penalty then ! and the microseconds at which it ends
@@ -11,10 +11,10 @@
 -- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit. With WAIT two numbers:
 --          microseconds of the penalty (0: none), microseconds it may be held
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
 --          microseconds to hold the hit; else, in microseconds, a refusal that wrote nothing has a
---          sixth: for how long it stays the answer
+--          sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
@@ -40,16 +40,16 @@ if value then
     return redis.error_reply('ERR the key holds no LEAKY limiter')
   end
   level, time, time_ns = number(held), number(micros), number(beyond)
-  -- further ahead than this rule can have put it
+  -- later than this rule can have set it
   if time - clock - limit * emission + ceil((time_ns - limit * nanos) / 1000) > 0 then
     time, time_ns, write = clock, 0, cost > 0 and mode ~= 'peek'
   end
-  -- after a change of the rule: what would take more than 20 years to drain
+  -- after a change of the rule: a level that drains for more than 20 years is cut to that
   local emission_us = emission + nanos / 1000
   if level * emission_us > 630720000000000 then level = floor(630720000000000 / emission_us) end
   local elapsed = clock - time - time_ns / 1000
   if elapsed > 0 then
-    -- what has drained since: the quotient is right, or one too much
+    -- hits drained since: the quotient is exact or 1 too large
     local gone = math.min(level, floor(elapsed / emission_us + 0.001))
     if time + gone * emission + ceil((time_ns + gone * nanos) / 1000) > clock then
       gone = gone - 1
@@ -64,7 +64,7 @@ if mode == 'refund' then
   level, mode, cost = max(0, level - cost), 'peek', 1
 end
 
--- microseconds until only `hits` of the level are left, and by how much a hit is too early
+-- drained: microseconds until `hits` of the level are left; early: those that a hit is too early
 local function drained(hits)
   local some = level - hits
   return time + some * emission + ceil((time_ns + some * nanos) / 1000) - clock

@@ -9,9 +9,9 @@
 -- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: for how long it stays the answer
+--          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
@@ -31,7 +31,7 @@ if value then
     return redis.error_reply('ERR the key holds no COUNTER limiter')
   end
   start, current, previous = number(since), number(this), number(before)
-  if start - clock > window then  -- further ahead than this rule can have put it
+  if start - clock > window then  -- later than this rule can have set it
     start, write = clock, cost > 0 and mode ~= 'peek'
   end
   now = max(clock, start)
@@ -47,7 +47,7 @@ if mode == 'refund' then
   current, mode, cost = max(0, current - cost), 'peek', 1
 end
 
--- Everything in hits times microseconds: whole numbers, and every one that counts below 2^53.
+-- The unit is hits times microseconds: all integers, and below 2^53 where it matters.
 local overlap = window - (now - start)
 local room = (limit - current) * window - previous * overlap
 local limited, retry, running = 0, -1, ends > now

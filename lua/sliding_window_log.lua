@@ -10,9 +10,9 @@
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
 --          microseconds of every AND
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: for how long it stays the answer
+--          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME LINDEX LINDEX LLEN RPUSH PEXPIRE, and LTRIM with a few LINDEX where hits
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
 local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
@@ -35,8 +35,8 @@ if not clock then
   clock = time[1] * 1000000 + time[2]
 end
 
--- skip: elements before the stamps; length: how many stamps; ends: of the penalty; even: all stamps
--- are the clock's; write: a TTL is due
+-- skip: elements before the stamps; length: number of stamps; ends: end of the penalty; even: all
+-- stamps equal the clock; write: a TTL must be set
 local now, skip, length, ends, oldest, newest, even, write = clock, 0, 0, 0, nil, nil, false, false
 local first = pcall('LINDEX', key, 0)
 if first then
@@ -59,7 +59,7 @@ local far = length > 0 and newest - clock > longest
 local add
 if far or cost > 1 then
   add = function(count)
-    local stamps, stamp = {}, ('%.0f'):format(now)  -- which Redis need not format 100,000 times
+    local stamps, stamp = {}, ('%.0f'):format(now)  -- so that Redis does not format 100,000 numbers
     for index = 1, math.min(count, 4000) do stamps[index] = stamp end
     for first = 1, count, 4000 do
       local pushed = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
@@ -68,7 +68,7 @@ if far or cost > 1 then
   end
 end
 if far then
-  -- further ahead than this rule can have put them: the hits count as of just now
+  -- later than this rule can have set them: the hits count as hits of this moment
   now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
   if hit or refund then
     write = true
@@ -91,7 +91,7 @@ for _ = 1, 4 do
     return done
   end
 
-  -- judge: every limit, the first one told unless another leaves less
+  -- judge every limit; the reply reports the first one, unless another leaves less
   local max, window, index, running = max, window, 1, ends > now
   limited, remaining, never, wait, stays, dead = 0, nil, false, 0, 9007199254740991, length
   repeat
@@ -128,7 +128,7 @@ for _ = 1, 4 do
       wait = most(wait, left)
       if left < stays then stays = left end
     elseif unit == 1 and count > 0 then
-      -- one more will be left when its first stamp leaves
+      -- `remaining` grows when the first stamp leaves the window
       local first = oldest
       if gone > 0 and not even then first = number(call('LINDEX', key, skip + gone)) end
       stays = math.min(stays, first + window - clock)
@@ -147,7 +147,7 @@ for _ = 1, 4 do
   end
   if running or never or wait > 0 then limited = 1 end
 
-  -- write; what that changes is judged again
+  -- write, and judge again after a change
   if refund then
     local count = math.min(cost, length - dead)
     if count > 0 then

@@ -1,7 +1,7 @@
 -- algo     ZLOG
 -- promise  never more than max hits admitted in any window, exactly; ZRANGE shows when they were
 -- state    sorted set, one member per hit of cost 1: score microseconds since 1970, member these 16
---          digits, - and 6 digits that tell hits of one microsecond apart; once a PENALTY began,
+--          digits, - and 6 digits that number the hits of a microsecond; once a PENALTY began,
 --          a member of - and the 16 digits of its end, with that score
 -- KEYS[1]  the limiter
 -- ARGV[1]  max, hits admitted per window
@@ -11,9 +11,9 @@
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
 --          microseconds of every AND
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: for how long it stays the answer
+--          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME ZRANGE ZRANGE ZCARD ZADD PEXPIRE, and ZREMRANGEBYRANK with a ZCOUNT where
 --          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD, and no write
 local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
@@ -36,10 +36,10 @@ if not clock then
   clock = time[1] * 1000000 + time[2]
 end
 
--- skip: elements before the stamps; length: how many stamps; ends: of the penalty; even: all stamps
--- are the clock's; write: a TTL is due
+-- skip: elements before the stamps; length: number of stamps; ends: end of the penalty; even: all
+-- stamps equal the clock; write: a TTL must be set
 local now, skip, length, ends, oldest, newest, even, write = clock, 0, 0, 0, nil, nil, false, false
-local sequence = -1  -- the newest stamp's
+local sequence = -1  -- sequence number of the newest stamp
 local first = pcall('ZRANGE', key, 0, 0)
 if first.err then return first end
 first = first[1]
@@ -77,7 +77,7 @@ local function add(count)
 end
 local hit, refund, done = cost > 0 and mode ~= 'peek' and mode ~= 'refund', mode == 'refund', nil
 if length > 0 and newest - clock > longest then
-  -- further ahead than this rule can have put them: the hits count as of just now
+  -- later than this rule can have set them: the hits count as hits of this moment
   now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
   if hit or refund then
     write = true
@@ -95,7 +95,7 @@ for _ = 1, 4 do
     return done
   end
 
-  -- judge: every limit, the first one told unless another leaves less
+  -- judge every limit; the reply reports the first one, unless another leaves less
   local max, window, index, running = max, window, 1, ends > now
   limited, remaining, never, wait, stays, dead = 0, nil, false, 0, 9007199254740991, length
   repeat
@@ -122,7 +122,7 @@ for _ = 1, 4 do
       wait = most(wait, left)
       if left < stays then stays = left end
     elseif unit == 1 and count > 0 then
-      -- one more will be left when its first stamp leaves
+      -- `remaining` grows when the first stamp leaves the window
       local first, rank = oldest, skip + gone
       if gone > 0 and not even then
         first = number(call('ZRANGE', key, rank, rank)[1]:sub(1, 16))
@@ -143,7 +143,7 @@ for _ = 1, 4 do
   end
   if running or never or wait > 0 then limited = 1 end
 
-  -- write; what that changes is judged again
+  -- write, and judge again after a change
   if refund then
     local count = math.min(cost, length - dead)
     if count > 0 then

@@ -1,7 +1,7 @@
 -- algo     TOKEN
--- promise  a bucket of BURST tokens, refilled continuously at max per window; keeps the tokens
--- state    T<tokens>:<19 digits, nanoseconds since 1970>: so many whole tokens at that time; during
---          a penalty then ! and the microseconds at which it ends
+-- promise  a bucket of BURST tokens, refilled continuously at max per window; stores the tokens
+-- state    T<tokens>:<19 digits, nanoseconds since 1970>: whole tokens at that time; during a
+--          penalty, then ! and the microseconds at which it ends
 -- KEYS[1]  the limiter
 -- ARGV[1]  limit, the hits of a full bucket
 -- ARGV[2]  emission interval, whole microseconds
@@ -9,9 +9,9 @@
 -- ARGV[4]  emission interval, nanoseconds beyond the microseconds; default 0
 -- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests hand it in)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: for how long it stays the answer
+--          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
@@ -33,13 +33,13 @@ if value then
     return redis.error_reply('ERR the key holds no TOKEN limiter')
   end
   tokens, time, time_ns = number(held), number(micros), number(beyond)
-  -- further ahead than this rule can have put it
+  -- later than this rule can have set it
   if time - clock - limit * emission + ceil((time_ns - limit * nanos) / 1000) > 0 then
     time, time_ns, write = clock, 0, cost > 0 and mode ~= 'peek'
   end
   local elapsed = clock - time - time_ns / 1000
   if elapsed > 0 then
-    -- what has come since: the quotient is right, or one too much
+    -- tokens added since: the quotient is exact or 1 too large
     local come = floor(elapsed / (emission + nanos / 1000) + 0.001)
     if tokens + come > limit then come = max(0, limit - tokens) end
     if time + come * emission + ceil((time_ns + come * nanos) / 1000) > clock then

@@ -170,11 +170,11 @@ OTHER: Final = "other"
 
 SERVING: Final = "serving"
 FAULTS: Final = "when Redis fails"
-DOORS: Final = "who may come in"
+ADMISSION: Final = "admission"
 TLS: Final = "TLS"
 LIMITS: Final = "limits"
-SEEING: Final = "seeing what it does"
-GROUPS: Final = (SERVING, FAULTS, DOORS, TLS, LIMITS, SEEING)
+SEEING: Final = "observability"
+GROUPS: Final = (SERVING, FAULTS, ADMISSION, TLS, LIMITS, SEEING)
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ OPTIONS: Final = (
         "--listen",
         OTHER,
         DEFAULT_LISTEN,
-        "where clients connect, tls: with TLS; may be given several times (in the environment: "
-        "separated by blanks)",
+        "addresses where clients connect; tls: with TLS; may be given several times (in the "
+        "environment: separated by blanks)",
         metavar="[tls:]HOST:PORT|unix:PATH",
         repeats=True,
     ),
@@ -230,14 +230,14 @@ OPTIONS: Final = (
         "--upstream",
         OTHER,
         "embedded:",
-        "the Redis behind the proxy: redis://[user:password@]host[:port][/db], rediss:// the same "
-        "over TLS, unix://[user:password@]/path[?db=n], "
+        "the Redis behind the proxy: redis://[user:password@]host[:port][/db], rediss:// over "
+        "TLS, unix://[user:password@]/path[?db=n], "
         "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]"
-        "[?sentinel_user=u&sentinel_password=p] (rediss+sentinel:// over TLS) for the master that "
-        "these Sentinels name, or embedded: for a private Valkey server that lives as long as the "
-        "proxy. The default holds at a terminal only. Credentials are for the proxy's own control "
-        "connection only; clients authenticate "
-        "themselves",
+        "[?sentinel_user=u&sentinel_password=p] "
+        "(rediss+sentinel:// over TLS) for the master that these Sentinels name, or embedded: "
+        "for a private Valkey server that ends with the proxy. The default applies only at a "
+        "terminal. The credentials are for the proxy's control connection only; clients "
+        "authenticate themselves",
         metavar="URL",
     ),
     Option(
@@ -246,7 +246,7 @@ OPTIONS: Final = (
         NUMBER,
         "1",
         "processes that serve the same addresses, each with its own shared connections and "
-        "remembered refusals; one that dies is replaced",
+        "denial cache; a worker that dies is replaced",
         least=1,
         most=256,
     ),
@@ -255,16 +255,16 @@ OPTIONS: Final = (
         "--share",
         SWITCH,
         "no",
-        "ordinary commands (GET, SET, ...) of many clients travel on shared connections too, and "
-        "keep their order. Each client still has a connection of its own for everything else",
+        "single ordinary commands (GET, SET, ...) of many clients travel on shared connections "
+        "too, in order. All other commands use the client's private connection",
     ),
     Option(
         SERVING,
         "--denial-cache",
         NUMBER,
         "65536",
-        "how many refusals are remembered at most: the same hit is refused again without asking "
-        "Redis, for up to a second or until Redis tells that the key was touched. 0: none",
+        "refusals remembered at most. A remembered refusal answers the same hit without Redis, "
+        "for up to a second or until Redis reports that the key was touched. 0: none",
         most=100_000_000,
     ),
     Option(
@@ -272,9 +272,10 @@ OPTIONS: Final = (
         "--on-upstream-failure",
         CHOICE,
         "error",
-        "the answer to a hit while Redis can't be reached or is too slow: an error "
-        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1). For allow and "
-        "deny ioredis needs enableReadyCheck: false: its INFO gets an error while Redis is away",
+        "the reply to a hit while Redis can't be reached or is too slow: an error "
+        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1). For allow "
+        "and deny ioredis needs enableReadyCheck: false: its INFO gets an error while Redis is "
+        "away",
         metavar="error|allow|deny",
         reload=True,
     ),
@@ -283,8 +284,8 @@ OPTIONS: Final = (
         "--hit-timeout",
         NUMBER,
         "1000",
-        "milliseconds that Redis may take over a hit before it is answered as "
-        "--on-upstream-failure says; Redis may still count it. 0: as long as Redis takes",
+        "milliseconds until a hit that Redis has not answered gets the reply of "
+        "--on-upstream-failure; Redis may still count it. 0: no limit",
         metavar="MS",
         field="hit_timeout_ms",
         most=3_600_000,
@@ -295,8 +296,7 @@ OPTIONS: Final = (
         "--connect-timeout",
         SECONDS,
         "5",
-        "how long opening a connection to Redis may take, TLS included, before its client gets "
-        "-UPSTREAMDOWN",
+        "time for opening a connection to Redis, TLS included, until its client gets -UPSTREAMDOWN",
         field="connect_timeout_s",
     ),
     Option(
@@ -304,60 +304,61 @@ OPTIONS: Final = (
         "--drain-timeout",
         SECONDS,
         "10",
-        "on SIGTERM: how long outstanding replies may take before connections are cut",
+        "time for outstanding replies after SIGTERM, until the remaining connections are cut",
         field="drain_timeout_s",
     ),
     Option(
-        DOORS,
+        ADMISSION,
         "--protected-mode",
         SWITCH,
         "yes",
-        "while Redis' default user needs no password, turn away clients of other machines (Redis' "
-        "own protected mode takes everybody behind a proxy for local)",
+        "while Redis' default user needs no password, turn away clients of other machines (to "
+        "Redis' own protected mode every client of a proxy is local)",
         reload=True,
     ),
     Option(
-        DOORS,
+        ADMISSION,
         "--local-commands",
         SWITCH,
         "no",
-        "clients of other machines may send what Redis may allow local ones only: DEBUG, MODULE "
-        "LOAD and UNLOAD, CONFIG SET of dir and dbfilename",
+        "clients of other machines may send commands that Redis may restrict to local clients: "
+        "DEBUG, MODULE LOAD and UNLOAD, CONFIG SET of dir and dbfilename",
         reload=True,
     ),
     Option(
-        DOORS,
+        ADMISSION,
         "--deny-command",
         OTHER,
         "",
-        "a command that no client may send, by itself or with a subcommand (KEYS, 'CONFIG SET' as "
-        "config|set); may be given several times (in the environment: separated by blanks)",
+        "a command that no client may send, alone or with a subcommand (KEYS, or config|set for "
+        "CONFIG SET); may be given several times (in the environment: separated by blanks)",
         metavar="NAME[|SUB]",
         repeats=True,
         reload=True,
     ),
     Option(
-        DOORS,
+        ADMISSION,
         "--unix-mode",
         OTHER,
         "600",
-        "permissions of the unix sockets of --listen, octal; they have them before they listen",
+        "permissions of the unix sockets of --listen, octal; set before the sockets listen",
         metavar="MODE",
     ),
     Option(
-        DOORS,
+        ADMISSION,
         "--proxy-protocol",
         SWITCH,
         "no",
-        "every TCP client comes through a load balancer that says who it is (PROXY protocol, "
-        "version 1 or 2); one without that is turned away. Let nobody else reach the port",
+        "every TCP client connects through a load balancer that sends the client's address "
+        "(PROXY protocol, version 1 or 2); a connection without that header is closed. Only the "
+        "load balancer may reach the port",
     ),
     Option(
         TLS,
         "--tls-cert",
         FILE,
         "",
-        "certificate chain (PEM) shown to clients at tls: addresses",
+        "certificate chain (PEM) for clients at tls: addresses",
         reload=True,
     ),
     Option(TLS, "--tls-key", FILE, "", "its private key (PEM)", reload=True),
@@ -366,7 +367,7 @@ OPTIONS: Final = (
         "--tls-client-ca",
         FILE,
         "",
-        "who signs clients' certificates (PEM): clients must show one",
+        "CA certificates (PEM) for clients' certificates; clients must present one",
         reload=True,
     ),
     Option(
@@ -374,7 +375,7 @@ OPTIONS: Final = (
         "--tls-client-auth",
         CHOICE,
         "required",
-        "with --tls-client-ca: whether a client may come without a certificate",
+        "with --tls-client-ca: whether clients must present a certificate",
         metavar="required|optional",
         reload=True,
     ),
@@ -383,7 +384,7 @@ OPTIONS: Final = (
         "--tls-min-version",
         CHOICE,
         "1.2",
-        "the oldest TLS that is spoken, on both sides",
+        "the oldest TLS version accepted, on both sides",
         metavar="1.2|1.3",
         reload=True,
     ),
@@ -392,7 +393,7 @@ OPTIONS: Final = (
         "--upstream-tls-ca",
         FILE,
         "",
-        "who signs Redis' certificate (PEM); by itself whom this system trusts",
+        "CA certificates (PEM) for Redis' certificate; without it, those of this system",
         reload=True,
     ),
     Option(
@@ -409,8 +410,7 @@ OPTIONS: Final = (
         "--upstream-tls-name",
         OTHER,
         "",
-        "the name that Redis' certificate must bear, and that is asked for (SNI); by itself the "
-        "URL's host",
+        "the name expected in Redis' certificate and sent as SNI; without it, the URL's host",
         metavar="NAME",
         reload=True,
     ),
@@ -419,7 +419,8 @@ OPTIONS: Final = (
         "--upstream-tls-verify",
         SWITCH,
         "yes",
-        "check Redis' certificate; without that anybody in between can read and change everything",
+        "verify Redis' certificate; without that, an attacker on the network path can read and "
+        "change everything",
         reload=True,
     ),
     Option(
@@ -427,7 +428,7 @@ OPTIONS: Final = (
         "--max-clients",
         NUMBER,
         "10000",
-        "clients at a time, of each worker; more get Redis' own error (max number of clients "
+        "clients of each worker at a time; further ones get Redis' error (max number of clients "
         "reached) and are closed",
         least=1,
         most=10_000_000,
@@ -438,7 +439,7 @@ OPTIONS: Final = (
         "--max-clients-per-address",
         NUMBER,
         "0",
-        "of these, how many of one IP address, likewise. 0: as many as come",
+        "clients of each worker per IP address; further ones get the same error. 0: no limit",
         most=10_000_000,
         reload=True,
     ),
@@ -447,9 +448,8 @@ OPTIONS: Final = (
         "--max-accept-rate",
         NUMBER,
         "1000",
-        "new clients of each worker in a second while others are served, so that a flood of "
-        "connections delays nobody who is connected; more wait in the system's queue. 0: as many "
-        "as come",
+        "new clients of each worker per second while other clients are served, so that a flood "
+        "of connections does not delay them; the rest wait in the system's queue. 0: no limit",
         most=1_000_000,
         reload=True,
     ),
@@ -458,9 +458,9 @@ OPTIONS: Final = (
         "--max-client-hits",
         NUMBER,
         "64",
-        "hits of one client on their way at once; its further ones wait, so that a long pipeline "
-        "delays nobody else. Clients with more in hand share this number, 8 each at least; while "
-        "others wait for Redis they share as few as keep it busy",
+        "unanswered hits of one client; its further hits wait, so that a long pipeline does not "
+        "delay other clients. Clients with longer pipelines share this number; while other "
+        "clients are served they share as few as keep Redis busy",
         least=1,
         most=1_000_000,
     ),
@@ -469,8 +469,8 @@ OPTIONS: Final = (
         "--max-lane-hits",
         NUMBER,
         "65536",
-        "unanswered hits of all clients on one shared connection; further ones take their "
-        "client's own",
+        "unanswered hits of all clients on one shared connection; further hits use their "
+        "client's private connection",
         least=1,
         most=10_000_000,
     ),
@@ -479,8 +479,8 @@ OPTIONS: Final = (
         "--max-unread",
         NUMBER,
         "65536",
-        "bytes of replies that a client may leave unread before Redis is no longer read for it "
-        "(Redis' own output limits hold from there)",
+        "bytes of replies that a client may leave unread until the proxy stops reading from "
+        "Redis for it (then Redis' own output limits apply)",
         metavar="BYTES",
         least=1024,
         most=1 << 30,
@@ -490,7 +490,7 @@ OPTIONS: Final = (
         "--handshake-timeout",
         SECONDS,
         "10",
-        "how long a new client may take for its TLS handshake and PROXY header",
+        "time for a new client's TLS handshake and PROXY header",
         field="handshake_timeout_s",
     ),
     Option(
@@ -498,8 +498,8 @@ OPTIONS: Final = (
         "--idle-timeout",
         SECONDS,
         "0",
-        "close a client that has sent nothing for so long and is owed nothing (subscribers stay). "
-        "0: never; Redis' own timeout holds all the same",
+        "close a client that sent nothing for this time and is owed no reply (subscribers "
+        "stay). 0: never; Redis' own timeout applies as well",
         field="idle_timeout_s",
         reload=True,
     ),
@@ -508,7 +508,7 @@ OPTIONS: Final = (
         "--write-timeout",
         SECONDS,
         "60",
-        "close a client that has read nothing of what waits for it for so long. 0: never",
+        "close a client that read none of its waiting replies for this time. 0: never",
         field="write_timeout_s",
         reload=True,
     ),
@@ -517,7 +517,7 @@ OPTIONS: Final = (
         "--tcp-keepalive",
         NUMBER,
         "300",
-        "seconds after which a silent client is asked whether it is still there. 0: not",
+        "seconds of silence until TCP keepalive probes a client. 0: no probes",
         metavar="SECONDS",
         field="tcp_keepalive_s",
         most=32767,
@@ -527,8 +527,8 @@ OPTIONS: Final = (
         "--admin",
         OTHER,
         "",
-        "where people and Prometheus find a live page (/), /metrics, /healthz and /readyz, over "
-        "plain HTTP; for 127.0.0.1 or a private network, since whoever reaches it sees keys",
+        "address of the live page (/), /metrics, /healthz and /readyz, over plain HTTP; use "
+        "127.0.0.1 or a private network, since every visitor can see keys",
         metavar="HOST:PORT|unix:PATH",
     ),
     Option(
@@ -536,8 +536,8 @@ OPTIONS: Final = (
         "--metrics-prefixes",
         NUMBER,
         "0",
-        "count hits also by the beginning of their key, up to the first colon, for so many "
-        "different beginnings; further ones are counted as (other). 0: not at all",
+        "count hits also by key prefix, up to the first colon, for this number of prefixes; "
+        "further ones count as (other). 0: none",
         most=10_000,
     ),
     Option(
@@ -545,7 +545,7 @@ OPTIONS: Final = (
         "--log-level",
         CHOICE,
         "info",
-        "what is logged (on standard error): this, and what is more serious",
+        "least severe level that is logged, on standard error",
         metavar="debug|info|warning|error",
         reload=True,
     ),
@@ -554,8 +554,8 @@ OPTIONS: Final = (
         "--log-format",
         CHOICE,
         "auto",
-        "sentences for people (text), or one JSON object a line (json); by itself text on a "
-        "terminal, and JSON elsewhere",
+        "sentences (text) or one JSON object a line (json); auto: text on a terminal, JSON "
+        "elsewhere",
         metavar="auto|text|json",
     ),
 )
@@ -568,7 +568,7 @@ example:
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
 
 Subcommands:
-  rlproxy top [URL]              shows a running proxy in the terminal: see rlproxy top --help
+  rlproxy top [--url URL]        shows a running proxy in the terminal: see rlproxy top --help
   rlproxy health [HOST:PORT]     exits with 0 if a proxy answers there
   rlproxy docs FILE ...          writes the generated tables into README.md and the pages of docs/
 
@@ -619,8 +619,7 @@ def parser(prog: str = "rlproxy") -> argparse.ArgumentParser:
     made.add_argument(
         "--check-config",
         action="store_true",
-        help="say what is wrong with the settings and the files they name, or nothing, and exit "
-        "(code 0 or 2)",
+        help="report mistakes in the settings and the files they name, and exit (code 0 or 2)",
     )
     made.add_argument("--version", action="store_true", help="print version and build, and exit")
     return made
@@ -890,7 +889,7 @@ def _contradictions(made: Config) -> list[str]:
             ("--tls-client-ca", made.tls_client_ca),
         ):
             if value:
-                found.append(f"{flag}: no address of --listen speaks TLS (tls:HOST:PORT)")
+                found.append(f"{flag}: no address of --listen has TLS (tls:HOST:PORT)")
     if bool(made.upstream_tls_cert) != bool(made.upstream_tls_key):
         found.append("--upstream-tls-cert and --upstream-tls-key go together")
     if not upstream.tls:
@@ -900,7 +899,7 @@ def _contradictions(made: Config) -> list[str]:
             ("--upstream-tls-name", made.upstream_tls_name),
         ):
             if value:
-                found.append(f"{flag}: the URL of --upstream does not say TLS (rediss://...)")
+                found.append(f"{flag}: the URL of --upstream has no TLS (rediss://...)")
     if made.admin is not None and any(_same(made.admin, own) for own in made.listen):
         found.append(f"--admin: clients connect at {made.admin} (--listen)")
     if made.proxy_protocol and all(address.path for address in made.listen):
@@ -942,7 +941,7 @@ def _admin(text: str) -> Address | None:
     if not text:
         return None
     if text.startswith("tls:"):
-        raise ValueError("it speaks plain HTTP: expected HOST:PORT or unix:PATH")
+        raise ValueError("it is plain HTTP: expected HOST:PORT or unix:PATH")
     if "://" in text or (":" not in text and text):
         raise ValueError("expected HOST:PORT, such as 127.0.0.1:9121, or unix:PATH")
     return parse_listen(text)

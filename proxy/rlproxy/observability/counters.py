@@ -18,14 +18,14 @@ from rlproxy.ratelimit.outcomes import (
     WIDTH,
 )
 
-MAX_KEY: Final = 128  # bytes; a longer one is told by its beginning and a hash of all of it
-MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")
-SHOWN: Final = 105  # bytes of such a beginning
-_HASH: Final = 10  # bytes
-KEYS_AT_ONCE: Final = 1024  # handed on together: counting many at once costs half
-MAX_POWER: Final = 17  # batches of 2**16 calls and more are one class
+MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
+MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")  # the same as a bulk string, bytes
+SHOWN: Final = 105  # bytes of a longer key that its short name begins with
+_HASH: Final = 10  # digest in a short name, bytes
+KEYS_AT_ONCE: Final = 1024  # keys per call of `on_keys`; counting in batches costs half
+MAX_POWER: Final = 17  # last class of batches: 2**16 calls and more
 
-# Histograms of times: the upper bound of each class, in seconds; one more class holds the rest.
+# The classes of histograms of times: upper bounds in seconds. A further class holds the rest.
 TIMES_S: Final = (
     0.0001,
     0.00025,
@@ -44,7 +44,11 @@ TIMES_S: Final = (
 
 
 class Times:
-    """A histogram of times, by the bounds of TIMES_S."""
+    """A histogram of times.
+
+    classes: number of times in each class of TIMES_S, and above the last bound.
+    sum_s: sum of the times, seconds.
+    """
 
     __slots__ = ("classes", "sum_s")
 
@@ -53,7 +57,7 @@ class Times:
         self.sum_s: float = 0.0
 
     def add(self, time_s: float) -> None:
-        """It took so long once."""
+        """Count one time."""
         at = 0
         for bound in TIMES_S:
             if time_s <= bound:
@@ -63,12 +67,16 @@ class Times:
         self.sum_s += time_s
 
 
-Keys = list[bytes] | dict[bytes, int]  # one after the other, or how often each
+Keys = list[bytes] | dict[bytes, int]  # keys as bulk strings, one per hit; or hits by key
 
 
 class Counters:
-    """The counters of one process. `on_keys` gets the keys of hits (as bulks, with their header),
-    and those of refused ones, some at a time, and how many hits each of them stands for.
+    """The counters of one process.
+
+    on_keys: called with a batch of keys of hits, the refused ones among them, and the number of
+        hits that each key stands for. Keys are bulk strings, with their header. None: keys are not
+        counted.
+    harvest: returns and resets the hits that the denial cache refused, as (row, key, hits).
     """
 
     __slots__ = (
@@ -98,50 +106,55 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        self.hits: list[int] = [0] * (len(ROWS) * WIDTH)  # see row_of()
-        self.near: list[int] = [0] * len(ROWS)  # admitted, and nearly the last: see `metrics`
-        self.calls: list[int] = [0] * len(CALLS)
-        self.commands: int = 0  # passed on to Redis as they came
-        self.client_in: int = 0  # bytes, of clients
-        self.client_out: int = 0
-        self.upstream_in: int = 0  # bytes, of Redis
-        self.upstream_out: int = 0
-        self.accepted: int = 0  # clients
-        self.private: int = 0  # private connections that are open
-        self.noscript: int = 0  # calls that were answered NOSCRIPT and sent again
-        self.errors: dict[str, int] = {}  # by kind
-        self.round_trips = Times()  # of lanes
-        self.lag = Times()  # of the event loop
-        self.batched: int = 0  # calls, in all batches
-        self.batches: list[int] = [0] * (MAX_POWER + 1)  # calls in one write of a lane: 2**(n-1)..
+        self.hits: list[int] = [0] * (len(ROWS) * WIDTH)  # hits by algorithm and outcome: row_of()
+        self.near: list[int] = [0] * len(ROWS)  # admitted hits that left at most a tenth, see _near
+        self.calls: list[int] = [0] * len(CALLS)  # other RL commands
+        self.commands: int = 0  # commands forwarded unchanged
+        self.client_in: int = 0  # bytes from clients
+        self.client_out: int = 0  # bytes to clients
+        self.upstream_in: int = 0  # bytes from Redis
+        self.upstream_out: int = 0  # bytes to Redis
+        self.accepted: int = 0  # accepted clients
+        self.private: int = 0  # open private connections
+        self.noscript: int = 0  # calls sent again after NOSCRIPT
+        self.errors: dict[str, int] = {}  # errors by kind
+        self.round_trips = Times()  # round trips of lanes
+        self.lag = Times()  # delays of a timer of the event loop
+        self.batched: int = 0  # calls in all batches
+        # Writes of lanes by number of calls: element n counts those of 2**(n-1) to 2**n - 1 calls.
+        self.batches: list[int] = [0] * (MAX_POWER + 1)
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
-        self.stride: int = 1  # keys are handed on of one hit in so many, see sample()
-        self._skip: int = 0  # hits until the next of these
-        self._random: int = 1
+        self.stride: int = 1  # mean number of hits per counted key; see sample()
+        self._skip: int = 0  # hits until the next counted key
+        self._random: int = 1  # state of _gap()
         self.on_keys: Callable[[Keys, Keys, int], None] | None = None
-        # what was refused without asking Redis since: row, key and how often
         self.harvest: Callable[[], list[tuple[int, bytes, int]]] | None = None
 
     def error(self, kind: str) -> None:
-        """An error of this kind happened."""
+        """Count an error; the kinds are in metrics.ERRORS."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
     def answered(self, row: int, reply: bytes, key: bytes) -> None:
-        """The client of a call gets `reply`: Redis' word, or that it is not known."""
+        """Count a call by the reply that its client gets.
+
+        row: see `outcomes`; NO_ROW is not counted.
+        reply: reply from Redis, or the error for an unknown outcome.
+        key: key as a bulk string.
+        """
         if row < 0:
             if row <= OTHERS:
                 self.calls[OTHERS - row] += 1
             return
         if reply[0] != 42:
-            if reply[0] != 45 and reply[0] != 33:  # +QUEUED, or the word of who is no Redis
+            if reply[0] != 45 and reply[0] != 33:  # +QUEUED, or the upstream is not Redis
                 self.hits[row + UNSEEN] += 1
                 return
             self.hits[row + FAILED] += 1
             self.error("lost" if reply.startswith(b"-UPSTREAMDOWN") else "redis")
             return
-        if reply[1] != 53 or reply[2] != 13 or reply[4] != 58:  # *5, and the first is a number
-            self.hits[row + UNSEEN] += 1  # (whoever said that is no Redis)
+        if reply[1] != 53 or reply[2] != 13 or reply[4] != 58:  # not *5 with an integer first
+            self.hits[row + UNSEEN] += 1  # the upstream is not Redis
             return
         if reply[5] == 49:
             self.hits[row + REFUSED] += 1
@@ -153,21 +166,25 @@ class Counters:
         self.key(key, False)
 
     def decided(self) -> int:
-        """How many hits Redis has admitted or refused."""
+        """Return the number of hits that Redis has admitted or refused."""
         out = 0
         for row in range(0, len(self.hits), WIDTH):
             out += self.hits[row + ADMITTED] + self.hits[row + REFUSED]
         return out
 
     def unanswered(self, row: int, outcome: int) -> None:
-        """What became of a call that Redis has not answered, or whose reply is not seen."""
+        """Count a call that Redis has not answered, or whose reply cannot be seen.
+
+        row: see `outcomes`.
+        outcome: outcome of a hit; other calls are counted if it is UNSEEN.
+        """
         if row >= 0:
             self.hits[row + outcome] += 1
         elif row <= OTHERS and outcome == UNSEEN:
             self.calls[OTHERS - row] += 1
 
     def key(self, key: bytes, refused: bool) -> None:
-        """A hit on `key`."""
+        """Count a hit on `key`, a bulk string, unless sampling skips it."""
         if self._skip > 0:
             self._skip -= 1
             return
@@ -182,27 +199,30 @@ class Counters:
             self.flush_keys()
 
     def flush_keys(self) -> None:
-        """Hand on the keys that are here."""
+        """Pass the collected keys to `on_keys`."""
         keys, self._keys = self._keys, []
         refused, self._refused_keys = self._refused_keys, []
         if self.on_keys is not None and keys:
             self.on_keys(keys, refused, self.stride)
 
     def sample(self, stride: int) -> None:
-        """From now on hand on the keys of one hit in `stride`, at random; 1: of all."""
+        """Count the key of one hit in `stride` from now on, chosen at random; 1: of every hit."""
         self.flush_keys()
         self.stride = stride
         self._skip = self._gap() if stride > 1 else 0
 
     def _gap(self) -> int:
-        """How many to leave out: stride - 1 in the mean, and not always as many, or a client whose
-        requests have a period would show one of its keys only.
+        """Return the number of hits to skip, stride - 1 in the mean.
+
+        The number varies, because a constant one would find only one key of a client whose requests
+        have a period.
         """
-        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF  # (as C's rand() once was)
+        # A linear congruential generator with the constants of ANSI C's rand().
+        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
         return (self._random >> 8) % (2 * self.stride - 1)
 
     def gather(self) -> None:
-        """Bring all up to now: hand on the keys that are here, and count what was harvested."""
+        """Bring all counts up to date: pass on the collected keys, and count the harvest."""
         self.flush_keys()
         if self.harvest is None:
             return
@@ -217,7 +237,7 @@ class Counters:
             self.on_keys(counts, counts, 1)
 
     def batch(self, calls: int) -> None:
-        """So many calls went out in one write."""
+        """Count one write of a lane with this number of calls."""
         self.batched += calls
         power = 0
         while calls > 0 and power < MAX_POWER:
@@ -227,13 +247,17 @@ class Counters:
 
 
 def key_of(bulk: bytes) -> bytes:
-    """What is in a bulk."""
+    """Return the content of a bulk string."""
     start = bulk.index(b"\n") + 1
     return bulk[start : len(bulk) - 2]
 
 
 def brief(bulk: bytes) -> bytes:
-    """The name by which a key is told: itself, unless it is too long."""
+    """Return the name under which a key is counted, as a bulk string.
+
+    It is the key itself if that has at most MAX_KEY bytes. The name of a longer key is its first
+    SHOWN bytes, three dots and a hash of the whole key.
+    """
     if len(bulk) <= MAX_BULK:
         return bulk
     key = key_of(bulk)
@@ -242,10 +266,12 @@ def brief(bulk: bytes) -> bytes:
 
 
 def _near(reply: bytes) -> bool:
-    """Whether the third of five integers is a tenth of the second, or less. (By the bytes, since
-    every hit that was admitted comes here: int() of both takes as long as all else together.)
+    """Return whether the third of five integers is at most a tenth of the second.
+
+    Compares bytes where possible: this runs for every admitted hit, and int() of both integers
+    takes as long as the rest of answered().
     """
-    start = 9  # of the second's digits
+    start = 9  # offset of the second integer's first digit
     middle = start
     while reply[middle] != 13:
         middle += 1
@@ -255,7 +281,7 @@ def _near(reply: bytes) -> bool:
         end += 1
     shorter = (middle - start) - (end - third)
     if shorter <= 0:
-        return reply[third] == 48  # 0 is near to every limit
+        return reply[third] == 48  # 0 is near every limit
     if shorter > 1:
         return True
     if reply[third] != reply[start]:

@@ -22,7 +22,7 @@ from rlproxy.observability.metrics import (
 
 
 def exposition(samples: Samples) -> bytes:
-    """`samples` in Prometheus' text format."""
+    """Return `samples` in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Collected(samples))
     return generate_latest(registry)
@@ -33,7 +33,7 @@ class _Collected(Collector):
         self._samples = samples
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
+        """Yield the metric families that have samples; called by prometheus_client."""
         for row in TABLE:
             values = self._samples.get(row.name)
             if values is not None:

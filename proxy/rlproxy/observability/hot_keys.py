@@ -1,21 +1,22 @@
 """The hot keys of the last minute (heavy hitters), in bounded memory. The clock is passed in.
 
 Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in
-data streams", 2005), in batches: keys are counted at C speed, and when there are too many the least
-of them go together, as the mergeable summaries of Agarwal et al. ("Mergeable summaries", 2012) do
-it. There is one summary for each ten seconds; they add up to a minute, and to several workers.
+data streams", 2005), in batches: keys are counted at C speed, and when there are too many, the
+keys with the least counts are removed together. The mergeable summaries of Agarwal et al.
+("Mergeable summaries", 2012) work in this way. There is one summary for each ten seconds. Summaries
+are added up to a minute, and over several workers.
 
     keys ──> live slot ──every 10 s──> closed slots ──> their sum ─┐
                  └─────────────────────────────────────────────────┴─> busiest(), published()
 
-What is told of a key is a count and an error: it was hit at least `count` times, and at most
-`count + error`, since the begin of the slot that is 50 to 60 s old. A key that is not told of was
-hit at most as often as the error of one that is new: the summary's `absent`. While no slot sees
-more keys than are kept of a closed one, every error is 0.
+A key is reported with a count and an error: it was hit at least `count` times and at most
+`count + error` times. The counts begin with the slot that began 50 to 60 s ago. A key that is not
+in the summary was hit at most `Summary.absent` times. While no slot sees more keys than a closed
+slot keeps, every error is 0.
 
-Where hits are many, the keys of all of them would take a tenth of the proxy's time: then one in
-`stride` is looked at and stands for so many (sampling, as NetFlow's), and what is told are bounds
-again, SIGMAS standard deviations to both sides of the estimate.
+At high rates, counting every key would take a tenth of the proxy's time. Then one hit in `stride`
+is counted and stands for `stride` hits (sampling, as in NetFlow). The reported numbers are bounds
+here too, SIGMAS standard deviations to both sides of the estimate.
 """
 
 from __future__ import annotations
@@ -33,24 +34,28 @@ from typing import Any, Final
 
 from rlproxy.observability.counters import MAX_BULK, Keys, brief, key_of
 
-SLOT_S: Final = 10.0
-SLOTS: Final = 6  # the live one included
-MOST: Final = 1000  # keys that can be asked for
-CACHED_S: Final = 1.0  # what is published is so old at most
-MERGED_S: Final = 0.25  # what clients are told is so much older at most
-MAX_RENDERED: Final = 16  # different questions that are remembered with their answers
-EXACT: Final = 5_000  # hits a second, of a process: all of so many are looked at
-MAX_STRIDE: Final = 64
-SIGMAS: Final = 4  # what is told of a sample is wrong once in thousands of times
+SLOT_S: Final = 10.0  # length of a slot, seconds
+SLOTS: Final = 6  # slots of a minute, the live one included
+MOST: Final = 1000  # largest number of keys in a request or a published summary
+CACHED_S: Final = 1.0  # age at which a published summary is replaced, seconds
+MERGED_S: Final = 0.25  # longest time that Merged caches, seconds
+MAX_RENDERED: Final = 16  # bound of the cache of rendered replies
+EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
+MAX_STRIDE: Final = 64  # largest number of hits per counted key
+SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
 
 _by_count: Final = itemgetter(1)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many keys of each kind are kept: in a live slot until it is pruned (`room`, at least
-    twice `kept`), what pruning leaves (`kept` at most, `filled` at least), in a closed one, and in
-    what is published.
+    """The bounds of summaries, in keys.
+
+    room: in a live slot before it is pruned; at least twice `kept`.
+    kept: in a live slot after pruning, at most.
+    filled: in a live slot after pruning, at least.
+    closed: in a closed slot.
+    published: in a published summary.
     """
 
     room: int = 6144
@@ -64,29 +69,33 @@ SIZES: Final = Sizes()
 
 
 def stride(hits_a_second: float) -> int:
-    """How many hits one that is looked at stands for, at this rate."""
+    """Return the number of hits per counted key at this rate, 1 to MAX_STRIDE."""
     return min(max(1, math.ceil(hits_a_second / EXACT)), MAX_STRIDE)
 
 
 @dataclass
 class Summary:
-    """Of each key that it knows: it was there at least `counts[key]` times, and at most
-    `absent - credits[key]` times more. Any other one was at most `absent` times. Of a sample the
-    counts are estimates: `variances` says of which keys, and how good they are.
+    """Bounds of the number of hits of every key.
+
+    counts: hits of a key, at least.
+    credits: part of `absent` that does not apply to a key; 0 if missing. The key was hit at most
+        `counts[key] + absent - credits[key]` times.
+    absent: hits of any key that is not in `counts`, at most.
+    variances: variance of `counts[key]` where it is the estimate of a sample; 0 if missing.
     """
 
     counts: dict[bytes, int] = field(default_factory=dict)
-    credits: dict[bytes, int] = field(default_factory=dict)  # 0 where there is none
+    credits: dict[bytes, int] = field(default_factory=dict)
     absent: int = 0
-    variances: dict[bytes, int] = field(default_factory=dict)  # likewise
+    variances: dict[bytes, int] = field(default_factory=dict)
 
     def copy(self) -> Summary:
-        """One that can be added to."""
+        """Return a copy that shares no containers."""
         variances = self.variances.copy()
         return Summary(self.counts.copy(), self.credits.copy(), self.absent, variances)
 
     def add(self, other: Summary) -> None:
-        """What `other` has seen was seen, too."""
+        """Add the hits of `other`: of another slot or another worker."""
         for mine, theirs in (
             (self.counts, other.counts),
             (self.credits, other.credits),
@@ -97,7 +106,7 @@ class Summary:
         self.absent += other.absent
 
     def cut(self, most: int) -> Summary:
-        """The `most` busiest keys of it."""
+        """Return a summary of the `most` busiest keys; may be this one."""
         if len(self.counts) <= most:
             return self
         lost = sorted(self.counts.values(), reverse=True)[most]
@@ -111,7 +120,7 @@ class Summary:
         return Summary(top, credits_, self.absent + lost, variances)
 
     def busiest(self, number: int) -> list[tuple[bytes, int, int]]:
-        """So many keys as bulks, each with its count and error, most first."""
+        """Return the `number` busiest keys as a list of (bulk, count, error), busiest first."""
         absent, credits_ = self.absent, self.credits
         rows = [
             (key, count, absent - credits_.get(key, 0))
@@ -128,8 +137,10 @@ class Summary:
         return key, least, count - least + error + wrong
 
     def to_text(self) -> str:
-        """For another process of this machine. Four times a second it is part of a JSON text: one
-        string is a tenth of the work that lists are.
+        """Encode the summary as one string, for another process of this machine.
+
+        It becomes part of a JSON text four times a second. One string takes a tenth of the time
+        that lists would take.
         """
         keys = list(self.counts)
         numbers = array("q", [self.absent, len(keys), *self.counts.values()])
@@ -140,7 +151,7 @@ class Summary:
 
     @classmethod
     def from_text(cls, text: str) -> Summary:
-        """What to_text() has made."""
+        """Decode the result of to_text()."""
         found = b64decode(text)
         size = array("q").itemsize
         absent, length = array("q", found[: 2 * size])
@@ -161,8 +172,9 @@ class Summary:
 class Slot:
     """The keys of ten seconds.
 
-    The first `settled` keys of `_counts` have as many as they can have been hit at most; those
-    behind them came since, and have as many as were counted: `absent` less.
+    `_counts` has two parts. For its first `_settled` keys it holds the largest possible number of
+    hits. Later keys came after the latest pruning. For them it holds the counted hits, which is
+    `_absent` less than the largest possible number.
     """
 
     __slots__ = ("_absent", "_counts", "_least", "_settled", "_since", "_sizes", "_stride")
@@ -172,12 +184,12 @@ class Slot:
         self._counts: Counter[bytes] = Counter()
         self._settled = 0
         self._absent = 0
-        self._since: dict[bytes, int] = {}  # what `absent` was when a settled key came, if not 0
-        self._stride = 1  # the largest
-        self._least = MAX_STRIDE  # the smallest, of those that are not settled
+        self._since: dict[bytes, int] = {}  # `_absent` at the time a settled key came, if not 0
+        self._stride = 1  # largest stride of all keys
+        self._least = MAX_STRIDE  # smallest stride of the keys since the latest pruning
 
     def add(self, keys: Keys, stride_: int = 1) -> None:
-        """These were hit, each of them `stride_` times as far as one can tell."""
+        """Count keys of hits; each key stands for about `stride_` hits."""
         counts = self._counts
         self._stride = max(self._stride, stride_)
         self._least = min(self._least, stride_)
@@ -194,17 +206,18 @@ class Slot:
             self._prune()
 
     def summary(self) -> Summary:
-        """What is known so far."""
+        """Return the bounds of the hits so far; must not be changed."""
         out = self._exactly()
         if self._stride > 1:
             self._allow(out)
         return out
 
     def _allow(self, summary: Summary) -> None:
-        """Make bounds hold that are those of a sample, of hits that come at random, one in n: with
-        c of them in it, a key was hit n c times as far as one can tell, and n (c + 8 + 4 sqrt(c +
-        4)) times at most, else so few in the sample were a chance of exp(-8) (Chernoff's bound on
-        a Poisson variable).
+        """Widen the bounds of a sample, so that they hold for all hits.
+
+        One hit in n is sampled at random. With c hits of a key in the sample, the estimate is n c
+        hits. The upper bound is n (c + 8 + 4 sqrt(c + 4)): for more hits, a sample of c or fewer
+        has a probability of at most exp(-8) (Chernoff's bound on a Poisson variable).
         """
         stride_, absent = self._stride, summary.absent
         more = SIGMAS**2 // 2 * stride_
@@ -227,16 +240,17 @@ class Slot:
         return Summary(counts, credits_, self._absent)
 
     def closed(self) -> Summary:
-        """What is kept of it when its time is over."""
+        """Return the summary to keep after the end of the slot."""
         return self.summary().cut(self._sizes.closed)
 
     def _prune(self) -> None:
-        """Let the least go: such as can't have been hit more than `least` times. More than `kept`
-        have reached that, so `absent` is at most that part of all hits (Agarwal et al., 2012: what
-        it grows by is subtracted from all of them).
+        """Remove the keys that cannot have been hit more than `least` times.
+
+        More than `kept` keys have reached `least`, so `absent` is at most 1 / `kept` of all hits
+        (Agarwal et al., 2012: its growth is subtracted from every count).
         """
         settled, absent, sizes = self._settled, self._absent, self._sizes
-        least = absent + self._least  # mostly that is enough, since most keys were seen once
+        least = absent + self._least  # mostly sufficient, since most keys were seen once
         entries = iter(self._counts.items())
         old = {key: most for key, most in islice(entries, settled) if most > least}
         new = {key: count + absent for key, count in entries if count + absent > least}
@@ -245,7 +259,7 @@ class Slot:
             old = {key: most for key, most in old.items() if most > least}
             new = {key: most for key, most in new.items() if most > least}
         room = sizes.filled - len(old) - len(new)
-        if room > 0:  # of many that are all but equal, those are counted on that came first
+        if room > 0:  # of many nearly equal keys, keep the earliest
             entries = iter(self._counts.items())
             few = [(key, most) for key, most in islice(entries, settled) if most <= least]
             old.update(few[:room])
@@ -254,7 +268,7 @@ class Slot:
         if absent:
             self._since.update(dict.fromkeys(new, absent))
         old.update(new)
-        if len(self._since) > 2 * sizes.kept:  # (what is left of those who went does no harm)
+        if len(self._since) > 2 * sizes.kept:  # entries of removed keys are harmless until here
             self._since = {key: since for key, since in self._since.items() if key in old}
         self._counts = Counter(old)
         self._settled = len(old)
@@ -268,23 +282,26 @@ class Slot:
 
 
 class RecentKeys:
-    """The keys of the last minute. Slots go by number: that of a time is time / SLOT_S."""
+    """The keys of the last minute, in slots.
+
+    number: number of the live slot: clock time / SLOT_S, rounded down. It never decreases.
+    """
 
     def __init__(self, number: int, sizes: Sizes = SIZES) -> None:
         self._sizes = sizes
         self._number = number
         self._live = Slot(sizes)
         self._closed: dict[int, Summary] = {}
-        self._sum = Summary()  # of the closed ones
+        self._sum = Summary()  # sum of the closed slots
 
     def add(self, keys: Keys, number: int, stride_: int) -> None:
-        """These were hit in this slot, which is the newest."""
+        """Count keys of hits in slot `number`, the newest; each key stands for `stride_` hits."""
         if number != self._number:
             self._turn(number)
         self._live.add(keys, stride_)
 
     def summary(self, number: int) -> Summary:
-        """Of the minute that ends with this slot, which is the newest."""
+        """Return the sum of the minute that ends with slot `number`, the newest."""
         if number != self._number:
             self._turn(number)
         out = self._sum.copy()
@@ -304,8 +321,9 @@ class RecentKeys:
 
 
 class HotKeys:
-    """The busiest keys of one process, and those that were refused most. `clock` is in seconds, and
-    the same for all processes of the machine.
+    """The busiest keys of one process, and the keys that were refused most.
+
+    clock: returns seconds; the same clock in all processes of the machine.
     """
 
     def __init__(self, clock: Callable[[], float], sizes: Sizes = SIZES) -> None:
@@ -319,8 +337,11 @@ class HotKeys:
         self._published_at = dict.fromkeys(self._windows, self._began)
 
     def add(self, keys: Keys, refused: Keys, stride_: int = 1) -> None:
-        """Keys of hits, as bulks with their header, and those of them that were refused; each
-        stands for `stride_` of them. About a thousand at a time cost least.
+        """Count keys of hits. Batches of about 1,000 keys cost least.
+
+        keys: keys of all hits, as bulk strings with their header.
+        refused: keys of the refused hits among them.
+        stride_: number of hits that each key stands for.
         """
         number = self._number()
         if keys:
@@ -329,26 +350,28 @@ class HotKeys:
             self._refused.add(refused, number, stride_)
 
     def busiest(self, n: int, refused: bool) -> list[tuple[bytes, int, int]]:
-        """The `n` keys that were hit (refused) most in the last 50 to 60 s, most first: key, count,
-        error. It was between `count` and `count + error` times.
+        """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
+
+        Returns a list of (key, count, error): between `count` and `count + error` hits.
         """
         window = self._refused if refused else self._hits
         return _told(window.summary(self._number()), n)
 
     def seconds(self) -> float:
-        """How long the counts go back."""
+        """Return the seconds that the counts cover."""
         now = self._clock()
         return now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
 
     def told(self) -> dict[str, Any]:
-        """For merge(), as of now."""
+        """Return the current state, for merge() and covered()."""
         return {name: self._text(name) for name in self._windows} | {
             "seconds": round(self.seconds(), 3)
         }
 
     def published(self) -> dict[str, Any]:
-        """For merge(), about a second old at most: hits and refusals are looked through in turn, so
-        that a call takes a millisecond.
+        """Return a state at most about one second old, for merge() and covered().
+
+        A call refreshes either the hits or the refusals, in turn, so that it takes a millisecond.
         """
         if not self._published:
             self._published = self.told()
@@ -368,9 +391,12 @@ class HotKeys:
 
 
 class Merged:
-    """What merge() tells, for clients that ask as often as they like: `read`, which gives what each
-    worker has published, is called at most every MERGED_S seconds, and so is `render`, which makes
-    of it what they are sent, for the same question.
+    """The hot keys of all workers, cached: clients may request them at any rate.
+
+    clock: returns seconds.
+    read: returns the published state of each worker; called at most every MERGED_S.
+    render: encodes a list of (key, count, error) as a reply; called at most every MERGED_S for the
+        same request, unless MAX_RENDERED other ones came since.
     """
 
     def __init__(
@@ -387,7 +413,7 @@ class Merged:
         self._rendered: dict[tuple[int, bool], bytes] = {}
 
     def told(self, n: int, refused: bool) -> bytes:
-        """As HotKeys.busiest(), of all workers together, rendered; `n` is at most MOST."""
+        """Return the rendered result of HotKeys.busiest() for all workers; `n` is at most MOST."""
         now = self._clock()
         if now >= self._until:
             several = list(self._read())
@@ -403,16 +429,19 @@ class Merged:
 
 
 def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[tuple[bytes, int, int]]:
-    """What HotKeys.busiest() tells, of all workers together: `several` is what they published."""
+    """Return the result of HotKeys.busiest() for all workers.
+
+    several: result of HotKeys.published() or told() of each worker; empty ones are left out.
+    """
     total = Summary()
     for each in several:
-        if each:  # (a worker that has just begun has published nothing)
+        if each:  # a worker that has just started has published nothing
             total.add(Summary.from_text(each["refused" if refused else "hits"]))
     return _told(total, n)
 
 
 def covered(several: Iterable[dict[str, Any]]) -> float:
-    """How many seconds the counts of merge() go back."""
+    """Return the seconds that the counts of merge() cover."""
     return max((each["seconds"] for each in several if each), default=0.0)
 
 

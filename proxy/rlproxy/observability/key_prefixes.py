@@ -9,32 +9,38 @@ from typing import Final
 from rlproxy.observability.counters import MAX_BULK, SHOWN, Keys
 from rlproxy.resp.escape import shown
 
-NONE: Final = "(none)"  # of keys without a colon
-OTHER: Final = "(other)"  # of beginnings that came when there were enough
-MAX_PREFIX: Final = 64  # bytes; a longer one is cut
-MAX_KNOWN: Final = 4096  # beginnings as they come, behind the header of their bulk
+NONE: Final = "(none)"  # label of keys without a colon
+OTHER: Final = "(other)"  # label of prefixes beyond the bound
+MAX_PREFIX: Final = 64  # bytes after which a prefix is cut
+MAX_KNOWN: Final = 4096  # bound of the cache of rows by prefix with bulk header
 
-HITS: Final = "hits"  # all of them
-REFUSED: Final = "refused"
+HITS: Final = "hits"  # outcome label of all hits
+REFUSED: Final = "refused"  # outcome label of refused hits
 
 
 class Prefixes:
-    """The first `most` beginnings, up to the first colon, each by itself."""
+    """The counters of hits and refusals by prefix: the beginning of a key up to the first colon.
+
+    most: number of prefixes that are counted apart; the first ones are taken.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._rows: dict[str, int] = {}  # of each label, in the two below
+        self._rows: dict[str, int] = {}  # index in the next two lists, by label
         self._hits: list[int] = []
         self._refused: list[int] = []
-        self._taken: int = 0  # of `most`
-        self._labels: dict[bytes, int] = {}  # rows by beginning
-        self._by_text = False  # some must be looked for by their label
-        self._known: dict[bytes, int] = {}
-        self._names: bytes = b""  # the labels as text() has them, and how many there were
-        self._named: int = -1
+        self._taken: int = 0  # labels that count toward `most`
+        self._labels: dict[bytes, int] = {}  # rows by prefix
+        self._by_text = False  # some labels are not in `_labels`: look them up in `_rows`
+        self._known: dict[bytes, int] = {}  # rows by prefix with the header of its bulk (a cache)
+        self._names: bytes = b""  # labels in the form of text()
+        self._named: int = -1  # number of labels in `_names`
 
     def go_on(self, before: bytes) -> None:
-        """Count on from what text() was in the process that this one succeeds."""
+        """Continue the counts of the process that this one replaces.
+
+        before: last result of its text().
+        """
         self._by_text = before != b""
         for (label, kind), number in samples(before).items():
             row = self._row(label)
@@ -42,13 +48,18 @@ class Prefixes:
             counts[row] += int(number)
 
     def add(self, keys: Keys, refused: Keys) -> None:
-        """Keys of hits, as bulks with their header, and those of them that were refused."""
+        """Count hits by the prefix of their keys.
+
+        keys: keys of all hits, as bulk strings with their header.
+        refused: keys of the refused hits among them.
+        """
         self._count(keys, self._hits)
         self._count(refused, self._refused)
 
     def text(self) -> bytes:
-        """How many by prefix, for another process: see samples(). Empty if there were none. (With
-        10,000 prefixes it is written ten times as fast as that as samples would be.)
+        """Encode the counts for another process; see samples(). Empty if there are none.
+
+        With 10,000 prefixes this takes a tenth of the time that samples would take.
         """
         if not self._rows:
             return b""
@@ -58,7 +69,7 @@ class Prefixes:
         return b"[%b,%b,%b]" % (self._names, _plain(self._hits), _plain(self._refused))
 
     def _count(self, keys: Keys, counts: list[int]) -> None:
-        # (a key without a colon counts as empty, which no bulk is)
+        # A key without a colon counts under b"", which is never the beginning of a bulk string.
         if isinstance(keys, list):
             begins = Counter([key[:end] if (end := _end(key)) > 0 else b"" for key in keys])
         else:
@@ -72,7 +83,7 @@ class Prefixes:
             counts[row] += number
 
     def _find(self, begin: bytes) -> int:
-        """The row of a beginning that is not known, or not any more."""
+        """Return the row of a beginning that is not in the cache."""
         if begin:
             prefix = begin[begin.index(b"\n") + 1 :][:MAX_PREFIX]
             found = self._labels.get(prefix)
@@ -108,7 +119,10 @@ class Prefixes:
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:
-    """What Prefixes.text() says, by prefix and outcome, for rlproxy_prefix_hits_total."""
+    """Decode the result of Prefixes.text(), for the metric rlproxy_prefix_hits_total.
+
+    Returns hits by (prefix, outcome).
+    """
     out: dict[tuple[str, ...], float] = {}
     if text:
         for prefix, hits, refused in zip(*json.loads(text), strict=True):
@@ -122,8 +136,10 @@ def _plain(found: list[str] | list[int]) -> bytes:
 
 
 def _end(key: bytes) -> int:
-    """Where its beginning ends. Of a long key there may be no more than what `brief` leaves of it,
-    depending on the way of its hit: so a colon behind that is none.
+    """Return the offset of the colon that ends the beginning of `key`, -1 if there is none.
+
+    For a key longer than MAX_KEY, only the first SHOWN bytes count. Some of these keys come cut by
+    brief(), others come whole, and both must give the same prefix.
     """
     if len(key) <= MAX_BULK:
         return key.find(b":")

@@ -1,7 +1,8 @@
 """The table of log events: the stable name of each log line and of the values in it.
 
-A text is what is given to `log`, with its %s and %d; of a repeated event (see quiet) it is the
-kind, with {} for the count. A test holds that every line has a row here, and every row a line.
+The text of an event is the format string that is passed to `log`, with %s and %d. For a repeated
+event it is the kind, with {} for the count; see `log_throttle`. A test checks that every log line
+has a row here, and every row a log line.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line of the log. `fields` name its values in their order; a value that has no name of its
-    own ("") is only in the message.
+    """One kind of log line.
+
+    name: stable name.
+    level: log level in lower case.
+    text: format string, or kind of a repeated event.
+    fields: names of the values in `text`, in order; "" for a value that is only in the message.
+    about: explanation for the documentation.
     """
 
     name: str
@@ -24,11 +30,11 @@ class Event:
     about: str
 
 
-OTHER: Final = "other"  # what has no row here
+OTHER: Final = "other"  # event name of lines without a row here
 UNEXPECTED: Final = "unexpected_error"
 PYTHON_WARNING: Final = "python_warning"
-CLIENT: Final = "client"  # of repeated events: the latest one's address
-COUNT: Final = "count"
+CLIENT: Final = "client"  # field of repeated events: address of the latest client
+COUNT: Final = "count"  # field of repeated events: number of events
 
 EVENTS: Final = (
     Event(
@@ -333,12 +339,12 @@ _REPEATED: Final = [
 
 
 def of_text(text: str) -> Event | None:
-    """The event that is logged with `text`."""
+    """Return the event with this format string, if any."""
     return _BY_TEXT.get(text)
 
 
 def of_kind(kind: str) -> tuple[Event, tuple[str, ...]] | None:
-    """The repeated event of a kind (see quiet.Repeats), and its values."""
+    """Return the repeated event of a kind and the values in the kind; see LogThrottle."""
     for event, pattern in _REPEATED:
         found = pattern.fullmatch(kind)
         if found is not None:

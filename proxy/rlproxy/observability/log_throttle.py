@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-EVERY_S: Final = 10.0
-MAX_KINDS: Final = 64  # told apart at a time; further ones are counted together
+EVERY_S: Final = 10.0  # shortest time between two lines of one kind, seconds
+MAX_KINDS: Final = 64  # kinds that are counted apart; further ones are counted as OTHERS
 OTHERS: Final = "{} more of other kinds"
 
-Say = Callable[[str, Mapping[str, object]], None]  # a line, and what a machine reads instead of it
+Say = Callable[[str, Mapping[str, object]], None]  # logs a line with its fields
 
 
 class _Kind:
@@ -19,16 +19,19 @@ class _Kind:
 
     def __init__(self, said_at: float) -> None:
         self.said_at = said_at
-        self.count = 0  # since then
+        self.count = 0  # events since `said_at`
         self.latest = ""
         self.one = ""
 
 
 class LogThrottle:
-    """Says what happened, through `say`, at most once in `every_s` seconds for each kind.
+    """The throttle of repeated log lines: for each kind, one line per `every_s`.
 
-    A kind is the line itself with {} for the count: "turned away {} client(s): no room". With the
-    line `say` gets the fields `kind`, `count` and, where somebody is told of, `client`.
+    clock: returns seconds.
+    say: logs a line with the fields `kind`, `count` and, if known, `client`.
+    every_s: shortest time between two lines of one kind, seconds.
+
+    A kind is the line itself with {} for the count: "turned away {} client(s): no room".
     """
 
     def __init__(self, clock: Callable[[], float], say: Say, every_s: float = EVERY_S) -> None:
@@ -38,8 +41,11 @@ class LogThrottle:
         self._kinds: dict[str, _Kind] = {}
 
     def happened(self, kind: str, latest: str = "", one: str = "") -> None:
-        """It happened once (more); `latest` tells to whom, and stands behind the line. `one` is
-        the line instead where it is told of this event alone.
+        """Count one event, and log it if it is the first of its kind.
+
+        kind: line with {} for the count.
+        latest: client concerned; it is appended to the line.
+        one: line to log instead if the count is 1.
         """
         found = self._kinds.get(kind)
         if found is None and len(self._kinds) >= MAX_KINDS:
@@ -54,13 +60,13 @@ class LogThrottle:
         found.one = one
 
     def sweep(self) -> None:
-        """Say what is due. To be called now and then, also when nothing happens any more."""
+        """Log the counts that are due. The caller calls it regularly, also without new events."""
         now = self._clock()
         for kind, found in list(self._kinds.items()):
             if now - found.said_at < self._every_s:
                 continue
             if not found.count:
-                del self._kinds[kind]  # the next one is a first one
+                del self._kinds[kind]  # the next event of this kind is logged at once
                 continue
             self._tell(kind, found.count, found.latest, found.one)
             found.said_at = now

@@ -1,7 +1,7 @@
 """The format of the log: sentences on a terminal, one JSON object a line elsewhere. It formats the
 records of all packages, Python's warnings and tracebacks.
 
-Modules log by `logging.getLogger("rlproxy")`; what their lines are called is in `events`.
+Modules log with `logging.getLogger("rlproxy")`. The names of their lines are in `log_events`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from rlproxy.observability import log_events
 
-if TYPE_CHECKING:  # (it takes 12 ms to import, and --version needs no log)
+if TYPE_CHECKING:  # the import takes 12 ms, and --version needs no log
     from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
 
 AUTO: Final = "auto"
 JSON: Final = "json"
-PLAIN: Final = "plain"  # in `extra`: the lines that people get instead of the sentence
-MAX_TEXT: Final = 1_000  # characters of a value
-MAX_TRACE: Final = 3_000  # of a traceback, whose end counts
+PLAIN: Final = "plain"  # key in `extra`: lines that replace the sentence in the plain format
+MAX_TEXT: Final = 1_000  # longest value, characters; the rest is cut
+MAX_TRACE: Final = 3_000  # longest traceback, characters; its beginning is cut
 
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _NO_COLOUR: Final = "\x1b[0m"
-_NO_FIELDS: Final = (  # structlog's, uvicorn's, asyncio's
+_NO_FIELDS: Final = (  # internal keys of structlog, uvicorn and asyncio
     *("_record", "_from_structlog", "positional_args", "exc_info", "stack_info"),
     *("color_message", "taskName"),
 )
@@ -38,8 +38,12 @@ log = logging.getLogger("rlproxy")
 
 
 def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = None) -> None:
-    """Write the log of this process, to stderr unless there is a `stream`, from `level` on, as
-    `form` says (--log-format). `worker` is its number, 0 where there is one process only.
+    """Set up the log of this process, and log uncaught exceptions and warnings.
+
+    level: lowest level to log (--log-level).
+    form: AUTO, JSON, or another value for sentences (--log-format).
+    worker: number of the worker, 0 if there is only one process.
+    stream: destination; default stderr.
     """
     import structlog
     from structlog.stdlib import ExtraAdder, ProcessorFormatter
@@ -54,7 +58,7 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
         ProcessorFormatter(
             foreign_pre_chain=[ExtraAdder(), _named],
             processors=[
-                structlog.processors.format_exc_info,  # (which shows no values of variables)
+                structlog.processors.format_exc_info,  # shows no values of variables
                 _Fields(worker, human),
                 sentences if human else structlog.processors.JSONRenderer(),
             ],
@@ -83,12 +87,12 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
 
 
 def set_level(level: str) -> None:
-    """Log from `level` on (--log-level)."""
+    """Set the lowest level to log (--log-level)."""
     logging.getLogger().setLevel(level.upper())
 
 
 def lower_level(level: str) -> None:
-    """Log from `level` on where it is lower than the present one."""
+    """Set the lowest level to log, unless the present one is lower."""
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.getLevelNamesMapping()[level.upper()]))
 
@@ -101,8 +105,10 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes whole lines, and no traceback of its own when one of them fails. Where they would have
-    to wait for their reader they are lost, and counted: the proxy's clients must not wait for it.
+    """The handler that writes whole lines, and drops those that have no room in the stream.
+
+    Dropped lines are counted. Clients must not wait for the reader of the log. A line that cannot
+    be formatted is replaced with an error line without a traceback.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -112,11 +118,11 @@ class _Handler(logging.StreamHandler[TextIO]):
         try:
             self._poll.register(stream, select.POLLOUT)
             self._can_wait = True
-        except (AttributeError, TypeError, ValueError, OSError):  # nothing of the system's
+        except (AttributeError, TypeError, ValueError, OSError):  # not a file of the system
             self._can_wait = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """Write `record`, after the number of dropped lines; drop it if the stream is full."""
         if self._full():
             self._lost += 1
             return
@@ -127,13 +133,13 @@ class _Handler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def _full(self) -> bool:
-        # (a pipe that can be written to has room for 4 KB)
+        # poll() reports a pipe as writable if it has room for 4 KB; a longer line can block.
         return self._can_wait and not self._poll.poll(0)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """See logging.Handler."""
+        """Log the failure of emit() as a line; called by the logging module."""
         error = sys.exc_info()[1]
-        if isinstance(error, OSError):  # (there is nobody to tell)
+        if isinstance(error, OSError):  # the stream itself is broken: no place to report it
             return
         text = "a line of the log could not be written: %s, %s line %d"
         args = (f"{type(error).__name__}: {error}", record.filename, record.lineno)
@@ -146,7 +152,7 @@ def _made(level: int, text: str, *args: object) -> logging.LogRecord:
 
 
 def _named(_: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
-    """Of a line that was logged by `logging`: the event, and its values under their names."""
+    """Add the event name to a line, and its values under their names."""
     record: logging.LogRecord = found["_record"]
     args = found.pop("positional_args", ())
     found["message"] = found["event"].rstrip("\r\n")
@@ -173,7 +179,7 @@ def _named(_: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
 
 
 class _Fields:
-    """Puts what every line has in front: when, how serious, what, which worker."""
+    """The processor that puts the common fields first: time, level, event, message, worker."""
 
     def __init__(self, worker: int, human: bool) -> None:
         self._worker = worker
@@ -204,14 +210,14 @@ def _value(name: str, value: object) -> object:
 
 
 class _Sentences:
-    """For people: when (here), how serious, who, and the sentence."""
+    """The renderer of the plain format: local time, level, worker and the message."""
 
     def __init__(self, who: str, coloured: bool) -> None:
         self._who = who
         self._coloured = coloured
 
     def __call__(self, _: WrappedLogger, __: str, found: EventDict) -> str:
-        """The lines, without the last one's end."""
+        """Return the lines, without the last line end."""
         lines = [printable(line) for line in found.get(PLAIN, ())]
         if not lines:
             at = datetime.fromisoformat(found["timestamp"]).astimezone()
@@ -221,7 +227,7 @@ class _Sentences:
                 head = f"{_COLOURS[level]}{head}{_NO_COLOUR}"
             when = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"
             lines.append(f"{when} {head} {printable(self._who + _said(found))}")
-        # (indented, so that none looks like a line of its own)
+        # The traceback is indented so that no part of it looks like a separate log line.
         trace = found.get("exception", "").splitlines()
         return "\n".join([*lines, *(f"  {printable(line)}" for line in trace)])
 
@@ -234,7 +240,7 @@ def _said(found: EventDict) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with what would end the line, or do something to a terminal, as escapes."""
+    """Return `text` with line ends, terminal controls and other unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(

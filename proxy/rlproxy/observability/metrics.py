@@ -1,7 +1,7 @@
 """The table of metrics, and the rules that combine the samples of several workers.
 
-A process's samples are Samples: for each metric's name, its values by the values of its labels. A
-histogram's value is how many fell into each class (one more than it has bounds), and their sum.
+The samples of a process are a dict of metric name to a dict of label values to value (Samples). The
+value of a histogram is a Distribution.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Distribution:
-    """The value of a histogram."""
+    """The value of a histogram.
+
+    classes: number of observations in each class; there is one class more than bounds.
+    sum: sum of the observations.
+    """
 
     classes: tuple[int, ...]
     sum: float
@@ -37,8 +41,15 @@ Samples = dict[str, dict[Labels, Value]]
 
 @dataclass(frozen=True)
 class Row:
-    """One metric. `across` is how the values of several workers become one; of a counter's and a
-    histogram's, it is their sum.
+    """One metric.
+
+    name, help: as in Prometheus' text format.
+    kind: COUNTER, GAUGE or HISTOGRAM.
+    labels: names of its labels.
+    across: rule that combines the values of several workers: SUM, MOST or LEAST. For histograms,
+        MOST takes the one with most observations. Counters and histograms with another rule than
+        SUM do not continue in a worker's successor; see kept().
+    bounds: upper bounds of a histogram's classes.
     """
 
     name: str
@@ -49,7 +60,8 @@ class Row:
     bounds: Sequence[float] = ()
 
 
-# (the upper bounds of Redis' own classes, or a little more)
+# Classes of rlproxy_script_seconds, in seconds: the upper bounds of Redis' own classes, or slightly
+# above them.
 SCRIPT_TIMES_S: Final = tuple(round(2**power * 1.034) / 1_000_000 for power in range(21))
 
 TABLE: Final = (
@@ -93,7 +105,7 @@ TABLE: Final = (
     ),
     Row("rlproxy_waiting", GAUGE, "Hits that wait now"),
     Row("rlproxy_denials", GAUGE, "Refusals that are remembered now"),
-    # what it takes
+    # time and batches
     Row(
         "rlproxy_lane_round_trip_seconds",
         HISTOGRAM,
@@ -120,7 +132,7 @@ TABLE: Final = (
         "How late a timer was, four times a second: what everything waits for",
         bounds=TIMES_S,
     ),
-    # what passes
+    # traffic
     Row("rlproxy_commands_total", COUNTER, "Commands that were passed on to Redis as they came"),
     Row(
         "rlproxy_bytes_total",
@@ -228,7 +240,7 @@ PROBLEMS: Final = {
 
 
 def merged(several: Iterable[Samples]) -> Samples:
-    """The samples of all workers as one."""
+    """Combine the samples of all workers, by the rules in the table."""
     out: Samples = {}
     for samples in several:
         for name, values in samples.items():
@@ -252,7 +264,7 @@ def _both(row: Row, one: Value, other: Value) -> Value:
 
 
 def kept(samples: Samples) -> Samples:
-    """What a worker's successor goes on from: what only ever grows."""
+    """Return the samples that a worker's successor continues: those that never decrease."""
     return {
         name: values
         for name, values in samples.items()
@@ -261,7 +273,7 @@ def kept(samples: Samples) -> Samples:
 
 
 def to_plain(samples: Samples) -> dict[str, Any]:
-    """For another process, as JSON has it; see from_plain()."""
+    """Convert `samples` to values that JSON can hold; see from_plain()."""
     return {
         name: [
             [labels, [value.classes, value.sum] if isinstance(value, Distribution) else value]
@@ -272,7 +284,7 @@ def to_plain(samples: Samples) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> Samples:
-    """What to_plain() has made."""
+    """Convert the result of to_plain() back, also after a round trip through JSON."""
     return {
         name: {
             tuple(labels): Distribution(tuple(value[0]), value[1])

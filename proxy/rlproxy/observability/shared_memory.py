@@ -1,10 +1,11 @@
 """The memory that all processes of a proxy share: each worker's latest samples. It outlives a
 worker, so that its successor continues the counters.
 
-    worker ──publish()──> its place: [turn | length, text | length, text] ──latest()──> anybody
+    worker ──publish()──> its place: [turn | length, text | length, text] ──latest()──> any process
 
-A place has two halves. The writer fills the one that is not read and then turns to it. A reader
-that finds it turned meanwhile reads again: what it has may be half of another text by now.
+A place has two halves, and the lowest bit of `turn` selects the one to read. The writer fills the
+other half, then increments `turn`. A reader that finds `turn` changed after reading starts again,
+because its text may be partly overwritten.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ from typing import Any, Final
 from rlproxy.observability import key_prefixes
 from rlproxy.observability.metrics import Samples, from_plain, kept, to_plain
 
-# Bytes; untouched ones take no memory. (10,000 prefixes take 7 MB if all of it must be escaped.)
+# Longest text, bytes. Untouched pages take no memory. 10,000 prefixes take 7 MB if every byte of
+# them must be escaped.
 HALF: Final = 8 << 20
 PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
-_PLACE: Final = 8 + 2 * (8 + HALF)
-_TRIES: Final = 100
+_PLACE: Final = 8 + 2 * (8 + HALF)  # size of a worker's place, bytes
+_TRIES: Final = 100  # reads of latest() before it gives up
 
 
 class SharedMemory:
-    """Places for `workers` texts, in the file `descriptor` if one is given: inherited, or passed
-    on to a process that was not forked.
+    """One place for a text of each worker, in a file without a name.
+
+    workers: number of places.
+    descriptor: inherited file descriptor of an existing memory, for a process that was not forked;
+        default: a new file.
     """
 
     def __init__(self, workers: int, descriptor: int = -1) -> None:
@@ -41,7 +46,10 @@ class SharedMemory:
         ]
 
     def publish(self, worker: int, text: bytes) -> bool:
-        """Only its own process does so for each worker; False if `text` is too long."""
+        """Replace the text of `worker`; only the process of that worker may do so.
+
+        Returns False if `text` is longer than HALF.
+        """
         if len(text) > HALF:
             return False
         turn = self._turns[worker][0] + 1
@@ -52,7 +60,10 @@ class SharedMemory:
         return True
 
     def latest(self, worker: int) -> bytes:
-        """What was published last; empty if nothing was."""
+        """Return the latest text of `worker`.
+
+        Empty if there is none, or if the writer overtook _TRIES reads.
+        """
         for _ in range(_TRIES):
             turn = self._turns[worker][0]
             if turn == 0:
@@ -70,8 +81,12 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Published:
-    """What one worker has told: at a time (of time.time()), its samples, its keys (see `hot_keys`),
-    and what people want to know besides (see `telemetry`).
+    """The published state of one worker.
+
+    at: time of publication, seconds since 1970.
+    samples: metrics.
+    top: hot keys; see HotKeys.published().
+    facts: further data for the live page and the probes; see `telemetry`.
     """
 
     at: float
@@ -80,18 +95,21 @@ class Published:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def silent(self) -> Published:
-        """What remains of it when its worker is not heard of any more."""
+        """Return the part that stays valid when the worker no longer publishes."""
         return Published(self.at, kept(self.samples), {}, self.facts)
 
     def to_json(self, prefix_hits: bytes = b"") -> bytes:
-        """See from_json(). `prefix_hits`: see Prefixes.text()."""
+        """Encode the state as text; see from_json().
+
+        prefix_hits: result of Prefixes.text().
+        """
         plain = {"at": self.at, "samples": to_plain(self.samples)}
         plain |= {"top": self.top, "facts": self.facts}
         return json.dumps(plain, separators=(",", ":")).encode() + b"\n" + prefix_hits
 
     @classmethod
     def from_json(cls, text: bytes) -> Published:
-        """What to_json() has written."""
+        """Decode the result of to_json()."""
         head, prefix_hits = apart(text)
         found = json.loads(head)
         samples = from_plain(found["samples"])
@@ -101,15 +119,16 @@ class Published:
 
 
 def apart(text: bytes) -> tuple[bytes, bytes]:
-    """What to_json() has written: all but the prefixes, which from_json() takes as well, and what
-    it was told of these.
+    """Split the result of to_json() into the state without prefixes, and `prefix_hits`.
+
+    from_json() accepts the first part alone.
     """
     head, _, prefix_hits = text.partition(b"\n")
     return head, prefix_hits
 
 
 def _file(size: int) -> int:
-    """A new file of so many bytes that has no name."""
+    """Return the descriptor of a new file without a name, of `size` bytes."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("rlproxy")
     else:

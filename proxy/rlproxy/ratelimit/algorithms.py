@@ -1,7 +1,7 @@
 """The algorithms and their limits, and the ARGV of a script call: algorithm, rule, cost and mode.
 
-The table of algorithms is here: an ALGO is a row, a Lua file and nothing else. Knows neither how a
-command is written nor where a call goes.
+An ALGO is one row of this table and one Lua file. The module depends neither on the syntax of
+commands nor on the route of a call.
 """
 
 from __future__ import annotations
@@ -10,18 +10,26 @@ from typing import Final
 
 MICROSECONDS: Final = 1_000_000
 MILLISECONDS: Final = 1_000
-MAX_HITS: Final = 1_000_000_000  # max, COST, BURST
+MAX_HITS: Final = 1_000_000_000  # largest max, COST and BURST, hits
 MAX_SPAN_NS: Final = 315_360_000 * 1_000_000_000  # ten years
-MAX_EXACT: Final = 1 << 53  # what a double of Lua's counts without a gap
+MAX_EXACT: Final = 1 << 53  # bound of the integers that a Lua number (a double) represents exactly
 
-# What a script is called for. (A hit with a PENALTY gives its length instead.)
+# The modes of a script call. A hit with a PENALTY passes the penalty in microseconds instead.
 HIT: Final = b"hit"
 PEEK: Final = b"peek"
 REFUND: Final = b"refund"
 
 
 class Algorithm:
-    """One row of the table: an ALGO name, its script, its bounds, the options it supports."""
+    """One row of the table of algorithms.
+
+    name: value of the ALGO option.
+    script: stem of the Lua file's name.
+    options: supported option words, separated by blanks.
+    max_hits: largest `max`, hits.
+    max_cost: largest COST, hits.
+    bucket: True if the script takes a limit and an emission interval, not a max and a window.
+    """
 
     __slots__ = ("bounds", "bucket", "name", "options", "script")
 
@@ -36,12 +44,11 @@ class Algorithm:
     ) -> None:
         self.name = name
         self.script = script
-        self.bounds = {"max": max_hits, "COST": max_cost}  # the largest it takes, by argument
+        self.bounds = {"max": max_hits, "COST": max_cost}  # largest value, by argument name
         self.options = frozenset(options.split())
-        self.bucket = bucket  # called with a limit and an emission interval, not a max and a window
+        self.bucket = bucket
 
 
-# Every ALGO: the file it runs, the options it supports, its own bounds.
 _ROWS: Final = (
     Algorithm(
         b"LOG",
@@ -65,11 +72,18 @@ _ROWS: Final = (
 )
 ALGORITHMS: Final = {row.name: row for row in _ROWS}
 DEFAULT_ALGORITHM: Final = b"LOG"
-SHAPING: Final = b"LEAKY"  # with WAIT its script itself says how long a hit is held
+SHAPING: Final = b"LEAKY"  # algorithm whose script, with WAIT, returns how long to hold a hit
 
 
 class Limiter:
-    """One call of a script but its key. Times are microseconds; `burst` 0 means max."""
+    """The arguments of one script call, except its key.
+
+    most: `max`, hits per window.
+    window_us: window, microseconds.
+    unit_us: unit of the times in the reply, microseconds: 1000000, 1000 or 1.
+
+    `burst` 0 stands for `max`.
+    """
 
     __slots__ = (
         "algorithm",
@@ -90,26 +104,29 @@ class Limiter:
         self.algorithm = algorithm
         self.max = most
         self.window_us = window_us
-        self.unit_us = unit_us  # of the times in the reply
+        self.unit_us = unit_us
         self.mode = HIT
-        self.cost = 1  # of a refund: how many hits
+        self.cost = 1  # of a refund: number of hits to give back
         self.burst = 0
         self.gap_us = 0
         self.strict = False
         self.penalty_us = 0
         self.wait_us = 0
-        self.limits: list[tuple[int, int]] = []  # of every AND: max and window
+        self.limits: list[tuple[int, int]] = []  # (max, window in microseconds) of every AND
 
     def limit(self) -> int:
-        """The limit that the reply tells, if it is the first one."""
+        """Return the first limit, in hits; the reply reports it unless an AND leaves less."""
         return (self.burst or self.max) if self.algorithm.bucket else self.max
 
     def emission_ns(self) -> int:
-        """Nanoseconds from one hit to the next at a steady rate."""
+        """Return the nanoseconds between two hits at a steady rate, at least 1."""
         return max(1, self.window_us * 1000 // self.max)
 
     def exact(self) -> bool:
-        """Whether the script can count it without rounding."""
+        """Return whether the script can compute this limiter without rounding errors.
+
+        A bucket must not span more than MAX_SPAN_NS; COUNTER needs max * window below MAX_EXACT.
+        """
         algorithm = self.algorithm
         if algorithm.bucket:
             hits = self.limit() if self.mode == REFUND else max(self.limit(), self.cost)
@@ -117,11 +134,15 @@ class Limiter:
         return algorithm.name != b"COUNTER" or self.max * self.window_us < MAX_EXACT
 
     def takes(self) -> bool:
-        """Whether it would take something if it is admitted."""
+        """Return whether admission consumes quota: a hit with a cost above 0."""
         return self.mode == HIT and self.cost > 0
 
     def argv(self, shape: bool = False) -> list[bytes]:
-        """The script's ARGV. `shape`: a hit of SHAPING says how long it may be held."""
+        """Return the script's ARGV without trailing words that equal their defaults.
+
+        shape: for SHAPING, pass the penalty and the longest hold (both in microseconds) in place
+        of the mode.
+        """
         penalty = b"%d" % self.penalty_us
         mode = penalty if self.mode == HIT and self.penalty_us else self.mode
         if self.algorithm.bucket:
@@ -157,7 +178,7 @@ class Limiter:
         return words
 
     def final(self) -> Limiter:
-        """The same hit, answered in microseconds."""
+        """Return a copy whose reply is in microseconds."""
         made = Limiter(self.algorithm, self.max, self.window_us, 1)
         made.mode = self.mode
         made.cost = self.cost
@@ -170,14 +191,17 @@ class Limiter:
         return made
 
     def attempt(self) -> Limiter:
-        """The same hit, a refusal of which leaves nothing behind; answered in microseconds."""
+        """Return a copy without STRICT and PENALTY, so that a refusal writes nothing.
+
+        Its reply is in microseconds.
+        """
         made = self.final()
         made.strict = False
         made.penalty_us = 0
         return made
 
     def look(self) -> Limiter:
-        """The same hit looked at, answered in microseconds."""
+        """Return a copy in PEEK mode, which writes nothing. Its reply is in microseconds."""
         made = self.attempt()
         made.mode = PEEK
         return made

@@ -1,16 +1,20 @@
 """The denial cache: refusals that the proxy repeats without asking Redis. No I/O.
 
-    refused ──> MARKED ──the same hit, told by Redis when its key is touched──> OPENING
-                  ^                                                                │ refused again
-                  └── its time is over, it wrote ──────────────────── OPEN <───────┘
+    refused ──> MARKED ──the same hit, sent with key tracking──> OPENING
+                  ^                                                 │ refused again
+                  └── expired, or the script wrote ── OPEN <────────┘
 
-While it is OPEN an entry answers the identical call (the same rule and key, on the same lane). It
-lives as long as the script said, counted from the sending of the call that opened it, and at most
-MOST_S. Whatever may change the answer sooner drops it: Redis' word that the key was touched, any
-other call on the key, a reply that is no refusal, the lane's end.
+An OPEN entry answers the identical call: the same rule and key, on the same lane. It lives for the
+time that the script returned, counted from the sending of the call that opened it. Its longest life
+is MOST_S. An event that may change the answer earlier drops the entry:
 
-An entry takes 0.33 kB (measured, 65,536 keys of 16 bytes). Which client may use it is for its
-session to say.
+- an invalidation push for the key;
+- a call on the key by another rule that may write;
+- a reply that is not a refusal;
+- the end of the lane.
+
+An entry takes 0.33 kB (measured, 65,536 keys of 16 bytes). The session decides whether its client
+may use an entry.
 """
 
 from __future__ import annotations
@@ -21,17 +25,24 @@ from typing import Final
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
 
-MOST_S: Final = 1.0  # bounds what Redis tells nobody: changed rights, clocks, SWAPDB, a cut line
+# Longest life of an entry, in seconds. It bounds the delay of changes that Redis does not announce:
+# changed rights, clock changes, SWAPDB, a broken connection.
+MOST_S: Final = 1.0
 _MICROSECONDS: Final = 1_000_000
 
-MARKED: Final = 0  # refused once; nothing is known of its key
-OPENING: Final = 1  # asked again, this time to be told when the key is touched
-OPEN: Final = 2
-DROPPED: Final = 3
+MARKED: Final = 0  # refused once; the key is not tracked
+OPENING: Final = 1  # sent again, with tracking of its key; not answered yet
+OPEN: Final = 2  # answers the identical call
+DROPPED: Final = 3  # removed from the cache
 
 
 class Denial:
-    """One entry: a rule and a key of one lane. Times in seconds of the clock."""
+    """One entry: a refused rule and key of one lane.
+
+    name: scope of the lane and key as a bulk string; see DenialCache.scope().
+
+    All times are seconds of the cache's clock.
+    """
 
     __slots__ = (
         "_after",
@@ -55,22 +66,25 @@ class Denial:
         self._name = name
         self.rule = rule
         self.state: int = MARKED
-        self.times: int = 0  # that it has answered, see DenialCache.harvest()
-        self.sent_at: float = 0.0  # when the call that opens it was sent
-        self._until: float = 0.0  # it answers nothing from then on
-        self._heard_at: float = 0.0  # when Redis' refusal came; what it told is aged by
+        self.times: int = 0  # answers since the last DenialCache.harvest()
+        self.sent_at: float = 0.0  # time at which the opening call was sent
+        self._until: float = 0.0  # expiry
+        self._heard_at: float = 0.0  # time at which Redis' refusal came; the base of aging
         self._limit: int = 0
         self._remaining: int = 0
         self._retry_us: int = 0
         self._reset_us: int = 0
         self._reply: bytes = b""
-        self._reply_until: float = 0.0  # its times in the client's unit are others from then on
+        self._reply_until: float = 0.0  # time at which the rounded times in `_reply` change
         self._before: Denial = self
         self._after: Denial = self
 
     def heard(self, found: list[int], now: float) -> None:
-        """The call that was to open it was refused: `found` is the script's reply in microseconds,
-        its sixth integer what the entry lives by (none: it wrote, or there is no telling).
+        """Open the entry with the refusal of its opening call.
+
+        found: the script's reply, times in microseconds. The sixth integer is the time for which
+        the refusal holds. It is missing if the script wrote or cannot bound that time; the entry is
+        then MARKED again.
         """
         if self.state != OPENING:
             return
@@ -87,10 +101,10 @@ class Denial:
         self._reply_until = 0.0
 
     def answer(self, now: float) -> bytes:
-        """The reply at `now`; empty if the entry's time is over.
+        """Return the reply at time `now`; empty if the entry has expired.
 
-        What is told has aged since it was heard, not since it was sent: who waits as told is never
-        early.
+        retry_after and reset_after age from the arrival of Redis' reply, not from the sending. So a
+        client that waits `retry_after` is never too early.
         """
         if now < self._reply_until:
             return self._reply
@@ -110,51 +124,59 @@ class Denial:
 
 
 class DenialCache:
-    """The entries of one process, at most `most`; who was of no use for longest goes first."""
+    """The entries of one process, with the least recently used one evicted first.
+
+    most: largest number of entries.
+    clock: returns seconds.
+    """
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._most = most
         self._kept: dict[bytes, Denial] = {}
-        self._ends = Denial(b"", Rule())  # before the oldest, after the newest
+        self._ends = Denial(b"", Rule())  # anchor of the list: `_after` oldest, `_before` newest
         self._scopes = 0
-        self._answered: list[Denial] = []
+        self._answered: list[Denial] = []  # entries with `times` above 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def scope(self) -> bytes:
-        """What the names of one lane's entries begin with: a new one forgets all it had."""
+        """Return a new prefix for the names of one lane's entries.
+
+        A lane that takes a new scope can no longer reach its earlier entries.
+        """
         self._scopes += 1
         return b"%d " % self._scopes
 
     def find(self, name: bytes) -> Denial | None:
-        """The entry called `name`: a scope and a key."""
+        """Return the entry with this name (scope and key), if any."""
         return self._kept.get(name)
 
     def mark(self, name: bytes, rule: Rule) -> None:
-        """A hit was refused."""
+        """Add a MARKED entry for a hit that was refused."""
         if len(self._kept) >= self._most:
             self.drop(self._ends._after)
         denial = self._kept[name] = Denial(name, rule)
         self._append(denial)
 
     def used(self, denial: Denial) -> None:
-        """`denial` has answered, or is about to be opened: it is the last to go."""
+        """Make `denial` the most recently used entry: it answered, or its opening call is sent."""
         if self._ends._before is not denial:
             self._unlink(denial)
             self._append(denial)
 
     def answered(self, denial: Denial) -> None:
-        """`denial` was a hit's answer."""
+        """Record that `denial` answered a hit."""
         if denial.times == 0:
             self._answered.append(denial)
         denial.times += 1
         self.used(denial)
 
     def harvest(self) -> list[tuple[int, bytes, int]]:
-        """Where the hits are counted that were answered since the last harvest, their keys (as
-        bulks), and how many these were.
+        """Return and reset the counts of hits answered since the last harvest.
+
+        Returns a list of (row of the counters, key as a bulk string, number of hits).
         """
         answered, self._answered = self._answered, []
         found = []
@@ -165,7 +187,7 @@ class DenialCache:
         return found
 
     def drop(self, denial: Denial) -> None:
-        """`denial` answers nothing any more."""
+        """Remove `denial`; does nothing if it was removed before."""
         if denial.state != DROPPED:
             denial.state = DROPPED
             self._unlink(denial)
@@ -180,4 +202,5 @@ class DenialCache:
     def _unlink(self, denial: Denial) -> None:
         denial._before._after = denial._after
         denial._after._before = denial._before
-        denial._before = denial._after = self._ends  # (itself would be a cycle)
+        # Not `denial` itself: that would be a reference cycle, which reference counts do not free.
+        denial._before = denial._after = self._ends

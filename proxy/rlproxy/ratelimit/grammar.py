@@ -1,10 +1,10 @@
 """The grammar of the RL commands: from arguments to a script call, or to the error that names the
 mistake.
 
-The contract is a table: `OPTIONS` are the words of each command and the values behind each word.
-A value's range is written there once: it decides what is refused, and it stands in the error.
-A rule (everything of a command but its key) is parsed once and remembered by the bytes it was
-written in: after that a hit costs one look-up. Nothing here knows of connections.
+The contract is a table: `OPTIONS` lists the option words of each command and the values behind each
+word. Each range is written there once, for the check and for the error text. A rule is a command
+without its key. It is parsed once and cached by the bytes that the client sent, so that a repeated
+hit costs one look-up. The module does not depend on connections.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
 
 MAX_WINDOW_US: Final = 315_360_000_000_000  # ten years
-MAX_WAIT_US: Final = 3_600_000_000
-MAX_BURST_CELL: Final = 999_999_999  # CL.THROTTLE's, one less than the limit
-MAX_CELL: Final = 9_223_372_036_854_775_807  # what Redis takes for an integer
-MAX_TOP: Final = 1000  # keys that RL.TOP tells
-MAX_LIMITS: Final = 8  # how often AND may stand
-RULES_KEPT: Final = 4096
-RULE_BYTES: Final = 512  # longer ones are parsed each time
+MAX_WAIT_US: Final = 3_600_000_000  # one hour
+MAX_BURST_CELL: Final = 999_999_999  # largest max_burst of CL.THROTTLE: MAX_HITS - 1
+MAX_CELL: Final = 9_223_372_036_854_775_807  # largest integer that Redis parses
+MAX_TOP: Final = 1000  # largest number of keys in a reply to RL.TOP
+MAX_LIMITS: Final = 8  # largest number of ANDs in a command
+RULES_KEPT: Final = 4096  # bound of the cache of rules
+RULE_BYTES: Final = 512  # longest rule that is cached, bytes; a longer one is parsed each time
 
 NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
 OUT_OF_RANGE: Final = "ERR rate or burst out of range"
@@ -43,21 +43,25 @@ _SECONDS: Final = re.compile(rb"([0-9]{1,18})(?:\.([0-9]{1,6}))?")
 
 
 class GrammarError(Exception):
-    """A command that is refused before Redis is asked; its text is the reply's."""
+    """A command with a mistake: it is not sent to Redis. The message is the text of the reply."""
 
 
 class Form:
-    """What MS and ALGO decide for the other arguments of a command, wherever they stand."""
+    """The unit and the algorithm of a command: the options MS and ALGO, at any position."""
 
     __slots__ = ("algorithm", "milliseconds")
 
     def __init__(self, milliseconds: bool, algorithm: Algorithm | None) -> None:
         self.milliseconds = milliseconds
-        self.algorithm = algorithm  # None: the command names an unknown one
+        self.algorithm = algorithm  # None: the command names an unknown algorithm
 
 
 class Argument:
-    """An integer in a command: its name, its range, and the error that names both."""
+    """An integer argument of a command.
+
+    name: name in error texts.
+    least, most: range, both included.
+    """
 
     __slots__ = ("_least", "_most", "name")
 
@@ -67,20 +71,22 @@ class Argument:
         self._most = most
 
     def read(self, word: bytes, form: Form) -> int:
-        """`word` as Redis parses an integer. Raises GrammarError outside the range that the
-        argument has with some algorithm; see check().
+        """Return `word` as an integer, by Redis' syntax.
+
+        Raises GrammarError for another syntax, or outside the widest range of any algorithm. The
+        command's own algorithm may allow less; see check().
         """
         if _INTEGER.fullmatch(word) is None or not self._least <= int(word) <= self._most:
             raise self.wrong(form)
         return int(word)
 
     def check(self, value: int, form: Form) -> None:
-        """Raises GrammarError where `value` is more than the command's algorithm takes."""
+        """Raise GrammarError if `value` exceeds the bound of the command's algorithm."""
         if value > self._largest(form):
             raise self.wrong(form)
 
     def wrong(self, form: Form) -> GrammarError:
-        """The error of a value outside the range."""
+        """Return the error for a value outside the range."""
         most = self._largest(form)
         text = f"{NOT_AN_INTEGER}: {self.name} is {self._least} to {most}"
         if form.algorithm is not None and most < self._most:
@@ -94,16 +100,23 @@ class Argument:
 
 
 class Time(Argument):
-    """A time in a command, in seconds or with MS in milliseconds; its range in microseconds."""
+    """A time argument, in seconds, or in milliseconds with MS.
+
+    least, most: range in microseconds, both included.
+    end: text of the upper bound in errors; default `most` in milliseconds.
+    """
 
     __slots__ = ("_end",)
 
     def __init__(self, name: str, least: int, most: int, end: str = "") -> None:
         super().__init__(name, least, most)
-        self._end = end or str(most // MILLISECONDS)  # of the range, in words or milliseconds
+        self._end = end or str(most // MILLISECONDS)
 
     def read(self, word: bytes, form: Form) -> int:
-        """`word` in microseconds. Raises GrammarError outside the range."""
+        """Return `word` in microseconds.
+
+        Raises GrammarError for another syntax, or outside the range.
+        """
         value = -1
         if form.milliseconds:
             if _INTEGER.fullmatch(word) is not None:
@@ -125,12 +138,12 @@ class Time(Argument):
 
 
 class Name(Argument):
-    """The name of an algorithm: Form.algorithm is the one it stands for."""
+    """The value of ALGO; Form.algorithm holds the algorithm of that name."""
 
     __slots__ = ()
 
     def read(self, word: bytes, form: Form) -> int:
-        """Always 0. Raises GrammarError for an unknown one."""
+        """Return 0. Raises GrammarError if the command names an unknown algorithm."""
         if form.algorithm is None:
             raise GrammarError(f"ERR unknown {self.name} {quoted(word)}")
         return 0
@@ -142,7 +155,7 @@ GIVEN_BACK: Final = Argument("n", 1, MAX_HITS)
 COST: Final = Argument("COST", 0, MAX_HITS)
 GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
 
-# Every option word, and the values that follow it.
+# The values behind each option word.
 _OPTIONS: Final[dict[bytes, tuple[Argument, ...]]] = {
     b"MS": (),
     b"ALGO": (Name("ALGO", 0, 0),),
@@ -161,15 +174,15 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
     b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
-# What follows the key of those, the last of them optional.
+# The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.
 _THROTTLE: Final = (
     Argument("max_burst", 0, MAX_BURST_CELL),
     Argument("count", 1, MAX_CELL),
     Argument("period", 1, MAX_CELL),
     Argument("quantity", 0, MAX_CELL),
 )
-_KEYS: Final = Argument("n", 1, MAX_TOP)  # of RL.TOP
-_PLAIN: Final = Form(False, None)  # of commands without MS and ALGO
+_KEYS: Final = Argument("n", 1, MAX_TOP)  # number of keys, argument of RL.TOP
+_PLAIN: Final = Form(False, None)  # form of commands without MS and ALGO
 
 HELP: Final = (
     "RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:",
@@ -211,10 +224,12 @@ HELP: Final = (
 
 
 class Rule:
-    """A command of the family, all but its key: ready to be sent, or refused.
+    """An RL command without its key, encoded for Redis, or the error reply to it.
 
-    `error` is the reply of a refused one, else empty. What words() returns goes before the key's
-    bulk, `tail` after it. The script's source is not kept here: rules are many.
+    error: reply to a command with a mistake; empty for a correct one.
+
+    A request is words(), the key as a bulk string, then `tail`. A rule holds no script source,
+    because up to RULES_KEPT rules are cached.
     """
 
     __slots__ = (
@@ -243,26 +258,28 @@ class Rule:
         self.error = error
         self.script: Script | None = None
         self.limiter: Limiter | None = None
-        self.head = b""  # the number of words; without a script, all that goes before the key
-        self.by_ro = False  # goes by EVAL_RO where the server has that
-        self.tail = b""
-        self.reads = False
-        self.row: int = outcomes.NO_ROW  # where it is counted
-        self.unit_us = 1  # of the times in the reply
-        self.takes = False  # takes something if it is admitted
-        self.limit = 0  # what is told as its limit where Redis is not asked; 0: it is no hit
-        self.denies = False  # a refusal of it may be remembered
-        self.frees = False  # gives back: those who wait on its keys may ask again
-        self.waits = False  # may be held until it is admitted
-        self.shapes = False  # and the script itself says how long
-        self._by_sha = b""  # words() of the usual way, once they are needed
+        self.head = b""  # number of words; without a script, everything before the key
+        self.by_ro = False  # sent by EVAL_RO where the server has it
+        self.tail = b""  # everything after the key
+        self.reads = False  # writes nothing
+        self.row: int = outcomes.NO_ROW  # row in the counters
+        self.unit_us = 1  # unit of the times in the reply, microseconds
+        self.takes = False  # admission consumes quota
+        self.limit = 0  # limit in replies made without Redis; 0: not a hit
+        self.denies = False  # its refusals may enter the denial cache
+        self.frees = False  # gives quota back: hits that wait on its key may try again
+        self.waits = False  # may be held until it is admitted (WAIT)
+        self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
+        self._by_sha = b""  # cached words(LOADED)
         self._look: Rule | None = None
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
     def words(self, way: int, knows_ro: bool = False) -> bytes:
-        """What goes before the key. `way` is one of scripts.LOADED ..., `knows_ro` whether the
-        server has EVAL_RO and EVALSHA_RO.
+        """Return the request up to the key.
+
+        way: how the call names its script: scripts.LOADED, BROUGHT, BRING or SOURCE.
+        knows_ro: True if the server has EVAL_RO and EVALSHA_RO.
         """
         script = self.script
         if script is None:
@@ -275,22 +292,24 @@ class Rule:
         return self._by_sha
 
     def look(self) -> Rule:
-        """The rule that looks at the same hit, answered in microseconds."""
+        """Return the rule that peeks at the same hit. Its reply is in microseconds."""
         if self._look is None:
             self._look = self._variant(self._known().look(), False)
-            self._look.by_ro = False  # with the rights of a hit
+            self._look.by_ro = False  # requires the same ACL rights as the hit
         return self._look
 
     def attempt(self) -> Rule:
-        """The same hit, a refusal of which leaves nothing behind; answered in microseconds, and
-        where the script itself says how long to hold it, with that as a sixth integer.
+        """Return the same hit without STRICT and PENALTY, so that a refusal writes nothing.
+
+        Its reply is in microseconds. If the rule shapes, a sixth integer is the time to hold the
+        reply.
         """
         if self._attempt is None:
             self._attempt = self._variant(self._known().attempt(), self.shapes)
         return self._attempt
 
     def final(self) -> Rule:
-        """The same hit with all its options, answered as attempt() is."""
+        """Return the same hit with all its options. Its reply has the form of attempt()'s."""
         if self._final is None:
             self._final = self._variant(self._known().final(), self.shapes)
         return self._final
@@ -305,7 +324,10 @@ class Rule:
 
 
 class Grammar:
-    """Parses the family's commands into calls of the given scripts."""
+    """The parser of RL commands, with a cache of rules.
+
+    scripts: scripts by name; see scripts.load().
+    """
 
     __slots__ = ("_by_bytes", "_scripts", "help_call")
 
@@ -315,13 +337,16 @@ class Grammar:
         self.help_call = _help_call()
 
     def known(self, written: bytes) -> Rule | None:
-        """The rule that was last written as `written` (command name, then arguments), if any."""
+        """Return the cached rule for these bytes (command name, then arguments), if any."""
         return self._by_bytes.get(written)
 
     def rule(self, written: bytes, name: bytes, args: list[bytes]) -> Rule:
-        """The rule of command `name` with `args` (key included); remembered under `written`.
+        """Parse a command and cache its rule.
 
-        Never raises: what is wrong with it becomes `Rule.error`.
+        written: cache key, the bytes passed to known().
+        name: command name in upper case.
+        args: arguments, key included.
+        Never raises: a mistake becomes `Rule.error`.
         """
         try:
             rule = self._parse(name, args)
@@ -339,7 +364,7 @@ class Grammar:
 
 
 def _limiter(name: bytes, args: list[bytes]) -> Limiter:
-    """RL.HIT, RL.PEEK or RL.REFUND. Raises GrammarError."""
+    """Parse RL.HIT, RL.PEEK or RL.REFUND. Raises GrammarError."""
     refund = name == b"RL.REFUND"
     first = 4 if refund else 3  # where the options begin
     if len(args) < first:
@@ -377,7 +402,7 @@ def _limiter(name: bytes, args: list[bytes]) -> Limiter:
 
 
 def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form:
-    """What MS and ALGO among `args` decide: the first of each that is not another word's value."""
+    """Find MS and ALGO in `args`: the first of each that is not the value of another option."""
     algorithm: Algorithm | None = ALGORITHMS[DEFAULT_ALGORITHM]
     seen: set[bytes] = set()
     at = 0
@@ -391,7 +416,7 @@ def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form
 
 
 def _take(limiter: Limiter, word: bytes, values: list[int]) -> None:
-    """One option of `limiter`, with the values behind its word."""
+    """Set one option of `limiter`."""
     if word == b"COST":
         limiter.cost = values[0]
     elif word == b"BURST":
@@ -409,7 +434,7 @@ def _take(limiter: Limiter, word: bytes, values: list[int]) -> None:
 
 
 def _check(limiter: Limiter, seen: set[bytes], form: Form) -> None:
-    """What the algorithm has to say about it. Raises GrammarError."""
+    """Check the bounds and options of the algorithm. Raises GrammarError."""
     algorithm = limiter.algorithm
     for most in [limiter.max] + [most for most, _ in limiter.limits]:
         MAX.check(most, form)
@@ -426,7 +451,7 @@ def _check(limiter: Limiter, seen: set[bytes], form: Form) -> None:
 
 
 def _throttle(name: bytes, args: list[bytes]) -> Limiter:
-    """CL.THROTTLE and RL.THROTTLE. Raises GrammarError."""
+    """Parse CL.THROTTLE or RL.THROTTLE. Raises GrammarError."""
     if not 4 <= len(args) <= 5:
         raise GrammarError(wrong_arity(name))
     values = [_THROTTLE[at].read(word, _PLAIN) for at, word in enumerate(args[1:])]
@@ -440,7 +465,10 @@ def _throttle(name: bytes, args: list[bytes]) -> Limiter:
 
 
 def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
-    """The rule that calls `script` with one key for `limiter`; see Limiter.argv()."""
+    """Return the rule that calls `script` with one key.
+
+    shape: see Limiter.argv().
+    """
     argv = limiter.argv(shape)
     rule = Rule()
     rule.script = script
@@ -461,12 +489,12 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
 
 
 def _other(limiter: Limiter) -> int:
-    """Where a call is counted that is no hit."""
+    """Return the row in the counters of a call that is not a hit."""
     return outcomes.other(outcomes.REFUND if limiter.mode == algorithms.REFUND else outcomes.PEEK)
 
 
 def wrong_told(name: bytes, args: list[bytes]) -> bytes:
-    """What is wrong with a command by which the proxy tells of itself; empty: nothing."""
+    """Return the error reply to a wrong RL.HELP, RL.STATS or RL.TOP; empty for a correct one."""
     if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:
         return encoding.error(wrong_arity(name))
     try:
@@ -480,7 +508,7 @@ def wrong_told(name: bytes, args: list[bytes]) -> bytes:
 
 
 def wrong_arity(name: bytes) -> str:
-    """Redis' text for too few or too many arguments."""
+    """Return Redis' error text for a wrong number of arguments."""
     return f"ERR wrong number of arguments for '{name.decode().lower()}' command"
 
 

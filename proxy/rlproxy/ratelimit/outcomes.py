@@ -6,14 +6,14 @@ from typing import Final
 
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-# What became of a hit.
+# The outcomes of a hit: offsets into the row of its algorithm.
 ADMITTED: Final = 0
 REFUSED: Final = 1
-REFUSED_LOCALLY: Final = 2  # by the denial cache: Redis was not asked
-FAILED_OPEN: Final = 3  # Redis did not answer: admitted, see --on-upstream-failure
-FAILED_CLOSED: Final = 4  # likewise, refused
-FAILED: Final = 5  # its client got an error
-UNSEEN: Final = 6  # in a transaction, or where replies can't be told apart
+REFUSED_LOCALLY: Final = 2  # refused by the denial cache, without Redis
+FAILED_OPEN: Final = 3  # admitted because Redis did not reply; see --on-upstream-failure
+FAILED_CLOSED: Final = 4  # refused because Redis did not reply; see --on-upstream-failure
+FAILED: Final = 5  # error reply to the client
+UNSEEN: Final = 6  # outcome unknown: in a transaction, or where replies cannot be matched
 OUTCOMES: Final = (
     "admitted",
     "refused",
@@ -23,9 +23,9 @@ OUTCOMES: Final = (
     "failed",
     "unseen",
 )
-WIDTH: Final = 7
+WIDTH: Final = 7  # number of outcomes, the length of a row
 
-# Other commands of the family that were answered.
+# Answered RL commands that are not hits.
 PEEK: Final = 0
 REFUND: Final = 1
 RESET: Final = 2
@@ -34,20 +34,19 @@ STATS: Final = 4
 TOP: Final = 5
 CALLS: Final = ("peek", "refund", "reset", "help", "stats", "top")
 
-# What became of hits with WAIT that had to wait.
+# The ends of a wait, for hits with WAIT that were not admitted at once.
 WAIT_ADMITTED: Final = 0
 WAIT_REFUSED: Final = 1
-WAIT_LEFT: Final = 2  # its client went, or Redis did not answer
+WAIT_LEFT: Final = 2  # the client disconnected, or Redis did not reply
 WAITS: Final = ("admitted", "refused", "left")
 
-# Where a call is counted: in the row of its algorithm if it is a hit (see row_of), or as another
-# call of the family.
-NO_ROW: Final = -1
-OTHERS: Final = -2  # and below: this minus the number in CALLS
+# Rows: that of its algorithm for a hit (see row_of), OTHERS and below for other RL commands.
+NO_ROW: Final = -1  # not counted
+OTHERS: Final = -2  # row of the first of CALLS; the next ones count down
 
 
 def other(call: int) -> int:
-    """The row of one of CALLS."""
+    """Return the row of `call`, an index of CALLS."""
     return OTHERS - call
 
 
@@ -55,5 +54,5 @@ ROWS: Final = {name: number * WIDTH for number, name in enumerate(ALGORITHMS)}
 
 
 def row_of(algorithm: bytes) -> int:
-    """Where the outcomes of hits by `algorithm` begin in Counters.hits."""
+    """Return the index in Counters.hits at which the outcomes of `algorithm` begin."""
     return ROWS[algorithm]

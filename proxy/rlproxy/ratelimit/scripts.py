@@ -1,8 +1,8 @@
 """The Lua scripts: their sources, their checked headers, their SHA-1 digests.
 
-Each file of `lua/` opens with a header of `-- word  text` lines. The words are fixed, and what they
-say is checked on loading as far as it can be: a script that reads an ARGV that its header does not
-tell, or the other way round, is refused. `-- cost` says which Redis calls a hit costs.
+Each file of `lua/` opens with a header of `-- word  text` lines. The words are fixed. Loading fails
+if a required word is missing, or if the ARGV in the header and in the code differ. `-- cost` lists
+the Redis calls of a hit.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 
 import rlproxy
 
-MAX_EVAL_BYTES: Final = 4096  # of a stripped script: it travels with every hit that goes by EVAL
+MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVAL carries it
 
-# The ways in which a call names its script. Each of the three texts has a sha of its own: from
-# version 7.4 on Redis evicts a text that came by EVAL first, even if SCRIPT LOAD brings it later.
+# The ways in which a call names its script. They use three texts with different digests: from
+# version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 BROUGHT: Final = 1  # EVALSHA of the text that lanes send by EVAL where SCRIPT LOAD is not possible
-BRING: Final = 2  # EVAL of that text
+BRING: Final = 2  # EVAL of the text that BROUGHT names
 SOURCE: Final = 3  # EVAL of a text that no EVALSHA names
-_ENDS: Final = (b"", b"\n", b"\n", b" ")  # what the text of each way has behind the source
+_ENDS: Final = (b"", b"\n", b"\n", b" ")  # suffix of the source in the text of each way
 
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
@@ -38,11 +38,21 @@ _ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
 
 
 class ScriptError(ValueError):
-    """A Lua file whose header does not describe it."""
+    """A Lua file that is too long, or whose header is wrong or incomplete."""
 
 
 class Script:
-    """One Lua file: `header` by word, `source` without comments as Redis loads it, its `sha`."""
+    """One Lua file.
+
+    name: stem of the file's name.
+    text: content of the file.
+
+    header: header text by word.
+    source: stripped script, as the control connection loads it.
+    sha: SHA-1 digest of `source`, in hexadecimal.
+
+    Raises ScriptError for a wrong header, or if `source` is longer than MAX_EVAL_BYTES.
+    """
 
     __slots__ = ("_words", "header", "name", "sha", "source")
 
@@ -56,7 +66,11 @@ class Script:
             raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
 
     def words(self, way: int, ro: bool) -> bytes:
-        """The words of a call between their number and the key; `ro`: by EVAL_RO or EVALSHA_RO."""
+        """Return the words of a call between the array header and the key.
+
+        way: LOADED, BROUGHT, BRING or SOURCE.
+        ro: use EVAL_RO or EVALSHA_RO.
+        """
         return self._words[2 * way + ro]
 
 
@@ -65,7 +79,7 @@ def _sha(text: bytes) -> bytes:
 
 
 def _words(source: bytes, way: int, suffix: bytes) -> bytes:
-    """See Script.words()."""
+    """Encode the command, the script or its digest, and the number of keys (1)."""
     text = source + _ENDS[way]
     by_sha = way in (LOADED, BROUGHT)
     verb = (b"EVALSHA" if by_sha else b"EVAL") + suffix
@@ -74,10 +88,11 @@ def _words(source: bytes, way: int, suffix: bytes) -> bytes:
 
 
 def parse_header(name: str, text: str) -> dict[str, str]:
-    """The header of a script, by word.
+    """Return the header of a script, by word.
 
-    Raises ScriptError if a word is missing or repeated, or if the ARGV it tells are not exactly
-    those that the code reads.
+    name: file name for error texts.
+    Raises ScriptError if a word is missing or repeated, or if a line is not a header line. Raises
+    it also if the ARGV in the header are not exactly those that the code reads.
     """
     header: dict[str, str] = {}
     word = ""
@@ -106,10 +121,10 @@ def parse_header(name: str, text: str) -> dict[str, str]:
 
 
 def strip(text: str) -> bytes:
-    """The same script in fewer bytes: no comments, no needless blanks, short local names.
+    """Return the same script in fewer bytes: no comments, no needless blanks, short local names.
 
-    Redis hashes the body of every EVAL, and a hit in MULTI carries it along. A local may not share
-    its name with a table field written `name =`.
+    The length counts: Redis hashes the body of every EVAL, and every hit in MULTI carries it. A
+    local variable must not share its name with a table field written `name =`.
     """
     tokens = [token for token in _TOKEN.findall(text) if not token.startswith("--")]
     short = _short_names(tokens)
@@ -125,9 +140,9 @@ def strip(text: str) -> bytes:
 
 
 def _short_names(tokens: list[str]) -> dict[str, str]:
-    """A short name for each that is declared by `local`, `for` or as a parameter."""
+    """Map each name declared by `local`, by `for` or as a parameter to a short unused name."""
     declared: list[str] = []
-    listing = False  # inside a list of names that are being declared
+    listing = False  # inside a list of declared names
     before = ""
     for token in tokens:
         if token in ("local", "for"):
@@ -149,14 +164,17 @@ def _names() -> Iterator[str]:
 
 
 def directory() -> Path:
-    """Where the Lua files are: inside the installed package, or beside it in a checkout."""
-    package = Path(rlproxy.__file__).resolve().parent  # (this module may be compiled)
+    """Return the folder of the Lua files: in the installed package, or at the top of a checkout."""
+    package = Path(rlproxy.__file__).resolve().parent  # not __file__: this module may be compiled
     inside = package / "lua"
     return inside if inside.is_dir() else package.parents[1] / "lua"
 
 
 def load() -> dict[str, Script]:
-    """All scripts by name (the file's stem). Raises ScriptError if one is missing its header."""
+    """Return all scripts by name (the stem of the file's name).
+
+    Raises ScriptError if there is no Lua file, or if one of them is wrong.
+    """
     found = {path.stem: Script(path.stem, path.read_text()) for path in directory().glob("*.lua")}
     if not found:
         raise ScriptError(f"no Lua files in {directory()}")

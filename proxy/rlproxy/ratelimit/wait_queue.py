@@ -3,15 +3,16 @@
                  join()
                    |            head: attempt ──admitted──> its reply, the next one is the head
     queue of key: [head, ..., ...]       └───refused──> sleep for its retry_after, attempt again
-                                others: sleep until they are the head, or their time is over
+                                others: sleep until they are the head, or their deadline has passed
 
-Only the head asks Redis, and only when Redis has said that it may: nothing is polled. While anybody
-waits on a key, hits on it that don't wait are refused with the time the head still needs, or a
-stream of them would starve it. What is tried meanwhile carries neither STRICT nor PENALTY; those
-belong to the final refusal. Where the script shapes (LEAKY), the hit takes its place at once and
-only its reply is held.
+A hit behind the head sends one look when it joins and one at its deadline. Only the head attempts:
+when its retry_after is over, when quota was given back, and every ASK_S at the latest. While a
+refused hit waits on a key, hits without WAIT on that key are refused with the time that the head
+still needs. Without that rule, a stream of them would starve the head. Attempts carry neither
+STRICT nor PENALTY, which apply to the final refusal only. Where the script shapes (LEAKY), the hit
+takes its slot at once and only its reply is held.
 
-Knows no socket, loop or session: a clock, timers and two functions of each waiter are handed in.
+The module uses no socket, event loop or session: the caller passes a clock, timers and callbacks.
 """
 
 from __future__ import annotations
@@ -26,27 +27,36 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import WAIT_ADMITTED, WAIT_LEFT, WAIT_REFUSED, WAITS
 from rlproxy.resp import encoding
 
-WAKE_S: Final = 0.1  # how often others' luck may have the head ask again
-ASK_S: Final = 30.0  # the head asks again after so long, whatever it was told
-KEEP_S: Final = 0.75  # how often a connection is kept alive; Redis' least timeout is 1 s
-MAX_WAITING: Final = 10_000  # of one process; beyond, WAIT acts as if absent
+# Least time from the head's latest request to an early attempt, in seconds. Early attempts happen
+# when another hit's look finds room. Also the pause after a refusal without a retry_after.
+WAKE_S: Final = 0.1
+ASK_S: Final = 30.0  # longest time from the head's latest request to its next attempt, seconds
+KEEP_S: Final = 0.75  # interval of keep-alives, seconds; Redis' shortest idle timeout is 1 s
+MAX_WAITING: Final = 10_000  # waiting hits of one process; WAIT has no effect for further ones
 
-# What a waiter has asked, or does.
-_SLEEPING: Final = 0
-_ATTEMPT: Final = 1  # to be admitted
-_LOOK: Final = 2  # whether waiting is any use: it is not the head
-_LAST_LOOK: Final = 3  # what to tell: its time is over, and it was not the head
-_FINAL: Final = 5  # to be admitted or refused for good
-_HELD: Final = 6  # it is admitted, and its reply is due later
-_GONE: Final = 7
+# The states of a waiter: the request under way, or none.
+_SLEEPING: Final = 0  # no request under way
+_ATTEMPT: Final = 1  # the hit without STRICT and PENALTY
+_LOOK: Final = 2  # a look when joining behind the head: can the hit be admitted in time?
+_LAST_LOOK: Final = 3  # a look at the deadline, behind the head: the numbers of the refusal
+_FINAL: Final = 5  # the hit with all its options: admitted or refused for good
+_HELD: Final = 6  # admitted; its reply is due later
+_GONE: Final = 7  # has left its queue
 
-Where = tuple[int, bytes]  # a database and a key
+Where = tuple[int, bytes]  # a database and a key as a bulk string
 Cancel = Callable[[], None]
 
 
 class Waiter:
-    """One waiting hit. `ask` sends a rule for its key, `finish` gives its client the reply, `keep`
-    keeps the client's connection alive, `pump` moves what these three have put down.
+    """One waiting hit.
+
+    where: database and key.
+    rule: rule of the hit.
+    ask: sends a rule for the key; a call of answered(), unanswered() or unsent() follows.
+    finish: sends the reply to the client.
+    flush: writes the output of the other callbacks. A waiter calls it only where its caller does
+        not flush: from timers, and when another waiter promotes or wakes it.
+    keep: keeps the client's private connection alive.
     """
 
     __slots__ = (
@@ -90,26 +100,29 @@ class Waiter:
         self._limiter: Limiter = limiter
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
         self._cancel: Cancel | None = None
-        self._until: float = 0.0  # when it goes on
+        self._until: float = 0.0  # end of its sleep
         self._does: int = _SLEEPING
-        self._first = True  # its first question is not answered yet
-        self._reply: bytes = b""  # of a held one
+        self._first = True  # its first request is not answered yet
+        self._reply: bytes = b""  # reply of a held hit
         self.where = where
-        self.asked_at: float = 0.0  # when its latest question was put
-        self.due: float = 0.0  # when an attempt may succeed, or the reply of a held one is due
-        self.waits = False  # Redis knows its client and has it wait: nobody may overtake it
+        self.asked_at: float = 0.0  # time of its latest request
+        self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
+        self.waits = False  # Redis has refused it or holds it: hits without WAIT must not overtake
 
-    # -- what happens to it -----------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """It is in its queue: ask for the first time."""
+        """Send the first request, after WaitQueues.join()."""
         if self._rule.shapes or self._waiting.is_head(self):
             self._put(_ATTEMPT)
         else:
             self._put(_LOOK)
 
     def answered(self, frame: bytes) -> None:
-        """Redis' reply to what it asked."""
+        """Process Redis' reply to the request under way.
+
+        frame: whole reply; anything but a script's reply to a hit is passed to the client.
+        """
         does = self._does
         if does == _GONE:
             return
@@ -118,7 +131,7 @@ class Waiter:
             return
         self._does = _SLEEPING
         found = encoding.integers(frame)
-        if not found:  # an error, or nothing that can be understood
+        if not found:  # an error, or not a reply of the script
             self._leave(frame)
             return
         first, self._first = self._first, False
@@ -138,42 +151,46 @@ class Waiter:
             self._go_on()
 
     def unanswered(self, instead: Callable[[], bytes]) -> None:
-        """Redis does not answer what it asked: its client gets `instead`."""
+        """End the wait because Redis does not reply.
+
+        instead: returns the reply for the client; not called after the waiter has left.
+        """
         if self._does != _GONE:
             self._leave(instead())
 
     def unsent(self) -> None:
-        """What it asked was never sent."""
+        """Send the request again: it was never written to Redis."""
         if self._does not in (_GONE, _SLEEPING, _HELD):
             self._put(self._does)
 
     def promoted(self) -> None:
-        """It may be the head now."""
+        """Wake the waiter if it sleeps: it may be the head now."""
         if self._does == _SLEEPING:
             self._stop_timer()
             self._go_on()
             self._flush()
 
     def woken(self) -> None:
-        """What it was told of its time is not true any more."""
+        """Attempt now: its retry_after is stale. Does nothing to a held hit."""
         if not self._reply:
             self.due = 0.0
             self.promoted()
 
     def cancel(self) -> None:
-        """Its client is gone: the place goes to the next one."""
+        """Leave the queue without a reply: the client has disconnected."""
         if self._does != _GONE:
             self._leave(b"")
 
     def last_word(self) -> bool:
-        """Its client sends no more. Whether it is still answered: it is if that is a matter of the
-        first question.
+        """End the wait because the client sends no more.
+
+        Returns whether the client still gets a reply: only while the first request is unanswered.
         """
         self.expire()
         return self._first
 
     def expire(self) -> None:
-        """Its time is over. (What is held was admitted, and keeps its time.)"""
+        """Set the deadline to now. A held hit was admitted, and its reply stays due as before."""
         self._deadline = self._waiting.clock()
 
     def _fired(self) -> None:
@@ -187,7 +204,7 @@ class Waiter:
             self._go_on()
         self._flush()
 
-    # -- what it does -----------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def _put(self, does: int) -> None:
         self._does = does
@@ -200,7 +217,7 @@ class Waiter:
             self._ask(self._rule.look())
 
     def _go_on(self) -> None:
-        """Ask what there is to be asked now, or sleep until there is something."""
+        """Send the request that is due, or sleep until one is."""
         now = self._waiting.clock()
         head = self._waiting.is_head(self)
         if now >= self._deadline:
@@ -212,9 +229,9 @@ class Waiter:
             self._set_timer(min(until, self._deadline))
 
     def _settled(self, found: list[int]) -> None:
-        """Admitted, or refused for good."""
+        """Reply to a hit that is admitted or finally refused, after its hold if there is one."""
         held_us = found[5] if self._rule.shapes and len(found) > 5 else 0
-        held_us = min(held_us, self._limiter.wait_us)  # (whatever was said)
+        held_us = min(held_us, self._limiter.wait_us)  # a wrong reply must not hold it for longer
         reply = encoding.rounded(found, self._limiter.unit_us)
         if held_us > 0:
             self._does = _HELD
@@ -227,9 +244,9 @@ class Waiter:
             self._leave(reply)
 
     def _refuse(self, found: list[int]) -> None:
-        """Redis would refuse it, with `found`."""
+        """Refuse the hit; `found` is the script's refusal, in microseconds."""
         if self._limiter.strict or self._limiter.penalty_us:
-            self._put(_FINAL)  # which leaves its mark
+            self._put(_FINAL)  # only the real refusal counts the hit or begins the penalty
         else:
             self._leave(encoding.rounded(found, self._limiter.unit_us))
 
@@ -238,7 +255,7 @@ class Waiter:
             found[3] = max(found[3], self._waiting.needs_us(self.where))
             self._refuse(found)
         elif self._waiting.is_head(self):
-            self._put(_FINAL)  # those before it have left meanwhile
+            self._put(_FINAL)  # the hits before it left during the look
         else:
             self._leave(self._waiting.overtaking(self.where, self._rule, found))
 
@@ -268,18 +285,21 @@ class Waiter:
 
 
 class _Queue:
-    """Those who wait on one key, and how many of them Redis has told to."""
+    """The waiters on one key, in order of arrival."""
 
     __slots__ = ("waiters", "waiting")
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.waiting: int = 0
+        self.waiting: int = 0  # number of waiters whose `waits` is set
 
 
 class WaitQueues:
-    """All that wait in this process. `clock` in seconds; `call_at` calls a function at a time of
-    that clock, never before, and returns what cancels it.
+    """The wait queues of this process.
+
+    clock: returns seconds.
+    call_at: calls a function at a time of that clock, not earlier; returns a function that cancels
+        the call.
     """
 
     __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "ended")
@@ -292,7 +312,7 @@ class WaitQueues:
         self.clock = clock
         self.call_at = call_at
         self.count: int = 0
-        self.ended: list[int] = [0] * len(WAITS)  # who had to wait, by how that ended
+        self.ended: list[int] = [0] * len(WAITS)  # ended waits, by outcome
         self._queues: dict[Where, _Queue] = {}
         self._draining = False
 
@@ -305,8 +325,10 @@ class WaitQueues:
         flush: Callable[[], None],
         keep: Callable[[], None],
     ) -> Waiter | None:
-        """A new waiter at the end of its key's queue, for the caller to start(); None if there are
-        too many.
+        """Add a waiter to the end of its key's queue.
+
+        Parameters: see Waiter. The caller calls start() on the result.
+        Returns None if MAX_WAITING hits wait already.
         """
         if self.count >= MAX_WAITING:
             return None
@@ -321,7 +343,7 @@ class WaitQueues:
         return waiter
 
     def drain(self) -> None:
-        """Nobody waits any more: who does is refused now, unless admitted."""
+        """End all waits, of hits that join later too: each hit is admitted or refused now."""
         self._draining = True
         for queue in list(self._queues.values()):
             for waiter in list(queue.waiters):
@@ -329,48 +351,57 @@ class WaitQueues:
                 waiter.promoted()
 
     def blocks(self, where: Where) -> bool:
-        """Whether somebody waits on this key: then nobody may overtake."""
+        """Return whether a hit that Redis refused or holds waits on this key.
+
+        Hits without WAIT must then not overtake it; see overtaking().
+        """
         queue = self._queues.get(where)
         return queue is not None and queue.waiting > 0
 
     def needs_us(self, where: Where) -> int:
-        """Microseconds that the first in the queue still needs, at least 1."""
+        """Return the microseconds until the head's attempt or held reply is due, at least 1."""
         head = self._head(where)
         return 1 if head is None else max(1, ceil((head.due - self.clock()) * MICROSECONDS))
 
     def freed(self, where: Where) -> None:
-        """Something was given back on this key: whoever is the head may ask at once."""
+        """Wake the head of this key: a reset or a refund has given quota back."""
         head = self._head(where)
         if head is not None:
             head.woken()
 
     def overtaking(self, where: Where, rule: Rule, found: list[int]) -> bytes:
-        """The refusal of a hit by `rule` that would overtake; `found` is what a look at it says."""
+        """Return the refusal of a hit that would overtake the queue.
+
+        Wakes the head if the look found room, at most every WAKE_S.
+        found: the script's reply to a look at the hit, times in microseconds.
+        """
         limiter = rule.limiter
         assert limiter is not None
         never = found[0] == 1 and found[3] == -1
         retry_us = -1 if never else max(found[3], self.needs_us(where))
         head = self._head(where)
         if found[0] == 0 and head is not None and self.clock() >= head.asked_at + WAKE_S:
-            head.woken()  # there is room: what it was told may not be true any more
+            head.woken()  # the look found room, so the head's retry_after may be stale
         return encoding.rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
 
     def is_head(self, waiter: Waiter) -> bool:
-        """Whether it is the first in its queue."""
+        """Return whether `waiter` is the first in its queue."""
         return self._head(waiter.where) is waiter
 
     def waits(self, waiter: Waiter) -> None:
-        """Redis would refuse it, so it waits. (Whom Redis does not let in stands in nobody's way,
-        nor does who is admitted as soon as it is asked.)
+        """Record that Redis refused or holds the hit, so that hits without WAIT must not overtake.
+
+        Not recorded for a hit that Redis answers with an error, or admits at its first attempt: it
+        blocks no other hit.
         """
         if not waiter.waits:
             waiter.waits = True
             self._queues[waiter.where].waiting += 1
 
     def left(self, waiter: Waiter) -> None:
-        """It is not in its queue any more."""
+        """Remove `waiter` from its queue."""
         queue = self._queues[waiter.where]
         del queue.waiters[waiter]
         queue.waiting -= waiter.waits
@@ -379,7 +410,7 @@ class WaitQueues:
             del self._queues[waiter.where]
 
     def promote(self, where: Where) -> None:
-        """Somebody left: whoever is the head now may go on."""
+        """Wake the head of this queue after another waiter has left."""
         head = self._head(where)
         if head is not None:
             head.promoted()

@@ -1,19 +1,20 @@
 """The reviewed table of Redis commands: the state that each one leaves on its connection.
 
-A whitelist. A session stays *plain* only while every command it sent is in `STATELESS` (leaves
-nothing on its connection, gives exactly one reply) or has a handler of its own (the other kinds).
-Whatever is not here (most modules, DEBUG, commands of servers to come) makes its session private
-until a `RESET` that was answered `+RESET`. A test holds this table against COMMAND of real servers.
+The table is a whitelist. A session stays *plain* only while every command that it sent is of one of
+two sorts: in `READS` or `WRITES` (no state on its connection, exactly one reply), or with a handler
+(the other kinds). Any other command makes its session private until a `RESET` is answered `+RESET`.
+Examples are commands of most modules, DEBUG, and commands of future servers. A test compares this
+table with COMMAND of real servers.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# What a session does about a command. (Integers: mypyc compares them as machine words.)
-PASS: Final = 0  # stateless: forward, count one reply
-UNKNOWN: Final = 1  # forward, and trust nothing about this connection any more
-OURS: Final = 2  # the RL family
+# The kinds of commands. They are integers because mypyc compares these as machine words.
+PASS: Final = 0  # stateless: forwarded, one reply
+UNKNOWN: Final = 1  # forwarded; from then on the state of the connection is unknown
+OURS: Final = 2  # RL commands
 AUTH: Final = 3
 HELLO: Final = 4
 SELECT: Final = 5
@@ -27,25 +28,28 @@ UNWATCH: Final = 12
 CLIENT: Final = 13
 SCRIPT: Final = 14
 ASKING: Final = 15
-WAIT: Final = 16  # speaks of the writes of its own connection
-PUBSUB: Final = 17  # the number of replies is not one, but each is a frame
-STREAM: Final = 18  # from here on replies can't be counted
-HTTP: Final = 19  # Redis closes its connection without a word, unsent replies included
-INTROSPECT: Final = 20  # COMMAND: stateless, but its reply is to know the RL family too
+WAIT: Final = 16  # WAIT and WAITAOF: concern the writes of the connection they are sent on
+PUBSUB: Final = 17  # any number of replies, each of them a frame
+STREAM: Final = 18  # afterwards replies cannot be counted
+HTTP: Final = 19  # Redis closes the connection without a reply and drops unsent replies
+INTROSPECT: Final = 20  # COMMAND: stateless, but the RL commands are added to its reply
 
-# What a client says about itself before it asks for anything.
+# Kinds of commands that clients send first on a connection (handshake).
 GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
 
-# Whether a command may travel on a connection that many share.
-PRIVATE: Final = 0
-SHARED_READ: Final = 1  # should its reply be large, it is asked again on the private connection
-SHARED_WRITE: Final = 2  # its reply is small by nature
+# Classes of commands for shared connections (--share).
+PRIVATE: Final = 0  # never on a shared connection
+SHARED_READ: Final = 1  # sent again on the private connection if its reply is large
+SHARED_WRITE: Final = 2  # its reply is always small
 
 
 class Ban:
-    """Why a command must not be sent, each with its error: in any form (`whole`), with one of some
-    `subcommands` (upper case), as SET of one of some `configs` (lower case), or because what
-    decides is too long to be looked at (`unseen`).
+    """The forms in which clients must not send a command, each with its error reply.
+
+    whole: error for every form; empty if some forms are allowed.
+    unseen: error if the deciding arguments are too long to be examined.
+    subcommands: errors by subcommand, in upper case.
+    configs: errors by parameter of the subcommand SET, in lower case.
     """
 
     __slots__ = ("configs", "subcommands", "unseen", "whole")
@@ -57,12 +61,15 @@ class Ban:
         self.configs: dict[bytes, bytes] = {}
 
     def error(self, args: list[bytes], complete: bool) -> bytes:
-        """What to answer to the command with these arguments; nothing if it may be sent."""
+        """Return the error for the command with these arguments; empty if it may be sent.
+
+        complete: False if `args` lacks arguments, because the command is long or not all here.
+        """
         if self.whole:
             return self.whole
         if not args:
             return b"" if complete else self.unseen
-        # (Redis compares these words as C strings, so a NUL ends them)
+        # Redis compares these words as C strings, so a NUL ends them.
         subcommand = args[0].partition(b"\0")[0].upper()
         found = self.subcommands.get(subcommand, b"")
         if found or not self.configs or subcommand != b"SET":
@@ -75,22 +82,30 @@ class Ban:
 
 
 class Command:
-    """One row: how a session treats the command `name`."""
+    """One row of the table.
+
+    kind: PASS, UNKNOWN, OURS ...
+    reads: True if it changes no data and no rights.
+    shared: PRIVATE, SHARED_READ or SHARED_WRITE.
+
+    ours: True for RL commands.
+    whole: True if its arguments are needed before it can be forwarded.
+    ban: forms that clients must not send, if any.
+    """
 
     __slots__ = ("ban", "kind", "name", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name
         self.kind = kind
-        self.reads = reads  # changes no data and no rights
-        self.shared = shared  # whether it may travel on a shared connection (--share)
+        self.reads = reads
+        self.shared = shared
         self.ours = kind == OURS
         self.ban: Ban | None = None
-        # Its arguments are needed before it can be forwarded.
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)
 
 
-# Leaves no state on its connection, gives one reply, and changes no data.
+# Commands that leave no state on their connection, give one reply and change no data.
 READS: Final = b"""
     BITCOUNT BITFIELD_RO BITPOS CLUSTERSCAN COMMANDLOG DBSIZE DIGEST DUMP ECHO EVALSHA_RO EVAL_RO
     EXISTS EXPIRETIME FCALL_RO GEODIST GEOHASH GEOPOS GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH
@@ -104,7 +119,8 @@ READS: Final = b"""
     ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE ZUNION
 """
 
-# Leaves no state on its connection and gives one reply, but changes data, rights or the server.
+# Commands that leave no state on their connection and give one reply, but change data, rights or
+# the server.
 WRITES: Final = b"""
     ACL APPEND BGREWRITEAOF BGSAVE BITFIELD BITOP BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP
     BZPOPMAX BZPOPMIN CLUSTER CONFIG COPY DECR DECRBY DEL DELEX DELIFEQ EVAL EVALSHA EXPIRE EXPIREAT
@@ -120,8 +136,9 @@ WRITES: Final = b"""
     ZREMRANGEBYSCORE ZUNIONSTORE
 """
 
-# Of those, what --share puts on shared connections: never blocks, looks at no connection. What
-# writes has a small reply there; what reads is asked again where the reply turns out to be large.
+# The commands of READS and WRITES that --share puts on shared connections. They never block and do
+# not depend on connection state. The replies of SHARED_WRITES are small. A command of SHARED_READS
+# with a large reply is sent again on the private connection.
 SHARED_READS: Final = b"""
     BITCOUNT BITPOS ECHO EXISTS EXPIRETIME GEODIST GEOHASH GEOPOS GEOSEARCH GET GETBIT GETRANGE
     HEXISTS HEXPIRETIME HGET HGETALL HKEYS HLEN HMGET HPEXPIRETIME HPTTL HSCAN HSTRLEN HTTL HVALS
@@ -138,7 +155,7 @@ SHARED_WRITES: Final = b"""
     ZREMRANGEBYSCORE
 """
 
-# Commands whose effect on their connection the session follows.
+# Commands with a handler: the session tracks their effect on the connection.
 FOLLOWED: Final[dict[bytes, int]] = {
     b"AUTH": AUTH,
     b"HELLO": HELLO,
@@ -166,26 +183,26 @@ FOLLOWED: Final[dict[bytes, int]] = {
     b"SYNC": STREAM,
     b"PSYNC": STREAM,
     b"REPLCONF": STREAM,  # REPLCONF ACK gives no reply
-    b"SHUTDOWN": STREAM,  # no reply where it succeeds
-    b"DEBUG": STREAM,  # DEBUG PROTOCOL answers with pushes
+    b"SHUTDOWN": STREAM,  # no reply if it succeeds
+    b"DEBUG": STREAM,  # DEBUG PROTOCOL replies with pushes
     b"POST": HTTP,
     b"HOST:": HTTP,
 }
 
-# Known, and left out of every list on purpose: they leave state that the session does not follow.
+# Commands left out of every list on purpose: they leave state that the session does not track.
 STATEFUL: Final = b"READONLY READWRITE PFDEBUG PFSELFTEST"
 
-# Subcommands of CLIENT that leave nothing on their connection that a hit could notice.
+# Subcommands of CLIENT that leave no state that affects hits on the same connection.
 CLIENT_STATELESS: Final = frozenset(
     b"GETNAME GETREDIR HELP ID INFO KILL LIST PAUSE SETINFO SETNAME TRACKINGINFO UNBLOCK"
     b" UNPAUSE".split()
 )
-# Those that leave something only where the server knows them and agrees.
+# Subcommands of CLIENT that leave no state if the server replies with an error.
 CLIENT_IF_REFUSED: Final = frozenset([b"MAINT_NOTIFICATIONS"])
-# SCRIPT DEBUG puts its connection under the debugger.
+# Subcommands of SCRIPT that leave no state. SCRIPT DEBUG starts the debugger on its connection.
 SCRIPT_STATELESS: Final = frozenset(b"EXISTS FLUSH HELP KILL LOAD SHOW".split())
 
-# The commands that are answered by the proxy's own scripts.
+# The RL commands.
 RL_HIT: Final = b"RL.HIT"
 RL_PEEK: Final = b"RL.PEEK"
 RL_REFUND: Final = b"RL.REFUND"
@@ -194,8 +211,8 @@ RL_HELP: Final = b"RL.HELP"
 RL_STATS: Final = b"RL.STATS"
 RL_TOP: Final = b"RL.TOP"
 RL_THROTTLE: Final = b"RL.THROTTLE"
-CL_THROTTLE: Final = b"CL.THROTTLE"  # redis-cell's; the upstream's own where it has it
-TOLD: Final = (RL_HELP, RL_STATS, RL_TOP)  # what the proxy tells of itself
+CL_THROTTLE: Final = b"CL.THROTTLE"  # of redis-cell; forwarded where the upstream implements it
+TOLD: Final = (RL_HELP, RL_STATS, RL_TOP)  # reports of the proxy about itself
 FAMILY: Final = (RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, *TOLD, RL_THROTTLE, CL_THROTTLE)
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
@@ -221,5 +238,5 @@ def _table() -> dict[bytes, Command]:
     return table
 
 
-# By name, in upper and in lower case, the two spellings that save an upper().
+# The rows by name in upper and in lower case; a lookup of these two spellings needs no upper().
 COMMANDS: Final[dict[bytes, Command]] = _table()

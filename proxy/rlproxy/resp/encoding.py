@@ -17,14 +17,17 @@ _INTEGERS: Final = re.compile(rb"\*[56]\r\n:[01]\r\n(?::-?[0-9]{1,19}\r\n){4,5}"
 
 
 def error(text: str) -> bytes:
-    """An error reply; `text` begins with its code."""
+    """Return an error reply; line ends in `text` become blanks.
+
+    text: error code and message.
+    """
     return (
         b"-" + text.encode("utf-8", "replace").replace(b"\r", b" ").replace(b"\n", b" ") + b"\r\n"
     )
 
 
 def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after: int) -> bytes:
-    """The reply of RL.HIT: five integers in redis-cell's order."""
+    """Return the reply to RL.HIT: five integers in redis-cell's order."""
     return b"*5\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (
         limited,
         limit,
@@ -35,8 +38,9 @@ def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after
 
 
 def integers(frame: bytes) -> list[int]:
-    """The reply of a script to a hit: five integers or six, the first of them 0 or 1. Empty if it
-    is anything else, as whoever is no Redis, or has another script, may say.
+    """Return the integers of a script's reply to a hit: five or six, the first of them 0 or 1.
+
+    Empty for any other reply: the upstream may not be Redis, or may run another script.
     """
     if _INTEGERS.fullmatch(frame) is None:
         return []
@@ -45,29 +49,34 @@ def integers(frame: bytes) -> list[int]:
 
 
 def rounded(found: list[int], unit_us: int) -> bytes:
-    """The reply for a client of one in microseconds; times are rounded up."""
+    """Return the reply for a client, with times rounded up.
+
+    found: integers of a script's reply, times in microseconds.
+    unit_us: unit of the client's reply, microseconds.
+    """
     retry_us = found[3]
     retry = -1 if retry_us < 0 else -(-retry_us // unit_us)
     return five(found[0], found[1], found[2], retry, -(-found[4] // unit_us))
 
 
 def bulks(*words: bytes) -> bytes:
-    """A request (or an array reply) of bulk strings."""
+    """Return an array of bulk strings: a request or a reply."""
     parts = [b"*%d\r\n" % len(words)]
     parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
     return b"".join(parts)
 
 
 def bulk(word: bytes) -> bytes:
-    """One bulk string."""
+    """Return a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def clean_error(line: bytes) -> bytes:
-    """Redis' error `line` without the script's name, sha, line number and text; what is no error
-    stays.
+    """Remove the script's name, digest, line number and text from an error.
 
-    Redis 7 and Valkey append them, Redis 6.2 puts them before the error proper.
+    Redis 7 and Valkey append them, Redis 6.2 puts them before the message. A server without EVAL
+    quotes the script; that part is replaced with a hint.
+    line: first line of a reply; returned unchanged if it is not an error.
     """
     if not line.startswith(b"-"):
         return line
@@ -79,12 +88,19 @@ def clean_error(line: bytes) -> bytes:
 
 
 def unreachable(where: str, why: str) -> bytes:
-    """The error for a command whose server could not be reached."""
+    """Return the error for a command whose server cannot be reached.
+
+    where: address of the server.
+    why: reason.
+    """
     return error(f"UPSTREAMDOWN cannot reach Redis at {where}: {why}")
 
 
 def late(limit_s: float) -> bytes:
-    """The error for a call that was sent, and not answered in time."""
+    """Return the error for a call that Redis did not answer in time.
+
+    limit_s: hit timeout, seconds.
+    """
     return error(f"UPSTREAMDOWN no answer from Redis within {limit_s * 1000:g} ms")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_QUOTED: Final = 32  # bytes of a word in an error
+MAX_QUOTED: Final = 32  # longest part of a word in an error, bytes
 
 
 def shown(name: bytes) -> str:
-    r"""`name` as UTF-8; what is none, or can't be printed, as \\xHH."""
+    r"""Decode `name` as UTF-8; invalid bytes and unprintable characters become \xHH."""
     text = name.decode(errors="backslashreplace")
     if text.isprintable():
         return text
@@ -16,7 +16,7 @@ def shown(name: bytes) -> str:
 
 
 def quoted(word: bytes) -> str:
-    """`word` in quotes, as shown() shows it; of a longer one its first MAX_QUOTED bytes."""
+    """Return `word` in quotes, escaped by shown(), cut after MAX_QUOTED bytes."""
     more = "..." if len(word) > MAX_QUOTED else ""
     return f"'{shown(word[:MAX_QUOTED])}{more}'"
 

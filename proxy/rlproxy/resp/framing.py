@@ -1,19 +1,18 @@
 """RESP framing: where requests and replies begin and end, in both directions.
 
-Two machines, both incremental, both linear in the bytes they are given:
+Both framers are incremental, and take time linear in the bytes that they are fed:
 
-- `RequestFramer` walks what a client sends: multibulk and inline requests. It names each command,
-  finds its arguments when somebody needs them, and can let a command that is larger than any buffer
-  stream past ("open" commands).
-- `ReplyFramer` walks what a server sends: every RESP2 and RESP3 type, nested, with attributes and
-  pushes. It counts top-level frames without looking into them.
+- `RequestFramer` splits the bytes of a client: multibulk and inline requests. It finds the name of
+  each command, and the arguments of commands that require it. A command that is larger than any
+  buffer is passed on in pieces (an *open* command).
+- `ReplyFramer` splits the bytes of a server: every RESP2 and RESP3 type, nested, with attributes
+  and pushes. It counts top-level frames without decoding their values.
 
-They follow Redis where Redis is lenient (the byte after a CR and the two bytes after a bulk are not
-checked), they take the widest limit of any server, and whatever they cannot follow is `MALFORMED`:
-then the caller stops framing and lets the server say what is wrong. A header never makes them
-allocate anything.
+The framers are as lenient as Redis: they do not check the byte after a CR, nor the two bytes after
+a bulk. They accept the widest limits of any server. Any other deviation is `MALFORMED`: the caller
+stops framing, and the server replies with the error. Lengths in headers cause no allocation.
 
-Compiled with mypyc where a compiler is present; the same file runs interpreted where not.
+The module is compiled with mypyc where a compiler is present, and also runs interpreted.
 """
 
 from __future__ import annotations
@@ -22,29 +21,32 @@ from typing import Final
 
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Command
 
-# What RequestFramer.next() found. (Integers, not an enum: mypyc compares them as machine words.)
-NEED_MORE: Final = 0  # an incomplete command, or nothing, is left
-COMMAND: Final = 1  # a whole command: start, end, command, argc, and its arguments
-OPEN: Final = 2  # the command is known, its end is not here yet: stream() or discard it
-TAIL: Final = 3  # the rest of an open command, which ends here
-BODY: Final = 4  # more of an open command, which goes on
-EMPTY: Final = 5  # bytes that are no command and get no reply: blank lines, *0, *-1
-MALFORMED: Final = 6  # Redis must judge; no framing is possible from `start` on
+# The results of RequestFramer.next(). They are integers, not an enum, because mypyc compares
+# integers as machine words.
+NEED_MORE: Final = 0  # no bytes left, or an incomplete command
+COMMAND: Final = 1  # a whole command: `start`, `end`, `command`, `argc` and its arguments are set
+OPEN: Final = 2  # the first part of a command whose end is not here yet: forward or discard it
+TAIL: Final = 3  # the last part of an open command
+BODY: Final = 4  # a middle part of an open command
+EMPTY: Final = 5  # bytes without a command and without a reply: blank lines, *0, *-1
+MALFORMED: Final = 6  # framing is impossible from `start` on; Redis replies with the error
 
-# How much of a malformed line is to follow; see mistake().
+# The part of a malformed line that is still to be forwarded; see mistake().
 MORE_NOTHING: Final = 0
-MORE_BYTE: Final = 1
-MORE_LINE: Final = 2
+MORE_BYTE: Final = 1  # one byte
+MORE_LINE: Final = 2  # all bytes up to the first CR, and the byte after it
 
-MAX_RL_BYTES: Final = 65536  # a whole RL command
-MAX_STATE_BULK: Final = 16384  # an argument of AUTH, CLIENT ... that is still looked at
-MAX_INLINE: Final = 65536  # Redis' own PROTO_INLINE_MAX_SIZE
-MAX_HEADER: Final = 32  # longest `*<count>` or `$<length>` that can still be a number
-MAX_NAME: Final = 64  # longer first words are no command of any table
-MAX_BULK: Final = 536870912  # what servers take unless they are told otherwise
-MAX_ARGC: Final = 1048576  # what every server takes; more is streamed without a look at the name
+MAX_RL_BYTES: Final = 65536  # longest RL command, bytes
+MAX_STATE_BULK: Final = 16384  # longest examined argument of AUTH, CLIENT ..., bytes
+MAX_INLINE: Final = 65536  # longest inline request, bytes: PROTO_INLINE_MAX_SIZE of Redis
+MAX_HEADER: Final = 32  # longest header `*<count>` or `$<length>` with a valid number, bytes
+MAX_NAME: Final = 64  # longest first word that is looked up in a table of commands, bytes
+MAX_BULK: Final = 536870912  # default limit of servers for one bulk string, bytes
+# Number of words that every server accepts. The names of longer commands are looked up only if some
+# commands are banned.
+MAX_ARGC: Final = 1048576
 
-# Malformed as nobody can take it for anything else.
+# Requests that every parser rejects as malformed.
 _BROKEN_BULK: Final = b"*1\r\n$-1\r\n"
 _UNBALANCED: Final = b'"\r\n'
 
@@ -58,12 +60,18 @@ _INT_MAX: Final = 2147483647
 
 
 class RequestFramer:
-    """Splits the bytes of one client into commands.
+    """The splitter of one client's bytes into commands.
 
-    feed() hands bytes in, next() names what comes first and moves past it. After COMMAND and OPEN
-    the attributes `start`, `end`, `command`, `name` and `argc` describe the command in `buf`;
-    `args` holds offset pairs, from `start` on, of its arguments (name excluded) if the command
-    asked for them (`command.whole`), or `words` the unquoted words of an inline one.
+    feed() appends bytes; next() returns the kind of the first item and moves past it. After COMMAND
+    and OPEN, these attributes describe the command:
+
+    start, end: offsets of its bytes in `buf`.
+    command: row of the table of commands; UNKNOWN_COMMAND if there is none.
+    name: name as the client wrote it.
+    argc: number of words, name included.
+    args: offset pairs (first byte, byte after the last) of the arguments after the name, counted
+        from `start`; only if `command.whole`.
+    words: unquoted words of an inline command, name included; None for a multibulk one.
     """
 
     __slots__ = (
@@ -97,38 +105,38 @@ class RequestFramer:
 
     def __init__(self) -> None:
         self.buf: bytes = b""
-        self.pos: int = 0  # first byte not yet given out
+        self.pos: int = 0  # offset of the first byte that next() has not returned
         self.start: int = 0
         self.end: int = 0
-        self.first: int = 0  # where the header of the first argument begins, from `start` on
+        self.first: int = 0  # offset of the first argument's header, counted from `start`
         self.argc: int = 0
         self.command: Command = UNKNOWN_COMMAND
         self.name: bytes = b""
         self.args: list[int] = []
         self.words: list[bytes] | None = None
-        self.lenient: bool = False  # the command is not in the form every parser takes
-        self.oversize: bool = False  # an open command that would have had to be whole
+        self.lenient: bool = False  # the command is not in the form that every parser accepts
+        self.oversize: bool = False  # the command is too long to be whole; `args` is partial
         self.commands: dict[bytes, Command] = COMMANDS
-        self.strict: bool = False  # some of them have bans: none may pass unseen
-        self.more: int = MORE_NOTHING  # of a malformed line, see mistake()
-        self.bad: int = 0  # where the header begins that is malformed; -1: an inline command is
-        self._args_left: int = 0  # of an open command
+        self.strict: bool = False  # some commands are banned: none may pass unrecognized
+        self.more: int = MORE_NOTHING  # missing part of a malformed line; see mistake()
+        self.bad: int = 0  # offset in `buf` of the malformed header; -1: a malformed inline command
+        self._args_left: int = 0  # arguments of an open command still to come
         self._skip: int = 0  # bytes of the open command's current argument still to come
-        # Where in an incomplete command to go on (from `start`; 0: nowhere), and how many arguments
-        # come from there.
+        # The place in an incomplete command at which to resume: its offset from `start` (0: none),
+        # and the number of arguments from there on.
         self._resume_at: int = 0
         self._resume_left: int = 0
-        self._need: int = 0  # bytes from pos on without which next() can't get further
-        self._scan: int = 0  # how far from pos an inline line end was looked for in vain
-        self._missing_line_end: bool = False  # an inline line end is what is missing
-        self._enough: bool = False  # with what waits in parts, next() gets further
+        self._need: int = 0  # bytes from `pos` on that next() needs for progress
+        self._scan: int = 0  # bytes from `pos` on that hold no line end (inline command)
+        self._missing_line_end: bool = False  # next() needs the line end of an inline command
+        self._enough: bool = False  # next() can make progress with the bytes in `_parts`
         self._parts: list[bytes] = []
         self._parts_len: int = 0
 
     # -- bytes in ------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Append `data` to what is unread; nothing is copied before next() can use it."""
+        """Append `data` to the unread bytes; copy nothing until next() can make progress."""
         unread = len(self.buf) - self.pos
         if unread == 0 and not self._parts:
             self.buf = data
@@ -152,15 +160,15 @@ class RequestFramer:
         self._parts_len = 0
 
     def unread(self) -> int:
-        """How many bytes wait here."""
+        """Return the number of unread bytes."""
         return len(self.buf) - self.pos + self._parts_len
 
     def in_command(self) -> bool:
-        """Whether an open command is still running."""
+        """Return whether an open command has not ended yet."""
         return self._args_left > 0 or self._skip > 0
 
     def rewind(self, pos: int) -> None:
-        """Give out again what begins at `pos`, a `start` since the last feed()."""
+        """Move back to `pos`, a value that `start` has had since the last feed()."""
         self.pos = pos
         self._args_left = 0
         self._skip = 0
@@ -171,31 +179,36 @@ class RequestFramer:
         self._enough = True
 
     def again(self, data: bytes) -> None:
-        """Put `data`, whole commands, before what is unread: they come first. No command may be
-        open.
+        """Insert `data` before the unread bytes.
+
+        data: whole commands.
+        Must not be called while a command is open.
         """
         self.buf = data + self.buf[self.pos :]
         self.rewind(0)
 
     def release(self) -> None:
-        """Let go of bytes that were given out; offsets into `buf` end here."""
+        """Free the bytes before `pos`; offsets into `buf` become invalid."""
         if self.pos:
             self.buf = self.buf[self.pos :] if self.pos < len(self.buf) else b""
             self.pos = 0
 
     def gather(self) -> None:
-        """Join what was fed: until the next feed() no offset moves."""
+        """Join the bytes fed so far: offsets stay valid until the next feed()."""
         if self._parts and self._enough:
             self._join()
             self._enough = False
 
     def use(self, commands: dict[bytes, Command]) -> None:
-        """Look names up in `commands`, from the next command on."""
+        """Look up names in `commands`, from the next command on.
+
+        Any table but COMMANDS is taken to contain bans, and makes the framer strict.
+        """
         self.commands = commands
         self.strict = commands is not COMMANDS
 
     def rest(self) -> bytes:
-        """Everything from the last `start` on, taken out of the framer."""
+        """Remove and return all bytes from the last `start` on."""
         self.pos = self.start
         if self._parts:
             self._join()
@@ -205,15 +218,18 @@ class RequestFramer:
         return out
 
     def overlong(self) -> bool:
-        """Whether what is malformed is a line without an end, of which servers read no more."""
+        """Return whether the malformed item is a line longer than servers accept."""
         data, start = self.buf, self.start
         if len(data) - start <= MAX_INLINE or data[start] == _STAR:
             return False
         return data.find(b"\n", start, start + MAX_INLINE + 1) < 0
 
     def mistake(self) -> bytes:
-        """In place of rest(), what a server must see to say what is malformed, and nothing that any
-        parser could take for a command. `more` tells how much is to follow.
+        """Remove and return the bytes that make the server reply with its protocol error.
+
+        The alternative to rest() where commands are banned or a line is overlong: no parser could
+        execute a part of the result as a command. Sets `more` to the part that is still missing;
+        see more_of_line().
         """
         bad = self.bad - self.start
         inline = self.bad < 0
@@ -227,19 +243,26 @@ class RequestFramer:
         return _BROKEN_BULK if b"\0" in line else _UNBALANCED
 
     def more_of_line(self, data: bytes, more: int) -> bytes:
-        """What of `data` belongs to the malformed line; sets `more`."""
+        """Return the part of `data` that belongs to the malformed line.
+
+        more: part that was still missing: MORE_NOTHING, MORE_BYTE or MORE_LINE. Sets `more` to the
+            part that is missing after `data`.
+        """
         at = data.find(b"\r") if more == MORE_LINE else -1
         if more == MORE_LINE and at < 0:
             self.more = MORE_LINE
             return data
-        end = 0 if more == MORE_NOTHING else at + 2  # (servers want to see one byte behind the CR)
+        end = 0 if more == MORE_NOTHING else at + 2  # servers wait for one byte after the CR
         self.more = MORE_BYTE if len(data) < end else MORE_NOTHING
         return data[:end]
 
     # -- commands out --------------------------------------------------------------------------
 
     def next(self) -> int:
-        """What comes first in the unread bytes, one of the constants above; move past it."""
+        """Move past the first item of the unread bytes.
+
+        Returns its kind: NEED_MORE, COMMAND, OPEN, TAIL, BODY, EMPTY or MALFORMED.
+        """
         if self._args_left > 0 or self._skip > 0:
             return self._next_of_open()
         if self._parts:
@@ -261,7 +284,7 @@ class RequestFramer:
             return self._next_inline()
         self.words = None
         self.lenient = False
-        if (  # `*n\r\n$n\r\n`, how most commands begin, without a call
+        if (  # `*n\r\n$n\r\n`, the beginning of most commands, parsed without a call
             pos + 8 <= size
             and data[pos + 2] == _CR
             and data[pos + 3] == _LF
@@ -291,7 +314,8 @@ class RequestFramer:
                 return self._unfinished(length, 0)
             pos = self.end
             if length > MAX_NAME:
-                if self.strict and length > MAX_BULK:  # not to be waited for
+                # By default, servers reject this header without waiting for the name.
+                if self.strict and length > MAX_BULK:
                     self.bad = header
                     return self._unfinished(_BAD, 0)
                 if self.strict and pos + MAX_NAME + 1 > size:
@@ -318,7 +342,11 @@ class RequestFramer:
         return self._arguments(argc - 1, pos + length + 2, command.whole)
 
     def _arguments(self, left: int, pos: int, whole: bool) -> int:
-        """Walk over `left` arguments from `pos` on; the command's name is known."""
+        """Frame `left` arguments from `pos` on; the name of the command is parsed already.
+
+        whole: collect the offsets of the arguments, and do not open the command while it is short
+            enough to be whole.
+        """
         data = self.buf
         size = len(data)
         limit = MAX_RL_BYTES if self.command.ours else MAX_STATE_BULK
@@ -327,14 +355,14 @@ class RequestFramer:
         while left > 0:
             header = pos
             if pos + 3 < size and data[pos] == _DOLLAR and data[pos + 2] == _CR:
-                length = data[pos + 1] - 48  # `$n\r\n`, the common header, without a call
+                length = data[pos + 1] - 48  # `$n\r\n`, a common header, parsed without a call
                 if length < 0 or length > 9:
                     self.bad = pos
                     return self._unfinished(_BAD, 0)
                 if data[pos + 3] != _LF:
                     self.lenient = True
                 pos += 4
-            elif (  # `$nn\r\n`, likewise
+            elif (  # `$nn\r\n`, the other common header
                 pos + 4 < size
                 and data[pos + 3] == _CR
                 and data[pos + 4] == _LF
@@ -377,10 +405,11 @@ class RequestFramer:
         return COMMAND
 
     def _number(self, pos: int, negative: bool) -> int:
-        """The number of a header whose digits begin at `pos`; sets `end` to the byte after it.
+        """Parse the number of a header, by Redis' rules: no leading zero and no plus.
 
-        As Redis reads it: no leading zero, no plus, a minus only where `negative` (then 0 is
-        returned, since what counts is that there is nothing to come). _INCOMPLETE or _BAD else.
+        pos: offset of the first digit. Sets `end` to the byte after the line end.
+        negative: a minus is allowed; a negative number is returned as 0, because no items follow.
+        Returns the number, _INCOMPLETE or _BAD.
         """
         data = self.buf
         size = len(data)
@@ -405,7 +434,7 @@ class RequestFramer:
                 return _BAD
             if pos - first > 17:
                 self.bad = first
-                return _BAD  # (no server takes so many)
+                return _BAD  # more than 18 digits: above the limit of every server
             value = value * 10 + (byte - 48)
             pos += 1
         return _INCOMPLETE
@@ -418,7 +447,10 @@ class RequestFramer:
         return min(value, 0)
 
     def _bulk(self, pos: int) -> int:
-        """The length of the bulk whose header begins at `pos`; sets `end` to its first byte."""
+        """Parse the header of a bulk at `pos`; set `end` to the first byte of the bulk.
+
+        Returns the length, _INCOMPLETE or _BAD.
+        """
         if pos >= len(self.buf):
             return _INCOMPLETE
         if self.buf[pos] != _DOLLAR:
@@ -427,8 +459,8 @@ class RequestFramer:
         return self._number(pos + 1, False)
 
     def _banned(self, name: bytes) -> Command:
-        """The banned command that Redis may take `name` for, which has a NUL in it; else none."""
-        # Redis hashes all of it and compares up to the NUL: it finds a command by some such names.
+        """Return the banned command that Redis may find by a `name` with a NUL in it, if any."""
+        # Redis hashes the whole name but compares up to the NUL, so some such names match.
         word, found, _ = name.partition(b"\0")
         command = self.commands.get(word.upper()) if found else None
         if command is None or command.ban is None or command.ours:
@@ -443,8 +475,10 @@ class RequestFramer:
         return NEED_MORE
 
     def _open(self, pos: int, left: int) -> int:
-        """An incomplete command that may stream; `pos`, where `left` more arguments begin, may lie
-        behind the buffer. A header that can't be read yet stays in the buffer.
+        """Open an incomplete command.
+
+        pos: offset at which `left` more arguments begin; may lie beyond the buffer. An incomplete
+            header at `pos` stays in the buffer.
         """
         size = len(self.buf)
         self._args_left = left
@@ -459,7 +493,11 @@ class RequestFramer:
         return OPEN
 
     def _open_unnamed(self, argc: int, pos: int, left: int, name: int = -1) -> int:
-        """A command whose name (it begins at `name`, if known) is not worth looking at."""
+        """Frame a command whose name is too long for any table, or whose `argc` is above MAX_ARGC.
+
+        pos: offset of the next `left` words; may lie beyond the buffer.
+        name: offset of the name, -1 if unknown.
+        """
         if argc > _INT_MAX:
             self.bad = self.start
             return self._unfinished(_BAD, 0)
@@ -474,20 +512,20 @@ class RequestFramer:
         return code
 
     def _pause(self, header: int, left: int, need: int) -> int:
-        """Not all here: go on at `header`, with `left` arguments to come, when more is."""
+        """Resume at `header`, with `left` arguments to come, after the next bytes."""
         self._resume_at = header - self.start
         self._resume_left = left
         self._need = need
         return NEED_MORE
 
     def _too_long(self, pos: int, left: int) -> int:
-        """A command that must be whole to be understood, and is too long for that."""
+        """Frame the rest of a command that is too long to be whole."""
         code = self._arguments(left, pos, False)
         self.oversize = True
         return code
 
     def _next_of_open(self) -> int:
-        """Walk on inside an open command."""
+        """Frame more of an open command."""
         if self._parts:
             self._join()
         data = self.buf
@@ -541,7 +579,7 @@ class RequestFramer:
             return MALFORMED
         line = data[start:at]
         if line.find(b"\0") >= 0:
-            return MALFORMED  # C strings end there: some servers never see the line's end
+            return MALFORMED  # C strings end at a NUL: some servers do not find the line's end
         words = split_inline(line)
         if words is None:
             return MALFORMED
@@ -562,7 +600,7 @@ class RequestFramer:
     # -- arguments of the command just returned --------------------------------------------------
 
     def argument(self, index: int) -> bytes:
-        """Argument `index` (0 is the first after the name) of a whole command."""
+        """Return argument `index` of a whole command; 0 is the first after the name."""
         words = self.words
         if words is not None:
             return words[index + 1]
@@ -570,7 +608,10 @@ class RequestFramer:
         return self.buf[start + self.args[2 * index] : start + self.args[2 * index + 1]]
 
     def arguments(self) -> list[bytes]:
-        """All arguments after the name of a whole command; of an oversize one the first few."""
+        """Return the arguments after the name of a whole command.
+
+        For an oversize command, returns those before the argument that exceeded the limit.
+        """
         words = self.words
         if words is not None:
             return words[1:]
@@ -579,15 +620,15 @@ class RequestFramer:
 
 _ESCAPES: Final = {110: 10, 114: 13, 116: 9, 98: 8, 97: 7}
 _SPACES: Final = b" \t\n\r\x0b\x0c\0"
-_ENDS: Final = b" \t\n\r\0"  # of a word (a vertical tab begins none, and ends none)
+_ENDS: Final = b" \t\n\r\0"  # bytes that end a word; a vertical tab neither begins nor ends one
 _NOT_PLAIN: Final = (b'"', b"'", b"\x0b", b"\x0c")
 _HEX: Final = b"0123456789abcdefABCDEF"
 
 
 def split_inline(line: bytes) -> list[bytes] | None:
-    """The words of an inline request, by the quoting rules of Redis' sdssplitargs.
+    """Split an inline request into words, by the quoting rules of Redis' sdssplitargs.
 
-    None if a quote is unbalanced or is followed by anything but a blank.
+    Returns None if a quote is unbalanced, or is followed by anything but a blank.
     """
     if not any(byte in line for byte in _NOT_PLAIN):
         return line.split()
@@ -615,7 +656,10 @@ def split_inline(line: bytes) -> list[bytes] | None:
 
 
 def _quoted(line: bytes, pos: int, quote: int, word: bytearray) -> int:
-    """Append the quoted text that begins at `pos`; the offset after its closing quote, or -1."""
+    """Append the quoted text at `pos` to `word`.
+
+    Returns the offset after the closing quote, -1 if there is none.
+    """
     size = len(line)
     while pos < size:
         byte = line[pos]
@@ -653,18 +697,20 @@ _BYTES_TYPES: Final = b"$=!"
 _LIST_TYPES: Final = b"*~>"
 _COUNTED_TYPES: Final = b"$=!*~>%|"
 _LINE_TYPES: Final = b"+-:_#,("
-_MAX_LENGTH: Final = 24  # of a header, its type included
-_NEAR: Final = 40  # how far the end of a line is looked for byte by byte
-_NEAR_LENGTH: Final = 12  # likewise of a header
+_MAX_LENGTH: Final = 24  # longest header, type included, bytes
+_NEAR: Final = 40  # bytes of a line that are searched for its end one by one, before find()
+_NEAR_LENGTH: Final = 12  # bytes of a header that are parsed in place, before find()
 
 
 class ReplyFramer:
-    """Counts the top-level frames of one server's byte stream.
+    """The counter of top-level frames in one server's byte stream.
 
-    feed() hands bytes in; skip(n) moves `pos` over up to n replies (pushes are moved over without
-    being counted, an attribute belongs to the reply behind it) and stops early where the bytes
-    end; everything before `pos` may be passed on. `mid` tells that pos is inside a frame,
-    `broken` that the stream is no RESP.
+    feed() appends bytes. skip(n) moves `pos` over up to n replies, and stops early where the bytes
+    end. Pushes are skipped without being counted; an attribute belongs to the reply behind it.
+    The caller may forward all bytes before `pos`.
+
+    mid: True if `pos` is inside a frame.
+    broken: True if the stream is not RESP.
     """
 
     __slots__ = ("_in_line", "_items", "_push", "_skip", "broken", "buf", "last", "mid", "pos")
@@ -672,16 +718,16 @@ class ReplyFramer:
     def __init__(self) -> None:
         self.buf: bytes = b""
         self.pos: int = 0
-        self.last: int = -1  # where in buf the latest top-level frame began; -1: before it
+        self.last: int = -1  # offset in `buf` of the latest top-level frame; -1: before `buf`
         self.mid: bool = False
         self.broken: bool = False
-        self._items: int = 0  # values still to come until the top-level frame is whole
-        self._skip: int = 0  # bytes of a bulk still to come
-        self._in_line: bool = False  # inside a line whose end has not come
+        self._items: int = 0  # values missing from the top-level frame
+        self._skip: int = 0  # bytes missing from a bulk
+        self._in_line: bool = False  # inside a line whose end is not here yet
         self._push: bool = False  # the top-level frame is a push
 
     def feed(self, data: bytes) -> None:
-        """Append `data` to what is unread."""
+        """Append `data` to the unread bytes; offsets into `buf` become invalid."""
         if self.pos >= len(self.buf):
             self.buf = data
         else:
@@ -690,8 +736,11 @@ class ReplyFramer:
         self.last = -1
 
     def skip(self, limit: int, pushes: bool = True, one_push: bool = False) -> int:
-        """Move over up to `limit` replies, and pushes behind them if so wished (`one_push`: no
-        further than the first); how many replies ended.
+        """Move over up to `limit` replies.
+
+        pushes: move over pushes behind the last reply too.
+        one_push: stop after the first push.
+        Returns the number of replies that ended.
         """
         data = self.buf
         size = len(data)
@@ -725,7 +774,7 @@ class ReplyFramer:
                         self._push = False
                         items = 1
                     pos += 1
-                    at = pos  # most lines are short: look for their end without a call
+                    at = pos  # most lines are short: search for their end without a call
                     near = size - 1 if size - pos <= _NEAR else pos + _NEAR
                     while at < near and data[at] != _CR:
                         at += 1
@@ -771,8 +820,8 @@ class ReplyFramer:
                     self._skip = 2
                     continue
                 if kind == 124 or (kind == _PUSH and not first):
-                    # An attribute is no value: the one it speaks of is still to come. Nor is a push
-                    # that Redis before 7.2 writes between the elements of EXEC's array.
+                    # An attribute is not a value; its value follows. A push is not one either:
+                    # Redis before 7.2 writes pushes between the elements of EXEC's array.
                     items += 1
             items -= 1
             if items == 0:
@@ -786,21 +835,21 @@ class ReplyFramer:
         return done
 
     def at_push(self) -> bool:
-        """Whether a push begins at `pos`."""
+        """Return whether a push begins at `pos`."""
         return not self.mid and self.pos < len(self.buf) and self.buf[self.pos] == _PUSH
 
     def line(self) -> bytes:
-        """The first line of the frame at `pos`, its CRLF included; empty if it is not here yet."""
+        """Return the first line of the frame at `pos`, with its CRLF; empty if it is incomplete."""
         at = self.buf.find(b"\r\n", self.pos)
         return self.buf[self.pos : at + 2] if at >= 0 else b""
 
     def open(self) -> None:
-        """Move past the first line of the aggregate at `pos`: its values are frames from here."""
+        """Move past the first line of the aggregate at `pos`; its values count as frames then."""
         self.last = self.pos
         self.pos = self.buf.find(b"\r\n", self.pos) + 2
 
     def frame(self) -> bytes:
-        """The whole frame at `pos`, moved over; empty if it is not all here (pos stays)."""
+        """Return the frame at `pos` and move past it; return nothing if it is incomplete."""
         start = self.pos
         if self.skip(1, False) == 1:
             return self.buf[start : self.pos]
@@ -808,7 +857,7 @@ class ReplyFramer:
         return b""
 
     def push(self) -> bytes:
-        """The whole push at `pos`, moved over; empty if it is not all here (pos stays)."""
+        """Return the push at `pos` and move past it; return nothing if it is incomplete."""
         start = self.pos
         self.skip(0, True, True)
         if not self.mid:
@@ -824,13 +873,13 @@ class ReplyFramer:
         self.mid = False
 
     def release(self) -> None:
-        """Let go of bytes that were moved over; offsets into `buf` end here."""
+        """Free the bytes before `pos`; offsets into `buf` become invalid."""
         if self.pos:
             self.buf = self.buf[self.pos :] if self.pos < len(self.buf) else b""
             self.pos = 0
 
     def rest(self) -> bytes:
-        """Everything unread, taken out of the framer."""
+        """Remove and return all unread bytes."""
         out = self.buf[self.pos :] if self.pos else self.buf
         self.buf = b""
         self.pos = 0
@@ -838,7 +887,7 @@ class ReplyFramer:
 
 
 def _length(data: bytes, first: int, end: int) -> int:
-    """The number of a reply's header: -1 for nil, -2 if it is none."""
+    """Parse the number of a reply's header: -1 for nil, -2 if it is invalid."""
     if end == first + 2 and data[first] == 45 and data[first + 1] == 49:
         return -1
     if first >= end or end - first > 18:

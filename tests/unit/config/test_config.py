@@ -211,10 +211,10 @@ def test_a_missing_file() -> None:
     [
         (["--listen", "tls::1"], "--listen tls: needs --tls-cert and --tls-key"),
         ([*TLS[:4]], "--listen tls: needs --tls-cert and --tls-key"),
-        ([*TLS[2:4]], "--tls-cert: no address of --listen speaks TLS"),
-        (["--tls-client-ca", "x"], "--tls-client-ca: no address of --listen speaks TLS"),
+        ([*TLS[2:4]], "--tls-cert: no address of --listen has TLS"),
+        (["--tls-client-ca", "x"], "--tls-client-ca: no address of --listen has TLS"),
         ([*REDISS[:4]], "--upstream-tls-cert and --upstream-tls-key go together"),
-        (["--upstream-tls-ca", "x"], "--upstream-tls-ca: the URL of --upstream does not say TLS"),
+        (["--upstream-tls-ca", "x"], "--upstream-tls-ca: the URL of --upstream has no TLS"),
         (["--proxy-protocol", "--listen", "unix:/s"], "--proxy-protocol: no address of --listen"),
     ],
 )
