@@ -1,4 +1,4 @@
-"""python -m bench.costs FILE: the costs of a hit of each ALGO, as the table of docs/choosing.md.
+"""python -m bench.costs FILE: the costs of a hit of each ALGO, as the table of docs/algorithms.md.
 
 A real server counts the commands that a hit calls (MONITOR), its time (INFO commandstats) and the
 memory of its key (MEMORY USAGE). The table replaces the text between the markers in FILE.

@@ -1,5 +1,7 @@
-"""What makes the links of the pages work on the site as they do in the repository: pages outside of
-docs/ are brought in, other files are served as they are, and links to either are rewritten.
+"""Make the links of the pages work on the site as they do in the repository.
+
+Pages outside of docs/ are added to the site, other files are served as they are, and links to both
+are rewritten.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
 def page_of(name: str) -> str:
-    """Where a page outside of docs/ is on the site."""
+    """Where a page of the repository's own directory is on the site."""
     return name.lower()
 
 
 def rewritten(target: str, directory: str) -> str:
-    """A link on a page of `directory` (of the repository), for the site, whose pages all lie in one
-    directory. Links that lead out of the repository stay as they are.
+    """A link on a page of `directory` (of the repository), for the site.
+
+    The site has the pages of the repository's own directory beside those of docs/. Links that lead
+    out of the repository stay as they are.
     """
     if re.match(r"[a-z]+:|#", target):
         return target
@@ -33,7 +37,12 @@ def rewritten(target: str, directory: str) -> str:
         path = path.removeprefix("docs/")
     elif path.endswith(".md") and "/" not in path:
         path = page_of(path)
-    return path + anchor + fragment
+    return posixpath.relpath(path, place(directory)) + anchor + fragment
+
+
+def place(directory: str) -> str:
+    """Where the pages of `directory` (of the repository) are on the site."""
+    return posixpath.relpath(directory, "docs") if directory else "."
 
 
 def markdown_of(text: str, directory: str) -> str:
@@ -50,14 +59,20 @@ def markdown_of(text: str, directory: str) -> str:
     return "".join(found)
 
 
+def directory_of(page: Path) -> str:
+    """The directory of a page in the repository: "", "docs" or "docs/decisions"."""
+    directory = page.parent.relative_to(ROOT).as_posix()
+    return "" if directory == "." else directory
+
+
 def linked() -> set[str]:
     """Files outside of docs/ that some page links to, by their paths in the repository."""
     found = set()
-    pages = {path.name: "" for path in ROOT.glob("*.md")}
-    pages |= {f"docs/{path.name}": "docs" for path in (ROOT / "docs").glob("*.md")}
-    for page, directory in pages.items():
-        for link in LINK.findall(FENCED.sub("", (ROOT / page).read_text())):
-            path = rewritten(link[1], directory).partition("#")[0]
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        directory = directory_of(page)
+        for link in LINK.findall(FENCED.sub("", page.read_text())):
+            target = rewritten(link[1], directory).partition("#")[0]
+            path = posixpath.normpath(posixpath.join(place(directory), target))
             if not path.endswith(".md") and (ROOT / path).is_file():
                 found.add(path)
     return found
@@ -67,7 +82,7 @@ def linked() -> set[str]:
 
 
 def on_config(config: Any) -> Any:
-    """With the pages that its nav leaves out in a section of their own."""
+    """Put the pages that the nav leaves out at its end, except for the records of decisions."""
     pages = {page_of(path.name) for path in ROOT.glob("*.md")}
     pages |= {path.name for path in (ROOT / "docs").glob("*.md")}
     left_out = pages - set(re.findall(r"[\w.-]+\.md", str(config["nav"])))
@@ -88,5 +103,4 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """With its links as they have to be here."""
-    outside = Path(page.file.abs_src_path).parent == ROOT
-    return markdown_of(markdown, "" if outside else "docs")
+    return markdown_of(markdown, directory_of(Path(page.file.abs_src_path)))

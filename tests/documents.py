@@ -27,10 +27,14 @@ from typing import Any
 from tests.harness import DEADLINE_S, ROOT, ReplyError
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+DECISIONS = ROOT / "docs" / "decisions" / "README.md"  # the table of the records
+RECORDS = sorted(DECISIONS.parent.glob("[0-9]*.md"))
 # With those of the project's own directory, and of what lies beside the code.
 EVERY_PAGE = [
     *sorted(ROOT.glob("*.md")),
     *PAGES,
+    DECISIONS,
+    *RECORDS,
     *(
         path
         for name in ("deploy", "examples", "bench", "tests", "scripts")
@@ -183,8 +187,8 @@ def shown(reply: object) -> list[str]:
 
 
 def rate_limit() -> Any:
-    """The function of http.md: a reply, policies and the time -> the status and header fields."""
-    page = ROOT / "docs" / "http.md"
+    """The function of http-headers.md: a reply, policies and the time -> status and fields."""
+    page = ROOT / "docs" / "http-headers.md"
     (block,) = [block for block in blocks(page) if block.language == "python"]
     found: dict[str, Any] = {}
     exec(block.text, found)

@@ -1,7 +1,7 @@
-"""The tables in README.md, ARCHITECTURE.md and docs/ that are generated from the code.
+"""The tables in ARCHITECTURE.md and docs/ that are generated from the code.
 
-`rlproxy docs README.md docs/logs.md docs/observe.md` replaces the text between
-`<!-- NAME: ... -->` and `<!-- /NAME -->`. A test fails if a table differs from the code.
+`rlproxy docs ARCHITECTURE.md docs/*.md` replaces the text between `<!-- NAME: ... -->` and
+`<!-- /NAME -->`. A test fails if a table differs from the code.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ def options() -> str:
             about = option.help.replace("|", "\\|")
             rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")
     rows.append("")
-    rows.append(
-        "Each is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...) and a key "
-        "of the TOML file that `--config FILE` names; the command line wins over the environment, "
-        "the environment over the file. `*`: read again on SIGHUP. `--check-config` says what is "
-        "wrong, and exits. Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage."
-    )
+    rows += [
+        "- Each option is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...)",
+        "  and a key of the TOML file that `--config FILE` names. The command line wins over the",
+        "  environment, the environment over the file.",
+        "- `*`: SIGHUP reloads it.",
+        "- `--check-config` reports mistakes and exits.",
+        "- Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.",
+    ]
     return "\n".join(rows)
 
 

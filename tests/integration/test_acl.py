@@ -1,4 +1,4 @@
-"""The one line of rights that README.md gives suffices, and none of it is too much."""
+"""The one line of rights that docs/operations.md gives suffices, and none of it is too much."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import by_lane_of
 from tests.integration.test_first_contact import redis_cli
 
-LINE = re.search(r"^ACL SETUSER app .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+PAGE = ROOT / "docs" / "operations.md"
+LINE = re.search(r"^ACL SETUSER app .*$", PAGE.read_text(), re.MULTILINE)
 assert LINE is not None
 RULES = shlex.split(LINE[0])[3:]
 RIGHTS = [rule for rule in RULES if rule.startswith("+")]
-SINCE_7 = ["+eval_ro", "+evalsha_ro"]  # README says so: leave them out on Redis 6.2
+SINCE_7 = ["+eval_ro", "+evalsha_ro"]  # the page says so: leave them out on Redis 6.2
 SPARES_BYTES = ["+evalsha", "+evalsha_ro"]  # without them the script's source is sent
 # Without them no refusal is remembered.
 REMEMBERS = ["+pttl", "+client|tracking", "+client|caching"]
@@ -67,7 +68,7 @@ def everything(raw: Raw, admin: Raw) -> list[object]:
 
 
 def rules(server: RedisServer, missing: str = "") -> list[str]:
-    """README's line for this server, without the right that is `missing`."""
+    """The page's line for this server, without the right that is `missing`."""
     unknown = SINCE_7 if server.version < (7, 0) else []
     return [rule for rule in RULES if rule != missing and rule not in unknown]
 
@@ -176,7 +177,7 @@ def needs_its_password(server: RedisServer, admin: Raw, user: str) -> None:
     assert admin.ask("ACL", "DELUSER", user) == 1
 
 
-@pytest.mark.parametrize("line", LINES, ids=["README", "SECURITY"])
+@pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
 def test_a_line_pasted_into_a_shell_makes_a_user_with_a_password(
     redis_server: RedisServer, admin: Raw, tmp_path: Path, line: str
 ) -> None:
@@ -194,7 +195,7 @@ def test_a_line_pasted_into_a_shell_makes_a_user_with_a_password(
     needs_its_password(redis_server, admin, line.split()[2])
 
 
-@pytest.mark.parametrize("line", LINES, ids=["README", "SECURITY"])
+@pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
 def test_a_line_typed_at_the_prompt_makes_a_user_with_a_password(
     redis_server: RedisServer, admin: Raw, line: str
 ) -> None:

@@ -41,8 +41,8 @@ POLICY = {"default": (5, 60)}
 
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
-    """`app` has the rights of README's line, `narrow` the same on other keys, and the user of
-    clients that send no password has none.
+    """`app` has the rights of the line in docs/operations.md, `narrow` the same on other keys, and
+    the user of clients that send no password has none.
     """
     with harness.server(one_engine) as made:
         rules = [rule for rule in RULES if made.version >= (7, 0) or rule not in SINCE_7]
@@ -269,7 +269,7 @@ async def asgi(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 def told(reply: list[int]) -> dict[str, str]:
-    """What the function of http.md makes of a reply, but for the fields that the examples lack."""
+    """What the function of http-headers.md returns, without the fields that the examples lack."""
     _, fields = documents.rate_limit()(reply, POLICY, 0)
     return {name: text for name, text in fields.items() if not name.startswith("X-")}
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.documents import RECORDS
 from tests.harness import ROOT
 
 PARTS = ("mkdocs.yml", "docs", "scripts", "examples", "deploy", "LICENSE", "Dockerfile")
@@ -40,18 +41,19 @@ def build(directory: Path, site: Path) -> str:
 def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     assert build(ROOT, tmp_path) == ""
     checked = 0
-    for page in tmp_path.glob("*.html"):
+    for page in tmp_path.rglob("*.html"):
         text = page.read_text()
         for link in re.findall(r'(?:href|src)="([^"]*)"', text):
             if re.match(r"[a-z]+:|//", link) or page.name == "404.html":
                 continue
             name, _, anchor = unquote(link).partition("#")
-            target = tmp_path / name if name else page
+            target = page.parent / name if name else page
             assert target.exists() and target.resolve().is_relative_to(tmp_path.resolve()), link
             if anchor and target.suffix == ".html":
                 assert f'id="{anchor}"' in target.read_text(), f"{page.name}: {link}"
                 checked += 1
     assert checked > 50
+    assert len(list((tmp_path / "decisions").glob("*.html"))) == len(RECORDS) + 1
     assert (tmp_path / "examples" / "redis_py.py").read_text() == (
         ROOT / "examples" / "redis_py.py"
     ).read_text()
@@ -66,7 +68,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
         else:
             shutil.copy(ROOT / part, copy / part)
     with (copy / "docs" / "index.md").open("a") as page:
-        page.write("\n[a](no-page.md) [b](choosing.md#no-anchor) [c](../no-file)\n")
+        page.write("\n[a](no-page.md) [b](algorithms.md#no-anchor) [c](../no-file)\n")
     said = build(copy, tmp_path / "site")
     assert "Aborted with 3 warnings" in said
     for name in ("no-page.md", "#no-anchor", "no-file"):

@@ -24,7 +24,7 @@ from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_unt
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)
-# The rights that README names, and WAIT.
+# The rights that docs/operations.md names, and WAIT.
 RIGHTS = [
     *("+evalsha", "+eval", "+time", "+get", "+set", "+lindex", "+llen", "+rpush", "+lpush"),
     *("+ltrim", "+zrange", "+zcard", "+zcount", "+zadd", "+zremrangebyrank", "+pexpire", "+pttl"),

@@ -46,6 +46,7 @@ if [ "$1" = top ]; then
     shift
     exec {run} top --once --url "$REDIS_URL" "$@"
 fi
+[ "$1" = health ] && exec {run} "$@"
 for word; do
     case $word in {once}) exec {run} "$@" ;; esac
 done
@@ -74,7 +75,7 @@ fi
 def starts_a_proxy(text: str) -> bool:
     """Whether who types this has no proxy yet."""
     return (
-        re.search(r"^(\$ )?(scripts/run|rlproxy)\b(?! top|.*--check-config)", text, re.M)
+        re.search(r"^(\$ )?(scripts/run|rlproxy)\b(?! top| health|.*--check-config)", text, re.M)
         is not None
     )
 

@@ -17,7 +17,7 @@ from tests import documents
 from tests.harness import DEADLINE_S, ROOT
 
 DEPLOY = ROOT / "deploy"
-PAGE = (ROOT / "docs" / "deploy.md").read_text()
+PAGE = (ROOT / "docs" / "deployment.md").read_text()
 MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 UNIT = (DEPLOY / "rlproxy.service").read_text()
 SETTINGS = (DEPLOY / "rlproxy.env").read_text()
@@ -72,7 +72,9 @@ def seconds(text: str) -> float:
 # -- all of them -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [*FILES, ROOT / "docs" / "deploy.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*FILES, ROOT / "docs" / "deployment.md"], ids=lambda path: path.name
+)
 def test_every_variable_and_option_exists(path: Path) -> None:
     service = {"RLPROXY_PORT", "RLPROXY_SERVICE_HOST"}  # set by Kubernetes
     for variable in re.findall(r"\bRLPROXY_[A-Z][A-Z_]+", path.read_text()):
@@ -91,7 +93,7 @@ def test_a_page_shows_every_file() -> None:
 
 def test_what_the_page_says_to_type_names_what_is_there() -> None:
     """Paths of the project exist, and those of the machine are the unit's."""
-    blocks = "".join(block.text for block in documents.blocks(ROOT / "docs" / "deploy.md"))
+    blocks = "".join(block.text for block in documents.blocks(ROOT / "docs" / "deployment.md"))
     named = re.findall(r"(?<![\w/])deploy/[\w./-]+", blocks)
     assert len(named) >= 4
     for name in named:

@@ -16,17 +16,20 @@ from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.traffic import Hit, Run
 from tests import documents
-from tests.documents import PAGES
+from tests.documents import DECISIONS, PAGES, RECORDS
 from tests.harness import ROOT, ReplyError
 
 DOCS = ROOT / "docs"
-CHOOSING = (DOCS / "choosing.md").read_text()
+CHOOSING = (DOCS / "algorithms.md").read_text()
 BENCHMARKS = DOCS / "benchmarks.md"
 INDEX = (DOCS / "index.md").read_text()
 WORDS = ("COST", "BURST", "GAP", "STRICT", "PENALTY", "WAIT", "AND")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+LINKING = [*PAGES, DECISIONS, *RECORDS, *ROOT.glob("*.md")]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in documents.links(page):
         name, _, anchor = link.partition("#")
@@ -39,16 +42,45 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_index_lists_every_page() -> None:
     listed = {link.partition("#")[0] for link in documents.links(DOCS / "index.md")}
     assert {page.name for page in PAGES} - {"index.md"} <= listed
+    assert "decisions/README.md" in listed
+
+
+def test_the_table_of_decisions_lists_every_record() -> None:
+    table = documents.rows(DECISIONS.read_text(), "| number ")
+    assert len(table) == len(RECORDS) > 0
+    for number, ((cell, title, status), path) in enumerate(zip(table, RECORDS, strict=True), 1):
+        head, state = re.match(r"# (.+)\n\nStatus: (.+)\n", path.read_text()).groups()  # type: ignore[union-attr]
+        plain = re.sub(r"\[(\d+)\]\([^)]*\)", r"\1", state)
+        assert path.name.startswith(f"{number:04}-")
+        assert (cell, title, status) == (
+            str(number),
+            f"[{head.partition('. ')[2]}]({path.name})",
+            plain,
+        )
+        assert head.startswith(f"{number}. ")
+        later = re.fullmatch(r"accepted|(?:accepted, amended|superseded) by (\d+)", plain)
+        assert later is not None, path.name
+        assert later[1] is None or number < int(later[1]) <= len(RECORDS), path.name
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
+def test_a_record_has_its_headings(path: Path) -> None:
+    headings = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
+    assert headings == ["Context", "Choice", "Evidence", "Consequences"]
 
 
 def test_every_page_has_one_title_and_short_lines() -> None:
-    for page in PAGES:
+    for page in [*PAGES, DECISIONS, *RECORDS]:
         text = page.read_text()
         assert re.match(r"# \S", text), page.name
         outside = documents.outside(page)
         assert len(re.findall(r"^# ", outside, re.MULTILINE)) == 1, page.name
         for line in outside.splitlines():
             assert len(line) <= 110 or re.match(r"\||Measured|<!--|!?\[", line), line
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1000
 
 
 def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:

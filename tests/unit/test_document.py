@@ -1,4 +1,4 @@
-"""README.md says what the code says."""
+"""The generated tables, the command reference and the ACL line agree with the code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from rlproxy.resp import commands
 
 from tests.harness import ROOT
 
-README = (ROOT / "README.md").read_text()
-
-
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
+OPTIONS = (ROOT / "docs" / "options.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
-LOGS = (ROOT / "docs" / "logs.md").read_text()
+LOGS = (ROOT / "docs" / "logging.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
-    again = "run: rlproxy docs README.md ARCHITECTURE.md docs/logs.md"
-    assert docs.filled(README) == README, again
+    again = "run: rlproxy docs docs/options.md ARCHITECTURE.md docs/logging.md"
+    assert "<!-- options: " in OPTIONS
+    assert docs.filled(OPTIONS) == OPTIONS, again
     assert docs.filled(LOGS) == LOGS, again
     assert docs.filled(ARCHITECTURE) == ARCHITECTURE, again
 
@@ -35,8 +36,8 @@ def test_every_event_is_in_the_table() -> None:
 
 
 def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
-    page = (ROOT / "docs" / "observe.md").read_text()
-    assert docs.filled(page) == page, "run: rlproxy docs docs/observe.md"
+    page = (ROOT / "docs" / "observability.md").read_text()
+    assert docs.filled(page) == page, "run: rlproxy docs docs/observability.md"
     for row in metrics.TABLE:
         assert f"| `{row.name}` |" in page
     for kind in metrics.ERRORS:
@@ -53,18 +54,18 @@ def test_a_text_without_tables_is_left_alone() -> None:
     assert docs.filled("no <!-- /options --> here") == "no <!-- /options --> here"
 
 
-def test_every_command_is_told_in_readme_and_help() -> None:
+def test_every_command_is_in_the_reference_and_in_help() -> None:
     text = "\n".join(grammar.HELP)
     for name in commands.FAMILY:
-        assert f"`{name.decode()}" in README
+        assert f"`{name.decode()}" in COMMANDS
         assert name.decode() in text
 
 
-def test_every_option_word_is_told_in_readme_and_help() -> None:
+def test_every_option_word_is_in_the_reference_and_in_help() -> None:
     text = "\n".join(grammar.HELP)
     for name, words in grammar.OPTIONS.items():
         line = re.search(rf"^{re.escape(name.decode())} .*$", text, re.MULTILINE)
-        row = re.search(rf"^\| `{re.escape(name.decode())} [^|]*\|", README, re.MULTILINE)
+        row = re.search(rf"^\| `{re.escape(name.decode())} [^|]*\|", COMMANDS, re.MULTILINE)
         assert line is not None
         assert row is not None
         for word in words:
@@ -72,8 +73,8 @@ def test_every_option_word_is_told_in_readme_and_help() -> None:
             assert word.decode() in row[0]
 
 
-def test_the_rights_in_readme_are_those_that_the_scripts_call() -> None:
-    line = re.search(r"^ACL SETUSER .*$", README, re.MULTILINE)
+def test_the_rights_of_the_acl_line_are_those_that_the_scripts_call() -> None:
+    line = re.search(r"^ACL SETUSER .*$", OPERATIONS, re.MULTILINE)
     assert line is not None
     told = set(re.findall(r"\+([\w|]+)", line[0]))
     # RL.RESET, how scripts are called, how refusals are remembered, what client libraries send

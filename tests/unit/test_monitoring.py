@@ -311,7 +311,7 @@ def test_the_events_that_the_runbook_names_are_those_of_the_log() -> None:
     found = re.findall(r"^\*Log:\*.*?(?=\n\n)", monitoring.RUNBOOK.read_text(), re.M | re.S)
     named = {word for text in found for word in re.findall(r"`([^`]+)`", text)}
     assert len(named) > 10
-    table = documents.rows((ROOT / "docs" / "logs.md").read_text(), "| event ")
+    table = documents.rows((ROOT / "docs" / "logging.md").read_text(), "| event ")
     assert named <= {row[0].strip("`") for row in table}
 
 

@@ -11,14 +11,20 @@ from tests.harness import ROOT
 @pytest.mark.parametrize(
     ("target", "directory", "wanted"),
     [
-        ("choosing.md#wait", "docs", "choosing.md#wait"),
+        ("algorithms.md#wait", "docs", "algorithms.md#wait"),
         ("#wait", "docs", "#wait"),
         ("images/log.svg", "docs", "images/log.svg"),
         ("../README.md#run-it", "docs", "readme.md#run-it"),
         ("../examples/redis_py.py", "docs", "examples/redis_py.py"),
         ("../LICENSE", "docs", "LICENSE"),
-        ("docs/choosing.md", "", "choosing.md"),
+        ("docs/algorithms.md", "", "algorithms.md"),
         ("ARCHITECTURE.md", "", "architecture.md"),
+        ("docs/decisions/README.md", "", "decisions/README.md"),
+        ("decisions/README.md", "docs", "decisions/README.md"),
+        ("0048-a.md", "docs/decisions", "0048-a.md"),
+        ("../algorithms.md#wait", "docs/decisions", "../algorithms.md#wait"),
+        ("../../SECURITY.md", "docs/decisions", "../security.md"),
+        ("../../bench/costs.py", "docs/decisions", "../bench/costs.py"),
         ("https://example.com/docs/a.md", "", "https://example.com/docs/a.md"),
     ],
 )
@@ -44,6 +50,6 @@ def test_a_page_that_nav_leaves_out_is_put_at_its_end() -> None:
     config = site_hooks.on_config({"nav": [{"A": "index.md"}, {"B": [{"C": "readme.md"}]}]})
     *given, more = config["nav"]
     assert given == [{"A": "index.md"}, {"B": [{"C": "readme.md"}]}]
-    assert "choosing.md" in more["More"]
+    assert "algorithms.md" in more["More"]
     assert "architecture.md" in more["More"]
     assert not {"index.md", "readme.md"} & set(more["More"])

@@ -43,7 +43,7 @@ EVENTS: Final = (
         "rlproxy %s listens on %s, in front of %s",
         ("version", "listen", "in_front_of"),
         "It serves. On a terminal this is the banner; `listen` is a list, with the ports that were "
-        "found where 0 was asked for, `admin` where the live page is, and `workers` says how many",
+        "found where 0 was asked for, `admin` the address of the live page, `workers` their number",
     ),
     Event(
         "failed",
@@ -57,7 +57,7 @@ EVENTS: Final = (
         "info",
         "stopping: replies are owed to %d client(s), waiting up to %g s; a second signal cuts them",
         ("clients", "timeout_s"),
-        "It was told to stop, and clients are still owed replies",
+        "It got a signal to stop, and clients are still owed replies",
     ),
     Event(
         "clients_cut",
@@ -71,7 +71,7 @@ EVENTS: Final = (
         "info",
         "stopped; it served for %.1f s",
         ("seconds",),
-        "It was told to stop, has ended its workers and all else, and ends with exit code 0; "
+        "After a signal it has ended its workers and all else, and ends with exit code 0; "
         "`seconds` is how long it served, from `started` on. Its last line",
     ),
     # Redis
@@ -148,14 +148,14 @@ EVENTS: Final = (
         "error",
         "cannot ask the Sentinels: %r; trying on",
         ("reason",),
-        "Something that nobody thought of: please report it",
+        "An unexpected error: please report it",
     ),
     Event(
         "sentinel_subscription_lost",
         "debug",
         "subscription at Sentinel %s: %s",
         ("address", "reason"),
-        "A Sentinel no longer tells of failovers; it is asked anew",
+        "A Sentinel no longer announces failovers; the proxy subscribes again",
     ),
     # clients
     Event(
@@ -184,7 +184,7 @@ EVENTS: Final = (
         "warning",
         "{} TLS handshakes failed: %s",
         ("reason",),
-        "With clients. Who connects and says nothing is not counted",
+        "With clients. A client that connects and sends nothing is not counted",
     ),
     Event(
         "clients_stalled",
@@ -198,7 +198,7 @@ EVENTS: Final = (
         "warning",
         "{} more of other kinds",
         (),
-        "Repeated events of so many kinds that these are not told apart",
+        "Repeated events of further kinds, which are counted together",
     ),
     Event(
         "protected_mode_applies",
@@ -229,7 +229,7 @@ EVENTS: Final = (
         "cannot accept: %s; new clients wait. Raise the limit of open files (ulimit -n), or lower "
         "--max-clients",
         ("reason",),
-        "Nobody new comes in until there are descriptors again. Said once",
+        "No new client comes in until there are descriptors again. Logged once",
     ),
     # settings
     Event(
@@ -274,14 +274,14 @@ EVENTS: Final = (
         "info",
         "worker %d (process %d) ends",
         ("worker", "process"),
-        "A worker was told to stop",
+        "A worker got a signal to stop",
     ),
     Event(
         "worker_died",
         "warning",
         "worker %d (process %d) %s; it is started again %s",
         ("worker", "process", "reason", ""),
-        "It was killed, or ended by itself; its clients are gone",
+        "It was killed, or ended unexpectedly; its clients are gone",
     ),
     Event(
         "worker_died",
@@ -295,8 +295,7 @@ EVENTS: Final = (
         "warning",
         "the admin process %s, {} times; it is started again",
         ("reason",),
-        "The process of `--admin` was killed, or ended by itself; clients of the proxy see nothing "
-        "of that",
+        "The process of `--admin` was killed, or ended; clients of the proxy see nothing of that",
     ),
     # the program itself
     Event(
@@ -326,7 +325,7 @@ EVENTS: Final = (
         "error",
         "a line of the log could not be written: %s, %s line %d",
         ("reason", "file", "line"),
-        "A mistake in the program, likewise",
+        "A mistake in the program: please report it",
     ),
 )
 

@@ -69,10 +69,10 @@ TABLE: Final = (
     Row(
         "rlproxy_hits_total",
         COUNTER,
-        "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by what became of them: admitted, refused, "
+        "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by outcome: admitted, refused, "
         "refused_locally (by the denial cache, Redis was not asked), failed_open and failed_closed "
         "(Redis did not answer, --on-upstream-failure did), failed (an error), unseen (in a "
-        "transaction, where replies can't be told apart, or answered with what no script says)",
+        "transaction, where replies can't be matched to requests, or with an unexpected reply)",
         ("algorithm", "outcome"),
     ),
     Row(
@@ -86,7 +86,7 @@ TABLE: Final = (
         COUNTER,
         "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
         "refused (outcome refused), by the beginning of their key up to the first colon, at most "
-        "64 bytes of it: as many beginnings as --metrics-prefixes says, (other) for those that "
+        "64 bytes of it: --metrics-prefixes beginnings, (other) for those that "
         "came later, (none) for keys without a colon in their first 105 bytes",
         ("prefix", "outcome"),
     ),
@@ -177,7 +177,7 @@ TABLE: Final = (
     Row("rlproxy_noscript_repairs_total", COUNTER, "Calls that were sent again after NOSCRIPT"),
     # the processes
     Row("rlproxy_draining", GAUGE, "1 while the proxy ends", (), MOST),
-    Row("rlproxy_workers", GAUGE, "Processes that serve, and have been heard of lately"),
+    Row("rlproxy_workers", GAUGE, "Processes that serve and have reported lately"),
     Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", (), MOST),
     Row(
         "rlproxy_start_time_seconds",

@@ -317,8 +317,8 @@ def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(("form", "language"), [("text", "text"), ("json", "json")])
 @pytest.mark.usefixtures("_berlin")
 def test_the_page_shows_what_is_written(form: str, language: str) -> None:
-    """Both lines of docs/logs.md, in both forms."""
-    shown = [block for block in blocks(ROOT / "docs" / "logs.md") if block.language == language]
+    """Both lines of docs/logging.md, in both forms."""
+    shown = [block for block in blocks(ROOT / "docs" / "logging.md") if block.language == language]
     stream = made(form, worker=2)
     at = datetime.fromisoformat("2026-03-01T12:00:00.250Z").timestamp()
     lost = (CANNOT, ("10.0.0.5:6379", "no answer"))

@@ -107,7 +107,7 @@ def test_the_frame_that_the_page_shows() -> None:
         history.add(Sample(float(at), dict(stats), busiest, most))
     foot = "q quits   every 1 s   keys: of the last minute, ~ off by more than a tenth"
     made = lines(history, "127.0.0.1:6380", "", foot, Look(rows=18))
-    page = (Path(__file__).resolve().parents[3] / "docs" / "top.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "hot-keys.md").read_text()
     assert f"```text\n{chr(10).join(made)}\n```\n" in page
 
 
