@@ -211,6 +211,7 @@ def test_a_hit_is_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
         if way == "lane":
             by_lane(own_server, raw)
             by_lane(own_server, other)
+            raw.ask("RL.PEEK", "k", 5, 60)  # from now on the lane sends it behind hits
         elif way == "private":
             assert raw.ask("PING") == other.ask("PING") == "PONG"
         with stopped(own_server):
