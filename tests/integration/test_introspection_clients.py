@@ -71,6 +71,8 @@ def test_help(redis_cli: str, proxy: Proxy, redis_server: RedisServer, options: 
     assert "[AND max window [AND max window ...]]" in text
     assert "summary: Counts a hit" in text
     assert "group: module" in text
+    if redis_server.version >= (8,):
+        return  # its own module commands have no summary: redis-cli 7 may crash on the group
     text = told(redis_cli, proxy, *options, "help", "@module")
     for name in NAMES:
         assert name.upper() in text
