@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from rlproxy.config.config import Config
 from rlproxy.downstream.admission import Admission, Refusal
-from rlproxy.downstream.lingering_close import LINGER_S, linger, pending, unacknowledged
+from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
 from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
 from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S, FanOutReader
 from rlproxy.net.peers import NOBODY, Peer, peer_of
@@ -37,8 +37,7 @@ from rlproxy.upstream.connector import Target, lacks, reason
 # Poll events of a client that is gone. Systems other than Linux have no POLLRDHUP: there, only a
 # connection that is closed in both directions is noticed.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-MAX_TURN: Final = 250_000  # bytes read at once after which a connection waits for its next turn
-WORK_OF_READ: Final = MAX_TURN >> WORK_OF_BYTES  # work units
+WORK_OF_READ: Final = FULL_READ >> WORK_OF_BYTES  # work units
 # The number of TCP_NOTSENT_LOWAT on Linux and macOS, for which Python 3.11 has no name; else 0.
 NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
 UNSENT: Final = 65536  # unsent bytes that the kernel holds for a client that does not read
@@ -332,7 +331,7 @@ class ClientConnection(asyncio.Protocol):
         settings = self._shared.settings
         settings.work += size >> WORK_OF_BYTES
         # After a full read, uvloop would read up to 32 times in a row before other connections.
-        return size >= MAX_TURN or settings.work >= settings.turn_work
+        return size >= FULL_READ or settings.work >= settings.turn_work
 
     def _queue(self) -> None:
         if not self._in_line:

@@ -415,12 +415,7 @@ class Session(Caller):
                 self._requests.release()
                 self._finish_eof()
                 return
-            if found == _HOLD:
-                if self._call_count > 0:
-                    self.wait = WAIT_LANE_EMPTY
-                    return
-                break
-            if found == _OTHER:
+            if found != _FULL:  # what follows must not overtake the lane's calls
                 if self._call_count > 0:
                     self.wait = WAIT_LANE_EMPTY
                     return

@@ -31,10 +31,6 @@ def _always() -> bool:
     return True
 
 
-def _no_timer(_delay_s: float, _function: Callable[[], None]) -> None:
-    return
-
-
 class ScriptLoading:
     """Whether the server has the scripts, and the pause in which they are loaded. No I/O.
 
@@ -59,7 +55,7 @@ class ScriptLoading:
     def __init__(
         self,
         timeouts: HitTimeouts,
-        later: Callable[[float, Callable[[], None]], object] = _no_timer,
+        later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.settled = False  # whether the first attempt on this control connection is over
         self.loaded = False  # whether the latest attempt succeeded

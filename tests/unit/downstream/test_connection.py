@@ -14,13 +14,12 @@ from rlproxy.config.config import Address, Config, Upstream
 from rlproxy.downstream import connection, lingering_close
 from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.connection import (
-    MAX_TURN,
     MAX_TURNED_AWAY,
     WORK_OF_READ,
     ClientConnection,
     Shared,
 )
-from rlproxy.downstream.lingering_close import LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
+from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
 from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, PIECE, STAYS_S
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
@@ -366,12 +365,12 @@ def test_a_closing_connection_discards_so_much() -> None:
     lingers = closing.transport.protocol
     assert isinstance(lingers, asyncio.Protocol)
     assert lingers is not closing.client.protocol
-    for _ in range(MAX_DISCARDED // MAX_TURN):
-        lingers.data_received(b"x" * MAX_TURN)
+    for _ in range(MAX_DISCARDED // FULL_READ):
+        lingers.data_received(b"x" * FULL_READ)
         assert not closing.transport.reading  # others come first
         closing.bench.turn()
         assert closing.transport.reading
-    lingers.data_received(b"x" * MAX_TURN)
+    lingers.data_received(b"x" * FULL_READ)
     assert not closing.transport.reading
     assert not closing.bench.clock.soon
     assert lingers.eof_received() is False
@@ -430,10 +429,10 @@ def test_a_full_read_is_a_turn() -> None:
     bench = Bench()
     client = bench.client()
     writes_to(client, [])
-    client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n" + b"x" * (MAX_TURN - 100))
+    client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n" + b"x" * (FULL_READ - 100))
     assert client.transport.reading
     for _ in range(3):
-        client.protocol.data_received(b"x" * MAX_TURN)
+        client.protocol.data_received(b"x" * FULL_READ)
         assert not client.transport.reading
         bench.turn()
         assert client.transport.reading
@@ -561,11 +560,11 @@ def test_a_full_read_of_redis_is_a_turn_too() -> None:
     writes_to(client, [])
     redis = cast("Transport", client.protocol._upstream)
     client.protocol.data_received(bulks(b"GET", b"large"))
-    client.protocol.upstream_received(b"$10000000\r\n" + b"x" * MAX_TURN)
+    client.protocol.upstream_received(b"$10000000\r\n" + b"x" * FULL_READ)
     assert not redis.reading
     bench.turn()
     assert redis.reading
-    client.protocol.upstream_received(b"x" * (MAX_TURN - 1))
+    client.protocol.upstream_received(b"x" * (FULL_READ - 1))
     assert redis.reading
 
 
@@ -705,7 +704,7 @@ def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:
     for client in clients:
         writes_to(client, [])
         client.protocol.data_received(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n")
-        client.protocol.data_received(b"x" * (MAX_TURN // 2))
+        client.protocol.data_received(b"x" * (FULL_READ // 2))
 
     def reading() -> int:
         return sum(client.transport.reading for client in clients)

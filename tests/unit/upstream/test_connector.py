@@ -110,7 +110,7 @@ def test_a_connection_lost_while_it_waits_for_the_lanes_is_replaced_at_once(
     async def lose() -> None:
         target, circuit = Answered(), CircuitBreaker()
         timeouts = HitTimeouts(circuit)
-        loading = ScriptLoading(timeouts)
+        loading = ScriptLoading(timeouts, lambda _delay_s, _then: None)
         loading.drained = lambda: False
         control = Control(
             cast(Target, target),
