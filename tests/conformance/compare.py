@@ -49,7 +49,6 @@ class Case:
     pieces: tuple[Piece, ...]
     setup: tuple[tuple[str, ...], ...] = ()
     rewrite: tuple[Rewrite, ...] = ()
-    either_name: bool = False
     own_scripts: bool = False
 
     def direct(self) -> list[bytes]:
@@ -64,10 +63,9 @@ def case(
     *pieces: Piece,
     setup: Iterable[tuple[str, ...]] = (),
     rewrite: Iterable[Rewrite] = (),
-    either_name: bool = False,
     own_scripts: bool = False,
 ) -> Case:
-    return Case(name, pieces, tuple(setup), tuple(rewrite), either_name, own_scripts)
+    return Case(name, pieces, tuple(setup), tuple(rewrite), own_scripts)
 
 
 def name_of(row: object) -> str:
@@ -103,9 +101,6 @@ WRONG_HIT = refused(command("RL.HIT", "k"), ARITY)
 # Where Redis itself has to reject it (it has never heard of it) and our text is put in its place.
 UNKNOWN_HIT = command("RL.HIT", "k")
 UNKNOWN_IS_WRONG: Rewrite = (rb"-ERR unknown command [^\r]*\r\n", b"-" + ARITY.encode() + b"\r\n")
-# In RESP2 subscribed, a hit is refused under its own name.
-SUBSCRIBED_NAME: Rewrite = (rb"Can't execute 'eval'", b"Can't execute 'rl.hit'")
-_EITHER_NAME: Rewrite = (rb"Can't execute '(eval|rl\.hit)'", b"Can't execute 'EITHER'")
 
 # -- normalising -----------------------------------------------------------------------------------
 
@@ -132,7 +127,7 @@ def rewritten(data: bytes, rules: Iterable[Rewrite]) -> bytes:
 
 
 def normal(data: bytes, row: Case) -> bytes:
-    return rewritten(data, (*_VARIES, _EITHER_NAME) if row.either_name else _VARIES)
+    return rewritten(data, _VARIES)
 
 
 # -- running ---------------------------------------------------------------------------------------

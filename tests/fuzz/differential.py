@@ -23,7 +23,6 @@ from tests.conformance.compare import (
     PROXY_ROUNDS,
     SCRIPT_NAMES,
     STILL_S,
-    SUBSCRIBED_NAME,
     UNKNOWN_HIT,
     Bench,
     Case,
@@ -207,8 +206,7 @@ def stream(source: random.Random, number: int) -> Stream:
         f"stream {number}",
         *parts,
         setup=SETUP,
-        rewrite=(UNKNOWN_HIT_IS_WRONG, SUBSCRIBED_NAME),
-        either_name=True,
+        rewrite=(UNKNOWN_HIT_IS_WRONG,),
     )
     return Stream(row, cuts, block_s, source.random() < 0.5)
 

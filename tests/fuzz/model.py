@@ -33,8 +33,8 @@ SUBSCRIBED = {
 }
 NOT_QUEUED = {b"EXEC", b"DISCARD", b"MULTI", b"WATCH", b"QUIT", b"RESET"}
 KNOWN = {row.name for row in c.COMMANDS.values() if not row.ours}
-# Which of its names a command of the family is refused by where others went as the same one.
-AS_SENT = [*[name.decode().lower() for name in c.FAMILY], "eval", "eval_ro", "del"]
+# Names by which Redis refuses an RL command in a RESP2 subscription: what it was sent as.
+AS_SENT = ["eval", "eval_ro", "del"]
 HELD_US = 50_000  # a key that is shy admits its first attempt to wait only after this
 
 Context = tuple[bytes | None, bytes | None, int]
@@ -146,9 +146,7 @@ class Model:
             return
         if self.protocol == 2 and self._channels and name not in SUBSCRIBED:
             text = "ERR Can't execute '%s': only (P|S)SUBSCRIBE are allowed in this context"
-            names = [name.decode("latin-1").lower()]
-            if ours or name in (b"EVAL", b"DEL", b"EVAL_RO"):
-                names += AS_SENT
+            names = AS_SENT if ours else [name.decode("latin-1").lower()]
             self._reject(*[r.error(text % each) for each in names], hit=hit)
             return
         if self._queued is not None and name not in NOT_QUEUED:

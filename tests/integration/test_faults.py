@@ -285,7 +285,7 @@ def test_redis_alone_decides_about_a_transaction(own_server: RedisServer) -> Non
             assert subscriber.quiet(0.1) == b""
         assert raw.reply() == "QUEUED"
         assert raw.reply() == [[0, 5, 4, -1, 60]]
-        assert is_error(subscriber.reply(), "ERR Can't execute 'rl.hit'")
+        assert is_error(subscriber.reply(), "ERR Can't execute 'eval'")
 
 
 @pytest.mark.parametrize("by", ["lane", "private"])

@@ -8,8 +8,7 @@ it pass.
 
     level     PLAIN    every command was in the table, every reply is one frame
               COUNTED  an unknown command was sent: private until RESET is answered +RESET
-              FRAMED   replies are frames but cannot be counted (subscriptions): private for good
-              RAW      nothing is certain of the replies: private for good
+              RAW      replies cannot be counted (subscriptions, MONITOR): private for good
 
 Levels fall when a command is *sent*, and rise only when its reply is *seen* at its own place. A
 flag that a later request may set again has a count of such requests (`_gen`). A reply clears the
@@ -26,9 +25,8 @@ from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
 
 RAW: Final = 0
-FRAMED: Final = 1
-COUNTED: Final = 2
-PLAIN: Final = 3
+COUNTED: Final = 1
+PLAIN: Final = 2
 
 # Kinds of replies. Those of a PASS slot are passed on without a look, the others are looked at.
 S_PASS: Final = 0
@@ -37,7 +35,6 @@ S_DROP: Final = 2  # the reply to a command of the proxy's own
 S_HIT: Final = 3  # the reply to a hit
 S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
 S_RAW: Final = 5  # no counting from here on
-S_FRAMED: Final = 6  # frames that cannot be counted from here on
 S_AUTH: Final = 7
 S_SELECT: Final = 8
 S_RESET: Final = 9
@@ -242,11 +239,7 @@ class ConnectionState:
             return Slot(S_QUIT)
         if kind == c.RESET:
             return self._reset_slot()
-        if kind == c.PUBSUB:
-            if self.multi:  # EXEC's array length will not match its elements
-                return self._fall(RAW)
-            return self._fall(FRAMED)
-        if kind in (c.STREAM, c.HTTP):
+        if kind in (c.PUBSUB, c.STREAM, c.HTTP):
             return self._fall(RAW)
         if kind == c.SCRIPT:
             if args and args[0].upper() in c.SCRIPT_STATELESS:
@@ -278,27 +271,19 @@ class ConnectionState:
         if self.level == COUNTED:
             if kind == c.RESET:
                 return self._reset_slot()
-            if kind in (c.MULTI, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
+            if kind in (c.MULTI, c.PUBSUB, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
                 return self._fall(RAW)
-            if kind == c.PUBSUB:
-                return self._fall(FRAMED)
             if kind in (c.AUTH, c.HELLO):
                 self._level_gen += 1
                 return Slot(S_AUTH if kind == c.AUTH else S_HELLO)
             if kind == c.QUIT:
                 return Slot(S_QUIT)
-        elif self.level == FRAMED and kind in (c.MULTI, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
-            return self._fall(RAW)
         self._level_gen += 1
         return None
 
     def _fall(self, level: int) -> Slot | None:
         self.lower(level)
-        if self.level == RAW:
-            return Slot(S_RAW)
-        if self.level == FRAMED:
-            return Slot(S_FRAMED)
-        return None
+        return Slot(S_RAW) if self.level == RAW else None
 
     def _transaction_slot(self, kind: int) -> Slot:
         slot = Slot(kind)

@@ -33,7 +33,6 @@ LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
 # Replies to commands of the proxy's own.
 _NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
-_REFUSED_SUBSCRIBED: Final = b"-ERR Can't execute '"
 
 
 class ReplySlots:
@@ -43,7 +42,6 @@ class ReplySlots:
         "_counting",
         "_head",
         "_last_reply",
-        "_names",
         "_replies",
         "_slots",
         "_state",
@@ -74,7 +72,6 @@ class ReplySlots:
         self._slots: int = 0
         self.ours: int = 0  # slots of hits that may be late, and of replies of the proxy
         self._counting = True  # requests still get slots
-        self._names: dict[bytes, bytes] | None = None  # if subscribed; see remember_name()
         self._last_reply: bytes = b""  # first bytes of the latest reply, while more are owed
         self.raw = False  # all bytes are passed on as they come
         self.hushed = False  # Redis will close without a reply
@@ -92,7 +89,7 @@ class ReplySlots:
     def owing(self) -> bool:
         """Return whether a reply is owed that the client may wait for."""
         slot = self._first_of_client()
-        return slot is not None and slot.kind not in (s.S_FRAMED, s.S_RAW)
+        return slot is not None and slot.kind != s.S_RAW
 
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
@@ -144,17 +141,12 @@ class ReplySlots:
     def expect(self, slot: Slot) -> None:
         """Expect one more reply, to be treated as `slot` describes."""
         if not self._counting:
-            if slot.kind == s.S_RAW:
-                self._names = None  # frames cannot be recognized any more either
             return
         if self._slots >= MAX_SLOTS and slot.kind != s.S_RAW:
             self._state.lower(s.RAW)
             slot = Slot(s.S_RAW)
         if slot.kind == s.S_RAW:
             self._counting = False
-        elif slot.kind == s.S_FRAMED:
-            self._counting = False
-            self._names = {}
         if self._tail is None:
             self._head = slot
         else:
@@ -172,24 +164,6 @@ class ReplySlots:
             self.out.append(reply)
         else:
             self.expect(Slot(s.S_LOCAL, reply))
-
-    def remember_name(self, sent_as: bytes, name: bytes) -> None:
-        """Record that the RL command `name` is sent as `sent_as`.
-
-        If Redis refuses it in a subscribed session, the error must contain its own name.
-        """
-        names = self._names
-        if names is not None and names.get(sent_as, name) != b"":
-            names[sent_as] = name.lower()
-
-    def own_name(self, name: bytes) -> None:
-        """Record that the client itself uses a command that RL commands are sent as.
-
-        Errors about that command then keep their text.
-        """
-        names = self._names
-        if names is not None and (name == b"EVAL" or name == b"DEL"):
-            names[name.lower()] = b""
 
     # -- what comes -------------------------------------------------------------------------------
 
@@ -247,9 +221,6 @@ class ReplySlots:
                 continue
             if kind == s.S_RAW:
                 self._go_raw()
-                break
-            if kind == s.S_FRAMED:
-                start = self._framed(start)
                 break
             line = replies.line()
             if not line:
@@ -420,7 +391,7 @@ class ReplySlots:
         self.ours = 0
         while slot is not None:
             kind = slot.kind
-            if kind in (s.S_RAW, s.S_FRAMED):
+            if kind == s.S_RAW:
                 self.out.append(reply())
                 return False
             if kind == s.S_LOCAL:
@@ -511,44 +482,6 @@ class ReplySlots:
         self._head = self._tail = None
         self.ours = 0
         self._state.lower(s.RAW)
-
-    def _framed(self, start: int) -> int:
-        """Pass on frames in a subscribed session; errors about EVAL get the RL command's name.
-
-        Returns the position of the first byte that was not passed on here.
-        """
-        replies = self._replies
-        data = replies.buf
-        size = len(data)
-        while replies.pos < size:
-            names = self._names
-            if names is None:
-                self._go_raw()
-                break
-            if not replies.mid and data[replies.pos] == 45:  # an error
-                if size - replies.pos < len(_REFUSED_SUBSCRIBED):
-                    if _REFUSED_SUBSCRIBED.startswith(data[replies.pos :]):
-                        break
-                elif data.startswith(_REFUSED_SUBSCRIBED, replies.pos):
-                    line = replies.line()
-                    if not line:
-                        break
-                    sent_as = line[len(_REFUSED_SUBSCRIBED) :].partition(b"'")[0]
-                    name = names.get(sent_as, b"")
-                    if name:
-                        self._pass_on(data, start)
-                        replies.frame()
-                        start = replies.pos
-                        self.out.append(line.replace(b"'" + sent_as + b"'", b"'" + name + b"'", 1))
-                        continue
-            before = replies.pos
-            replies.skip(1)
-            if replies.broken:
-                self._go_raw()
-                break
-            if replies.pos == before:
-                break
-        return start
 
 
 def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:

@@ -745,7 +745,6 @@ class Session(Caller):
                         self._answers.expect(Slot(s.S_PROBE))
                     else:
                         self._answers.expect_one()
-                    self._answers.own_name(command.name)
                 elif command.kind == c.INTROSPECT:
                     run = self._introspect(code, run)
                 elif self._waits_to_authenticate():
@@ -967,10 +966,6 @@ class Session(Caller):
             self._hold(call)
             return
         self._send_in_place(call)
-        sent_as = b"eval" if call.rule.script is not None else b"del"
-        if call.rule.reads and self._settings.knows_ro:
-            sent_as = b"eval_ro"
-        self._answers.remember_name(sent_as, requests.name)
 
     def _tell(self) -> None:
         """Answer RL.HELP, RL.STATS or RL.TOP by a script that returns the reply.
@@ -994,7 +989,6 @@ class Session(Caller):
         self.to_upstream.append(said)
         self._expanded += len(said)
         self._answers.expect_one()
-        self._answers.remember_name(b"eval", requests.name)
 
     def _send_in_place(self, call: Call) -> None:
         if call.behind is not None and not self._answers.can_count():

@@ -26,7 +26,7 @@ from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.connection_state import FRAMED
+from rlproxy.session.connection_state import RAW
 from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, WorkerContext
 from rlproxy.session.session import MAX_WORK, UPSTREAM_OPEN, WORK_OF_OURS, WORK_OF_UNAUTHENTICATED
 from rlproxy.upstream.connector import Target
@@ -584,7 +584,7 @@ def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
             redis = Transport(ours)
             client.protocol._upstream = redis  # type: ignore[assignment]
             client.protocol._session.upstream = UPSTREAM_OPEN
-            client.protocol._session.state.lower(FRAMED)  # it subscribes
+            client.protocol._session.state.lower(RAW)  # it subscribes
             found.append((client, redis, theirs))
         open_.callback(bench.shared.fan_out.close)
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
 from rlproxy.session import connection_state as s
-from rlproxy.session.connection_state import COUNTED, FRAMED, PLAIN, RAW, ConnectionState, Slot
+from rlproxy.session.connection_state import COUNTED, PLAIN, RAW, ConnectionState, Slot
 
 OK = b"+OK\r\n"
 QUEUED = b"+QUEUED\r\n"
@@ -107,8 +107,8 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SCRIPT", s.S_RAW, RAW, RAW, RAW),
     ("FOO", None, COUNTED, COUNTED, COUNTED),
     ("READONLY", None, COUNTED, COUNTED, COUNTED),
-    ("SUBSCRIBE", s.S_FRAMED, FRAMED, FRAMED, FRAMED),
-    ("PUNSUBSCRIBE", s.S_FRAMED, FRAMED, FRAMED, FRAMED),
+    ("SUBSCRIBE", s.S_RAW, RAW, RAW, RAW),
+    ("PUNSUBSCRIBE", s.S_RAW, RAW, RAW, RAW),
     ("MONITOR", s.S_RAW, RAW, RAW, RAW),
     ("SYNC", s.S_RAW, RAW, RAW, RAW),
     ("REPLCONF", s.S_RAW, RAW, RAW, RAW),
@@ -124,30 +124,30 @@ def test_level(line: str, kind: int | None, at_once: int, after_ok: int, after_e
         slot = wire.send(line)
         assert (slot.kind if slot else None) == kind
         assert wire.state.level == at_once
-        if slot is not None and slot.kind not in (s.S_RAW, s.S_FRAMED):
+        if slot is not None and slot.kind != s.S_RAW:
             wire.answer(reply)
         assert wire.state.level == level
 
 
-# request -> level behind it, if it was COUNTED before, and if it was FRAMED
+# request -> level behind it, if it was COUNTED before
 LOWER = [
-    ("GET", COUNTED, FRAMED),
-    ("EXEC", COUNTED, FRAMED),
-    ("AUTH pw", COUNTED, FRAMED),
-    ("SELECT 1", COUNTED, FRAMED),
-    ("FOO", COUNTED, FRAMED),
-    ("QUIT", COUNTED, FRAMED),
-    ("SUBSCRIBE", FRAMED, FRAMED),
-    ("MULTI", RAW, RAW),
-    ("CLIENT ID", RAW, RAW),
-    ("SCRIPT LOAD x", RAW, RAW),
-    ("MONITOR", RAW, RAW),
+    ("GET", COUNTED),
+    ("EXEC", COUNTED),
+    ("AUTH pw", COUNTED),
+    ("SELECT 1", COUNTED),
+    ("FOO", COUNTED),
+    ("QUIT", COUNTED),
+    ("SUBSCRIBE", RAW),
+    ("MULTI", RAW),
+    ("CLIENT ID", RAW),
+    ("SCRIPT LOAD x", RAW),
+    ("MONITOR", RAW),
 ]
 
 
-@pytest.mark.parametrize(("line", "counted", "framed"), LOWER)
-def test_levels_only_fall(line: str, counted: int, framed: int) -> None:
-    for first, level in (("FOO", counted), ("SUBSCRIBE", framed), ("MONITOR", RAW)):
+@pytest.mark.parametrize(("line", "counted"), LOWER)
+def test_levels_only_fall(line: str, counted: int) -> None:
+    for first, level in (("FOO", counted), ("MONITOR", RAW)):
         wire = probed()
         wire.send(first)
         wire.send(line)

@@ -104,13 +104,3 @@ def test_in_multi_too() -> None:
     multi = bulks(b"MULTI")
     sent = bench.send(multi + PEEK)
     assert sent.startswith(multi + b"*9\r\n$7\r\nEVAL_RO\r\n")
-
-
-def test_refused_in_a_subscription_it_is_called_by_its_own_name() -> None:
-    bench = opened()
-    bench.session._settings.knows_ro = True
-    bench.send(bulks(b"SUBSCRIBE", b"c"))
-    bench.answer(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
-    bench.send(PEEK)
-    refusal = b"-ERR Can't execute '%b': only (P|S)SUBSCRIBE are allowed in this context\r\n"
-    assert bench.answer(refusal % b"eval_ro") == refusal % b"rl.peek"
