@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 HOT = {
     "downstream": ["connection"],
-    "fairness": ["concurrency_limit"],
+    "fairness": ["budget"],
     "net": ["tls_stream"],
     "observability": ["counters"],
     "ratelimit": ["algorithms", "denial_cache", "grammar", "scripts", "wait_queue"],

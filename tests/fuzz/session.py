@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from rlproxy.fairness.concurrency_limit import TURNS
+from rlproxy.fairness.budget import SLOW_HITS
 from rlproxy.ratelimit import algorithms
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.ratelimit.wait_queue import WaitQueues
@@ -18,7 +18,7 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import SLOW_HITS, Call, Lane, WorkerContext
+from rlproxy.session.context import Call, Lane, WorkerContext
 from rlproxy.session.session import Session
 
 from tests.fuzz import reference
@@ -227,7 +227,6 @@ class Walk:
         self.lanes_allowed = True
         self.known = False  # lanes remember refusals
         self.full = False  # the upstream takes no more for now
-        self.turns = 0  # that others have, who have many hits in hand
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         settings = WorkerContext(
             *(GRAMMAR, self.lane_of, "redis:1", self.base_db, self.waiting),
@@ -299,8 +298,8 @@ class Walk:
                 self.redis.feed(data)
             turns = session.wait in (sn.WAIT_ROOM, sn.WAIT_PACE) and not self.full
             if turns:
-                session._settings.slow_room = SLOW_HITS
-                session._settings.work = 0
+                session._settings.budget.slow_hits = SLOW_HITS
+                session._settings.budget.work = 0
                 session.go_on()
             elif not session.to_upstream:
                 break
@@ -455,11 +454,7 @@ class Walk:
         elif kind == 57:
             self.known = bool(choices.below(2))
         elif kind == 58:
-            found = choices.below(8)
-            if found < 4:
-                self.lanes_allowed = bool(found & 1)
-            else:
-                self._others(found)
+            self.lanes_allowed = bool(choices.below(2))
         elif kind == 59 and self.redis.protocol == 3 and not self.redis.closed:
             self.redis.out += PUSH
             self.pushes += 1
@@ -469,21 +464,6 @@ class Walk:
             self._fault(choices.below(32))
         if session.upstream == sn.UPSTREAM_OPENING and kind % 4 == 0 and not session.closed:
             self.open()
-
-    def _others(self, kind: int) -> None:
-        """Somebody else has little in hand, or much, and a turn on the lane."""
-        window = self.session._settings.concurrency_limit
-        if kind == 4 and self.turns > 0:
-            self.turns -= 1
-            window.leave()
-        elif kind == 5:
-            for _ in range(TURNS - self.turns):
-                self.turns += window.enter(lambda: False)
-        else:
-            window.latest = None
-            window.others_at = self.clock.now
-            window.took(0.001 * kind, self.clock.now)
-        self.move()
 
     def _lane_step(self, kind: int, lane: FakeLane) -> None:
         choices, session = self.choices, self.session
@@ -572,9 +552,6 @@ class Walk:
     def finish(self) -> None:
         session = self.session
         session.client_slow = self.full = False
-        window = session._settings.concurrency_limit
-        for _ in range(self.turns):
-            window.leave()
         for _ in range(2000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
             if session.upstream == sn.UPSTREAM_OPENING and not session.closed:
@@ -610,8 +587,6 @@ class Walk:
         assert self.on_lanes() == 0
         assert self.clock.live() == 0
         assert self.waiting.count == 0
-        if not session.closed:
-            assert window_is_free(session)
         if ideal.vague:
             return
         if session.closed and not self.told and (self.eof or self.base_db):
@@ -634,12 +609,6 @@ class Walk:
             assert session.closed == (ideal.closed or self.eof), session.closed
             if not session.closed and ideal.idle:
                 assert not session.outstanding()
-
-
-def window_is_free(session: Session) -> bool:
-    """Whether nobody has a turn, or waits for one, whose hits are all answered."""
-    window = session._settings.concurrency_limit
-    return window._turns == 0 and not window.crowded()
 
 
 def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:

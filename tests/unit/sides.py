@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.session.context import SLOW_HITS
+from rlproxy.fairness.budget import SLOW_HITS
 from rlproxy.session.session import WAIT_PACE, WAIT_ROOM, Session
 
 
@@ -25,7 +25,7 @@ class Sides:
 
     def up(self) -> bytes:
         while self.session.wait in (WAIT_ROOM, WAIT_PACE):  # (its owner gives it turns)
-            self.session._settings.slow_room = SLOW_HITS
+            self.session._settings.budget.slow_hits = SLOW_HITS
             self.session.go_on()
         out = b"".join(self.session.to_upstream)
         self.session.to_upstream.clear()

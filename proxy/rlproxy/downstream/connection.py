@@ -16,12 +16,12 @@ from typing import Final, cast
 from rlproxy.config.config import Config
 from rlproxy.downstream.admission import Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
-from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
+from rlproxy.fairness.budget import SLOW_HITS
 from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S, FanOutReader
 from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.session.context import LITTLE_TURN_WORK, MAX_TURN_WORK, SLOW_HITS, WorkerContext
+from rlproxy.session.context import WorkerContext
 from rlproxy.session.session import (
     LARGE,
     UPSTREAM_NONE,
@@ -174,30 +174,20 @@ class Shared:
     def _serve(self) -> None:
         """Give one turn each to the clients in line, until the tick's work budget is spent."""
         line = self.line
-        settings = self.settings
-        settings.work = 0
+        budget = self.settings.budget
+        budget.work = 0
         count = len(line)
-        others = self._others()
-        settings.turn_work = LITTLE_TURN_WORK if others else MAX_TURN_WORK
-        while count > 0 and settings.work < settings.turn_work:
+        while count > 0 and not budget.spent():
             count -= 1
             line.popleft().turn()
         self.serving = bool(line)
         if line:
             self.loop.call_soon(self._serve)
 
-    def _others(self) -> bool:
-        """Return whether clients outside the line are being served."""
-        line, window = self.line, self.settings.concurrency_limit
-        if len(line) == 1 and line[0].is_latest(window):
-            return False
-        return window.others(self.loop.time())
-
     def pace(self, client: ClientConnection) -> None:
-        """Queue `client`, whose requests are paced.
+        """Queue `client`, which leaves its replies unread.
 
-        These are clients that leave their replies unread, and unauthenticated ones. All of them
-        together may send SLOW_HITS hits every PACE_S; see session.HITS_OF_UNAUTHENTICATED.
+        All such clients together may send SLOW_HITS hits every PACE_S.
         """
         self.slow.append(client)
         if not self.pacing:
@@ -206,10 +196,10 @@ class Shared:
 
     def _pace(self) -> None:
         slow = self.slow
-        settings = self.settings
-        settings.slow_room = SLOW_HITS
+        budget = self.settings.budget
+        budget.slow_hits = SLOW_HITS
         count = len(slow)
-        while count > 0 and settings.slow_room > 0:
+        while count > 0 and budget.slow_hits > 0:
             count -= 1
             slow.popleft().step()
         self.pacing = bool(slow)
@@ -328,25 +318,21 @@ class ClientConnection(asyncio.Protocol):
 
     def _rests(self, size: int) -> bool:
         """Count `size` bytes as work. Returns whether the connection waits for its next turn."""
-        settings = self._shared.settings
-        settings.work += size >> WORK_OF_BYTES
+        budget = self._shared.settings.budget
+        budget.work += size >> WORK_OF_BYTES
         # After a full read, uvloop would read up to 32 times in a row before other connections.
-        return size >= FULL_READ or settings.work >= settings.turn_work
+        return size >= FULL_READ or budget.spent()
 
     def _queue(self) -> None:
         if not self._in_line:
             self._in_line = True
             self._shared.queue(self)
 
-    def is_latest(self, window: ConcurrencyLimit) -> bool:
-        """Return whether this client is the latest in `window`, see ConcurrencyLimit."""
-        return window.latest is self._session
-
     def turn(self) -> None:
         """Take this client's turn: go on reading both sides, and routing its requests."""
         self._in_line = False
         if self._resting or self._upstream_resting:
-            self._shared.settings.work += WORK_OF_READ
+            self._shared.settings.budget.work += WORK_OF_READ
             self._resting = self._upstream_resting = False
             self._read_upstream()
         if self._session.wait == WAIT_ROOM:

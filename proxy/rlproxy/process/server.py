@@ -18,7 +18,7 @@ from rlproxy.config.config import Address, Config, ConfigError, differences, rel
 from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.connection import ClientConnection, Shared
 from rlproxy.downstream.handshake import Handshakes
-from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
+from rlproxy.fairness.budget import Budget
 from rlproxy.net import file_limit, tls_contexts
 from rlproxy.net.listeners import ListenError, Listeners
 from rlproxy.net.peers import Peer
@@ -54,6 +54,7 @@ SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
+SERVING_S: Final = 0.1  # seconds since a reply of Redis for which clients are being served
 NEARLY: Final = 0.9  # share of --max-clients; a limit of open files for fewer causes a warning
 # first words of a worker's reports to the supervisor
 READY: Final = "ready"
@@ -210,7 +211,6 @@ class Server:
             target = MasterTarget(str(config.upstream), config.connect_timeout_s, contexts.client)
         self._target = target
         stats = Counters()
-        window = ConcurrencyLimit(config.max_client_hits)
         circuit = CircuitBreaker()
         timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
         loading = ScriptLoading(timeouts, loop.call_later)
@@ -229,7 +229,6 @@ class Server:
             timeouts,
             config.max_lane_hits,
             stats,
-            window,
             time.monotonic,
         )
         settings = WorkerContext(
@@ -240,9 +239,8 @@ class Server:
             WaitQueues(time.monotonic, _call_at),
             self._lanes.share_of if config.share else None,
             timeouts,
-            config.max_client_hits,
+            Budget(config.max_client_hits),
             stats,
-            window,
         )
         timeouts.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
@@ -386,13 +384,13 @@ class Server:
     def _take_in(self, worker: int, balance: Balancer, listeners: Listeners) -> None:
         assert self._arrivals is not None and self._shared is not None
         arrivals = self._arrivals
-        loop, window = arrivals.loop, self._shared.settings.concurrency_limit
+        loop, circuit = arrivals.loop, self._shared.settings.circuit
         self._intake = Intake(
             worker,
             balance,
             listeners.of(worker),
             arrivals.protocol,
-            lambda: window.others(loop.time()),
+            lambda: loop.time() - circuit.heard_at <= SERVING_S,
         )
         self._intake.rate = self._config.max_accept_rate
         self._shared.on_leave = arrivals.on_gone = self._intake.left

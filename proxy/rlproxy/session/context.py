@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
+from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Grammar, Rule, wrong_arity, wrong_told
@@ -22,12 +22,7 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.connection_state import Identity
 from rlproxy.session.timeouts import HitTimeouts
 
-MAX_CLIENT_HITS: Final = 64
 MAX_LANE_HITS: Final = 65536
-# Work units per tick for all queued clients together. One forwarded request is one unit.
-MAX_TURN_WORK: Final = 4096
-LITTLE_TURN_WORK: Final = 1024  # while other clients are served: they wait for the tick's end
-SLOW_HITS: Final = 8  # hits per ms of all clients that leave replies unread; see WAIT_PACE
 
 _ERROR: Final = 0
 _ALLOW: Final = 1
@@ -173,12 +168,11 @@ class WorkerContext:
         "_failing",
         "base_db",
         "circuit",
-        "backlogged",
+        "budget",
         "grammar",
         "ignores_empty",
         "knows_ro",
         "lane_of",
-        "max_client_hits",
         "native_throttle",
         "on_upstream_failure",
         "timeouts",
@@ -186,14 +180,10 @@ class WorkerContext:
         "server",
         "server_version",
         "share_of",
-        "slow_room",
         "stats",
         "tell",
-        "turn_work",
         "waiting",
         "where",
-        "concurrency_limit",
-        "work",
     )
 
     def __init__(
@@ -205,9 +195,8 @@ class WorkerContext:
         waiting: WaitQueues | None = None,
         share_of: Callable[[Identity, int, int], Lane | None] | None = None,
         timeouts: HitTimeouts | None = None,
-        max_client_hits: int = MAX_CLIENT_HITS,
+        budget: Budget | None = None,
         stats: Counters | None = None,
-        concurrency_limit: ConcurrencyLimit | None = None,
     ) -> None:
         self.grammar = grammar
         self.stats = stats or Counters()
@@ -226,12 +215,7 @@ class WorkerContext:
         self.server_version: bytes = b"0.0.0"
         self.read_only: Callable[[], None] = _nothing  # called if the server is a replica
         self.waiting = waiting or WaitQueues(_no_clock, _no_timer)
-        self.max_client_hits = max_client_hits  # unanswered calls of one client
-        self.concurrency_limit = concurrency_limit or ConcurrencyLimit(max_client_hits)
-        self.backlogged: int = 0  # clients with more hits in hand than that; they share this number
-        self.work: int = 0  # work units since the queue was last served
-        self.turn_work: int = MAX_TURN_WORK  # bound of `work`
-        self.slow_room: int = SLOW_HITS  # hits left in this millisecond, of SLOW_HITS
+        self.budget = budget or Budget()
         self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
         self.circuit = self.timeouts.circuit
         self.on_upstream_failure = "error"

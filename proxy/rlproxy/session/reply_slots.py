@@ -98,17 +98,6 @@ class ReplySlots:
             slot = slot.next
         return slot
 
-    def owed_to_commands(self) -> int:
-        """Return the number of replies owed to the client's commands other than RL commands."""
-        number = 0
-        slot = self._head
-        while slot is not None:
-            kind = slot.kind
-            if kind not in (s.S_HIT, s.S_LOCAL) and kind not in _NOT_THE_CLIENTS:
-                number += slot.count if kind == s.S_PASS else 1
-            slot = slot.next
-        return number
-
     def settled(self) -> bool:
         """Return whether the client is owed nothing, so that a reply sent now is in its place."""
         return self._first_of_client() is None and not self._replies.mid
@@ -377,31 +366,6 @@ class ReplySlots:
                 break
             slot = slot.next
         return number
-
-    def turned_away(self, reply: Callable[[], bytes], instead: Callable[[Slot], bytes]) -> bool:
-        """Answer all slots after Redis has closed without reading any request.
-
-        reply: returns the reply for each command of the client.
-        instead: returns the reply for the slot of a hit.
-
-        Returns False if replies could not be counted; then the last reply is for all the rest.
-        """
-        slot = self._head
-        self._head = self._tail = None
-        self.ours = 0
-        while slot is not None:
-            kind = slot.kind
-            if kind == s.S_RAW:
-                self.out.append(reply())
-                return False
-            if kind == s.S_LOCAL:
-                self.out.append(slot.data)
-            elif kind == s.S_HIT and slot.limit != NOT_LATE:
-                self.out.append(instead(slot))
-            elif kind not in _NOT_THE_CLIENTS:
-                self.out += [reply() for _ in range(slot.count if kind == s.S_PASS else 1)]
-            slot = slot.next
-        return True
 
     def forget_asked(self) -> None:
         """Drop the reply that is owed to a waiter's call."""

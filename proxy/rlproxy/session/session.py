@@ -17,10 +17,9 @@ replies are passed on as they come, and hits still go as EVAL in their place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from rlproxy.fairness.concurrency_limit import TURNS
+from rlproxy.fairness.budget import CLIENT_WORK
 from rlproxy.observability.counters import brief
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import HELP, NO_ROW, STATS, TOP, UNSEEN, other
@@ -43,8 +42,6 @@ from rlproxy.session import command_policy, command_replies
 from rlproxy.session import connection_state as s
 from rlproxy.session.connection_state import Catch, ConnectionState, Identity, Slot
 from rlproxy.session.context import (
-    MAX_TURN_WORK,
-    SLOW_HITS,
     Call,
     Caller,
     Lane,
@@ -52,7 +49,7 @@ from rlproxy.session.context import (
     read,
     shared,
 )
-from rlproxy.session.deferred_handshake import MAX_COMMANDS, DeferredHandshake
+from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.timeouts import NEVER, NOTHING
 
@@ -64,17 +61,11 @@ MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per turn
 SMALL: Final = 1024  # bytes; clients with more buffered must queue once the tick's budget is spent
-# Work units per tick of the event loop; see WorkerContext.turn_work. A forwarded request is one.
-MAX_WORK: Final = MAX_TURN_WORK // 2  # of one client; the rest is for its next turn
+# Work units per tick of the event loop; see Budget. A forwarded request is one.
 WORK_OF_OURS: Final = 16  # extra units of an RL command
 WORK_TO_TELL: Final = 500  # extra units of RL.HELP, RL.STATS, RL.TOP; they sum up all workers
 WORK_TO_FOLLOW: Final = 8  # extra units of a command that changes its connection's state
-WORK_OF_UNAUTHENTICATED: Final = 8  # factor for clients that Redis has let run no command yet
-# Hits of WorkerContext.slow_room that one turn of such a client takes.
-HITS_OF_UNAUTHENTICATED: Final = SLOW_HITS // 2
 WORK_OF_BYTES: Final = 7  # a unit is also 2 to this power bytes
-# Least number of unanswered hits per backlogged client, while the concurrency limit is lifted.
-LEAST_HITS: Final = 8
 
 UPSTREAM_NONE: Final = 0
 UPSTREAM_OPENING: Final = 1
@@ -91,14 +82,8 @@ WAIT_ROOM: Final = 5  # its next turn, behind others: the budget is spent, or to
 WAIT_QUIET: Final = 6  # the last reply of the private connection: for a hit with WAIT, or AUTH
 WAIT_TURN: Final = 7  # the reply to a held hit
 WAIT_ANSWERS: Final = 8  # room among this client's hits on the private connection
-WAIT_PACE: Final = 9  # the next ms: unauthenticated client, or one that leaves its replies unread
-WAIT_WINDOW: Final = 10  # its turn among backlogged clients; see ConcurrencyLimit
-WAIT_GREETED: Final = 11  # replies to the deferred handshake
-
-# Whether Redis has let a client run any command.
-_KNOWN: Final = 0
-_NEW: Final = 1  # not certain yet
-_REFUSED: Final = 2  # no: its latest error requires a password, or another one
+WAIT_PACE: Final = 9  # the next ms: the client leaves its replies unread
+WAIT_GREETED: Final = 10  # replies to the deferred handshake
 
 _DONE: Final = 0  # all unread hits went to the lane
 _FULL: Final = 1  # the rest must wait for the lane
@@ -115,9 +100,7 @@ _REWRITE_SCRIPT: Final = (
 REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
 _EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
-_BEGINS: Final = b"+$:*%_~,#(>"  # first bytes of replies other than errors
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
-_NO_ROOM: Final = b"-ERR max number of clients reached\r\n"  # Redis' reply beyond maxclients
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
 
@@ -156,7 +139,6 @@ class Session(Caller):
         "_failing",
         "_failing_left",
         "_failing_multi",
-        "_first",
         "_greeting",
         "_heard",
         "_hits",
@@ -168,7 +150,6 @@ class Session(Caller):
         "_last_hit",
         "_last_private",
         "_piped",
-        "_promises",
         "_question",
         "_question_at",
         "_read_lane",
@@ -176,8 +157,6 @@ class Session(Caller):
         "_settings",
         "_share_not",
         "_stats",
-        "_unauthenticated",
-        "_turn",
         "_under_way",
         "_unsent_at",
         "_unshared",
@@ -217,7 +196,6 @@ class Session(Caller):
         self._eof = False
         self._closing = False  # no further request of the client is taken
         self._backlogged = False  # more hits are buffered than may be unanswered
-        self._turn = False  # it has one of the TURNS: see _end_turn()
         self._failing: bytes = b""  # error for the unread requests,
         self._failing_left: int = 0  # for this number of bytes,
         self._failing_multi = False  # and whether the first of them may be inside MULTI
@@ -247,11 +225,7 @@ class Session(Caller):
         self._watched = False  # HitTimeouts looks at this session
         self._unsent_at: float = 0.0  # time since which requests wait for the private connection
         self._heard = False  # the private connection has received bytes
-        self._unauthenticated: int = _NEW
         self._greeting: DeferredHandshake | None = None  # commands that Redis has not accepted yet
-        # Handshake commands sent to a Redis that has not replied at all.
-        self._first: DeferredHandshake | None = None
-        self._promises: list[bytes] = []  # replies to `_first`, in case Redis sends none
 
     # -- the client's side ------------------------------------------------------------------------
 
@@ -271,15 +245,8 @@ class Session(Caller):
                 self.to_upstream.append(data)
             return
         self._requests.feed(data)
-        refused = self._unauthenticated == _REFUSED and self.state.identity.password is None
-        if not self._backlogged and len(data) <= SMALL and not refused:
-            window = self._settings.concurrency_limit
-            window.latest = self
-            window.others_at = self.now
         if self.wait == WAIT_NOTHING:
-            if refused and self._others():
-                self.wait = WAIT_PACE
-            elif len(data) > SMALL and self._settings.work >= self._settings.turn_work:
+            if len(data) > SMALL and self._settings.budget.spent():
                 self.wait = WAIT_ROOM
             else:
                 self._route()
@@ -308,12 +275,8 @@ class Session(Caller):
 
     def full(self) -> bool:
         """Return whether the owner must stop reading the client, as too many bytes wait here."""
-        wait = self.wait
         # Few bytes suffice for a client that waits for its turn. Large pieces delay other clients.
-        little = wait in (WAIT_ROOM, WAIT_WINDOW)
-        little = little or (wait == WAIT_LANE and self._turn)
-        little = little or (wait == WAIT_PACE and self._unauthenticated != _KNOWN)
-        return self._requests.unread() > (LARGE if little else MAX_HELD)
+        return self._requests.unread() > (LARGE if self.wait == WAIT_ROOM else MAX_HELD)
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""
@@ -341,11 +304,9 @@ class Session(Caller):
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
-        if self._settings.concurrency_limit.latest is self:
-            self._settings.concurrency_limit.latest = None
         self.flush = _nothing
         self.state.identity = Identity(None, None, 0)
-        self._greeting = self._first = None
+        self._greeting = None
         self._answers.forget()
         # The edits of its slots refer to this session.
         self._answers = ReplySlots(self.state, self.to_client, self._stats)
@@ -368,18 +329,13 @@ class Session(Caller):
     def _take_no_more(self) -> None:
         """Take no further request, and release the client's share of the unanswered hits."""
         self._closing = True
+        self.wait = WAIT_NOTHING
         self._set_backlogged(False)
-        self._end_turn()
 
     # -- routing ----------------------------------------------------------------------------------
 
     def _route(self) -> None:
         """Send the unread requests to their destinations, as far as possible now."""
-        self._route_on()
-        if self._under_way == 0:
-            self._end_turn()
-
-    def _route_on(self) -> None:
         self.wait = WAIT_NOTHING
         circuit = self._settings.circuit
         if circuit.open and not circuit.tries(self.now):
@@ -389,7 +345,8 @@ class Session(Caller):
             self._go_without()
             if self.wait == WAIT_ROOM:
                 return
-        begun = self._settings.work
+        budget = self._settings.budget
+        begun = budget.work
         if self._settings.share_of is not None and self._call_count == 0 and self._share():
             return
         while self._call_count > 0 or self._may_use_lane():
@@ -399,14 +356,12 @@ class Session(Caller):
             if sharing:
                 self.wait = WAIT_LANE_EMPTY
                 return
-            if self._backlogged and not self._turn and not self._may_go():
-                return
             if lane is None or not lane.ready or self._room(lane) <= 0:
                 self.wait = WAIT_LANE
                 if self._requests.unread() > 0:
                     self._set_backlogged(True)
                 return
-            if self._settings.work - begun >= self._settings.turn_work >> 1:
+            if budget.work - begun >= CLIENT_WORK:
                 self.wait = WAIT_ROOM
                 return
             found = _OTHER if self.client_slow else self._route_to_lane(lane)
@@ -464,61 +419,13 @@ class Session(Caller):
         return min(self._most() - self._call_count, lane.room)
 
     def _most(self) -> int:
-        """The number of unanswered calls that this client may have.
-
-        Backlogged clients share the number that one would have alone.
-        """
-        settings = self._settings
-        most = settings.max_client_hits
-        if not self._backlogged:
-            return most
-        window = settings.concurrency_limit.hits(self, self.now)
-        if window < most:
-            return max(
-                1,
-                window // (min(settings.backlogged, TURNS) if self._turn else settings.backlogged),
-            )
-        return (
-            most
-            if settings.backlogged < 2
-            else max(min(LEAST_HITS, most), most // settings.backlogged)
-        )
-
-    def _may_go(self) -> bool:
-        """Whether more hits of a backlogged client may go to the lane; if not, sets `wait`."""
-        window = self._settings.concurrency_limit
-        if window.hits(self, self.now) >= self._settings.max_client_hits:
-            return True
-        if self._call_count > 0:
-            self.wait = WAIT_LANE
-            return False
-        self._turn = window.enter(self._its_turn)
-        if not self._turn:
-            self.wait = WAIT_WINDOW
-        return self._turn
-
-    def _its_turn(self) -> bool:
-        """Take the turn, if the session still waits for it. Returns whether it does."""
-        if self._closing or self.wait != WAIT_WINDOW:
-            return False
-        self._turn = True
-        self.wait = WAIT_ROOM
-        self.flush()
-        return True
-
-    def _end_turn(self) -> None:
-        """End the turn, when no call is on a lane any more or the session closes.
-
-        A turn without calls exists only between _its_turn() and the _route() of the next go_on().
-        """
-        if self._turn:
-            self._turn = False
-            self._settings.concurrency_limit.leave()
+        """The number of unanswered calls that this client may have."""
+        return self._settings.budget.hits(self._backlogged)
 
     def _set_backlogged(self, deep: bool) -> None:
         if deep != self._backlogged:
             self._backlogged = deep
-            self._settings.backlogged += 1 if deep else -1
+            self._settings.budget.backlogged += 1 if deep else -1
 
     def _share(self) -> bool:
         """Send the unread bytes by a shared connection, if they are one small ordinary command.
@@ -589,7 +496,7 @@ class Session(Caller):
                 break
             if code == EMPTY:
                 empty += 1
-                if empty < MAX_WORK:
+                if empty < CLIENT_WORK:
                     continue
                 found = _FULL
                 break
@@ -611,7 +518,7 @@ class Session(Caller):
             if len(calls) >= room:
                 found = _FULL
                 break
-        self._settings.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        self._settings.budget.work += empty + len(calls) * (WORK_OF_OURS + 1)
         if calls:
             self._keep_alive(REFRESH_S)
         for call in calls:
@@ -669,13 +576,10 @@ class Session(Caller):
         self._expanded = 0
         work = 0
         passed = 0
-        stranger = self._unauthenticated != _KNOWN and self.state.identity.password is None
-        times = WORK_OF_UNAUTHENTICATED if stranger else 1
-        most = (self._settings.turn_work >> 1) // times
         while True:
             work += 1
-            if work > most or self._expanded > MAX_EXPANDED:
-                self.wait = WAIT_PACE if stranger and self._others() else WAIT_ROOM
+            if work > CLIENT_WORK or self._expanded > MAX_EXPANDED:
+                self.wait = WAIT_ROOM
                 break
             code = requests.next()
             if code == NEED_MORE:
@@ -772,30 +676,23 @@ class Session(Caller):
                 out.append(requests.buf)
             else:
                 out.append(requests.buf[run : requests.pos])
-        self._settings.work += work * times
-        if stranger and (self.wait == WAIT_PACE or self._unauthenticated == _REFUSED):
-            self._settings.slow_room -= HITS_OF_UNAUTHENTICATED
+        self._settings.budget.work += work
         if self.wait == WAIT_NOTHING:
             self._set_backlogged(False)
         wait = self.wait
         if wait != WAIT_ROOM and wait != WAIT_ANSWERS and wait != WAIT_PACE:
             requests.release()  # else each turn would copy all remaining bytes
 
-    def _others(self) -> bool:
-        """Whether other clients without a backlog are active."""
-        window = self._settings.concurrency_limit
-        return window.latest is not self and window.others(self.now)
-
     def _may_call(self) -> bool:
         """Whether one more hit may go to the private connection; if not, sets `wait`."""
-        settings = self._settings
         if self.client_slow:
             # Slowed down, not stopped: the client may read only after it has written all requests,
             # which Redis itself would accept.
-            if settings.slow_room <= 0:
+            budget = self._settings.budget
+            if budget.slow_hits <= 0:
                 self.wait = WAIT_PACE
                 return False
-            settings.slow_room -= 1
+            budget.slow_hits -= 1
             return True
         answers = self._answers
         if self.state.asking or answers.ours < self._most() or not answers.can_count():
@@ -859,8 +756,6 @@ class Session(Caller):
             self._greeting.unsent -= 1
             if self._greeting.unsent == 0:
                 self.wait = WAIT_GREETED
-        elif self._first is not None:
-            self._promise(code)
         if command.kind == c.HTTP:
             self._answers.hushed = True
         if (
@@ -1173,8 +1068,6 @@ class Session(Caller):
     def _off_lane(self) -> None:
         """Count a call that left the lane."""
         self._under_way -= 1
-        if self._under_way == 0:
-            self._end_turn()
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned(). The call, and all behind it, go to the private connection."""
@@ -1305,20 +1198,16 @@ class Session(Caller):
             room = wait == WAIT_ANSWERS and (
                 self._answers.ours <= self._most() // 2 or not self._answers.can_count()
             )
-            known = wait == WAIT_PACE and self._unauthenticated == _KNOWN and not self.client_slow
-            if quiet or room or known or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
+            if quiet or room or wait in (WAIT_LANE, WAIT_LANE_EMPTY):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._call_count <= self._most() // 2:
-            # Other clients wait for their turn.
-            used_up = self._turn and self._settings.concurrency_limit.crowded()
-            if not used_up:
-                self._route_in_turn()
+            self._route_in_turn()
         if self._eof:
             self._finish_eof()
 
     def _route_in_turn(self) -> None:
         """Send the unread requests, now or in the client's turn."""
-        if self._settings.work >= self._settings.turn_work and self._requests.unread() > SMALL:
+        if self._settings.budget.spent() and self._requests.unread() > SMALL:
             self.wait = WAIT_ROOM
         else:
             self._route()
@@ -1343,7 +1232,6 @@ class Session(Caller):
         number = self._answers.late(before, self._last_private, self._late)
         oldest = self._answers.oldest
         since = self._answers.late_since
-        done_without = False
         question = self._question
         if question is not None:
             oldest = max(self._question_at, self._last_private)
@@ -1354,25 +1242,25 @@ class Session(Caller):
                 self._question = None
                 self._answers.forget_asked()
                 self.lane_late(question)
-        if number == 0 and self._may_do_without():
-            if self._last_private <= before:
+        silent = number == 0 and self._is_unanswered()
+        if silent:
+            oldest = self._last_private if oldest == NOTHING else min(oldest, self._last_private)
+            silent = self._last_private <= before
+            if silent:
                 since = self._last_private
-                done_without = True
-                number = self._do_without()
-            elif oldest == NOTHING or self._last_private < oldest:
-                oldest = self._last_private
+                oldest = NEVER
         if self.wait in (WAIT_UPSTREAM, WAIT_BASE, WAIT_GREETED):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and self._unsent_at <= before:
                 since = self._unsent_at
                 number = self._fail_hits(settings.too_late(), "late")
-        if number > 0 or done_without:
+        if number > 0 or silent:
             settings.circuit.timed_out(number, since, now, timeout_s)
             if self.wait == WAIT_QUIET or self.wait == WAIT_ANSWERS:
                 self._route()
             if oldest == NOTHING:
                 oldest = NEVER  # the requests behind may have been sent
-        if number > 0 or done_without or self.to_client:
+        if number > 0 or self.to_client:
             self.flush()
         self._watched = oldest != NOTHING
         return oldest
@@ -1400,7 +1288,7 @@ class Session(Caller):
         """Answer the unread hits that come first, while Redis is not queried."""
         settings = self._settings
         in_turn = self.wait == WAIT_NOTHING or self.wait == WAIT_UPSTREAM
-        most = settings.turn_work >> 1 if in_turn else 0
+        most = CLIENT_WORK if in_turn else 0
         error = r.unreachable(settings.where, settings.circuit.why)
         if self._fail_hits(error, "unreachable", most) < 0:
             self.wait = WAIT_ROOM
@@ -1450,10 +1338,18 @@ class Session(Caller):
                 self._count(call)
             self._hits = True
             self.to_client.append(call.reply)
-        self._settings.work += work
+        self._settings.budget.work += work
         if number >= 0:
             requests.release()
         return number
+
+    def _is_unanswered(self) -> bool:
+        """Whether Redis has sent nothing at all on the private connection, and owes a reply.
+
+        A Redis that hangs is noticed so, where all clients begin with a handshake and not with a
+        hit. These clients wait. The circuit opens, and later ones get their hits answered.
+        """
+        return self.upstream == UPSTREAM_OPEN and not self._heard and not self._answers.quiescent()
 
     # -- clients that connect during an outage: see deferred_handshake ----------------------------
 
@@ -1480,79 +1376,6 @@ class Session(Caller):
             return b""
         return greeting.take(requests, self._settings.server, self._settings.server_version)
 
-    def _promise(self, code: int) -> None:
-        """Record a handshake command that is sent to a Redis that has not replied yet."""
-        assert self._first is not None
-        reply = self._take(self._first, code)
-        if reply and len(self._promises) < MAX_COMMANDS:
-            self._promises.append(reply)
-        else:
-            self._first = None
-
-    def _may_do_without(self) -> bool:
-        """Whether the client can be served without Redis, although its connection is open.
-
-        The connection owes only replies to the handshake and to hits, and only these prevent it.
-        """
-        if self.upstream != UPSTREAM_OPEN or self._call_count > 0:
-            return False
-        if self._greeting is not None:
-            command = self._next_behind(self._greeting.unsent)
-            return command.ours or command.kind in c.GREETS
-        if not self._only_promised():
-            return False
-        return bool(self._promises) or self._next_behind(0).kind in c.GREETS
-
-    def _only_promised(self) -> bool:
-        """Whether a Redis that has not replied yet was sent only handshake commands and hits."""
-        return self._first is not None and self._answers.owed_to_commands() == len(self._promises)
-
-    def _keep_promises(self, instead: Callable[[Slot], bytes]) -> None:
-        """Send the client the recorded replies to the handshake, which Redis has not run.
-
-        Redis gets the handshake again later. Hits get the reply that `instead` returns.
-        """
-        promises = self._promises
-        self._answers.turned_away(lambda: promises.pop(0), instead)
-        if self._first is not None and not self._first.empty():
-            self._greeting = self._first
-
-    def _next_behind(self, number: int) -> Command:
-        """The command behind the next `number` unread ones, if it is whole."""
-        requests = self._requests
-        requests.gather()
-        begin = requests.pos
-        for _ in range(number):
-            requests.next()
-        found = requests.command if requests.next() == COMMAND else c.UNKNOWN_COMMAND
-        requests.rewind(begin)
-        return found
-
-    def _do_without(self) -> int:
-        """Leave the private connection, as Redis does not even answer the handshake there.
-
-        The client gets the recorded replies, and its next requests are served without Redis.
-        Returns the number of late hits.
-        """
-        late: list[Slot] = []
-
-        def instead(slot: Slot) -> bytes:
-            late.append(slot)
-            return self._late(slot)
-
-        if self._greeting is None:
-            self._keep_promises(instead)
-        self._begin_anew()
-        self.upstream = UPSTREAM_NONE
-        self.wait = WAIT_NOTHING
-        number = len(late) + self._fail_hits(self._settings.too_late(), "late")
-        self.flush()  # it releases the connection
-        if self._requests.unread() > 0:
-            self._route()
-        else:
-            self._finish_eof()
-        return number
-
     # -- the private connection's side ------------------------------------------------------------
 
     def go_on(self) -> None:
@@ -1572,8 +1395,7 @@ class Session(Caller):
             self._requests.again(self._greeting.begin())
             self._answers.out = self._greeting.replies
         elif self._settings.answers_hits():
-            self._first = DeferredHandshake()
-            self._promises = []
+            self._watch()
         if self._settings.base_db:
             self._answers.decided = False
             self.wait = WAIT_BASE
@@ -1590,7 +1412,7 @@ class Session(Caller):
         self._failing = error
         self._failing_left = self._requests.unread()
         self._failing_multi = False
-        if self._settings.work >= self._settings.turn_work and self._failing_left > SMALL:
+        if self._settings.budget.spent() and self._failing_left > SMALL:
             self.wait = WAIT_ROOM
         else:
             self._fail_on()
@@ -1605,8 +1427,8 @@ class Session(Caller):
         before = requests.unread()
         work = 0
         while not self._closing:
-            if work >= self._settings.turn_work >> 1:
-                self._settings.work += work
+            if work >= CLIENT_WORK:
+                self._settings.budget.work += work
                 self._failing_left -= before - requests.unread()
                 if self._failing_left > 0:  # later requests are for the next connection
                     self._failing = error
@@ -1648,7 +1470,7 @@ class Session(Caller):
                 self.to_client.append(reply)
             elif self._discarding:
                 self._discarding = code == BODY
-        self._settings.work += work
+        self._settings.budget.work += work
         requests.release()
         self._finish_eof()
 
@@ -1657,19 +1479,7 @@ class Session(Caller):
         self._stats.upstream_in += len(data)
         self._last_private = self.now
         self._settings.circuit.heard(self.now)
-        if not self._heard:
-            self._heard = True
-            if data.startswith(_NO_ROOM) and self._turned_away():
-                return
-            self._first = None
-        first = data[0] if data else 0
-        if first == 45:
-            if data.startswith(b"-NOAUTH") or (
-                self._unauthenticated and data.startswith(b"-WRONGPASS")
-            ):
-                self._unauthenticated = _REFUSED
-        elif self._unauthenticated and first in _BEGINS:
-            self._unauthenticated = _KNOWN  # other bytes may be the middle of a reply
+        self._heard = True
         answers = self._answers
         if answers.raw:
             self.to_client.append(data)
@@ -1732,29 +1542,8 @@ class Session(Caller):
         self.state = ConnectionState(self._settings.base_db)
         self._answers = ReplySlots(self.state, self.to_client, self._stats)
         self._lane = self._read_lane = self._write_lane = None
-        self._first = None
         self._deciding = False
         self.to_upstream.clear()
-
-    def _turned_away(self) -> bool:
-        """Handle a connection that Redis closes for lack of room, without having read any request.
-
-        It counts as one that could not be opened. Returns False if the bytes are to be read.
-        """
-        if self._call_count > 0:
-            return False
-        if self._only_promised():
-            self._keep_promises(self._without_room)
-        elif not self._answers.turned_away(lambda: _NO_ROOM, self._without_room):
-            self._close()
-            return True
-        self._discarding = self._discarding or self._requests.in_command()
-        self._begin_anew()
-        self._fail_all(_NO_ROOM)
-        return True
-
-    def _without_room(self, slot: Slot) -> bytes:
-        return self._settings.without(slot.limit, slot.row, _NO_ROOM, "unreachable")
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection, then close.

@@ -25,7 +25,6 @@ from itertools import islice
 from random import random
 from typing import Final
 
-from rlproxy.fairness.concurrency_limit import ConcurrencyLimit
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import denial_cache as d
@@ -271,8 +270,6 @@ class SharedLane(Lane):
             took_s = self._clock() - self._timed_at
             self._timed_at = 0.0
             self._stats.round_trips.add(took_s)
-            if self._carries == HITS:
-                self._pool.concurrency_limit.took(took_s, now)
         self.room = self._pool.max_lane_hits - self.unanswered()
         if self._missing or not inflight:
             self._mend()
@@ -693,12 +690,10 @@ class LanePool:
         timeouts: HitTimeouts | None = None,
         max_lane_hits: int = MAX_LANE_HITS,
         stats: Counters | None = None,
-        concurrency_limit: ConcurrencyLimit | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
         self.clock = clock or loop.time
-        self.concurrency_limit = concurrency_limit or ConcurrencyLimit(0)
         self.stats = stats or Counters()
         self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
         self.max_lane_hits = max_lane_hits

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlproxy.fairness.concurrency_limit import LEAST, TURNS
+from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS, MAX_CLIENT_HITS, TICK_WORK
 from rlproxy.ratelimit import grammar, scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.scripts import LOADED, SOURCE
@@ -19,14 +19,7 @@ from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import connection_state, reply_slots
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import (
-    MAX_CLIENT_HITS,
-    MAX_TURN_WORK,
-    SLOW_HITS,
-    Call,
-    Lane,
-    WorkerContext,
-)
+from rlproxy.session.context import Call, Lane, WorkerContext
 from rlproxy.session.session import Session
 
 from tests.unit.sides import Sides
@@ -1296,12 +1289,10 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     first, second, third = benches
     first.send(HIT * 200)
     second.send(HIT * 200)
-    assert shared.backlogged == 2
+    assert shared.budget.backlogged == 2
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS
     third.send(HIT)  # who has less is not concerned
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
-    for bench in benches:
-        bench.session.now = 10.0  # (nobody else has said a word for long)
     calls, lane.calls = lane.calls, []
     for call in calls:
         call.caller.lane_answered(call, FIVE)
@@ -1309,15 +1300,15 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
         bench.session.resume()
     assert len(lane.calls) == MAX_CLIENT_HITS
     first.session.abandon()
-    assert shared.backlogged == 1
+    assert shared.budget.backlogged == 1
     while lane.calls:
         calls, lane.calls = lane.calls, []
         for call in calls:
             call.caller.lane_answered(call, FIVE)
-        shared.work = 0
+        shared.budget.work = 0
         second.session.resume()
     assert second.down() == FIVE * 200
-    assert shared.backlogged == 0
+    assert shared.budget.backlogged == 0
 
 
 class Crowded:
@@ -1349,7 +1340,7 @@ class Crowded:
         """All have the turns of the loop that they wait for; how many each has on its way."""
         for bench in [*self.line, *self.benches]:
             if bench.session.wait == sn.WAIT_ROOM:
-                self.shared.work = 0
+                self.shared.budget.work = 0
                 bench.session.go_on()
         self.line.clear()
         for number, bench in enumerate(self.benches):
@@ -1359,128 +1350,90 @@ class Crowded:
         ]
 
 
-def test_who_has_many_in_hand_waits_for_a_turn_where_others_wait_for_redis() -> None:
-    fan_out = Crowded(6)
-    for bench in fan_out.benches:
-        bench.send(HIT * 200)
-    assert fan_out.turns() == [MAX_CLIENT_HITS] * 5  # (nobody knew that they have more)
-    fan_out.other.send(HIT)
-    assert fan_out.other.session.wait == sn.WAIT_NOTHING
-    share = LEAST // TURNS
-    seen = []
-    for _ in range(50):
-        had = fan_out.answer()
-        assert sorted(had) == [0] * (5 - TURNS) + [share] * TURNS
-        seen += [number for number, count in enumerate(had) if count]
-    times = [seen.count(number) for number in range(5)]
-    assert max(times) - min(times) <= 1, times  # each as often as the others
-    for bench in fan_out.benches:
-        bench.session.now = 10.0  # the other one has gone
-    while any(fan_out.answer()):
-        pass
-    assert fan_out.got == [FIVE * 200] * 5
-    assert fan_out.shared.backlogged == 0
-    assert fan_out.shared.concurrency_limit._turns == 0
-
-
-def test_one_alone_that_has_many_in_hand_keeps_redis_busy() -> None:
-    """What is half answered is filled up again: nobody else waits for its turn."""
-    fan_out = Crowded(2)
-    fan_out.benches[0].send(HIT * 100)
-    fan_out.other.send(HIT)
-    assert fan_out.answer() == [LEAST]
-    for call in fan_out.lane.calls[: LEAST // 2]:
-        call.caller.lane_answered(call, FIVE)
-    del fan_out.lane.calls[: LEAST // 2]
-    fan_out.benches[0].session.resume()
-    assert fan_out.turns() == [LEAST]
+def test_backlogged_clients_share_the_hits_of_one() -> None:
+    for count, each in ((1, MAX_CLIENT_HITS), (2, 32), (5, 12), (MAX_CLIENT_HITS, LEAST_HITS)):
+        crowded = Crowded(count + 1)
+        for bench in crowded.benches:
+            bench.send(HIT * 300)
+        # A client is backlogged once the first hits leave more buffered.
+        assert crowded.turns() == [MAX_CLIENT_HITS] * count
+        crowded.other.send(HIT)  # a client without a backlog is not concerned
+        assert crowded.other.session.wait == sn.WAIT_NOTHING
+        assert crowded.answer() == [each] * count
+        while any(crowded.answer()):
+            pass
+        assert crowded.got == [FIVE * 300] * count
+        assert crowded.shared.budget.backlogged == 0
 
 
 LEAVES = ["goes", "is lost", "is closed", "holds a hit", "sends something else", "is slow"]
 
 
 @pytest.mark.parametrize("how", LEAVES)
-def test_a_turn_ends_with_the_session_that_has_it(how: str) -> None:
-    fan_out = Crowded(6)
+def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
+    crowded = Crowded(3)
     rest = HELD if how == "holds a hit" else PING * 3
-    for bench in fan_out.benches:
-        bench.send(HIT * (MAX_CLIENT_HITS + LEAST // TURNS) + rest + HIT * 100)
-    fan_out.other.send(HIT)
-    for _ in range(20):
-        had = fan_out.answer()
-        for bench, count in zip(fan_out.benches, had, strict=True):
-            if count == 0:
-                continue
-            if how in ("goes", "is lost", "is closed"):
-                # its replies may stay unread for long: only "goes" is followed by let_go()
-                if how == "is lost":
-                    bench.session.upstream_lost()
-                else:
-                    bench.session.abandon()
-                if how == "goes":
-                    bench.session.let_go()
-                fan_out.lane.calls = [
-                    c for c in fan_out.lane.calls if c.caller is not bench.session
-                ]
-            elif how == "is slow":
-                bench.session.leaves_unread()
-        fan_out.turns()
+    leaver, stayer = crowded.benches
+    leaver.send(HIT * (MAX_CLIENT_HITS + 40) + rest)
+    stayer.send(HIT * 1000)
+    assert crowded.answer() == [32, 32]
+    session = leaver.session
+    if how == "is lost":
+        session.upstream_lost()
+    elif how in ("goes", "is closed"):
+        # Its replies may stay unread for long: only "goes" is followed by let_go().
+        session.abandon()
+        if how == "goes":
+            session.let_go()
+    elif how == "is slow":
+        session.leaves_unread()
+    crowded.answer()
+    crowded.answer()
     if how == "holds a hit":
-        assert [bench.session.wait for bench in fan_out.benches] == [sn.WAIT_TURN] * 5
-        assert fan_out.shared.backlogged == 0
-    assert fan_out.shared.concurrency_limit._turns == 0
-    assert not fan_out.shared.concurrency_limit.crowded()
+        assert session.wait == sn.WAIT_TURN
+    assert crowded.shared.budget.backlogged == 1
+    assert sum(crowded.answer()) == MAX_CLIENT_HITS
 
 
-def test_a_turn_ends_while_refusals_that_are_remembered_are_answered() -> None:
-    """No call is under way then: an endless pipeline of them stops no other client's."""
-    fan_out = Crowded(2)
-    fan_out.lane = KnowingLane(known=REFUSED)
-    bench = fan_out.benches[0]
+def test_refusals_that_are_remembered_are_answered_in_turns() -> None:
+    """An endless pipeline of them does not delay other clients."""
+    crowded = Crowded(2)
+    crowded.lane = KnowingLane(known=REFUSED)
+    bench = crowded.benches[0]
     bench.session.fenced = False
     bench.send(HIT * MAX_CLIENT_HITS + numbered(b"known") * 1000)
-    fan_out.other.send(HIT)
-    fan_out.shared.turn_work = MAX_TURN_WORK
+    crowded.other.send(HIT)
     for _ in range(6):
-        fan_out.answer()
+        crowded.answer()
         assert bench.session.wait == sn.WAIT_ROOM
-        assert fan_out.shared.concurrency_limit._turns == 0
     while bench.session.outstanding():
-        fan_out.turns()
-    assert fan_out.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
+        crowded.turns()
+    assert crowded.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 7))
-def test_whoever_waits_for_a_turn_is_served_in_the_end(random: Random, count: int) -> None:
-    fan_out = Crowded(count + 1)
+def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: int) -> None:
+    crowded = Crowded(count + 1)
     asked = [0] * count
-    now = 0.0
     for _ in range(random.randint(5, 60)):
         number = random.randrange(count)
-        bench = fan_out.benches[number]
-        for each in [*fan_out.benches, fan_out.other]:
-            each.session.now = now
-        match random.randrange(6):
+        match random.randrange(5):
             case 0 | 1:
                 many = random.choice([1, 3, 70, 200])
                 asked[number] += many
-                bench.send(HIT * many)
+                crowded.benches[number].send(HIT * many)
             case 2:
-                fan_out.other.send(HIT)
-            case 3 | 4:
-                fan_out.answer()
+                crowded.other.send(HIT)
             case _:
-                now += random.choice([0.01, 0.2])
-        fan_out.turns()
-        fan_out.shared.concurrency_limit.took(random.choice([0.0001, 0.001]), now)
+                crowded.answer()
+        crowded.turns()
     rounds = 0
-    while any(fan_out.answer()) or any(bench.session.outstanding() for bench in fan_out.benches):
+    while any(crowded.answer()) or any(bench.session.outstanding() for bench in crowded.benches):
         rounds += 1
-        assert rounds < 5000, "somebody waits for ever"
-    assert [len(got) for got in fan_out.got] == [many * len(FIVE) for many in asked]
-    assert fan_out.shared.backlogged == 0
-    assert fan_out.shared.concurrency_limit._turns == 0
+        assert rounds < 5000, "a client waits for ever"
+    assert [len(got) for got in crowded.got] == [many * len(FIVE) for many in asked]
+    assert crowded.shared.budget.backlogged == 0
 
 
 def test_who_leaves_replies_unread_goes_on_slowly() -> None:
@@ -1492,7 +1445,7 @@ def test_who_leaves_replies_unread_goes_on_slowly() -> None:
     bench.session.leaves_unread()  # whose answers are not read from now on
     assert bench.session.wait == sn.WAIT_PACE
     for _ in range(3):
-        shared.slow_room = 8
+        shared.budget.slow_hits = 8
         bench.session.go_on()
         out = b"".join(bench.session.to_upstream)
         bench.session.to_upstream.clear()
@@ -1506,24 +1459,24 @@ def test_who_leaves_replies_unread_goes_on_slowly() -> None:
 def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     bench = opened()
     shared = bench.session._settings
-    shared.work = MAX_TURN_WORK
+    shared.budget.work = TICK_WORK
     much = PING * (sn.SMALL // len(PING) + 1)
     assert bench.send(PING) == PING
     bench.session.receive(much)
     assert bench.session.wait == sn.WAIT_ROOM
     assert not bench.session.to_upstream
-    shared.work = 0
+    shared.budget.work = 0
     bench.session.receive(PING)  # behind what waits
     bench.session.go_on()
     assert bench.up() == much + PING
-    shared.work = 0
+    shared.budget.work = 0
     bench.session.receive(much)
     assert bench.up() == much
-    assert shared.work > sn.SMALL // len(PING)
+    assert shared.budget.work > sn.SMALL // len(PING)
     for opens in (True, False):  # likewise when many get what they waited for at once
         bench = Bench()
         bench.session.receive(much)
-        bench.session._settings.work = MAX_TURN_WORK
+        bench.session._settings.budget.work = TICK_WORK
         if opens:
             bench.session.upstream_opened()
         else:
@@ -1537,15 +1490,15 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
 
 def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
     """Wrong hits of one who uses a lane, blank lines, and hits that are answered without Redis."""
-    wrong = 3 * sn.MAX_WORK // sn.WORK_OF_OURS
+    wrong = 3 * CLIENT_WORK // sn.WORK_OF_OURS
     bench = probed()
     bench.session.receive(WRONG_HIT * wrong)
-    assert sn.MAX_WORK // 20 < len(bench.session.to_client) < wrong // 2
+    assert CLIENT_WORK // 20 < len(bench.session.to_client) < wrong // 2
     bench.up()
     assert bench.down() == ARITY * wrong
 
     bench = probed()
-    bench.session.receive(b"\r\n" * (2 * sn.MAX_WORK))
+    bench.session.receive(b"\r\n" * (2 * CLIENT_WORK))
     assert bench.session.wait == sn.WAIT_ROOM
     bench.up()
     assert not bench.session.outstanding()
@@ -1560,62 +1513,6 @@ def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
     assert bench.down().count(b"-") == wrong
 
 
-NOAUTH = b"-NOAUTH Authentication required.\r\n"
-STRANGERS = [
-    ([], True),  # nobody knows yet
-    ([PONG], False),
-    ([b"$-1\r\n"], False),
-    ([b"-ERR something else\r\n"], True),
-    ([PONG, b"-ERR something else\r\n"], False),
-    ([NOAUTH], True),
-    ([PONG, NOAUTH], True),
-    ([NOAUTH[:9], NOAUTH[9:]], True),
-    ([NOAUTH + PONG], True),  # (the next one tells)
-    ([NOAUTH, PONG], False),
-]
-
-
-@pytest.mark.parametrize(("heard", "stranger"), STRANGERS)
-@pytest.mark.parametrize("password", [None, b"pw"])
-def test_a_stranger_does_less_in_a_turn(
-    heard: list[bytes], stranger: bool, password: bytes | None
-) -> None:
-    bench = Bench()
-    bench.send(PING * 9)
-    bench.session.upstream_opened()
-    bench.up()
-    for data in heard:
-        bench.answer(data)
-    bench.session.state.identity = Identity(None, password, 0)
-    bench.session.receive(PING * 2 * sn.MAX_WORK)
-    sent = sum(map(len, bench.session.to_upstream)) // len(PING)
-    less = sn.WORK_OF_UNAUTHENTICATED if stranger and password is None else 1
-    assert sent == sn.MAX_WORK // less
-    assert bench.session.wait == sn.WAIT_ROOM
-
-
-@pytest.mark.parametrize("refusal", [NOAUTH, b"-WRONGPASS invalid username-password pair\r\n"])
-def test_who_was_refused_waits_for_each_word_while_others_are_served(refusal: bytes) -> None:
-    bench = told(refusal)
-    shared = bench.session._settings
-    guess = bulks(b"AUTH", b"guess")
-    shared.concurrency_limit.others_at = -1.0  # nobody is there
-    bench.session.receive(guess)
-    assert bench.up() == guess
-    bench.answer(refusal)
-    shared.concurrency_limit.latest, shared.concurrency_limit.others_at = None, bench.session.now
-    bench.session.receive(guess)
-    assert bench.session.wait == sn.WAIT_PACE
-    assert not bench.session.to_upstream
-    assert shared.concurrency_limit.latest is None  # it is none of those for whom others wait
-    shared.slow_room = SLOW_HITS
-    bench.session.go_on()
-    assert bench.up() == guess
-    assert shared.slow_room == SLOW_HITS // 2
-    bench.answer(b"+OK\r\n")
-    assert bench.send(PING) == PING
-
-
 def test_a_command_that_is_not_whole_is_read_on() -> None:
     """However little may wait of a client: what would make it a command is to come."""
     for heard in ([], [NOAUTH], [PONG]):
@@ -1624,21 +1521,19 @@ def test_a_command_that_is_not_whole_is_read_on() -> None:
         assert not bench.session.full()
 
 
-def test_a_stranger_goes_on_slowly_while_others_are_served() -> None:
-    bench = told(NOAUTH)
-    shared = bench.session._settings
-    shared.concurrency_limit.latest = None  # somebody else
-    bench.session.receive(PING * 3 * sn.MAX_WORK)
-    assert bench.session.wait == sn.WAIT_PACE
-    assert bench.session.full()
-    bench.session.to_upstream.clear()
-    shared.slow_room = SLOW_HITS
-    bench.session.go_on()
-    assert sum(map(len, bench.session.to_upstream)) // len(PING) < sn.MAX_WORK // 4
-    assert shared.slow_room == SLOW_HITS // 2  # two such turns in a millisecond, of all of them
-    assert bench.session.wait == sn.WAIT_PACE
-    bench.session.upstream_received(b"+OK\r\n")  # it is none any more
-    assert bench.session.wait == sn.WAIT_ROOM
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
+    """Else its owner would give it turns that it does not take."""
+    bench = opened()
+    if slow:
+        bench.session.leaves_unread()
+        bench.session._settings.budget.slow_hits = 0
+        bench.session.receive(HIT)
+    else:
+        bench.session.receive(PING * 2 * CLIENT_WORK)
+    assert bench.session.wait == (sn.WAIT_PACE if slow else sn.WAIT_ROOM)
+    bench.session.abandon()
+    assert bench.session.wait == sn.WAIT_NOTHING
 
 
 def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
@@ -1661,7 +1556,7 @@ def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
 
 def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
     bench = Bench()
-    many = 5 * sn.MAX_WORK // sn.WORK_OF_OURS
+    many = 5 * CLIENT_WORK // sn.WORK_OF_OURS
     bench.send(PING * many)
     bench.session.upstream_failed("refused")
     while bench.session._failing:
@@ -1688,7 +1583,7 @@ def test_what_the_proxy_tells_of_itself_is_much_work() -> None:
     bench.session.receive(bulks(b"RL.STATS") * 20)
     assert bench.session.wait == sn.WAIT_ROOM
     told = len(bench.session.to_upstream)
-    assert 1 <= told <= sn.MAX_WORK // sn.WORK_TO_TELL + 1
+    assert 1 <= told <= CLIENT_WORK // sn.WORK_TO_TELL + 1
     assert bench.up().count(b"EVAL") == 20
 
 

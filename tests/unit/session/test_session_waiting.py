@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.ratelimit.wait_queue import MAX_WAITING, WaitQueues
@@ -13,7 +14,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import session as sn
 from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import MAX_CLIENT_HITS, Call, Caller, Lane, WorkerContext
+from rlproxy.session.context import Call, Caller, Lane, WorkerContext
 from rlproxy.session.session import Session
 
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, says

@@ -1,0 +1,52 @@
+"""The budget of one worker: how much one client may do before others have their turn. No I/O.
+
+Three bounds keep one client's load from the others:
+
+- Work per tick. One tick of the event loop serves all clients that are readable. A client with
+  much in hand spends at most CLIENT_WORK units, then it queues for the next tick (see Scheduler).
+- Hits on their way. Unanswered requests form a queue at Redis, and every client's next command
+  waits behind it. A client may have `max_client_hits` unanswered hits. Clients with more in hand
+  than that are *backlogged*, and share this number.
+- Hits of slow readers. Clients that leave their replies unread send SLOW_HITS per millisecond, all
+  of them together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_CLIENT_HITS: Final = 64
+LEAST_HITS: Final = 2  # unanswered hits that each backlogged client may have in any case
+# Work units per tick for all queued clients together. One forwarded request is one unit.
+TICK_WORK: Final = 4096
+CLIENT_WORK: Final = TICK_WORK // 2  # work units of one client per tick
+SLOW_HITS: Final = 8  # hits per millisecond of all clients that leave replies unread
+
+
+class Budget:
+    """The budget that all clients of a worker share.
+
+    max_client_hits: unanswered hits of one client.
+    """
+
+    __slots__ = ("backlogged", "max_client_hits", "slow_hits", "work")
+
+    def __init__(self, max_client_hits: int = MAX_CLIENT_HITS) -> None:
+        self.max_client_hits = max_client_hits
+        self.backlogged: int = 0  # number of backlogged clients
+        self.work: int = 0  # work units spent in this tick
+        self.slow_hits: int = SLOW_HITS  # hits left in this millisecond
+
+    def spent(self) -> bool:
+        """Return whether the work of this tick is spent: clients with much in hand must queue."""
+        return self.work >= TICK_WORK
+
+    def hits(self, backlogged: bool) -> int:
+        """Return the number of hits that one client may have unanswered.
+
+        backlogged: whether the client has more in hand.
+        """
+        most = self.max_client_hits
+        if not backlogged or self.backlogged < 2:
+            return most
+        return max(min(LEAST_HITS, most), most // self.backlogged)
