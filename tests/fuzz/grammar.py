@@ -11,8 +11,10 @@ from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.escape import quoted
-from rlproxy.resp.framing import COMMAND, RequestFramer
-from rlproxy.session.context import Call, WorkerContext, read
+from rlproxy.resp.framing import COMMAND
+from rlproxy.session.call import Call
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.session import Session
 
 from tests.fuzz import reference
@@ -135,7 +137,9 @@ def _call(rule: Rule, key: bytes) -> None:
 
 def _reads(request: tuple[bytes, ...]) -> None:
     """The same call is read of each form that a request may have."""
-    settings = WorkerContext(Grammar(SCRIPTS), lambda _: None, "redis:1")
+    settings = WorkerContext(
+        grammar=Grammar(SCRIPTS), server=ServerFacts("redis:1"), lane_of=lambda _: None
+    )
     strict = r.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)
     made = [_read(form, settings) for form in (strict, lenient)]
@@ -153,7 +157,7 @@ def _reads(request: tuple[bytes, ...]) -> None:
 
 
 def _read(form: bytes, settings: WorkerContext) -> Call | None:
-    framer = RequestFramer()
+    framer = ClientRequests()
     framer.feed(form)
     assert framer.next() == COMMAND
-    return read(Session(settings), framer, settings)
+    return framer.call(Session(settings), settings)

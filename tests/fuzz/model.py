@@ -14,7 +14,7 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.session import REWRITE, not_covered
+from rlproxy.session.wait_cover import REWRITE, not_covered
 
 from tests.fuzz import reference
 from tests.fuzz.reference import IncompleteError, ProtocolError

@@ -16,10 +16,13 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import session as sn
-from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Lane, WorkerContext
-from rlproxy.session.session import Session
+from rlproxy.session import private_stream
+from rlproxy.session.call import Call, Lane
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
+from rlproxy.session.router import MAX_EXPANDED
+from rlproxy.session.session import MAX_HELD, Session
+from rlproxy.session.waits import WAIT_HELD, WAIT_PACE, WAIT_TICK
 
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
@@ -229,11 +232,14 @@ class Walk:
         self.full = False  # the upstream takes no more for now
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         settings = WorkerContext(
-            *(GRAMMAR, self.lane_of, "redis:1", self.base_db, self.waiting),
+            grammar=GRAMMAR,
+            server=ServerFacts("redis:1", self.base_db),
+            lane_of=self.lane_of,
+            waiting=self.waiting,
             share_of=self.share_of if self.share else None,
         )
-        settings.native_throttle = throttle
-        settings.knows_ro = bool(config & 64)
+        settings.server.has_throttle = throttle
+        settings.server.has_ro = bool(config & 64)
         self.session = Session(settings)
         self.session.flush = self.move
         self.redis = Model(False, self.base_db, self.locked, throttle)
@@ -277,7 +283,7 @@ class Walk:
 
     def alone(self) -> None:
         """Nothing may be owed on the private connection while a lane is given a call."""
-        data = b"".join(self.session.to_upstream)
+        data = b"".join(self.session.private.out)
         assert _says_nothing(data), "bytes for Redis beside a call for a lane"
         owed = self.redis.out.replace(PUSH, b"")
         assert not owed or PUSH.endswith(owed), ("owed on the private connection", owed)
@@ -290,29 +296,29 @@ class Walk:
             return
         self._moving = True
         while True:
-            data = b"".join(session.to_upstream)
+            data = b"".join(session.private.out)
             alone = not data or self.on_lanes() == 0 or _says_nothing(data)
             assert alone, "bytes for Redis while a lane owes replies"
-            session.to_upstream.clear()
-            if data and session.upstream == sn.UPSTREAM_OPEN:
+            session.private.out.clear()
+            if data and session.private.status == private_stream.OPEN_NOW:
                 self.redis.feed(data)
-            turns = session.wait in (sn.WAIT_ROOM, sn.WAIT_PACE) and not self.full
+            turns = session.wait in (WAIT_TICK, WAIT_PACE) and not self.full
             if turns:
-                session._settings.budget.slow_hits = SLOW_HITS
-                session._settings.budget.work = 0
+                session.context.budget.slow_hits = SLOW_HITS
+                session.context.budget.work = 0
                 session.go_on()
-            elif not session.to_upstream:
+            elif not session.private.out:
                 break
         if session.to_client:
             self.down += b"".join(session.to_client)
             session.to_client.clear()
-        assert session.held() <= sn.MAX_HELD + MAX_CLIENT_BYTES
+        assert session.held() <= MAX_HELD + MAX_CLIENT_BYTES
         self._moving = False
 
     def give(self, size: int) -> None:
         """The client's next `size` bytes."""
         session = self.session
-        if self.eof or self.gone or session.held() > sn.MAX_HELD or self.full:
+        if self.eof or self.gone or session.held() > MAX_HELD or self.full:
             return
         data, self.unsent = self.unsent[:size], self.unsent[size:]
         if not data or len(self.sent) > MAX_CLIENT_BYTES:
@@ -322,16 +328,16 @@ class Walk:
         if not session.closed:
             self.sent += data
         session.receive(data)
-        grown = sum(map(len, session.to_upstream))
-        assert grown <= held + len(data) + sn.MAX_EXPANDED + SLACK, grown
+        grown = sum(map(len, session.private.out))
+        assert grown <= held + len(data) + MAX_EXPANDED + SLACK, grown
         self.move()
 
     def answer(self, size: int) -> None:
         """The next `size` bytes of the private connection."""
         session, redis = self.session, self.redis
-        if session.upstream != sn.UPSTREAM_OPEN or session.closed:
+        if session.private.status != private_stream.OPEN_NOW or session.closed:
             return
-        if session.client_slow and session.wait != sn.WAIT_TURN:
+        if session.client_slow and session.wait != WAIT_HELD:
             return
         data, redis.out = redis.out[:size], redis.out[size:]
         session.now = self.clock.now
@@ -446,7 +452,7 @@ class Walk:
             if choices.below(2):
                 session.leaves_unread()
             else:
-                session.client_slow = False
+                session.reads_again()
             self.move()
         elif kind == 56:
             self.full = bool(choices.below(2))
@@ -462,7 +468,11 @@ class Walk:
             self.unsent += bulks(b"ECHO", b"%d" % choices.below(256) * (1 << choices.below(16)))
         elif kind >= 61:
             self._fault(choices.below(32))
-        if session.upstream == sn.UPSTREAM_OPENING and kind % 4 == 0 and not session.closed:
+        if (
+            session.private.status == private_stream.OPENING
+            and kind % 4 == 0
+            and not session.closed
+        ):
             self.open()
 
     def _lane_step(self, kind: int, lane: FakeLane) -> None:
@@ -500,7 +510,7 @@ class Walk:
     def _fault(self, kind: int) -> None:
         session = self.session
         session.now = self.clock.now
-        if kind == 0 and session.upstream == sn.UPSTREAM_OPEN:
+        if kind == 0 and session.private.status == private_stream.OPEN_NOW:
             self.cut = True
             session.upstream_lost()
         elif kind == 1 and not self.eof:
@@ -509,7 +519,7 @@ class Walk:
         elif kind == 2:
             self.gone = self.cut = True
             session.abandon()
-        elif kind == 3 and session.upstream == sn.UPSTREAM_OPENING:
+        elif kind == 3 and session.private.status == private_stream.OPENING:
             self._fails()
         self.move()
 
@@ -551,10 +561,11 @@ class Walk:
 
     def finish(self) -> None:
         session = self.session
-        session.client_slow = self.full = False
+        session.reads_again()
+        self.full = False
         for _ in range(2000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
-            if session.upstream == sn.UPSTREAM_OPENING and not session.closed:
+            if session.private.status == private_stream.OPENING and not session.closed:
                 self.open()
             session.go_on()
             self.move()

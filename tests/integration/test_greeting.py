@@ -116,19 +116,27 @@ def test_as_it_was_killed(locked: RedisServer) -> None:
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("where", ["", "/1"], ids=["0", "base"])
 def test_as_it_hangs(locked: RedisServer, known: bool, where: str) -> None:
+    """Clients that begin with a handshake are served once the proxy knows that Redis hangs."""
     locked.start()
-    with failing(locked, "allow", where=where) as proxy, proxy.raw() as raw:
+    with failing(locked, "allow", where=where) as proxy, proxy.raw() as raw, proxy.raw() as first:
         assert raw.ask("AUTH", "pw") == "OK"
         assert raw.ask(*HIT) == COUNTED
         os.kill(locked.pid, signal.SIGSTOP)
         if known:
             assert raw.ask(*HIT) == ADMITTED
+        else:
+            first.send(harness.command("AUTH", "pw") + harness.command(*HIT))
+            wait_until(lambda: "does not answer" in proxy.read_log(), "the circuit is open")
+            assert first.quiet(0.1) == b""
         made = client(proxy, username="bob", password="bp", db=3, socket_timeout=DEADLINE_S)
         assert made.execute_command(*HIT) == ADMITTED
         os.kill(locked.pid, signal.SIGCONT)
         assert counted(made) == COUNTED
         assert made.acl_whoami() == "bob"
         assert made.client_info()["db"] == 3
+        if not known:
+            assert first.reply() == "OK"
+            assert first.reply() == [0, 5, 3, -1, 60]
 
 
 def test_as_it_has_no_room(locked: RedisServer) -> None:
@@ -140,12 +148,11 @@ def test_as_it_has_no_room(locked: RedisServer) -> None:
         clients = admin.ask("CLIENT", "LIST")
         assert isinstance(clients, bytes)
         assert admin.ask("CONFIG", "SET", "maxclients", clients.count(b"\n")) == "OK"
-        made = client(proxy, username="bob", password="bp", db=3)
-        assert made.execute_command(*HIT) == ADMITTED
         with pytest.raises(redis.ConnectionError, match="max number of clients"):
-            made.get("s")
+            client(proxy, username="bob", password="bp", db=3)
         assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"
-        assert counted(made) == COUNTED
+        made = client(proxy, username="bob", password="bp", db=3)
+        assert made.execute_command(*HIT) == COUNTED  # the first in its own database
         assert made.acl_whoami() == "bob"
         assert made.client_info()["db"] == 3
 

@@ -17,9 +17,12 @@ import pytest
 from rlproxy.config import config
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
-from rlproxy.session.connection_state import S_AUTH, ConnectionState, Identity, Slot
-from rlproxy.session.context import Call, WorkerContext
+from rlproxy.session.call import Call
+from rlproxy.session.connection_state import ConnectionState
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
+from rlproxy.session.slots import S_AUTH, Slot
 from rlproxy.upstream.lane import LanePool, SharedLane
 
 from tests import harness
@@ -265,8 +268,12 @@ def test_nothing_shows_a_password_by_itself() -> None:
     slot.identity = identity
     state = ConnectionState(0)
     state.identity = identity
-    session = Session(WorkerContext(Grammar(scripts.load()), lambda _: None, "h"))
-    session.state.identity = identity
+    session = Session(
+        WorkerContext(
+            grammar=Grammar(scripts.load()), server=ServerFacts("h"), lane_of=lambda _: None
+        )
+    )
+    session.private.state.identity = identity
     for each in (
         *(made, made.upstream, made.upstream.sentinels, identity, slot, state, session),
         *(Call(session, Rule(), b""), config.Address("h", 1)),

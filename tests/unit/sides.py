@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlproxy.fairness.budget import SLOW_HITS
-from rlproxy.session.session import WAIT_PACE, WAIT_ROOM, Session
+from rlproxy.session.session import Session
+from rlproxy.session.waits import WAIT_PACE, WAIT_TICK
 
 
 class Sides:
@@ -24,11 +25,11 @@ class Sides:
         return self.down()
 
     def up(self) -> bytes:
-        while self.session.wait in (WAIT_ROOM, WAIT_PACE):  # (its owner gives it turns)
-            self.session._settings.budget.slow_hits = SLOW_HITS
+        while self.session.wait in (WAIT_TICK, WAIT_PACE):  # (its owner gives it turns)
+            self.session.context.budget.slow_hits = SLOW_HITS
             self.session.go_on()
-        out = b"".join(self.session.to_upstream)
-        self.session.to_upstream.clear()
+        out = b"".join(self.session.private.out)
+        self.session.private.out.clear()
         return out
 
     def down(self) -> bytes:

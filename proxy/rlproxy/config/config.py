@@ -459,8 +459,7 @@ OPTIONS: Final = (
         NUMBER,
         "64",
         "unanswered hits of one client; its further hits wait, so that a long pipeline does not "
-        "delay other clients. Clients with longer pipelines share this number; while other "
-        "clients are served they share as few as keep Redis busy",
+        "delay other clients. Clients with longer pipelines share this number",
         least=1,
         most=1_000_000,
     ),

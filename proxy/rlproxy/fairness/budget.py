@@ -20,6 +20,12 @@ LEAST_HITS: Final = 2  # unanswered hits that each backlogged client may have in
 # Work units per tick for all queued clients together. One forwarded request is one unit.
 TICK_WORK: Final = 4096
 CLIENT_WORK: Final = TICK_WORK // 2  # work units of one client per tick
+WORK_OF_OURS: Final = 16  # extra units of an RL command
+WORK_OF_STATUS: Final = 500  # extra units of RL.HELP, RL.STATS, RL.TOP; they sum up all workers
+WORK_OF_STATE: Final = 8  # extra units of a command that changes its connection's state
+WORK_OF_BYTES: Final = 7  # a unit is also 2 to this power bytes
+SMALL: Final = 1024  # bytes; clients with more in hand must queue once the tick's work is spent
+LARGE: Final = 16384  # bytes of requests in hand of a queued client before it is paused
 SLOW_HITS: Final = 8  # hits per millisecond of all clients that leave replies unread
 
 

@@ -16,7 +16,8 @@ from rlproxy.admin.probes import WITHOUT
 from rlproxy.build import describe
 from rlproxy.config.config import Address, Config, ConfigError, differences, reloaded
 from rlproxy.downstream.admission import Admission
-from rlproxy.downstream.connection import ClientConnection, Shared
+from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.connection import ClientConnection
 from rlproxy.downstream.handshake import Handshakes
 from rlproxy.fairness.budget import Budget
 from rlproxy.net import file_limit, tls_contexts
@@ -38,7 +39,7 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
 from rlproxy.resp import commands
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import WorkerContext
+from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Control, Facts, Probe, Target
 from rlproxy.upstream.embedded import EmbeddedError, EmbeddedServer
@@ -109,7 +110,7 @@ class Server:
         self._intake: Intake | None = None
         self._who = ""  # name and version of the server
         self._failed = ""  # reason to end without a signal
-        self._shared: Shared | None = None
+        self._shared: Clients | None = None
         self._admission: Admission
         self._lanes: LanePool | None = None
         self._control: asyncio.Task[None] | None = None
@@ -232,22 +233,21 @@ class Server:
             time.monotonic,
         )
         settings = WorkerContext(
-            Grammar(loaded),
-            self._lanes.lane_of,
-            target.where,
-            config.upstream.db,
-            WaitQueues(time.monotonic, _call_at),
-            self._lanes.share_of if config.share else None,
-            timeouts,
-            Budget(config.max_client_hits),
-            stats,
+            grammar=Grammar(loaded),
+            server=ServerFacts(target.where, config.upstream.db),
+            lane_of=self._lanes.lane_of,
+            share_of=self._lanes.share_of if config.share else None,
+            waiting=WaitQueues(time.monotonic, _call_at),
+            timeouts=timeouts,
+            budget=Budget(config.max_client_hits),
+            stats=stats,
         )
         timeouts.on_doubt = control.probe
         circuit.on_open = lambda: self._out(settings, control)
         circuit.on_close = lambda out_s, without: self._back(settings, control, out_s, without)
         told = LogThrottle(time.monotonic, lambda line, of: log.warning("%s", line, extra={**of}))
         self._admission = admission = Admission(config, target.where, self._room())
-        self._shared = shared = Shared(loop, settings, target, admission, config, told)
+        self._shared = shared = Clients(loop, settings, target, admission, config, told)
         self._arrivals = Handshakes(
             loop,
             lambda peer: ClientConnection(shared, peer),
@@ -259,7 +259,7 @@ class Server:
         )
         self._account(shared, self._lanes, control, denial_cache)
         if topology is not None:
-            settings.read_only = topology.suspect
+            settings.server.read_only = topology.suspect
             topology.start()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_CONTACT_S):
@@ -288,19 +288,19 @@ class Server:
         self._publishing = loop.create_task(self._publish())
 
     def _account(
-        self, shared: Shared, lanes: LanePool, control: Control, denial_cache: DenialCache | None
+        self, shared: Clients, lanes: LanePool, control: Control, denial_cache: DenialCache | None
     ) -> None:
         """Set up telemetry: for the admin process, RL.STATS and RL.TOP."""
         assert self._listeners is not None
         post, config = self._post, self._config
         control.measures = config.admin is not None
-        settings, admission = shared.settings, self._admission
+        settings, admission = shared.context, self._admission
         circuit = settings.circuit
         loop = asyncio.get_running_loop()
 
         def upstream() -> dict[str, Any]:
             return {
-                "where": settings.where,
+                "where": settings.server.where,
                 "server": self._who,
                 "up": not circuit.open,
                 "since": round(loop.time() - circuit.since, 1) if circuit.since else None,
@@ -347,7 +347,7 @@ class Server:
             lambda: [each.top for each in telemetry.all()[1:]] + [top.told()],
             said_top,
         )
-        settings.tell = self._tell
+        settings.status_call = self._tell
 
     def _tell(self, name: bytes, args: list[bytes]) -> bytes:
         """Return the request to which Redis replies with the result of RL.STATS or RL.TOP."""
@@ -373,7 +373,7 @@ class Server:
         def moved() -> None:
             if self._shared is None or self._lanes is None:
                 return
-            self._shared.settings.where = target.where
+            self._shared.context.server.where = target.where
             self._lanes.renew()
             for client in list(self._shared.clients):
                 client.cut_upstream()
@@ -384,7 +384,7 @@ class Server:
     def _take_in(self, worker: int, balance: Balancer, listeners: Listeners) -> None:
         assert self._arrivals is not None and self._shared is not None
         arrivals = self._arrivals
-        loop, circuit = arrivals.loop, self._shared.settings.circuit
+        loop, circuit = arrivals.loop, self._shared.context.circuit
         self._intake = Intake(
             worker,
             balance,
@@ -435,12 +435,13 @@ class Server:
             self._probe.soon()
         if self._shared is None or self._lanes is None:
             return
-        settings = self._shared.settings
-        settings.native_throttle = found.has_throttle
-        settings.knows_ro = self._lanes.knows_ro = found.has_ro
-        settings.server = found.name.lower().encode()
-        settings.server_version = found.version.encode()
-        settings.ignores_empty = found.ignores_empty
+        settings = self._shared.context
+        server = settings.server
+        server.has_throttle = found.has_throttle
+        server.has_ro = self._lanes.knows_ro = found.has_ro
+        server.name = found.name.lower().encode()
+        server.version = found.version.encode()
+        server.ignores_empty = found.ignores_empty
 
     def _out(self, settings: WorkerContext, control: Control) -> None:
         """Probe Redis and log that it does not answer: the circuit has opened."""
@@ -450,12 +451,12 @@ class Server:
             log.warning(
                 "Redis at %s does not answer (%s)%s; "
                 "hits are answered as --on-upstream-failure says (%s)",
-                settings.where,
+                settings.server.where,
                 circuit.why,
                 f", and so {circuit.untold} times since this was last said"
                 if circuit.untold
                 else "",
-                settings.on_upstream_failure,
+                settings.failure.mode,
                 extra={"count": 1 + circuit.untold},
             )
             circuit.untold = 0
@@ -465,7 +466,7 @@ class Server:
         if settings.circuit.told or control.warned:
             log.warning(
                 "Redis at %s is back after %.1f s; hits answered without it: %d",
-                settings.where,
+                settings.server.where,
                 out_s,
                 without,
             )
@@ -494,9 +495,9 @@ class Server:
 
     def _until_it_is_there(self, kind: str) -> str:
         assert self._shared is not None
-        settings = self._shared.settings
+        settings = self._shared.context
         without = settings.circuit.open or kind == FULL
-        hits = WITHOUT.get(settings.on_upstream_failure) if without else None
+        hits = WITHOUT.get(settings.failure.mode) if without else None
         if hits is None:
             return "clients get errors until it is there"
         return f"hits are {hits}, and other commands get errors, until it is there"
@@ -548,12 +549,12 @@ class Server:
         if self._admin is not None:
             self._admin.stop()
 
-    async def _drain(self, shared: Shared) -> None:
+    async def _drain(self, shared: Clients) -> None:
         """Wait until all owed replies are sent; cut the remaining clients at the drain timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.drain_timeout_s
         shared.draining = True
-        shared.settings.waiting.drain()
+        shared.context.waiting.drain()
         for client in list(shared.clients):
             client.flush()
         told = loop.time() + 0.5

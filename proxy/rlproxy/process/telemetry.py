@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rlproxy.admin.probes import heard
 from rlproxy.build import compiled
-from rlproxy.downstream.connection import Shared
+from rlproxy.downstream.clients import Clients
 from rlproxy.observability.counters import TIMES_S, Counters, Times
 from rlproxy.observability.hot_keys import covered, stride
 from rlproxy.observability.key_prefixes import Prefixes
@@ -60,7 +60,7 @@ class Sources:
     """
 
     settings: WorkerContext
-    shared: Shared
+    shared: Clients
     lanes: LanePool
     denial_cache: Callable[[], int]
     clients_max: Callable[[], int]
@@ -192,7 +192,7 @@ class Telemetry:
             "draining": shared.draining,
             "scripts": self._sources.scripts_loaded(),
             "mode": "share" if settings.share_of is not None else "private",
-            "on_upstream_failure": settings.on_upstream_failure,
+            "on_upstream_failure": settings.failure.mode,
             "upstream": self._sources.upstream(),
             "lanes": [
                 {

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from rlproxy.resp import encoding as r
-from rlproxy.session import connection_state as s
-from rlproxy.session.connection_state import Catch, Slot, Unfold
+from rlproxy.session import slots as s
+from rlproxy.session.slots import Catch, Slot, Unfold
 
 # Bytes; a longer COMMAND (names, or the keys of a GETKEYS) is not edited. Its arguments are stored
 # until it is answered, and a client may send many such commands and read no reply.

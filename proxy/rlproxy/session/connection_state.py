@@ -17,123 +17,17 @@ flag only if the count has not changed since its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
+from rlproxy.session import slots as s
+from rlproxy.session.identity import Identity, credential, database
+from rlproxy.session.slots import Slot
 
 RAW: Final = 0
 COUNTED: Final = 1
 PLAIN: Final = 2
-
-# Kinds of replies. Those of a PASS slot are passed on without a look, the others are looked at.
-S_PASS: Final = 0
-S_LOCAL: Final = 1  # no reply of Redis: `data` goes to the client in its turn
-S_DROP: Final = 2  # the reply to a command of the proxy's own
-S_HIT: Final = 3  # the reply to a hit
-S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
-S_RAW: Final = 5  # no counting from here on
-S_AUTH: Final = 7
-S_SELECT: Final = 8
-S_RESET: Final = 9
-S_EXEC: Final = 10
-S_DISCARD: Final = 11
-S_UNWATCH: Final = 12
-S_QUIT: Final = 13
-S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
-S_BASE: Final = 15  # the proxy's SELECT of the database of --upstream, dropped
-S_MULTI: Final = 17
-S_HELLO: Final = 16  # with AUTH: unlike AUTH's error, its error may hide a success
-S_CAUGHT: Final = 18  # a Catch
-S_ASKED: Final = 19  # a Catch for a command of the proxy's own; the client gets nothing of it
-S_UNFOLDED: Final = 20  # an Unfold; the next two kinds may replace it
-S_INSIDE: Final = 21  # `data` of the proxy within a reply
-S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
-S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 24  # shows whether Redis lets the client run any command
-
-
-MAX_CREDENTIAL_BYTES: Final = 512  # stored until Redis replies; longer ones are not followed
-
-
-class Identity:
-    """The identity of a connection at Redis. `user` and `password` are None before any AUTH."""
-
-    __slots__ = ("db", "password", "user")
-
-    def __init__(self, user: bytes | None, password: bytes | None, db: int) -> None:
-        self.user = user
-        self.password = password
-        self.db = db
-
-    def key(self) -> tuple[bytes | None, bytes | None, int]:
-        """Return the key that identifies a lane."""
-        return (self.user, self.password, self.db)
-
-
-NOT_LATE: Final = -1  # limit of a reply that has no timeout
-
-
-class Slot:
-    """One reply that the private connection owes, in the order of the requests."""
-
-    __slots__ = (
-        "count",
-        "data",
-        "gen",
-        "identity",
-        "kind",
-        "limit",
-        "next",
-        "protocol",
-        "row",
-        "sent_at",
-        "watch_gen",
-    )
-
-    def __init__(self, kind: int, data: bytes = b"") -> None:
-        self.kind = kind
-        self.count = 1  # of a PASS or VALUES: consecutive replies
-        self.data = data
-        self.gen = 0
-        self.watch_gen = 0
-        self.protocol = 0  # requested by a HELLO
-        self.identity: Identity | None = None
-        self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late
-        self.row: int = NO_ROW  # row of the counters; the key is `data`
-        self.sent_at: float = 0.0  # time of sending, in seconds
-        self.next: Slot | None = None
-
-
-class Catch(Slot):
-    """A short reply that is awaited whole.
-
-    The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
-    empty.
-    """
-
-    __slots__ = ("edit",)
-
-    def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
-        super().__init__(kind)
-        self.edit = edit
-
-
-class Unfold(Slot):
-    """A reply that may be large, and is treated value by value.
-
-    `unfold` is called with its first line, and returns the slots that replace it: INSIDE, VALUES
-    and Catch. The first line itself is dropped. If `unfold` returns no slots, the reply is passed
-    on unchanged.
-    """
-
-    __slots__ = ("unfold",)
-
-    def __init__(self, unfold: Callable[[bytes], list[Slot]]) -> None:
-        super().__init__(S_UNFOLDED)
-        self.unfold = unfold
 
 
 class ConnectionState:
@@ -219,24 +113,24 @@ class ConnectionState:
         if self.level < PLAIN:
             return self._sent_private(kind)
         if kind == c.MULTI:
-            slot = Slot(S_MULTI)
+            slot = Slot(s.S_MULTI)
             slot.count = 1 if self.multi else 0
             self.multi = True
             self._multi_gen += 1
             slot.gen = self._multi_gen
             return slot
         if kind == c.EXEC:
-            return self._transaction_slot(S_EXEC)
+            return self._transaction_slot(s.S_EXEC)
         if kind == c.DISCARD:
-            return self._transaction_slot(S_DISCARD)
+            return self._transaction_slot(s.S_DISCARD)
         if kind == c.WATCH:
             self.watching = True
             self._watch_gen += 1
             return None
         if kind == c.UNWATCH:
-            return self._transaction_slot(S_UNWATCH)
+            return self._transaction_slot(s.S_UNWATCH)
         if kind == c.QUIT:
-            return Slot(S_QUIT)
+            return Slot(s.S_QUIT)
         if kind == c.RESET:
             return self._reset_slot()
         if kind in (c.PUBSUB, c.STREAM, c.HTTP):
@@ -275,15 +169,15 @@ class ConnectionState:
                 return self._fall(RAW)
             if kind in (c.AUTH, c.HELLO):
                 self._level_gen += 1
-                return Slot(S_AUTH if kind == c.AUTH else S_HELLO)
+                return Slot(s.S_AUTH if kind == c.AUTH else s.S_HELLO)
             if kind == c.QUIT:
-                return Slot(S_QUIT)
+                return Slot(s.S_QUIT)
         self._level_gen += 1
         return None
 
     def _fall(self, level: int) -> Slot | None:
         self.lower(level)
-        return Slot(S_RAW) if self.level == RAW else None
+        return Slot(s.S_RAW) if self.level == RAW else None
 
     def _transaction_slot(self, kind: int) -> Slot:
         slot = Slot(kind)
@@ -292,7 +186,7 @@ class ConnectionState:
         return slot
 
     def _reset_slot(self) -> Slot:
-        slot = Slot(S_RESET)
+        slot = Slot(s.S_RESET)
         slot.gen = self._level_gen
         slot.watch_gen = self._multi_gen + self._watch_gen
         return slot
@@ -304,35 +198,35 @@ class ConnectionState:
         if word == b"REPLY" or not args:
             return self._fall(RAW)
         if word in c.CLIENT_IF_REFUSED and not self.multi:
-            return Slot(S_IF_REFUSED)
+            return Slot(s.S_IF_REFUSED)
         return self._fall(COUNTED)
 
     def _sent_select(self, args: list[bytes]) -> Slot | None:
-        slot = Slot(S_SELECT)
+        slot = Slot(s.S_SELECT)
         number = database(args[0]) if len(args) == 1 else -1
         if number >= 0:
             slot.identity = Identity(None, None, number)
         return slot
 
     def _sent_auth(self, args: list[bytes]) -> Slot | None:
-        slot = Slot(S_AUTH)
+        slot = Slot(s.S_AUTH)
         if len(args) == 1:
-            slot.identity = _credential(b"default", args[0])
+            slot.identity = credential(b"default", args[0])
         elif len(args) == 2:
-            slot.identity = _credential(args[0], args[1])
+            slot.identity = credential(args[0], args[1])
         return slot
 
     def _sent_hello(self, args: list[bytes]) -> Slot | None:
         if not args:
             return None
-        slot = Slot(S_HELLO)
+        slot = Slot(s.S_HELLO)
         slot.protocol = int(args[0]) if args[0] in (b"2", b"3") else 0
         index = 1
         while index < len(args):
             # Redis compares these words as C strings, so a NUL ends them.
             word = args[index].upper().partition(b"\0")[0]
             if word == b"AUTH" and index + 2 < len(args):
-                slot.identity = _credential(args[index + 1], args[index + 2])
+                slot.identity = credential(args[index + 1], args[index + 2])
                 if slot.identity is None:
                     return slot
                 index += 3
@@ -342,7 +236,7 @@ class ConnectionState:
                 slot.identity = None
                 return slot  # unfamiliar option: the identity is uncertain afterwards
         if slot.identity is None:
-            slot.kind = S_PROTOCOL
+            slot.kind = s.S_PROTOCOL
         return slot
 
     # -- replies ----------------------------------------------------------------------------------
@@ -351,18 +245,18 @@ class ConnectionState:
         """Record the first line of the reply for `slot`."""
         kind = slot.kind
         refused = line.startswith(b"-")
-        if kind in (S_AUTH, S_HELLO):
+        if kind in (s.S_AUTH, s.S_HELLO):
             self._answered_auth(slot, refused)
-            if kind == S_HELLO:
+            if kind == s.S_HELLO:
                 self.protocol = 0 if refused else slot.protocol
-        elif kind == S_PROTOCOL:
+        elif kind == s.S_PROTOCOL:
             if not refused:
                 self.protocol = slot.protocol
-        elif kind == S_PROBE:
+        elif kind == s.S_PROBE:
             self.probing = False
             if not refused:
                 self.probed = True
-        elif kind == S_SELECT:
+        elif kind == s.S_SELECT:
             if not refused:
                 self.chosen_db = True
                 if slot.identity is None or line != b"+OK\r\n":
@@ -370,39 +264,39 @@ class ConnectionState:
                 else:
                     old = self.identity
                     self.identity = Identity(old.user, old.password, slot.identity.db)
-        elif kind == S_RESET:
+        elif kind == s.S_RESET:
             self._answered_reset(slot, line)
-        elif kind == S_MULTI:
+        elif kind == s.S_MULTI:
             nested = slot.count > 0 or line.startswith(b"-ERR MULTI calls can not be nested")
             if refused and not nested:
                 self._no_transaction(slot)
-        elif kind == S_EXEC:
+        elif kind == s.S_EXEC:
             if not refused or line.startswith(b"-EXECABORT"):
                 self._transaction_over(slot)
             elif line.startswith(b"-ERR EXEC without MULTI"):
                 self._no_transaction(slot)
-        elif kind == S_DISCARD:
+        elif kind == s.S_DISCARD:
             if line == b"+OK\r\n":
                 self._transaction_over(slot)
             elif line.startswith(b"-ERR DISCARD without MULTI"):
                 self._no_transaction(slot)
-        elif kind == S_UNWATCH:
+        elif kind == s.S_UNWATCH:
             if line == b"+OK\r\n" and slot.watch_gen == self._watch_gen:
                 self.watching = False
-        elif kind == S_QUIT:
+        elif kind == s.S_QUIT:
             if not refused:
                 self.quitting = True
-        elif kind == S_IF_REFUSED:
+        elif kind == s.S_IF_REFUSED:
             if not refused:
                 self.lower(COUNTED)
-        elif kind == S_BASE:
+        elif kind == s.S_BASE:
             if line == b"+OK\r\n":
                 self.base_owed = False
-        elif kind == S_HIT and line.startswith(b"*"):
+        elif kind == s.S_HIT and line.startswith(b"*"):
             self.probed = True
 
     def _answered_auth(self, slot: Slot, refused: bool) -> None:
-        if refused and slot.kind == S_AUTH:
+        if refused and slot.kind == s.S_AUTH:
             return
         if slot.identity is None or refused:
             self.known = False
@@ -437,15 +331,3 @@ class ConnectionState:
         self._no_transaction(slot)
         if slot.watch_gen == self._watch_gen:
             self.watching = False
-
-
-def database(word: bytes) -> int:
-    """Return the number that SELECT reads in `word`; -1 for none, or for ten digits or more."""
-    written_so = word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0")
-    return int(word) if written_so else -1
-
-
-def _credential(user: bytes, password: bytes) -> Identity | None:
-    if len(user) + len(password) > MAX_CREDENTIAL_BYTES:
-        return None
-    return Identity(user, password, 0)

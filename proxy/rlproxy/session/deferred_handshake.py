@@ -17,7 +17,7 @@ from typing import Final
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import ReplyFramer, RequestFramer
-from rlproxy.session.connection_state import database
+from rlproxy.session.identity import database
 
 MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error of any other command
 MAX_BYTES: Final = 4096  # total size of these commands

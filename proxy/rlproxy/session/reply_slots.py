@@ -24,8 +24,9 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import ReplyFramer
-from rlproxy.session import connection_state as s
-from rlproxy.session.connection_state import NOT_LATE, Catch, ConnectionState, Slot, Unfold
+from rlproxy.session import slots as s
+from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.slots import NOT_LATE, Catch, Slot, Unfold
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
@@ -44,6 +45,7 @@ class ReplySlots:
         "_last_reply",
         "_replies",
         "_slots",
+        "_start",
         "_state",
         "_stats",
         "_tail",
@@ -70,6 +72,7 @@ class ReplySlots:
         self._head: Slot | None = None
         self._tail: Slot | None = None
         self._slots: int = 0
+        self._start: int = 0  # of the bytes that answer() passes on unchanged
         self.ours: int = 0  # slots of hits that may be late, and of replies of the proxy
         self._counting = True  # requests still get slots
         self._last_reply: bytes = b""  # first bytes of the latest reply, while more are owed
@@ -132,7 +135,7 @@ class ReplySlots:
         if not self._counting:
             return
         if self._slots >= MAX_SLOTS and slot.kind != s.S_RAW:
-            self._state.lower(s.RAW)
+            self._state.lower(RAW)
             slot = Slot(s.S_RAW)
         if slot.kind == s.S_RAW:
             self._counting = False
@@ -171,17 +174,14 @@ class ReplySlots:
         """Pass on the bytes that have come, slot by slot."""
         replies = self._replies
         data = replies.buf
-        size = len(data)
-        start = replies.pos  # of the bytes that are passed on unchanged
+        self._start = replies.pos
         while True:
             slot = self._head
             if slot is None:
-                replies.skip(0)  # pushes may come at any time
-                if replies.pos < size and not replies.mid and not replies.at_push():
-                    self._go_raw()  # a reply without a request
+                self._unrequested(len(data))
                 break
             kind = slot.kind
-            if kind == s.S_PASS or kind == s.S_VALUES:
+            if kind in (s.S_PASS, s.S_VALUES):
                 # A push behind the last value would come before the proxy's part of that reply.
                 slot.count -= replies.skip(slot.count, kind == s.S_PASS)
                 if replies.broken:
@@ -190,83 +190,95 @@ class ReplySlots:
                 if slot.count > 0:
                     break
                 self._pop()
-                continue
-            if kind == s.S_INSIDE:
-                self._pass_on(data, start)
-                start = replies.pos
-                self.out.append(slot.data)
-                self._pop()
-                continue
-            if replies.mid or replies.at_push():
-                replies.skip(0)
-                if replies.mid or replies.at_push():
-                    break
-            if kind == s.S_LOCAL:
-                self._pass_on(data, start)
-                start = replies.pos
-                if not self._state.quitting:
-                    self.out.append(slot.data)
-                self._pop()
-                continue
-            if kind == s.S_RAW:
-                self._go_raw()
+            elif not self._answer_slot(slot, kind):
                 break
-            line = replies.line()
-            if not line:
-                break
-            if isinstance(slot, Catch):
-                before = replies.pos
-                frame = replies.frame()
-                if not frame:
-                    if replies.broken:
-                        self._go_raw()
-                    break
-                if before > start:
-                    self.out.append(data[start:before])
-                edited = slot.edit(frame)
-                if slot.row != NO_ROW:
-                    self._stats.answered(slot.row, edited or frame, slot.data)
-                if edited:
-                    self.out.append(edited)
-                start = replies.pos
-                self._pop()
-                continue
-            if isinstance(slot, Unfold):
-                inside = slot.unfold(line)
-                if inside:
-                    self._pass_on(data, start)
-                    replies.open()
-                    start = replies.pos
-                    self._replace(inside)
-                else:
-                    slot.kind = s.S_PASS
-                continue
-            instead = _instead(slot, line)
-            counted = slot.row != NO_ROW
-            if instead is None and not counted:
-                self._look(slot, line)
-                slot.kind = s.S_PASS
-                slot.count = 1
-                continue
-            before = replies.pos
-            frame = replies.frame()
-            if not frame:
-                if replies.broken:
-                    self._go_raw()
-                break
-            if counted:
-                self._stats.answered(slot.row, frame, slot.data)
-                slot.row = NO_ROW
-            if instead is not None:
-                if before > start:
-                    self.out.append(data[start:before])
-                if instead:
-                    self.out.append(instead)
-                start = replies.pos
-            self._look(slot, line)
-            self._pop()
-        self._pass_on(data, start)
+        self._pass_on(data, self._start)
         self._remember_last(data)
+
+    def _unrequested(self, size: int) -> None:
+        """Pass on what comes while no reply is owed: pushes, or bytes of another protocol."""
+        replies = self._replies
+        replies.skip(0)
+        if replies.pos < size and not replies.mid and not replies.at_push():
+            self._go_raw()  # a reply without a request
+
+    def _answer_slot(self, slot: Slot, kind: int) -> bool:
+        """Treat the first slot, which is no run of replies. Returns whether to go on."""
+        replies = self._replies
+        if kind == s.S_INSIDE:
+            self._put(slot.data)
+            self._pop()
+            return True
+        if replies.mid or replies.at_push():
+            replies.skip(0)
+            if replies.mid or replies.at_push():
+                return False
+        if kind == s.S_LOCAL:
+            self._put(b"" if self._state.quitting else slot.data)
+            self._pop()
+            return True
+        if kind == s.S_RAW:
+            self._go_raw()
+            return False
+        line = replies.line()
+        if not line:
+            return False
+        if isinstance(slot, Unfold):
+            self._unfold(slot, line)
+            return True
+        if isinstance(slot, Catch):
+            return self._take_frame(slot, line, slot.edit)
+        if slot.row == NO_ROW and not _replaced(slot, line):
+            self._look(slot, line)
+            slot.kind = s.S_PASS
+            slot.count = 1
+            return True
+        return self._take_frame(slot, line, None)
+
+    def _unfold(self, slot: Unfold, line: bytes) -> None:
+        inside = slot.unfold(line)
+        if not inside:
+            slot.kind = s.S_PASS
+            return
+        self._put(b"")
+        self._replies.open()
+        self._start = self._replies.pos
+        self._replace(inside)
+
+    def _take_frame(self, slot: Slot, line: bytes, edit: Callable[[bytes], bytes] | None) -> bool:
+        """Count the whole reply of `slot`, and pass it on or replace it.
+
+        edit: returns the client's reply for that of Redis; None: see _instead().
+        Returns False while the reply is not whole.
+        """
+        replies = self._replies
+        before = replies.pos
+        frame = replies.frame()
+        if not frame:
+            if replies.broken:
+                self._go_raw()
+            return False
+        reply = _instead(slot, line, frame) if edit is None else edit(frame)
+        if slot.row != NO_ROW:
+            self._stats.answered(slot.row, reply or frame, slot.data)
+            slot.row = NO_ROW
+        if reply is not frame:
+            if before > self._start:
+                self.out.append(replies.buf[self._start : before])
+            if reply:
+                self.out.append(reply)
+            self._start = replies.pos
+        if edit is None:
+            self._look(slot, line)
+        self._pop()
+        return True
+
+    def _put(self, reply: bytes) -> None:
+        """Pass on the bytes so far, and `reply` behind them."""
+        self._pass_on(self._replies.buf, self._start)
+        self._start = self._replies.pos
+        if reply:
+            self.out.append(reply)
 
     def lost(self) -> bool:
         """Handle the end of the connection.
@@ -445,7 +457,7 @@ class ReplySlots:
         self.forget()
         self._head = self._tail = None
         self.ours = 0
-        self._state.lower(s.RAW)
+        self._state.lower(RAW)
 
 
 def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
@@ -458,8 +470,15 @@ def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return silent
 
 
-def _instead(slot: Slot, line: bytes) -> bytes | None:
-    """The client's reply in place of the one that begins with `line`; None: the reply itself."""
+def _replaced(slot: Slot, line: bytes) -> bool:
+    """Return whether the client gets another reply than the one that begins with `line`."""
+    return slot.kind in (s.S_DROP, s.S_BASE, s.S_WRONG) or (
+        slot.kind == s.S_HIT and line.startswith(b"-")
+    )
+
+
+def _instead(slot: Slot, line: bytes, frame: bytes) -> bytes:
+    """Return the client's reply in place of `frame`, which begins with `line`; b"" for none."""
     kind = slot.kind
     if kind in (s.S_DROP, s.S_BASE):
         return b""
@@ -469,4 +488,4 @@ def _instead(slot: Slot, line: bytes) -> bytes | None:
         cleaned = r.clean_error(line)
         if cleaned != line:
             return cleaned
-    return None
+    return frame

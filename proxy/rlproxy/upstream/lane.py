@@ -33,9 +33,9 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.framing import ReplyFramer
+from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.circuit_breaker import Backoff, CircuitBreaker
-from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import MAX_LANE_HITS, Call, Caller, Lane
+from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.script_calls import ScriptCalls

@@ -13,23 +13,20 @@ import pytest
 from rlproxy.config.config import Address, Config, Upstream
 from rlproxy.downstream import connection, lingering_close
 from rlproxy.downstream.admission import Admission
-from rlproxy.downstream.connection import (
-    MAX_TURNED_AWAY,
-    WORK_OF_READ,
-    ClientConnection,
-    Shared,
-)
+from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.connection import MAX_TURNED_AWAY, WORK_OF_READ, ClientConnection
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
-from rlproxy.fairness.budget import CLIENT_WORK, SLOW_HITS, TICK_WORK
+from rlproxy.downstream.private_connection import PrivateConnection
+from rlproxy.fairness.budget import CLIENT_WORK, SLOW_HITS, TICK_WORK, WORK_OF_OURS
 from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, PIECE, STAYS_S
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import private_stream
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.context import WorkerContext
-from rlproxy.session.session import UPSTREAM_OPEN, WORK_OF_OURS
+from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.upstream.connector import Target
 
 GRAMMAR = Grammar(scripts.load())
@@ -127,10 +124,12 @@ class Bench:
         self.clock = Clock()
         self.said: list[str] = []
         told = LogThrottle(self.clock.time, lambda line, _: self.said.append(line))
-        settings = WorkerContext(GRAMMAR, lambda _: None, "redis:6379")
+        settings = WorkerContext(
+            grammar=GRAMMAR, server=ServerFacts("redis:6379"), lane_of=lambda _: None
+        )
         admission = Admission(config, "redis:6379", 10_000)
         target = Target(Address("redis", 6379), 1.0)
-        self.shared = Shared(self.clock, settings, target, admission, config, told)
+        self.clients = Clients(self.clock, settings, target, admission, config, told)
 
     def client(self, sock: socket.socket | None = None, peer: Peer | None = None) -> Client:
         return Client(self, sock, peer)
@@ -145,13 +144,13 @@ class Bench:
     def after(self, seconds: float) -> None:
         """A sweep, so many seconds later."""
         self.clock.now += seconds
-        self.shared.sweep()
+        self.clients.sweep()
 
 
 class Client:
     def __init__(self, bench: Bench, sock: socket.socket | None, peer: Peer | None) -> None:
         self.transport = Transport(sock)
-        self.protocol = self.transport.protocol = ClientConnection(bench.shared, peer)
+        self.protocol = self.transport.protocol = ClientConnection(bench.clients, peer)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
 
 
@@ -259,7 +258,7 @@ def test_all_of_it_may_change_while_they_are_served() -> None:
     clients = [bench.client() for _ in range(3)]
     assert clients[2].transport.written == b"-ERR max number of clients reached\r\n"
     assert [client.transport.ended for client in clients] == [False, False, True]
-    bench.shared.reconfigure(
+    bench.clients.reconfigure(
         dataclasses.replace(
             CONFIG, max_clients=3, idle_timeout_s=5.0, deny_command=("ping",), write_timeout_s=3.0
         )
@@ -268,7 +267,7 @@ def test_all_of_it_may_change_while_they_are_served() -> None:
     assert bench.client().transport.ended
     client = clients[0]
     client.protocol.data_received(PING)
-    client.protocol._session.upstream_failed("no")
+    client.protocol.session.upstream_failed("no")
     client.protocol.flush()
     assert client.transport.written.startswith(b"-NOPERM command 'ping' is denied")
     bench.after(5)
@@ -283,18 +282,18 @@ def test_who_was_turned_away_is_counted_nowhere() -> None:
         nonlocal left
         left += 1
 
-    bench.shared.on_leave = leave
+    bench.clients.on_leave = leave
     here, twice = bench.client(), bench.client()
     unix = bench.client(peer=NOBODY)
     full = bench.client(peer=NOBODY)
     assert [each.transport.ended for each in (here, twice, unix, full)] == [False, True] * 2
-    assert bench.shared.addresses == {"127.0.0.1": 1}
+    assert bench.clients.addresses == {"127.0.0.1": 1}
     for each in (twice, full):
         each.protocol.connection_lost(None)
     assert left == 2  # (whoever counts connections has counted these)
-    assert bench.shared.addresses == {"127.0.0.1": 1}
+    assert bench.clients.addresses == {"127.0.0.1": 1}
     here.protocol.connection_lost(None)
-    assert bench.shared.addresses == {}
+    assert bench.clients.addresses == {}
     assert not bench.client().transport.ended
     assert [line.partition(" (the")[0] for line in bench.said] == [
         "turned away 1 client(s): max number of clients of one address reached",
@@ -321,7 +320,7 @@ class Closing:
         self.client = self.bench.client(sock)
         self.transport = self.client.transport
         self.client.protocol.data_received(PING)
-        self.client.protocol._session.upstream_lost()
+        self.client.protocol.session.upstream_lost()
         self.client.protocol.flush()
         assert self.transport.ended
         assert not self.transport.closed
@@ -376,7 +375,7 @@ def test_a_closing_connection_discards_so_much() -> None:
     assert not closing.bench.clock.soon
     assert lingers.eof_received() is False
     lingers.connection_lost(None)
-    assert not closing.bench.shared.clients
+    assert not closing.bench.clients.clients
 
 
 def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None:
@@ -412,6 +411,25 @@ def kept(sock: socket.socket) -> tuple[int, int, int]:
     )
 
 
+def connected(client: Client, redis: Transport) -> None:
+    """Give the client an open private connection to `redis`."""
+    private = PrivateConnection(client.protocol)
+    private.connection_made(cast("asyncio.Transport", redis))
+    client.protocol._private = private
+    client.protocol.session.private.status = private_stream.OPEN_NOW
+
+
+def redis_of(client: Client) -> Transport:
+    """The other end of the client's private connection."""
+    return cast("Transport", private_of(client)._transport)
+
+
+def private_of(client: Client) -> PrivateConnection:
+    private = client.protocol._private
+    assert private is not None
+    return private
+
+
 def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
     """Redis is there; how often `word` is in each write is added to `found`."""
 
@@ -419,9 +437,7 @@ def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
         def write(self, data: bytes) -> None:
             found.append(data.count(word))
 
-    client.protocol._session.upstream = UPSTREAM_OPEN
-    client.protocol._upstream = cast("asyncio.Transport", Redis())
-    client.protocol._link = connection._Upstream(client.protocol)
+    connected(client, Redis())
 
 
 def test_a_full_read_is_a_turn() -> None:
@@ -449,7 +465,7 @@ def test_a_long_pipeline_is_cut_into_turns() -> None:
     while bench.clock.soon:
         bench.turn()
     assert sent == [CLIENT_WORK, CLIENT_WORK, 5]
-    client.protocol._session.upstream_received(b"+PONG\r\n" * (2 * CLIENT_WORK + 5))
+    client.protocol.session.upstream_received(b"+PONG\r\n" * (2 * CLIENT_WORK + 5))
     client.protocol.data_received(bulks(b"RL.HIT", b"wrong") * 1000)
     assert not client.transport.reading  # it has enough in hand
     turns = 1
@@ -504,8 +520,8 @@ def test_who_has_gone_leaves_the_line() -> None:
     clients[0].protocol.connection_lost(None)
     while bench.clock.soon:
         bench.turn()
-    assert not bench.shared.line
-    assert not bench.shared.serving
+    assert not bench.clients.scheduler._queue
+    assert not bench.clients.scheduler.serving
     assert clients[3].transport.written.count(b"\n") == 1000
 
 
@@ -528,20 +544,20 @@ def test_those_who_leave_replies_unread_go_on_slowly_together() -> None:
         assert sum(map(sum, sent)) <= SLOW_HITS * (moments + 1)
     assert [sum(each) for each in sent] == [10] * 4
     assert moments == 40 // SLOW_HITS - 1
-    assert not bench.shared.pacing
+    assert not bench.clients.scheduler.pacing
 
 
 def test_a_full_read_of_redis_is_a_turn_too() -> None:
     bench = Bench()
     client = bench.client()
     writes_to(client, [])
-    redis = cast("Transport", client.protocol._upstream)
+    redis = redis_of(client)
     client.protocol.data_received(bulks(b"GET", b"large"))
-    client.protocol.upstream_received(b"$10000000\r\n" + b"x" * FULL_READ)
+    private_of(client).data_received(b"$10000000\r\n" + b"x" * FULL_READ)
     assert not redis.reading
     bench.turn()
     assert redis.reading
-    client.protocol.upstream_received(b"x" * (FULL_READ - 1))
+    private_of(client).data_received(b"x" * (FULL_READ - 1))
     assert redis.reading
 
 
@@ -559,11 +575,10 @@ def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
             ours, theirs = map(open_.enter_context, socket.socketpair())
             client = bench.client(ours)
             redis = Transport(ours)
-            client.protocol._upstream = redis  # type: ignore[assignment]
-            client.protocol._session.upstream = UPSTREAM_OPEN
-            client.protocol._session.state.lower(RAW)  # it subscribes
+            connected(client, redis)
+            client.protocol.session.private.state.lower(RAW)  # it subscribes
             found.append((client, redis, theirs))
-        open_.callback(bench.shared.fan_out.close)
+        open_.callback(bench.clients.fan_out.close)
         return found
 
     with open_:
@@ -578,28 +593,28 @@ def test_who_has_much_to_read_at_once_is_read_by_turns(crowd_of: CrowdOf) -> Non
     fan_out = crowd_of(bench, 12)
     piece = b">3\r\n" + b"x" * 16000
     for client, _, _ in fan_out:
-        client.protocol.upstream_received(piece)
+        private_of(client).data_received(piece)
     reading = [redis.reading for _, redis, _ in fan_out]
     first = MANY // len(piece) + 1
     assert reading == [True] * first + [False] * (12 - first)
     for _, _, theirs in fan_out:
         theirs.send(b"x")
-    bench.shared.fan_out._readable()
+    bench.clients.fan_out._readable()
     assert sum(redis.reading for _, redis, _ in fan_out) == first + PER_TURN
     while not all(redis.reading for _, redis, _ in fan_out):
-        bench.shared.fan_out._readable()
+        bench.clients.fan_out._readable()
     bench.clock.soon.clear()
-    bench.shared.fan_out._all_read()
+    bench.clients.fan_out._all_read()
     client, redis, _ = fan_out[first]
-    client.protocol.upstream_received(piece)  # alone: yet it belongs to the crowd,
+    private_of(client).data_received(piece)  # alone: yet it belongs to the crowd,
     assert not redis.reading
-    bench.shared.fan_out._readable()
+    bench.clients.fan_out._readable()
     bench.clock.now += 2 * STAYS_S  # until that was long ago
-    client.protocol.upstream_received(piece)
+    private_of(client).data_received(piece)
     assert redis.reading
     client, redis, _ = fan_out[first + 1]
-    client.protocol.upstream_received(piece)
-    client.protocol.upstream_received(piece[:PIECE])  # whoever brings little belongs to none
+    private_of(client).data_received(piece)
+    private_of(client).data_received(piece[:PIECE])  # whoever brings little belongs to none
     assert redis.reading
 
 
@@ -607,13 +622,13 @@ def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> N
     bench = Bench()
     fan_out = crowd_of(bench, 8)
     for client, _, theirs in fan_out:
-        client.protocol.upstream_received(b"x" * 16000)
+        private_of(client).data_received(b"x" * 16000)
         theirs.send(b"x")
     client, redis, _ = fan_out[-1]
     assert not redis.reading
     client.protocol.pause_writing()
     for _ in range(8):
-        bench.shared.fan_out._readable()
+        bench.clients.fan_out._readable()
     assert not redis.reading
     client.protocol.resume_writing()
     assert redis.reading
@@ -625,9 +640,9 @@ def test_a_connection_that_ends_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
     for client, redis, _ in fan_out:
         assert redis.sock is not None
         redis.sock.close()
-        client.protocol.upstream_received(b"x" * 16000)
+        private_of(client).data_received(b"x" * 16000)
         assert redis.reading  # (that is how its end is noticed)
-    assert not bench.shared.fan_out._turns
+    assert not bench.clients.fan_out._turns
 
 
 @pytest.mark.skipif(not connection.NOTSENT_LOWAT, reason="there is no such option here")
@@ -641,12 +656,12 @@ def test_the_kernel_holds_little_for_who_gets_much() -> None:
             ):
                 client = bench.client(ours)
                 writes_to(client, [])
-                client.protocol.upstream_received(b"$5000\r\n")
+                private_of(client).data_received(b"$5000\r\n")
                 option = (socket.IPPROTO_TCP, connection.NOTSENT_LOWAT)
                 before = ours.getsockopt(*option)
                 if ends:
                     ours.close()
-                client.protocol.upstream_received(b"x" * 5000)
+                private_of(client).data_received(b"x" * 5000)
                 if not ends:
                     assert before != ours.getsockopt(*option) == connection.UNSENT
                 assert theirs.fileno() >= 0
@@ -658,20 +673,19 @@ def test_who_asks_for_much_belongs_to_no_crowd() -> None:
         client = bench.client()
         writes_to(client, [])
         client.protocol.data_received(bulks(b"GET", b"large"))
-        client.protocol.upstream_received(b"$32000\r\n" + b"x" * 16000)
-        assert cast("Transport", client.protocol._upstream).reading
+        private_of(client).data_received(b"$32000\r\n" + b"x" * 16000)
+        assert redis_of(client).reading
 
 
 def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
     bench = Bench()
     fan_out = crowd_of(bench, 8)
     for client, _, _ in fan_out:
-        client.protocol._link = connection._Upstream(client.protocol)
-        client.protocol.upstream_received(b"x" * 16000)
-    turns = bench.shared.fan_out._turns
+        private_of(client).data_received(b"x" * 16000)
+    turns = bench.clients.fan_out._turns
     assert len(turns) == 8 - MANY // 16000 - 1
     for client, _, _ in fan_out:
-        client.protocol.upstream_lost(cast("Any", client.protocol._link))
+        private_of(client).connection_lost(None)
     assert not turns
 
 

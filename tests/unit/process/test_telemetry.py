@@ -6,7 +6,7 @@ import time
 from typing import cast
 
 import pytest
-from rlproxy.downstream.connection import Shared
+from rlproxy.downstream.clients import Clients
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.shared_memory import Published, SharedMemory
@@ -14,7 +14,7 @@ from rlproxy.process.telemetry import Sources, Telemetry
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
-from rlproxy.session.context import WorkerContext
+from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.upstream.lane import LanePool
 
 
@@ -33,8 +33,11 @@ def made(
     memory: SharedMemory, settings: WorkerContext | None = None, samples: bool = True
 ) -> Telemetry:
     sources = Sources(
-        settings=settings or WorkerContext(Grammar(load()), lambda _: None, "redis:1"),
-        shared=cast("Shared", Nobody()),
+        settings=settings
+        or WorkerContext(
+            grammar=Grammar(load()), server=ServerFacts("redis:1"), lane_of=lambda _: None
+        ),
+        shared=cast("Clients", Nobody()),
         lanes=cast("LanePool", Nobody()),
         denial_cache=lambda: 0,
         clients_max=lambda: 1,
@@ -98,7 +101,9 @@ def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("samples", [True, False])
 def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
-    settings = WorkerContext(Grammar(load()), lambda _: None, "redis:1")
+    settings = WorkerContext(
+        grammar=Grammar(load()), server=ServerFacts("redis:1"), lane_of=lambda _: None
+    )
     telemetry = made(SharedMemory(1), settings, samples)
     stats, now, strides = settings.stats, 100.0, []
     for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlproxy.ratelimit import algorithms, grammar
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.resp.framing import ReplyFramer
-from rlproxy.session import connection_state as s
+from rlproxy.session import slots as s
 from rlproxy.session.command_replies import (
     ENTRIES,
     KEYLESS,
@@ -23,7 +23,7 @@ from rlproxy.session.command_replies import (
     matching,
     plan,
 )
-from rlproxy.session.connection_state import Catch, Slot, Unfold
+from rlproxy.session.slots import Catch, Slot, Unfold
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 NAMES = list(BY_NAME)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
-from rlproxy.session import connection_state as s
-from rlproxy.session.connection_state import COUNTED, PLAIN, RAW, ConnectionState, Slot
+from rlproxy.session import slots as s
+from rlproxy.session.connection_state import COUNTED, PLAIN, RAW, ConnectionState
+from rlproxy.session.identity import MAX_CREDENTIAL_BYTES
+from rlproxy.session.slots import Slot
 
 OK = b"+OK\r\n"
 QUEUED = b"+QUEUED\r\n"
@@ -302,7 +304,7 @@ def test_an_error_of_hello_may_hide_a_success() -> None:
 )
 def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
     wire = probed()
-    slot = wire.send(line.format("x" * (s.MAX_CREDENTIAL_BYTES + 1)))
+    slot = wire.send(line.format("x" * (MAX_CREDENTIAL_BYTES + 1)))
     assert slot is None or slot.identity is None
     wire.answer(OK)
     wire.run((HIT, b"*5\r\n"))

@@ -8,7 +8,15 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS, MAX_CLIENT_HITS, TICK_WORK
+from rlproxy.fairness.budget import (
+    CLIENT_WORK,
+    LEAST_HITS,
+    MAX_CLIENT_HITS,
+    SMALL,
+    TICK_WORK,
+    WORK_OF_OURS,
+    WORK_OF_STATUS,
+)
 from rlproxy.ratelimit import grammar, scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.scripts import LOADED, SOURCE
@@ -16,11 +24,20 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
-from rlproxy.session import connection_state, reply_slots
-from rlproxy.session import session as sn
-from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Lane, WorkerContext
+from rlproxy.session import connection_state, private_stream, reply_slots, wait_cover
+from rlproxy.session.call import Call, Lane
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
+from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
 from rlproxy.session.session import Session
+from rlproxy.session.waits import (
+    WAIT_HELD,
+    WAIT_IN_PLACE,
+    WAIT_LANE,
+    WAIT_NOTHING,
+    WAIT_PACE,
+    WAIT_TICK,
+)
 
 from tests.unit.sides import Sides
 
@@ -57,12 +74,19 @@ class FakeLane(Lane):
 class Bench(Sides):
     """A session, its lane, and what moved."""
 
-    def __init__(self, base_db: int = 0, lane: FakeLane | None = None) -> None:
+    def __init__(
+        self,
+        base_db: int = 0,
+        lane: FakeLane | None = None,
+        context: WorkerContext | None = None,
+    ) -> None:
         self.lane = lane or FakeLane()
         self.identities: list[Identity] = []
         self.allowed = True
-        shared = WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db)
-        self.session = Session(shared)
+        context = context or WorkerContext(
+            grammar=GRAMMAR, server=ServerFacts("redis:1", base_db), lane_of=self.lane_of
+        )
+        self.session = Session(context)
 
     def lane_of(self, identity: Identity) -> Lane | None:
         self.identities.append(identity)
@@ -78,15 +102,22 @@ class Bench(Sides):
         return self.down()
 
 
+def context_of(lane: Lane) -> WorkerContext:
+    """A context whose clients all use `lane`."""
+    return WorkerContext(
+        grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _identity: lane
+    )
+
+
 def in_place(key: bytes = b"k") -> bytes:
     """RL.HIT key 10 60 as it goes over the private connection."""
     rule = GRAMMAR.rule(b"in place", b"RL.HIT", [key, b"10", b"60"])
     return rule.words(SOURCE) + r.bulk(key) + rule.tail
 
 
-def opened(base_db: int = 0) -> Bench:
+def opened(base_db: int = 0, context: WorkerContext | None = None) -> Bench:
     """A client whose private connection is open and has answered a PING."""
-    bench = Bench(base_db)
+    bench = Bench(base_db, context=context)
     bench.session.receive(PING)
     bench.session.upstream_opened()
     if base_db:
@@ -108,9 +139,9 @@ def told(*heard: bytes) -> Bench:
     return bench
 
 
-def probed(base_db: int = 0) -> Bench:
+def probed(base_db: int = 0, context: WorkerContext | None = None) -> Bench:
     """One whose hits may take the lane."""
-    bench = opened(base_db)
+    bench = opened(base_db, context)
     assert bench.send(HIT) == in_place()
     assert bench.answer(FIVE) == FIVE
     return bench
@@ -122,9 +153,9 @@ def probed(base_db: int = 0) -> Bench:
 def test_nothing_is_opened_before_the_first_command() -> None:
     bench = Bench()
     assert bench.send(b"\r\n*0\r\n*1\r\n$4\r\nPI") == b""
-    assert bench.session.upstream == sn.UPSTREAM_NONE
+    assert bench.session.private.status == private_stream.NONE
     bench.send(b"NG\r\n")
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
 
 
 def test_what_comes_while_it_opens_waits_and_goes_in_one_write() -> None:
@@ -294,15 +325,15 @@ def test_a_retired_lane_is_replaced() -> None:
 def test_a_silent_private_connection_gets_an_empty_request() -> None:
     """Beside the hit, which goes by lane all the same: Redis may close what is silent."""
     bench = probed()
-    for begin in (0.0, sn.REFRESH_S, 100.0):
-        bench.session.now = begin + sn.REFRESH_S - 0.01
+    for begin in (0.0, REFRESH_S, 100.0):
+        bench.session.now = begin + REFRESH_S - 0.01
         assert bench.send(HIT) == (b"" if begin < 100.0 else b"*0\r\n")
         assert bench.settle() == FIVE
-        bench.session.now = begin + sn.REFRESH_S
+        bench.session.now = begin + REFRESH_S
         assert bench.send(HIT) == (b"*0\r\n" if begin < 100.0 else b"")
         assert len(bench.lane.calls) == 1
         assert bench.settle() == FIVE
-    bench.session._settings.ignores_empty = False
+    bench.session.context.server.ignores_empty = False
     bench.session.now = 200.0
     assert bench.send(HIT) == b""
 
@@ -318,25 +349,25 @@ def test_a_client_with_calls_is_never_silent_for_much_longer_than_it_is_itself(
     for _ in range(100):
         bench.session.now += gap_s
         if bench.send(HIT):
-            assert bench.session.now - last < sn.REFRESH_S + gap_s
+            assert bench.session.now - last < REFRESH_S + gap_s
             last = bench.session.now
         assert bench.settle() == FIVE
-    assert bench.session.now - last < sn.REFRESH_S
+    assert bench.session.now - last < REFRESH_S
 
 
 def test_hits_of_a_client_that_does_not_read_go_private() -> None:
     bench = probed()
-    bench.session.client_slow = True
+    bench.session.leaves_unread()
     assert bench.send(HIT) == in_place()
     bench.answer(FIVE)
-    bench.session.client_slow = False
+    bench.session.reads_again()
     assert bench.send(HIT) == b""
 
 
 def test_a_client_that_becomes_slow_waits_for_the_lane_first() -> None:
     bench = probed()
     bench.send(HIT)
-    bench.session.client_slow = True
+    bench.session.leaves_unread()
     assert bench.send(HIT) == b""
     assert len(bench.lane.calls) == 1
     assert bench.settle() == FIVE
@@ -400,10 +431,10 @@ def test_at_most_so_many_calls_of_one_client_are_on_the_lane() -> None:
 def test_a_long_call_takes_the_private_connection() -> None:
     """So what one client has on the lane is bounded in bytes, too."""
     bench = probed()
-    size = sn.MAX_LANE_CALL - len(bulks(b"RL.HIT", b"", b"10", b"60")) - 3
+    size = MAX_LANE_CALL - len(bulks(b"RL.HIT", b"", b"10", b"60")) - 3
     for longer, on_lane in ((0, True), (1, False)):
         hit = bulks(b"RL.HIT", b"k" * (size + longer), b"10", b"60")
-        assert len(hit) == sn.MAX_LANE_CALL + longer
+        assert len(hit) == MAX_LANE_CALL + longer
         sent = bench.send(HIT + hit + HIT)
         assert len(bench.lane.calls) == (3 if on_lane else 0)
         assert sent.count(b"EVAL\r\n") == (0 if on_lane else 3)
@@ -537,7 +568,7 @@ def test_redis_own_refusal_of_a_wrong_hit_stands() -> None:
 
 def test_a_wrong_hit_of_a_client_that_does_not_read_goes_to_redis() -> None:
     bench = opened()
-    bench.session.client_slow = True
+    bench.session.leaves_unread()
     assert bench.send(WRONG_HIT) == WRONG_HIT
     assert bench.answer(UNKNOWN) == ARITY
 
@@ -617,7 +648,7 @@ def lane_used() -> Bench:
     return bench
 
 
-REWRITE = sn.REWRITE + b"$1\r\nk\r\n"
+REWRITE = wait_cover.REWRITE + b"$1\r\nk\r\n"
 
 
 def test_wait_behind_a_hit_on_the_lane() -> None:
@@ -682,7 +713,7 @@ def test_wait_rewrites_no_key_that_redis_refused_a_hit_on() -> None:
 def test_a_long_key_is_not_kept() -> None:
     bench = probed()
     assert bench.send(bulks(b"RL.HIT", b"k" * 5000, b"10", b"60"))
-    assert bench.session._last_hit == b"$1\r\nk\r\n"
+    assert bench.session.private.cover.last_hit == b"$1\r\nk\r\n"
 
 
 def test_wait_behind_a_look_by_lane() -> None:
@@ -907,7 +938,7 @@ def test_the_clients_own_select_is_not_undone_by_auth() -> None:
     up, down = answering(bench, one + select + two, replies)
     assert down == b"+OK\r\n" * 3
     assert BASE not in up[up.index(select) :]
-    assert bench.session.state.identity.key() == (b"b", b"b", 3)
+    assert bench.session.private.state.identity.key() == (b"b", b"b", 3)
 
 
 # -- failures --------------------------------------------------------------------------------------
@@ -921,9 +952,9 @@ def test_upstream_failed_answers_what_waited_and_the_client_stays() -> None:
     bench.session.upstream_failed("refused")
     assert bench.down() == DOWN * 2 + ARITY + DOWN
     assert not bench.session.closed
-    assert bench.session.upstream == sn.UPSTREAM_NONE
+    assert bench.session.private.status == private_stream.NONE
     bench.send(PING)
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
     bench.session.upstream_opened()
     assert bench.up() == PING
 
@@ -945,7 +976,7 @@ def test_upstream_failed_inside_a_big_value() -> None:
     bench.session.upstream_failed("refused")
     assert bench.down() == DOWN
     bench.send(value[100:] + PING)
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
     bench.session.upstream_opened()
     assert bench.up() == PING
 
@@ -956,7 +987,7 @@ def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
     bench.session.upstream_failed("refused")
     bench.down()
     bench.send(b"ALL\r\nFLUSHALL\r\nx\r\n" + b"X9\r\nbroken")
-    if bench.session.upstream == sn.UPSTREAM_OPENING:
+    if bench.session.private.status == private_stream.OPENING:
         bench.session.upstream_opened()
     assert b"FLUSHALL" not in bench.up()
 
@@ -997,7 +1028,7 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     bench.session.upstream_lost()
     assert out + bench.down() == expected
     assert bench.session.closed
-    assert bench.session.upstream == sn.UPSTREAM_LOST
+    assert bench.session.private.status == private_stream.LOST
     bench.session.receive(PING)
     assert bench.up() == b""
 
@@ -1248,7 +1279,7 @@ def test_so_many_hits_are_on_their_way_at_once_on_the_private_connection() -> No
     bench = opened()
     sent = bench.send(BLPOP + HIT * 200 + PING)
     assert sent == BLPOP + in_place() * MAX_CLIENT_HITS
-    assert bench.session.wait == sn.WAIT_ANSWERS
+    assert bench.session.wait == WAIT_IN_PLACE
     assert bench.answer(NIL + FIVE * 31) == NIL + FIVE * 31
     assert bench.up() == b""
     assert bench.answer(FIVE) == FIVE
@@ -1266,7 +1297,7 @@ def test_so_many_wrong_ones_wait_for_their_place() -> None:
 
 def test_what_waits_for_answers_goes_on_when_these_are_late() -> None:
     bench = opened()
-    bench.session._settings.timeouts.timeout_s = 1.0
+    bench.session.context.timeouts.timeout_s = 1.0
     bench.send(HIT * (MAX_CLIENT_HITS + 1))
     bench.session.overdue(bench.session.now + 1.5)
     assert bench.down().count(b"-UPSTREAMDOWN") == MAX_CLIENT_HITS
@@ -1281,11 +1312,8 @@ def test_a_transaction_is_not_cut() -> None:
 
 def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     lane = FakeLane()
-    benches = [probed() for _ in range(3)]
-    shared = benches[0].session._settings
-    shared.lane_of = lambda _: lane
-    for bench in benches:
-        bench.session._settings = shared
+    shared = context_of(lane)
+    benches = [probed(context=shared) for _ in range(3)]
     first, second, third = benches
     first.send(HIT * 200)
     second.send(HIT * 200)
@@ -1316,11 +1344,9 @@ class Crowded:
 
     def __init__(self, count: int) -> None:
         self.lane = FakeLane()
-        self.benches = [probed() for _ in range(count)]
-        self.shared = self.benches[0].session._settings
-        self.shared.lane_of = lambda _: self.lane
-        for bench in self.benches:
-            bench.session._settings = self.shared
+        self.shared = context_of(self.lane)
+        self.shared.lane_of = lambda _identity: self.lane
+        self.benches = [probed(context=self.shared) for _ in range(count)]
         self.other = self.benches.pop()
         self.got = [b""] * len(self.benches)
         self.line: list[Bench] = []
@@ -1339,7 +1365,7 @@ class Crowded:
     def turns(self) -> list[int]:
         """All have the turns of the loop that they wait for; how many each has on its way."""
         for bench in [*self.line, *self.benches]:
-            if bench.session.wait == sn.WAIT_ROOM:
+            if bench.session.wait == WAIT_TICK:
                 self.shared.budget.work = 0
                 bench.session.go_on()
         self.line.clear()
@@ -1358,7 +1384,7 @@ def test_backlogged_clients_share_the_hits_of_one() -> None:
         # A client is backlogged once the first hits leave more buffered.
         assert crowded.turns() == [MAX_CLIENT_HITS] * count
         crowded.other.send(HIT)  # a client without a backlog is not concerned
-        assert crowded.other.session.wait == sn.WAIT_NOTHING
+        assert crowded.other.session.wait == WAIT_NOTHING
         assert crowded.answer() == [each] * count
         while any(crowded.answer()):
             pass
@@ -1390,7 +1416,7 @@ def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
     crowded.answer()
     crowded.answer()
     if how == "holds a hit":
-        assert session.wait == sn.WAIT_TURN
+        assert session.wait == WAIT_HELD
     assert crowded.shared.budget.backlogged == 1
     assert sum(crowded.answer()) == MAX_CLIENT_HITS
 
@@ -1405,7 +1431,7 @@ def test_refusals_that_are_remembered_are_answered_in_turns() -> None:
     crowded.other.send(HIT)
     for _ in range(6):
         crowded.answer()
-        assert bench.session.wait == sn.WAIT_ROOM
+        assert bench.session.wait == WAIT_TICK
     while bench.session.outstanding():
         crowded.turns()
     assert crowded.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
@@ -1439,32 +1465,32 @@ def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: 
 def test_who_leaves_replies_unread_goes_on_slowly() -> None:
     """Not never: a client may read when all is written, and Redis would take all of it."""
     bench = opened()
-    shared = bench.session._settings
+    shared = bench.session.context
     bench.send(HIT * 100)
-    assert bench.session.wait == sn.WAIT_ANSWERS
+    assert bench.session.wait == WAIT_IN_PLACE
     bench.session.leaves_unread()  # whose answers are not read from now on
-    assert bench.session.wait == sn.WAIT_PACE
+    assert bench.session.wait == WAIT_PACE
     for _ in range(3):
         shared.budget.slow_hits = 8
         bench.session.go_on()
-        out = b"".join(bench.session.to_upstream)
-        bench.session.to_upstream.clear()
+        out = b"".join(bench.session.private.out)
+        bench.session.private.out.clear()
         assert out == in_place() * 8
     bench.session.go_on()
-    assert not bench.session.to_upstream
+    assert not bench.session.private.out
     assert bench.up() == in_place() * (100 - MAX_CLIENT_HITS - 24)
     assert bench.send(PING * 100) == PING * 100  # what is Redis' own is its own matter
 
 
 def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     bench = opened()
-    shared = bench.session._settings
+    shared = bench.session.context
     shared.budget.work = TICK_WORK
-    much = PING * (sn.SMALL // len(PING) + 1)
+    much = PING * (SMALL // len(PING) + 1)
     assert bench.send(PING) == PING
     bench.session.receive(much)
-    assert bench.session.wait == sn.WAIT_ROOM
-    assert not bench.session.to_upstream
+    assert bench.session.wait == WAIT_TICK
+    assert not bench.session.private.out
     shared.budget.work = 0
     bench.session.receive(PING)  # behind what waits
     bench.session.go_on()
@@ -1472,17 +1498,17 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     shared.budget.work = 0
     bench.session.receive(much)
     assert bench.up() == much
-    assert shared.budget.work > sn.SMALL // len(PING)
+    assert shared.budget.work > SMALL // len(PING)
     for opens in (True, False):  # likewise when many get what they waited for at once
         bench = Bench()
         bench.session.receive(much)
-        bench.session._settings.budget.work = TICK_WORK
+        bench.session.context.budget.work = TICK_WORK
         if opens:
             bench.session.upstream_opened()
         else:
             bench.session.upstream_failed("refused")
-        assert bench.session.wait == sn.WAIT_ROOM
-        assert not bench.session.to_upstream
+        assert bench.session.wait == WAIT_TICK
+        assert not bench.session.private.out
         assert not bench.session.to_client
         assert bench.up() == (much if opens else b"")
         assert opens == (not bench.down())
@@ -1490,7 +1516,7 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
 
 def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
     """Wrong hits of one who uses a lane, blank lines, and hits that are answered without Redis."""
-    wrong = 3 * CLIENT_WORK // sn.WORK_OF_OURS
+    wrong = 3 * CLIENT_WORK // WORK_OF_OURS
     bench = probed()
     bench.session.receive(WRONG_HIT * wrong)
     assert CLIENT_WORK // 20 < len(bench.session.to_client) < wrong // 2
@@ -1499,12 +1525,12 @@ def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
 
     bench = probed()
     bench.session.receive(b"\r\n" * (2 * CLIENT_WORK))
-    assert bench.session.wait == sn.WAIT_ROOM
+    assert bench.session.wait == WAIT_TICK
     bench.up()
     assert not bench.session.outstanding()
 
     bench = Bench()
-    circuit = bench.session._settings.circuit
+    circuit = bench.session.context.circuit
     circuit.open = True
     assert circuit.tries(0.0)  # (one hit asks all the same)
     bench.session.receive(HIT * wrong)
@@ -1527,18 +1553,18 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     bench = opened()
     if slow:
         bench.session.leaves_unread()
-        bench.session._settings.budget.slow_hits = 0
+        bench.session.context.budget.slow_hits = 0
         bench.session.receive(HIT)
     else:
         bench.session.receive(PING * 2 * CLIENT_WORK)
-    assert bench.session.wait == (sn.WAIT_PACE if slow else sn.WAIT_ROOM)
+    assert bench.session.wait == (WAIT_PACE if slow else WAIT_TICK)
     bench.session.abandon()
-    assert bench.session.wait == sn.WAIT_NOTHING
+    assert bench.session.wait == WAIT_NOTHING
 
 
 def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
     bench = Bench()
-    bench.session._settings.reconfigure("allow", 0)
+    bench.session.context.failure.reconfigure("allow", 0)
     bench.send(bulks(b"MULTI") + HIT * 300 + bulks(b"EXEC") + HIT)
     bench.session.upstream_failed("refused")
     first = len(bench.session.to_client)
@@ -1551,20 +1577,20 @@ def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
     assert down.count(b"-UPSTREAMDOWN") >= 302
     assert down.count(b"*5\r\n") == 1  # the hit behind the transaction
     bench.session.go_on()
-    assert bench.session.wait == sn.WAIT_NOTHING
+    assert bench.session.wait == WAIT_NOTHING
 
 
 def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
     bench = Bench()
-    many = 5 * CLIENT_WORK // sn.WORK_OF_OURS
+    many = 5 * CLIENT_WORK // WORK_OF_OURS
     bench.send(PING * many)
     bench.session.upstream_failed("refused")
-    while bench.session._failing:
+    while bench.session._fail_open.failing():
         bench.session.receive(PING * 200)
         bench.session.go_on()
     assert many <= len(bench.session.to_client) < many + 200
     bench.session.go_on()
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
 
 
 # -- names the tests above rely on -----------------------------------------------------------------
@@ -1581,9 +1607,9 @@ def test_nothing_is_answered_behind_quit() -> None:
 def test_what_the_proxy_tells_of_itself_is_much_work() -> None:
     bench = opened()
     bench.session.receive(bulks(b"RL.STATS") * 20)
-    assert bench.session.wait == sn.WAIT_ROOM
-    told = len(bench.session.to_upstream)
-    assert 1 <= told <= CLIENT_WORK // sn.WORK_TO_TELL + 1
+    assert bench.session.wait == WAIT_TICK
+    told = len(bench.session.private.out)
+    assert 1 <= told <= CLIENT_WORK // WORK_OF_STATUS + 1
     assert bench.up().count(b"EVAL") == 20
 
 
@@ -1705,7 +1731,7 @@ def test_whatever_happens_replies_keep_the_order_of_the_requests(
             redis.out += PUSH
             pushes += 1
         elif step in ("slow", "fast"):
-            bench.session.client_slow = step == "slow"
+            bench.session._requests.slow = step == "slow"
         elif step in ("lost", "ready"):
             bench.lane.ready = step == "ready"
             if step == "lost":
@@ -1917,7 +1943,7 @@ def test_any_number_of_known_replies_goes_at_once() -> None:
 def test_known_replies_behind_unknown_ones_take_room() -> None:
     bench = unfenced(KnowingLane(full=DENIED))
     bench.send(numbered(b"1") + numbered(b"full") * 2 * MAX_CLIENT_HITS)
-    assert bench.session.wait == sn.WAIT_LANE
+    assert bench.session.wait == WAIT_LANE
     assert bench.down() == b""
     assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()

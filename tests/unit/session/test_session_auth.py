@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import connection_state as s
-from rlproxy.session import session as sn
+from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
+from rlproxy.session.waits import WAIT_QUIESCENT
 
 from tests.unit.session.test_session import (
     BASE,
@@ -44,7 +44,7 @@ def test_it_goes_when_nothing_is_owed(name: str) -> None:
     assert bench.send(SELECT + PING + written + HIT + PING) == SELECT + PING
     assert bench.answer(OK) == OK
     assert bench.up() == b""
-    assert bench.session.wait == sn.WAIT_QUIET
+    assert bench.session.wait == WAIT_QUIESCENT
     assert bench.answer(PONG) == PONG
     assert bench.up() == written + in_place() + PING
     assert bench.answer(WRONGPASS + FIVE + PONG) == WRONGPASS + FIVE + PONG
@@ -76,7 +76,7 @@ def test_in_multi_replies_are_not_counted_from_there_on() -> None:
     assert bench.send(MULTI + AUTH + HIT + EXEC + PING) == MULTI
     assert bench.answer(OK) == OK
     assert bench.up() == AUTH + in_place() + EXEC + PING
-    assert bench.session.state.level == s.RAW
+    assert bench.session.private.state.level == RAW
     queued = b"+QUEUED\r\n" * 2
     short = b"*2\r\n" + FIVE + PONG  # without an element for AUTH
     assert bench.answer(queued + short) == queued + short
@@ -89,7 +89,7 @@ def test_behind_a_multi_that_was_refused_they_are() -> None:
     assert bench.send(MULTI + AUTH + PING) == MULTI
     assert bench.answer(NOAUTH) == NOAUTH
     assert bench.up() == AUTH + PING
-    assert bench.session.state.level == s.PLAIN
+    assert bench.session.private.state.level == PLAIN
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -99,9 +99,9 @@ def test_where_pushes_may_come_replies_are_not_counted_from_there_on(protocol: i
     bench.answer(b"%1\r\n$5\r\nproto\r\n:3\r\n")
     bench.send(bulks(b"CLIENT", b"TRACKING", b"ON"))
     bench.answer(OK)
-    assert bench.session.state.level == s.COUNTED
+    assert bench.session.private.state.level == COUNTED
     assert bench.send(AUTH + HIT) == AUTH + in_place()
-    assert bench.session.state.level == (s.COUNTED if protocol == 2 else s.RAW)
+    assert bench.session.private.state.level == (COUNTED if protocol == 2 else RAW)
 
 
 def test_where_the_client_has_sent_its_end_of_file_it_goes_at_once() -> None:
@@ -122,7 +122,7 @@ def test_where_the_client_reads_nothing_it_goes_at_once() -> None:
     assert bench.send(PING + AUTH + PING) == PING
     bench.session.leaves_unread()
     assert bench.up() == AUTH + PING
-    assert bench.session.state.level == s.RAW
+    assert bench.session.private.state.level == RAW
     assert bench.answer(PONG + PONG) == PONG + PONG
 
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.resp.commands import COMMANDS, Command
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import command_policy
-from rlproxy.session.session import UPSTREAM_NONE
+from rlproxy.session import command_policy, private_stream
 
 from tests.unit.session.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 from tests.unit.session.test_session_faults import Faulty, each_mode
@@ -55,7 +54,7 @@ def test_a_denied_exec_leaves_multi_open(bench: Bench) -> None:
     bench.answer(b"+OK\r\n")
     assert bench.send(bulks(b"EXEC")) == bulks(b"RL.DENIED", b"EXEC")
     bench.answer(UNKNOWN)
-    assert bench.session.state.multi
+    assert bench.session.private.state.multi
 
 
 def test_where_nothing_is_counted_redis_own_text_stands(bench: Bench) -> None:
@@ -103,7 +102,7 @@ def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
     elif way == "unreachable" or (way == "behind a greeting" and mode == "error"):
         bench.session.upstream_failed("connection refused")
     assert bench.down().endswith(NO_HIT * 2)
-    assert bench.session._stats.errors.get("denied") == 2
+    assert bench.session.context.stats.errors.get("denied") == 2
     assert not bench.session.outstanding()
 
 
@@ -115,8 +114,8 @@ def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
     bench.circuit.asked(0.0)
     assert bench.send(bulks(b"CLIENT", b"SETNAME", b"x") + KEYS, KEYS) == b""
     assert bench.down() == b"+OK\r\n" + NO_KEYS * 2
-    assert bench.session._stats.errors == {"denied": 2}
-    assert bench.session.upstream == UPSTREAM_NONE
+    assert bench.session.context.stats.errors == {"denied": 2}
+    assert bench.session.private.status == private_stream.NONE
 
 
 def test_behind_hits_on_the_lane_it_waits_for_them() -> None:
@@ -156,7 +155,7 @@ def test_while_redis_is_away() -> None:
     bench.send(KEYS + PING)
     bench.session.upstream_failed("no answer")
     assert bench.down() == NO_KEYS + b"-UPSTREAMDOWN cannot reach Redis at redis:1: no answer\r\n"
-    assert bench.session._stats.errors == {"denied": 1}
+    assert bench.session.context.stats.errors == {"denied": 1}
 
 
 def test_one_whose_end_has_not_come_while_redis_is_away() -> None:
@@ -167,7 +166,7 @@ def test_one_whose_end_has_not_come_while_redis_is_away() -> None:
     assert bench.down() == NO_KEYS.replace(b"keys", b"set")
     assert bench.send(long[90_000:]) == b""
     assert bench.down() == b""
-    assert bench.session._stats.errors == {"denied": 1}
+    assert bench.session.context.stats.errors == {"denied": 1}
 
 
 def test_the_table_may_change_between_commands(bench: Bench) -> None:

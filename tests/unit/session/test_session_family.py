@@ -45,7 +45,7 @@ def test_goes_as_a_hit_does(name: bytes) -> None:
 def test_the_servers_own_throttle_is_forwarded_as_written() -> None:
     for name in (b"CL.THROTTLE", b"cl.throttle", b"Cl.Throttle"):
         bench = probed()
-        bench.session._settings.native_throttle = True
+        bench.session.context.server.has_throttle = True
         sent = THROTTLE.replace(b"CL.THROTTLE", name)
         assert bench.send(sent) == sent
         assert bench.answer(FIVE) == FIVE
@@ -57,7 +57,7 @@ def test_the_servers_own_throttle_is_forwarded_as_written() -> None:
 
 def test_it_goes_in_order_with_hits_and_others() -> None:
     bench = probed()
-    bench.session._settings.native_throttle = True
+    bench.session.context.server.has_throttle = True
     sent = bench.send(PING + THROTTLE + HIT + THROTTLE)
     head, tail = rule_of(HIT)
     assert sent == PING + THROTTLE + head + r.bulk(b"k") + tail + THROTTLE
@@ -66,7 +66,7 @@ def test_it_goes_in_order_with_hits_and_others() -> None:
 
 def test_a_long_one_streams_to_the_server() -> None:
     bench = probed()
-    bench.session._settings.native_throttle = True
+    bench.session.context.server.has_throttle = True
     long = bulks(b"CL.THROTTLE", b"k", b"x" * (2 * MAX_RL_BYTES))
     cut = MAX_RL_BYTES + 100
     assert bench.send(long[:cut], long[cut:], PING) == long + PING
@@ -75,7 +75,7 @@ def test_a_long_one_streams_to_the_server() -> None:
 
 def test_rl_throttle_stays_ours() -> None:
     bench = probed()
-    bench.session._settings.native_throttle = True
+    bench.session.context.server.has_throttle = True
     bench.send(FAMILY[b"RL.THROTTLE"])
     assert len(bench.lane.calls) == 1
 
@@ -90,7 +90,7 @@ def test_a_look_goes_by_eval_where_the_server_knows_no_other() -> None:
 
 def test_a_look_goes_by_eval_ro_where_the_server_knows_it() -> None:
     bench = opened()
-    bench.session._settings.knows_ro = True
+    bench.session.context.server.has_ro = True
     sent = bench.send(PEEK)
     assert sent.startswith(b"*9\r\n$7\r\nEVAL_RO\r\n")
     assert b"\r\npeek\r\n" in sent
@@ -100,7 +100,7 @@ def test_a_look_goes_by_eval_ro_where_the_server_knows_it() -> None:
 
 def test_in_multi_too() -> None:
     bench = probed()
-    bench.session._settings.knows_ro = True
+    bench.session.context.server.has_ro = True
     multi = bulks(b"MULTI")
     sent = bench.send(multi + PEEK)
     assert sent.startswith(multi + b"*9\r\n$7\r\nEVAL_RO\r\n")

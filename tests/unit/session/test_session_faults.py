@@ -6,9 +6,9 @@ import pytest
 from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import session as sn
+from rlproxy.session import private_stream
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import WorkerContext
+from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
 
@@ -43,8 +43,13 @@ class Faulty(Bench):
         super().__init__(base_db)
         self.circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(self.circuit)
-        shared = WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db, timeouts=self.timeouts)
-        shared.reconfigure(mode, 1000)
+        shared = WorkerContext(
+            grammar=GRAMMAR,
+            server=ServerFacts("redis:1", base_db),
+            lane_of=self.lane_of,
+            timeouts=self.timeouts,
+        )
+        shared.failure.reconfigure(mode, 1000)
         self.session = Session(shared)
         self.mode = mode
 
@@ -158,7 +163,7 @@ def test_late_on_the_lane_for_nobody_is_counted_all_the_same() -> None:
     bench.session.let_go()
     for call in [*calls, *calls]:
         bench.session.lane_late(call)
-    hits = bench.session._stats.hits
+    hits = bench.session.context.stats.hits
     assert (hits[UNSEEN], sum(hits)) == (2, 3)
 
 
@@ -187,10 +192,10 @@ def test_while_the_circuit_is_open_redis_is_not_asked(mode: str) -> None:
     bench.circuit.asked(10.0)
     assert bench.send_at(11.0, HIT * 3 + WRONG_HIT + PEEK) == b""
     assert bench.down() == bench.without(REFUSED) * 3 + ARITY + REFUSED
-    assert bench.session.upstream == sn.UPSTREAM_NONE
+    assert bench.session.private.status == private_stream.NONE
     bench.send_at(11.0, HIT + PING + HIT)  # an ordinary command goes its way
     assert bench.down() == bench.without(REFUSED)
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
     bench.session.upstream_opened()
     assert bench.up() == PING + in_place()
     assert bench.answer_at(12.0, PONG + FIVE) == PONG + FIVE
@@ -250,16 +255,16 @@ def test_redis_own_words_of_that_text_later_are_a_reply() -> None:
     bench = Faulty("allow").open()
     bench.send(PING)
     assert bench.answer(NO_ROOM) == NO_ROOM
-    assert bench.session.upstream == sn.UPSTREAM_OPEN
+    assert bench.session.private.status == private_stream.OPEN_NOW
 
 
 def test_no_timeout_and_its_return() -> None:
     bench = Faulty("allow").open()
-    settings = bench.session._settings
-    settings.reconfigure("deny", 0)
+    settings = bench.session.context
+    settings.failure.reconfigure("deny", 0)
     bench.send_at(10.0, HIT)
     assert bench.session.overdue(100.0) == NOTHING
-    settings.reconfigure("deny", 500)
+    settings.failure.reconfigure("deny", 500)
     bench.send_at(100.0, HIT)
     bench.session.overdue(100.5)
     assert bench.down() == r.five(1, 10, 0, 1, 1) * 2
@@ -267,7 +272,7 @@ def test_no_timeout_and_its_return() -> None:
 
 def test_the_number_on_a_lane_is_a_setting() -> None:
     bench = Faulty().open()
-    bench.session._settings.budget.max_client_hits = 3
+    bench.session.context.budget.max_client_hits = 3
     bench.send(HIT)
     bench.answer(FIVE)
     bench.send(HIT * 10)

@@ -9,7 +9,7 @@ import pytest
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import ReplyFramer
-from rlproxy.session import command_policy
+from rlproxy.session import command_policy, private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
 from rlproxy.session.timeouts import NEVER, NOTHING
@@ -51,7 +51,7 @@ def greeted(mode: str = "allow", base_db: int = 0, said: bytes = HELLO + INFO + 
 def asking(bench: Faulty, data: bytes = GET) -> bytes:
     """Redis is back, and the client sends `data`; what goes to Redis."""
     bench.send(data)
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
     bench.session.upstream_opened()
     return bench.up()
 
@@ -76,13 +76,13 @@ def test_known_to_be_away() -> None:
     bench.circuit.asked(0.0)
     assert bench.send(SELECT + HIT + INFO) == b""
     assert bench.down() == OK + bench.without(b"") + OK
-    assert bench.session.upstream == sn.UPSTREAM_NONE
+    assert bench.session.private.status == private_stream.NONE
 
 
 def test_a_connection_that_does_not_open() -> None:
     bench = Faulty("allow")
     bench.send_at(10.0, SELECT + HIT + GET)
-    assert bench.session.upstream == sn.UPSTREAM_OPENING
+    assert bench.session.private.status == private_stream.OPENING
     bench.session.overdue(10.9)
     assert bench.down() == b""
     bench.session.overdue(11.0)
@@ -123,7 +123,7 @@ def test_redis_hears_all_before_it_hears_anything_else() -> None:
     # and it is who it said, where it said
     assert bench.send(HIT) == b""
     assert bench.identities[-1].key() == (b"bob", b"pw", 3)
-    assert bench.session.state.protocol == 3
+    assert bench.session.private.state.protocol == 3
     assert bench.settle() == FIVE
 
 
@@ -220,7 +220,7 @@ def test_redis_hangs_during_the_deferred_handshake(base_db: int) -> None:
     assert bench.circuit.open
     assert bench.session.overdue(30.0) == NEVER
     assert bench.down() == b""
-    assert bench.session.upstream == sn.UPSTREAM_OPEN
+    assert bench.session.private.status == private_stream.OPEN_NOW
     if base_db:
         assert bench.answer_at(31.0, OK) == b""
         assert bench.up() == HELLO + INFO + SELECT
@@ -294,12 +294,12 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
 
     bench.circuit.asked(11.0)
     later = Faulty(mode, base_db)
-    later.session = sn.Session(bench.session._settings)
+    later.session = sn.Session(bench.session.context)
     assert later.send_at(11.5, hello + HIT) == b""
     down = later.down()
     assert down.startswith(b"%7\r\n")
     assert down.endswith(later.without(b""))
-    assert later.session.upstream == sn.UPSTREAM_NONE
+    assert later.session.private.status == private_stream.NONE
 
 
 @pytest.mark.parametrize("said", [SELECT, GET, MULTI, bulks(b"BLPOP", b"q", b"0"), HELLO])
@@ -308,9 +308,7 @@ def test_a_private_connection_is_not_silent_where_redis_answers_others(said: byt
     bench = hung("allow", said)
     assert bench.session.overdue(10.6) == 10.0
     bench.circuit.heard(10.6)  # as the control connection has queried Redis
-    assert bench.session.overdue(11.0) == NEVER
-    assert not bench.circuit.open
-    assert bench.session.overdue(12.0) == NEVER
+    assert bench.session.overdue(11.0) == NOTHING  # reported once, not at every look
     assert not bench.circuit.open
 
 
@@ -348,7 +346,7 @@ def test_what_redis_may_have_run_waits_for_it(mode: str, said: bytes) -> None:
     for now in (11.0, 12.0):
         bench.session.overdue(now)
         assert bench.down() == b""
-    assert bench.session.upstream == sn.UPSTREAM_OPEN
+    assert bench.session.private.status == private_stream.OPEN_NOW
     assert bench.up() == b""
 
 
@@ -387,10 +385,10 @@ def test_it_is_not_let_go_before_it_is_there() -> None:
     bench = greeted()
     bench.send_at(20.0, HIT)
     left: list[int] = []
-    bench.session.flush = lambda: left.append(bench.session.upstream)
+    bench.session.flush = lambda: left.append(bench.session.private.status)
     bench.session.overdue(21.0)
     assert bench.down() == bench.without(LATE)
-    assert sn.UPSTREAM_NONE not in left
+    assert private_stream.NONE not in left
 
 
 def test_the_end_of_file_of_a_client_as_redis_hangs() -> None:
@@ -453,7 +451,7 @@ def test_forgotten_with_its_client() -> None:
     bench = greeted()
     bench.session.abandon()
     bench.session.let_go()
-    assert bench.session._greeting is None
+    assert bench.session.private.handshake is None
 
 
 class AwayAndBack:
@@ -475,9 +473,9 @@ class AwayAndBack:
     def step(self) -> None:
         session = self.bench.session
         steps = [self.ask, self.send, self.send]
-        if session.upstream == sn.UPSTREAM_OPENING:
+        if session.private.status == private_stream.OPENING:
             steps += [self.open, self.fail]
-        elif session.upstream == sn.UPSTREAM_OPEN:
+        elif session.private.status == private_stream.OPEN_NOW:
             steps += [self.answer] * 5 + [self.lose, self.hang]
         self.random.choice(steps)()
         self.listen()
@@ -508,7 +506,7 @@ class AwayAndBack:
         session.now += 2.0
         opened = self.bench.circuit.counts.opened
         session.overdue(session.now)
-        assert session.upstream == sn.UPSTREAM_OPEN
+        assert session.private.status == private_stream.OPEN_NOW
         self.hung += self.bench.circuit.counts.opened - opened
 
     def answer(self) -> None:
@@ -547,7 +545,10 @@ class AwayAndBack:
                 assert frame == own or frame.startswith(b"-UPSTREAMDOWN")
             else:
                 assert frame[:1] == (b"%" if asked == HELLO else b"+")
-                if self.bench.session.upstream in (sn.UPSTREAM_NONE, sn.UPSTREAM_OPENING):
+                if self.bench.session.private.status in (
+                    private_stream.NONE,
+                    private_stream.OPENING,
+                ):
                     self.promised.append(asked)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.session import connection_state as s
 from rlproxy.session import reply_slots
+from rlproxy.session import slots as s
 from rlproxy.session.command_replies import ENTRIES, FORM_CALL, MAX_EDITED, UNKNOWN, Form
-from rlproxy.session.connection_state import Catch, ConnectionState, Slot, Unfold
+from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.reply_slots import ReplySlots
+from rlproxy.session.slots import Catch, Slot, Unfold
 
 from tests.unit.session.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 
@@ -275,7 +276,7 @@ def test_what_is_no_resp_goes_on_as_it_comes() -> None:
 
 def test_native_throttle() -> None:
     bench = opened()
-    bench.session._settings.native_throttle = True
+    bench.session.context.server.has_throttle = True
     bench.send(COUNT + LIST)
     listed = NAMES.replace(bulk(b"cl.throttle"), b"")
     expected = b":%d\r\n*%d\r\n" % (239 + OURS, OURS - 1) + listed

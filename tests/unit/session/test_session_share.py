@@ -14,11 +14,14 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import connection_state as s
-from rlproxy.session import session as sn
-from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Lane, WorkerContext
-from rlproxy.session.session import REFRESH_S, Session
+from rlproxy.session import private_stream
+from rlproxy.session.call import Call, Lane
+from rlproxy.session.connection_state import PLAIN
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
+from rlproxy.session.private_stream import REFRESH_S
+from rlproxy.session.session import Session
+from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE
 
 from tests.unit.sides import Sides
 
@@ -66,7 +69,12 @@ class Bench(Sides):
         self.allowed = True
         self.ready = True
         self.session = Session(
-            WorkerContext(GRAMMAR, self.lane_of, "redis:1", base_db, share_of=self.share_of)
+            WorkerContext(
+                grammar=GRAMMAR,
+                server=ServerFacts("redis:1", base_db),
+                lane_of=self.lane_of,
+                share_of=self.share_of,
+            )
         )
 
     def lane_of(self, identity: Identity) -> Lane | None:
@@ -171,11 +179,11 @@ def test_an_error_is_no_leave_to_go(error: bytes) -> None:
         bulks(b"set", b"k", b"v", b"keepttl"),
         bulks(b"INCR", b"k"),
         bulks(b"MGET", *[b"k%d" % n for n in range(200)]),
-        bulks(b"SET", b"k", b"x" * (sn.MAX_SHARED - 38)),
+        bulks(b"SET", b"k", b"x" * (MAX_SHARED - 38)),
     ],
 )
 def test_leaves(written: bytes) -> None:
-    assert len(written) <= sn.MAX_SHARED
+    assert len(written) <= MAX_SHARED
     bench = opened()
     assert bench.send(written) == b""
     assert bench.taken() == written
@@ -200,7 +208,7 @@ def test_leaves(written: bytes) -> None:
         GET + GET,
         GET + b"*2\r\n$3\r\nGET\r\n",
         GET + b"\r\n",
-        bulks(b"SET", b"k", b"x" * sn.MAX_SHARED),
+        bulks(b"SET", b"k", b"x" * MAX_SHARED),
         bulks(b"SET", b"k", b"v", b"GET"),
         bulks(b"set", b"k", b"v", b"nx", b"get"),
         bulks(b"set", b"k", b"v", b"gEt", b"xx"),
@@ -368,9 +376,9 @@ def test_who_switches_replies_off_stays_private(word: bytes) -> None:
 
 def test_a_slow_reader_and_a_half_sent_command_stay_private() -> None:
     bench = opened()
-    bench.session.client_slow = True
+    bench.session.leaves_unread()
     assert not bench.shares(GET)
-    bench.session.client_slow = False
+    bench.session.reads_again()
     assert bench.shares(GET)
     value = b"x" * 5000
     written = bulks(b"SET", b"k", value)
@@ -491,7 +499,7 @@ def test_a_large_reply_is_asked_for_again_and_its_client_stays_private_for_a_whi
     bench.session.resume()
     assert bench.up() == GET + PING
     assert bench.answer(b"$3\r\n", b"abc\r\n", PONG) == b"$3\r\nabc\r\n" + PONG
-    for _ in range(sn.PRIVATE_AFTER_LARGE):
+    for _ in range(PRIVATE_AFTER_LARGE):
         assert not bench.shares(GET)
     assert bench.shares(GET)
 
@@ -579,7 +587,7 @@ def test_a_first_pipeline_of_any_length_leaves_the_session_plain() -> None:
     bench.session.receive(GET * count)
     bench.session.upstream_opened()
     assert len(bench.up()) == count * len(GET)
-    assert bench.session.state.level == s.PLAIN
+    assert bench.session.private.state.level == PLAIN
     assert bench.answer(NIL * count) == NIL * count
     assert bench.shares(GET)
 
@@ -592,7 +600,9 @@ def test_a_command_that_comes_in_pieces_is_read_once() -> None:
         bench.send(HIT)
         bench.answer(FIVE)
         if not allowed:
-            bench.session = Session(WorkerContext(GRAMMAR, bench.lane_of, "redis:1"))
+            bench.session = Session(
+                WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.lane_of)
+            )
             bench.session.receive(HIT)
             bench.session.upstream_opened()
             bench.up()
@@ -794,7 +804,9 @@ class Walk:
             data, self.unsent = self.unsent[:size], self.unsent[size:]
             if data:
                 session.receive(data)
-        elif step == "answer" and session.upstream == sn.UPSTREAM_OPEN and redis.replies:
+        elif (
+            step == "answer" and session.private.status == private_stream.OPEN_NOW and redis.replies
+        ):
             size = len(redis.replies) if count > 12 else max(1, count * 3)
             data, redis.replies = redis.replies[:size], redis.replies[size:]
             session.upstream_received(data)
@@ -831,17 +843,21 @@ class Walk:
         elif step == "ready":
             for lane in self.bench.lanes:
                 lane.ready = True
-        elif step == "lose private" and session.upstream == sn.UPSTREAM_OPEN and count > 15:
+        elif (
+            step == "lose private"
+            and session.private.status == private_stream.OPEN_NOW
+            and count > 15
+        ):
             self.cut = True
             session.upstream_lost()
         elif step == "late":
             session.now += REFRESH_S
         elif step == "slow":
-            session.client_slow = count > 10
+            session._requests.slow = count > 10
         self.move()
 
     def finish(self) -> None:
-        self.session.client_slow = False
+        self.session.reads_again()
         for _ in range(3 * len(self.expected) + 3):
             self.step("send", 99)
             self.step("answer", 99)

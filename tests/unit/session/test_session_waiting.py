@@ -12,10 +12,12 @@ from rlproxy.ratelimit.wait_queue import MAX_WAITING, WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
-from rlproxy.session import session as sn
-from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Caller, Lane, WorkerContext
+from rlproxy.session import private_stream
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
+from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_QUIESCENT
 
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, says
 from tests.unit.session.test_session import (
@@ -80,8 +82,15 @@ class World:
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         self.lanes: dict[object, FakeLane] = {}
         self.allowed = True
-        self.settings = WorkerContext(GRAMMAR, self._lane_of, "redis:1", base_db, self.waiting)
-        self.settings.ignores_empty = False  # (no empty requests, except where they are tested)
+        self.settings = WorkerContext(
+            grammar=GRAMMAR,
+            server=ServerFacts("redis:1", base_db),
+            lane_of=self._lane_of,
+            waiting=self.waiting,
+        )
+        self.settings.server.ignores_empty = (
+            False  # (no empty requests, except where they are tested)
+        )
         self.base_db = base_db
 
     def _lane_of(self, identity: Identity) -> Lane | None:
@@ -167,8 +176,8 @@ class Client:
 
     def _flush(self) -> None:
         session = self.session
-        self._up += b"".join(session.to_upstream)
-        session.to_upstream.clear()
+        self._up += b"".join(session.private.out)
+        session.private.out.clear()
         self._down += b"".join(session.to_client)
         session.to_client.clear()
 
@@ -211,7 +220,7 @@ class Client:
 
     def idle(self) -> bool:
         """Nothing is owed to it, and nothing waits."""
-        return not self.session.outstanding() and self.session.wait == sn.WAIT_NOTHING
+        return not self.session.outstanding() and self.session.wait == WAIT_NOTHING
 
 
 # -- alone -----------------------------------------------------------------------------------------
@@ -221,7 +230,7 @@ def test_the_first_hit_of_a_connection_asks_over_that_connection() -> None:
     world = World()
     client = world.client()
     assert client.send(WAITING) == attempt()
-    assert client.session.wait == sn.WAIT_TURN
+    assert client.session.wait == WAIT_HELD
     assert client.session.outstanding()
     assert client.answer(LATER) == b""
     world.clock.advance(1.99)
@@ -287,7 +296,7 @@ def test_as_the_first_command_of_all() -> None:
     world = World()
     client = Client(world)
     assert client.send(WAITING) == b""
-    assert client.session.upstream == sn.UPSTREAM_OPENING
+    assert client.session.private.status == private_stream.OPENING
     assert world.waiting.count == 0
     client.session.upstream_opened()
     client.session.flush()
@@ -382,7 +391,7 @@ def test_the_private_connection_of_a_held_hit_is_kept_alive() -> None:
     """More often than the least timeout of Redis (1 s), whether questions go by lane or not."""
     world = World()
     client = world.probed()
-    world.settings.ignores_empty = True
+    world.settings.server.ignores_empty = True
     client.send(bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"200"))
     client.up()
     world.lane_answers(refused(700_000))
@@ -395,7 +404,7 @@ def test_the_private_connection_of_a_held_hit_is_kept_alive() -> None:
         if world.calls():
             world.lane_answers(refused(700_000))
     assert world.clock.now >= 1100
-    assert client.session.wait == sn.WAIT_TURN
+    assert client.session.wait == WAIT_HELD
 
 
 # -- in a pipeline ---------------------------------------------------------------------------------
@@ -405,7 +414,7 @@ def test_between_other_commands() -> None:
     world = World()
     client = world.client()
     assert client.send(GET + WAITING + GET + HIT + PING) == GET
-    assert client.session.wait == sn.WAIT_QUIET
+    assert client.session.wait == WAIT_QUIESCENT
     assert world.waiting.count == 0
     assert client.answer(NIL) == NIL
     assert client.up() == attempt()
@@ -461,7 +470,7 @@ def test_behind_a_full_window_of_the_lane() -> None:
         assert world.waiting.count == 0
         world.lane_answers(FIVE)
         got += client.down()
-        if client.session.wait == sn.WAIT_TURN:
+        if client.session.wait == WAIT_HELD:
             break
     assert got == FIVE * (MAX_CLIENT_HITS + 3)
     world.lane_answers(ADMITTED)
@@ -925,7 +934,7 @@ def test_throttles_don_t_overtake(name: bytes) -> None:
 
 def test_the_servers_own_throttle_is_none_of_ours() -> None:
     world = World()
-    world.settings.native_throttle = True
+    world.settings.server.has_throttle = True
     world.waits()
     client = world.client()
     throttle = bulks(b"CL.THROTTLE", b"k", b"9", b"10", b"60")

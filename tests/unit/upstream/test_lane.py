@@ -18,9 +18,10 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.framing import COMMAND, NEED_MORE, RequestFramer
 from rlproxy.session import context
+from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.connection_state import Identity
-from rlproxy.session.context import Call, Caller, Lane, WorkerContext
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
@@ -239,7 +240,9 @@ class Returned(Caller):
 
 def client() -> Session:
     """Somebody who makes calls."""
-    return Session(WorkerContext(GRAMMAR, lambda _: None, "redis:1"))
+    return Session(
+        WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _: None)
+    )
 
 
 @pytest.fixture
@@ -1330,7 +1333,11 @@ class Client:
     """A session whose hits may take the lane, and the replies it passed on."""
 
     def __init__(self, bench: Bench, number: int) -> None:
-        self.session = Session(WorkerContext(GRAMMAR, bench.pool.lane_of, "redis:1"))
+        self.session = Session(
+            WorkerContext(
+                grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.pool.lane_of
+            )
+        )
         self.number = number
         self.sent = 0
         self.down = b""
@@ -1410,7 +1417,7 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
             assert [key for key in counted if key.startswith(b"%d-" % client.number)] == keys
             replies = [r.five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
             assert client.take() == b"".join(replies)
-            assert client.session.to_upstream[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
+            assert client.session.private.out[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
     finally:
         loop.close()
 

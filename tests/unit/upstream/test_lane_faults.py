@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from rlproxy.resp import encoding as r
-from rlproxy.session.context import Call
+from rlproxy.session.call import Call
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.upstream.lane import DEAF_S, SharedLane
 

@@ -1,0 +1,152 @@
+"""A call on a lane or a private connection, and the interfaces of its sender and of a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from rlproxy.ratelimit.denial_cache import Denial
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.ratelimit.wait_queue import Waiter
+from rlproxy.resp import commands as c
+
+MAX_LANE_HITS: Final = 65536
+
+
+def _nothing() -> None:
+    return
+
+
+class Call:
+    """One call on a lane or a private connection: what to send, and its reply once it has come."""
+
+    __slots__ = (
+        "behind",
+        "caller",
+        "denial",
+        "expects_caching",
+        "key",
+        "late",
+        "mended",
+        "next",
+        "opens",
+        "others",
+        "reply",
+        "row",
+        "rule",
+        "shared",
+        "waiter",
+    )
+
+    def __init__(self, caller: Caller, rule: Rule, key: bytes) -> None:
+        self.caller = caller
+        self.rule = rule
+        self.key = key  # as a bulk, header included
+        self.others: list[bytes] | None = None  # further keys of an RL.RESET, while hits wait
+        self.reply: bytes = rule.error
+        self.row: int = rule.row  # row of the counters for its outcome; NO_ROW: it is counted
+        self.next: Call | None = None
+        self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
+        self.waiter: Waiter | None = None  # the waiter that sends this call
+        self.denial: Denial | None = None  # entry of the denial cache when it was sent
+        self.opens = False  # it opens that entry: its reply is in microseconds
+        self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
+        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
+        self.late = False  # its client has a reply already
+        self.mended = False  # its first reply was NOSCRIPT
+
+    def counted(self) -> None:
+        """Record that its outcome is counted."""
+        self.row = NO_ROW
+
+
+class Caller:
+    """The sender of calls, as a lane sees it.
+
+    `now` is the event loop's time in seconds. `flush` moves the bytes that a reply has released.
+    `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
+    private connection, and no lane has answered it since.
+    """
+
+    __slots__ = ("dirty", "fenced", "now", "flush")
+
+    def __init__(self) -> None:
+        self.now: float = 0.0
+        self.dirty = False
+        self.fenced = False
+        self.flush: Callable[[], None] = _nothing
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        """Take the reply to `call`."""
+        raise NotImplementedError
+
+    def lane_returned(self, call: Call) -> None:
+        """Take back `call`, which was never sent; all calls before it are answered."""
+        raise NotImplementedError
+
+    def lane_lost(self, call: Call) -> None:
+        """Handle a `call` whose lane was lost before the reply; its outcome is unknown."""
+        raise NotImplementedError
+
+    def lane_late(self, call: Call) -> None:
+        """Handle a `call` without a reply in time; no further method is called for it."""
+        raise NotImplementedError
+
+    def lane_declined(self, call: Call) -> None:
+        """Handle a `call` whose reply is too large for a lane; the reply is discarded."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Continue with requests that waited for the lane, after calls of lane_answered()."""
+        raise NotImplementedError
+
+    def watch(self) -> None:
+        """Look for late replies from now on; see HitTimeouts."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Lane:
+    """The interface of a lane for callers."""
+
+    __slots__ = ("mixes", "mixes_ro", "ready", "retired", "room")
+
+    def __init__(self) -> None:
+        self.room: int = MAX_LANE_HITS  # further calls that it accepts
+        self.ready: bool = False  # calls submitted now are sent in this tick
+        self.retired: bool = False  # callers must get another lane
+        # Calls of different scripts may be outstanding for one caller. False where Redis may
+        # evict one of the scripts: the call of the other one would run first.
+        self.mixes: bool = True
+        # Calls by EVALSHA and by EVALSHA_RO may be outstanding for one caller. False until both
+        # have run: Redis may refuse one by ACL and run the calls by the other one first.
+        self.mixes_ro: bool = True
+
+    def may_follow(self, before: Rule, rule: Rule) -> bool:
+        """Return whether a call of `rule` may be sent while its caller has one of `before`."""
+        if before.script is not rule.script and not self.mixes:
+            return False
+        return self.mixes_ro or before.by_ro == rule.by_ro
+
+    def submit(self, call: Call) -> bytes:
+        """Send `call`, and return b""; lane_answered() of its caller gets the reply.
+
+        If the reply is known already, nothing is sent, and the reply is returned.
+        """
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Make the lane ready: a caller has calls for it."""
+        raise NotImplementedError
+
+
+_AS_IT_IS: Final = Rule()  # adds nothing to `key`
+
+
+def shared(caller: Caller, how: int, written: bytes) -> Call:
+    """Return the call of an ordinary command, as `written` by its client."""
+    call = Call(caller, _AS_IT_IS, written)
+    call.shared = how
+    return call

@@ -1,0 +1,103 @@
+"""The requests of one client that were received and not sent on yet. No I/O."""
+
+from __future__ import annotations
+
+from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_told
+from rlproxy.ratelimit.outcomes import RESET, other
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.framing import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.context import WorkerContext
+
+
+class ClientRequests(RequestFramer):
+    """The unread requests, and how far the client can be served.
+
+    eof: the client has sent its end of file.
+    slow: the client leaves its replies unread.
+    discarding: the rest of a command that arrives in parts is dropped.
+    """
+
+    __slots__ = ("discarding", "eof", "slow")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eof = False
+        self.slow = False
+        self.discarding = False
+
+    def drops(self, code: int) -> bool:
+        """Return whether the part `code`, just framed, belongs to a command that is dropped."""
+        if not self.discarding or code in (COMMAND, OPEN, EMPTY, MALFORMED):
+            return False
+        self.discarding = code == BODY
+        return True
+
+    def denied(self, code: int, stats: Counters) -> bytes:
+        """Return the error if the client must not send the framer's command, and count it."""
+        ban = self.command.ban
+        if ban is None:
+            return b""
+        args = self.arguments() if self.command.whole or self.oversize else []
+        error = ban.error(args, code == COMMAND and not self.oversize)
+        if error:
+            stats.error("denied")
+        return error
+
+    def drop(self) -> None:
+        """Drop all unread bytes."""
+        self.rest()
+
+    def written(self) -> bytes:
+        """Return the framer's command as the client wrote it."""
+        return self.buf[self.start : self.end]
+
+    def size(self) -> int:
+        """Return the length of the framer's command in bytes."""
+        return self.end - self.start
+
+    def call(self, caller: Caller, context: WorkerContext) -> Call | None:
+        """Return the call of the framer's command; None if it is not for a lane.
+
+        An invalid command gives a call with its error as `reply`.
+        """
+        grammar = context.grammar
+        name = self.command.name
+        if context.server.implements(name):
+            return None
+        if self.oversize:
+            return Call(caller, Rule(r.TOO_LONG), b"")
+        if name != c.RL_HIT and name in c.TOLD:
+            wrong = wrong_told(name, self.arguments())
+            return Call(caller, Rule(wrong), b"") if wrong else None
+        if self.argc < 2:
+            return Call(caller, Rule(r.error(wrong_arity(name))), b"")
+        if self.lenient:
+            args = self.arguments()
+            key = r.bulk(args[0])
+            tail = b"".join([r.bulk(arg) for arg in args[1:]])
+        else:
+            data = self.buf
+            end = self.start + self.args[1] + 2
+            key = data[self.start + self.first : end]
+            tail = data[end : self.end]
+        if name == c.RL_RESET:
+            return self._reset(caller, context, key, tail)
+        written = tail if name == c.RL_HIT else name + tail
+        known = grammar.known(written)
+        if known is None:
+            known = grammar.rule(written, name, self.arguments())
+        return Call(caller, known, key)
+
+    def _reset(self, caller: Caller, context: WorkerContext, key: bytes, tail: bytes) -> Call:
+        rule = Rule()
+        rule.head = b"*%d\r\n$3\r\nDEL\r\n" % self.argc
+        rule.tail = tail
+        rule.frees = True
+        rule.row = other(RESET)
+        reset = Call(caller, rule, key)
+        if context.waiting.count > 0:
+            reset.others = [r.bulk(word) for word in self.arguments()[1:]]
+        return reset

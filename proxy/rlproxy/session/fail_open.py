@@ -1,0 +1,285 @@
+"""Requests that are answered without Redis, while it can't be reached or does not answer. No I/O.
+
+    the circuit is open, or Redis is late ──> answer_hits(): the hits that come first
+    hits without a reply in time          ──> overdue()
+    the connection could not be opened    ──> fail_all(), go_on(): everything that waits for it
+
+Hits get the reply that --on-upstream-failure sets, other requests get an error. In the modes allow
+and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see DeferredHandshake.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.fairness.budget import CLIENT_WORK, SMALL, WORK_OF_OURS
+from rlproxy.resp import commands as c
+from rlproxy.resp.framing import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.deferred_handshake import DeferredHandshake
+from rlproxy.session.held_hit import HeldHit
+from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.private_stream import NONE, OPENING, PrivateStream
+from rlproxy.session.slots import Slot
+from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
+
+_GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
+
+
+class FailOpen:
+    """The answers of one client that do not come from Redis."""
+
+    __slots__ = (
+        "_caller",
+        "_context",
+        "_error",
+        "_lanes",
+        "_left",
+        "_multi",
+        "_private",
+        "_requests",
+        "_to_client",
+        "acted",
+    )
+
+    def __init__(
+        self,
+        *,
+        context: WorkerContext,
+        caller: Caller,
+        requests: ClientRequests,
+        private: PrivateStream,
+        lanes: LaneCalls,
+        to_client: list[bytes],
+    ) -> None:
+        self._context = context
+        self._caller = caller
+        self._requests = requests
+        self._private = private
+        self._lanes = lanes
+        self._to_client = to_client
+        self.acted = False  # see overdue()
+        self._error: bytes = b""  # error of fail_all() while requests are left,
+        self._left: int = 0  # their number of bytes,
+        self._multi = False  # and whether the next one may be inside MULTI
+
+    def let_go(self, nobody: Caller) -> None:
+        """Release the session."""
+        self._caller = nobody
+
+    # -- late hits --------------------------------------------------------------------------------
+
+    def overdue(self, now: float, limit_s: float, unsent_at: float, held: HeldHit | None) -> float:
+        """Answer the hits that Redis has not answered in time, and report them to the circuit.
+
+        limit_s: the hit timeout.
+        unsent_at: time since which requests wait for the private connection; NEVER: they do not.
+        held: the client's held hit.
+
+        Sets `acted`: whether hits were late. Returns the time since which the
+        oldest other hit is unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
+        """
+        before = now - limit_s
+        private = self._private
+        slots = private.slots
+        number = slots.late(before, private.received_at, self._late)
+        oldest = slots.oldest
+        since = slots.late_since
+        if held is not None and held.question is not None:
+            oldest = max(held.question_at, private.received_at)
+            if oldest <= before:
+                number += 1
+                since = oldest
+                oldest = NEVER
+                held.late(held.question, self.waited_in_vain)
+        hangs = number == 0 and private.unanswered()
+        if hangs:
+            since = private.received_at
+            hangs = since <= before  # reported once: `oldest` stays as it is
+            if not hangs:
+                oldest = since if oldest == NOTHING else min(oldest, since)
+        if unsent_at != NEVER:
+            oldest = NEVER if oldest == NOTHING else oldest
+            if number == 0 and unsent_at <= before:
+                since = unsent_at
+                number = self.answer_hits(self._context.failure.too_late(), "late")
+        self.acted = number > 0
+        if self.acted or hangs:
+            self._context.circuit.timed_out(number, since, now, limit_s)
+        return oldest
+
+    def _late(self, slot: Slot) -> bytes:
+        """The client's reply to a late hit on the private connection."""
+        failure = self._context.failure
+        return failure.reply(slot.limit, slot.row, failure.too_late(), "late")
+
+    def waited_in_vain(self) -> bytes:
+        """Return the client's reply to its held hit, if Redis does not answer."""
+        call = self._lanes.head
+        if call is None:
+            return b""
+        failure = self._context.failure
+        reply = failure.reply(call.rule.limit, call.row, failure.too_late(), "late")
+        call.counted()
+        return reply
+
+    def answer_call(self, call: Call, error: bytes, kind: str) -> None:
+        """Answer a call of a lane without Redis."""
+        rule = call.rule if call.behind is None else call.behind
+        call.reply = self._context.failure.reply(rule.limit, call.row, error, kind)
+        call.counted()
+
+    # -- the hits that come first -----------------------------------------------------------------
+
+    def answer_hits(self, error: bytes, kind: str, most: int = 0) -> int:
+        """Answer the unread hits that come first without Redis, and return their number.
+
+        Hits are answered only where no reply is owed before them and their meaning is certain.
+        most: bound of the work units; the result is -1 if it was reached. 0: no bound.
+        """
+        requests = self._requests
+        if not self._certain():
+            return 0
+        number = work = 0
+        while True:
+            if work >= most > 0:
+                number = -1
+                break
+            work += 1
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                continue
+            work += WORK_OF_OURS
+            reply = requests.denied(code, self._context.stats) if code == COMMAND else b""
+            if not reply and code == COMMAND and requests.command.ours:
+                call = requests.call(self._caller, self._context)
+                if call is not None:
+                    number += not call.reply
+                    reply = self._reply_to(call, error, kind, call.rule.limit)
+            if not reply:
+                reply = self._taken_on_trust(code)
+            if not reply:
+                requests.rewind(requests.start)
+                break
+            self._to_client.append(reply)
+        self._context.budget.work += work
+        if number >= 0:
+            requests.release()
+        return number
+
+    def _certain(self) -> bool:
+        """Whether a reply sent now is in its place, and the next request means what it says."""
+        slots, state, requests = self._private.slots, self._private.state, self._requests
+        if self._lanes.count > 0 or not slots.settled() or not slots.can_count():
+            return False
+        return not (state.asking or state.quitting or requests.discarding or requests.in_command())
+
+    def _reply_to(self, call: Call, error: bytes, kind: str, limit: int) -> bytes:
+        """The reply to the RL command `call`: its own error, or what the failure policy returns."""
+        if call.reply:
+            self._lanes.count_outcome(call)
+            return call.reply
+        return self._context.failure.reply(limit, call.row, error, kind)
+
+    def _taken_on_trust(self, code: int) -> bytes:
+        """The reply to the framer's command if it is part of a handshake; Redis gets it later.
+
+        b"" if it is not, or if hits get errors during an outage.
+        """
+        private, requests, context = self._private, self._requests, self._context
+        if private.status not in (NONE, OPENING) or not context.failure.answers_hits():
+            return b""
+        command = requests.command
+        if code != COMMAND or command.kind not in c.GREETS or requests.oversize:
+            return b""
+        if command.ban is not None and command.ban.error(requests.arguments(), True):
+            return b""
+        handshake = private.handshake or DeferredHandshake()
+        reply = handshake.take(requests, context.server.name, context.server.version)
+        if reply and not handshake.empty():
+            private.handshake = handshake
+        return reply
+
+    # -- everything that waits --------------------------------------------------------------------
+
+    def failing(self) -> bool:
+        """Return whether requests of fail_all() are left."""
+        return bool(self._error)
+
+    def fail_all(self, error: bytes) -> int:
+        """Answer all unread requests; `error` is for those that are no hits.
+
+        Returns what the requests wait for. After WAIT_TICK, go_on() continues.
+        """
+        requests = self._requests
+        self._private.status = NONE
+        self._error = error
+        self._left = requests.unread()
+        self._multi = False
+        if self._context.budget.spent() and self._left > SMALL:
+            return WAIT_TICK
+        return self.go_on()
+
+    def go_on(self) -> int:
+        """Answer some more of the requests of fail_all(). Returns what they wait for."""
+        error, self._error = self._error, b""
+        requests = self._requests
+        before = requests.unread()
+        work = 0
+        wait: int = WAIT_NOTHING
+        while wait == WAIT_NOTHING:
+            if work >= CLIENT_WORK:
+                self._left -= before - requests.unread()
+                if self._left > 0:  # later requests are for the next connection
+                    self._error = error
+                wait = WAIT_TICK
+                break
+            work += 1
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == MALFORMED:
+                self._to_client.append(error)
+                wait = CLOSE
+            elif code in (COMMAND, OPEN):
+                work += WORK_OF_OURS
+                reply = self._failed(code, error)
+                self._to_client.append(reply)
+                if reply is _GOODBYE:
+                    wait = CLOSE
+            else:
+                requests.drops(code)
+        self._context.budget.work += work
+        if wait != WAIT_TICK:
+            requests.release()
+        return wait
+
+    def _failed(self, code: int, error: bytes) -> bytes:
+        """The reply to the framer's command. Inside MULTI, each gets the error that MULTI got."""
+        requests = self._requests
+        kind = requests.command.kind
+        denied = requests.denied(code, self._context.stats)
+        if code == OPEN:
+            requests.discarding = True
+        if denied or code == OPEN:
+            return denied or error
+        if requests.command.ours:
+            call = requests.call(self._caller, self._context)
+            if call is None:
+                return error
+            limit = 0 if self._multi else call.rule.limit
+            return self._reply_to(call, error, "unreachable", limit)
+        if kind == c.QUIT:
+            return _GOODBYE
+        if kind in c.GREETS and not self._multi:
+            return self._taken_on_trust(code) or error
+        if kind == c.MULTI:
+            self._multi = True
+        elif kind in (c.EXEC, c.DISCARD):
+            self._multi = False
+        return error

@@ -1,0 +1,159 @@
+"""A hit with WAIT that is held: its client gets the reply in its turn, or when its time is over.
+No I/O.
+
+    hold() ──> WaitQueues ──ask()──> a lane, or the private connection
+                   ^                       │
+                   └───── answered() ──────┘    ... ──> the reply, and the session goes on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.wait_queue import Waiter, Where
+from rlproxy.resp import encoding as r
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.private_stream import REFRESH_S, PrivateStream
+
+
+class HeldHit:
+    """One held hit of a client.
+
+    finished: called once with the client's reply.
+    """
+
+    __slots__ = (
+        "_caller",
+        "_context",
+        "_finished",
+        "_lanes",
+        "_private",
+        "_reply_to",
+        "_requests",
+        "_waiter",
+        "question",
+        "question_at",
+    )
+
+    def __init__(
+        self,
+        *,
+        context: WorkerContext,
+        caller: Caller,
+        requests: ClientRequests,
+        lanes: LaneCalls,
+        private: PrivateStream,
+        finished: Callable[[bytes], None],
+    ) -> None:
+        self._context = context
+        self._caller = caller
+        self._requests = requests
+        self._lanes = lanes
+        self._private = private
+        self._finished = finished
+        self._waiter: Waiter | None = None
+        self._reply_to: Call | None = None  # call with a reply that the waiter has not got yet
+        self.question: Call | None = None  # call that the private connection owes a reply to
+        self.question_at: float = 0.0  # time of sending it, in seconds
+
+    def hold(self, call: Call, ended: bool) -> bool:
+        """Put `call` into the queue of its key. Returns False if the queues are full.
+
+        ended: the client has sent its end of file, so that it waits no longer than for one reply.
+        """
+        where: Where = (self._private.state.identity.db, call.key)
+        flush = self._caller.flush
+        waiter = self._context.waiting.join(
+            where, call.rule, lambda rule: self._ask(rule, call.key), self._end, flush, self._keep
+        )
+        if waiter is None:
+            return False
+        if ended:
+            waiter.expire()
+        self._waiter = waiter
+        return True
+
+    def start(self) -> None:
+        """Send the first request, after hold()."""
+        if self._waiter is not None:
+            self._waiter.start()
+
+    def cancel(self) -> None:
+        """Leave the queue without a reply."""
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.cancel()
+
+    def last_word(self) -> bool:
+        """End the wait because the client sends no more. Returns whether a reply will come."""
+        return self._waiter is None or self._waiter.last_word()
+
+    def late(self, call: Call, reply: Callable[[], bytes]) -> None:
+        """End the wait because Redis does not reply to `call` in time.
+
+        reply: returns the client's reply; not called after the hit has left its queue.
+        """
+        if self.question is call:
+            self.question = None
+            self._private.slots.forget_asked()
+        waiter = call.waiter
+        if waiter is not None:
+            call.waiter = None
+            waiter.unanswered(reply)
+
+    def pass_reply(self) -> None:
+        """Pass a reply of the private connection on to the queue."""
+        call = self._reply_to
+        if call is None:
+            return
+        self._reply_to = None
+        if call.reply.startswith(b"*"):
+            self._private.state.probed = True
+        if call.waiter is not None:
+            call.waiter.answered(r.clean_error(call.reply))
+
+    def _end(self, reply: bytes) -> None:
+        self._waiter = None
+        self._finished(reply)
+
+    def _keep(self) -> None:
+        self._set_clock()
+        self._private.keep_alive(0.0)
+
+    def _set_clock(self) -> None:
+        self._caller.now = max(self._caller.now, self._context.waiting.clock())
+
+    def _ask(self, rule: Rule, key: bytes) -> None:
+        """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
+        waiter = self._waiter
+        if waiter is None:
+            return
+        call = Call(self._caller, rule, key)
+        call.waiter = waiter
+        self._set_clock()
+        private = self._private
+        lane = None
+        if private.may_leave() and not self._requests.slow:
+            lane = self._lanes.lane_for_hits(private.state.identity)
+        if lane is not None and lane.room > 0:
+            private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
+            if rule.takes or rule.frees:
+                private.cover.lane_wrote = True
+            reply = lane.submit(call)
+            assert not reply  # the denial cache never answers waiters' calls
+            return
+        self.question = call
+        self.question_at = self._caller.now
+        private.ask(call, lambda reply: self._caught(call, reply))
+
+    def _caught(self, call: Call, reply: bytes) -> bytes:
+        self._reply_to = call
+        if self.question is call:
+            self.question = None
+        call.reply = reply
+        return b""

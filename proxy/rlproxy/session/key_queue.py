@@ -1,0 +1,33 @@
+"""Calls on a key for which hits with WAIT are held: they must not overtake. No I/O."""
+
+from __future__ import annotations
+
+from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp import encoding as r
+from rlproxy.session.call import Call
+
+
+def fall_in(call: Call, waiting: WaitQueues, db: int) -> None:
+    """Reduce a hit to a look if others wait on its key, so that it does not overtake them."""
+    if waiting.blocks((db, call.key)):
+        call.behind = call.rule
+        call.rule = call.rule.look()  # counted as the hit
+
+
+def concerns(call: Call, waiting: WaitQueues) -> bool:
+    """Return whether the reply to `call` matters to the hits waiting on its key."""
+    return call.behind is not None or (call.rule.frees and waiting.count > 0)
+
+
+def edited(call: Call, reply: bytes, waiting: WaitQueues, db: int) -> bytes:
+    """Return the client's reply to a call that concerns() the hits waiting on its key."""
+    if not reply.startswith((b"*", b":")):
+        return r.clean_error(reply)
+    if call.rule.frees:
+        for key in [call.key, *(call.others or [])]:
+            waiting.freed((db, key))
+    rule = call.behind
+    found = r.integers(reply) if rule is not None else []
+    if rule is None or not found:
+        return reply
+    return waiting.overtaking((db, call.key), rule, found)

@@ -1,0 +1,149 @@
+"""The calls of one client on lanes, in request order, and their replies. No I/O.
+
+submit() ──> lane ──> answered() ──> emit() ──> the client, up to the first unanswered call
+"""
+
+from __future__ import annotations
+
+from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
+from rlproxy.resp import commands as c
+from rlproxy.session.call import Call, Lane
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.identity import Identity
+from rlproxy.session.reply_order import Source
+
+
+class LaneCalls(Source):
+    """The calls of one client, from the first whose reply has not left.
+
+    count: their number. A held hit is one of them, though no lane has it.
+    """
+
+    __slots__ = ("_context", "_hit_lane", "_read_lane", "_write_lane", "count", "head", "tail")
+
+    def __init__(self, context: WorkerContext, replies: list[bytes]) -> None:
+        super().__init__(replies)
+        self._context = context
+        self._hit_lane: Lane | None = None
+        self._read_lane: Lane | None = None  # for ordinary commands
+        self._write_lane: Lane | None = None
+        self.head: Call | None = None
+        self.tail: Call | None = None
+        self.count: int = 0
+
+    def owes(self) -> bool:
+        """See Source.owes()."""
+        return self.head is not None
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def forget_lanes(self) -> None:
+        """Take other lanes from now on: the identity has changed, or the session ends."""
+        self._hit_lane = self._read_lane = self._write_lane = None
+
+    def lane_for_hits(self, identity: Identity) -> Lane | None:
+        """Return the lane for hits of `identity`; None if there is none, or none is ready."""
+        lane = self._hit_lane
+        if lane is None or lane.retired:
+            lane = self._context.lane_of(identity)
+            if lane is None:
+                return None
+            self._hit_lane = lane
+        if not lane.ready:
+            lane.wake()
+            return None
+        return lane
+
+    def hit_lane(self) -> Lane | None:
+        """Return the lane of the calls under way, if it takes more."""
+        lane = self._hit_lane
+        return lane if lane is not None and lane.ready else None
+
+    def lane_for(self, how: int, identity: Identity, protocol: int) -> Lane | None:
+        """Return the lane for ordinary commands that read or write; None if none is ready.
+
+        how: SHARED_READ or SHARED_WRITE.
+        """
+        lane = self._read_lane if how == c.SHARED_READ else self._write_lane
+        share_of = self._context.share_of
+        if share_of is not None and (lane is None or lane.retired):
+            lane = share_of(identity, protocol, how)
+            if how == c.SHARED_READ:
+                self._read_lane = lane
+            else:
+                self._write_lane = lane
+        if lane is not None and not lane.ready:
+            lane.wake()
+            return None
+        return lane
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def append(self, call: Call) -> None:
+        """Append `call` behind those under way."""
+        self.count += 1
+        tail = self.tail
+        if tail is None:
+            self.head = call
+        else:
+            tail.next = call
+        self.tail = call
+
+    def emit(self) -> None:
+        """Pass on the replies that have come, in order."""
+        call = self.head
+        while call is not None and call.reply:
+            self.replies.append(call.reply)
+            if call.row != NO_ROW or call.rule.error:
+                self.count_outcome(call)
+            self.count -= 1
+            call = call.next
+        self.head = call
+        if call is None:
+            self.tail = None
+
+    def take_back(self, call: Call) -> Call | None:
+        """Remove `call` and all behind it, which were never sent. Returns the first of them.
+
+        None: it was taken back with a call before it.
+        """
+        before: Call | None = None
+        at = self.head
+        while at is not None and at is not call:
+            before = at
+            at = at.next
+        if at is None:
+            return None
+        if before is None:
+            self.head = None
+        else:
+            before.next = None
+        self.tail = before
+        taken: Call | None = at
+        while taken is not None:
+            self.count -= 1
+            taken = taken.next
+        return at
+
+    def abandon(self) -> None:
+        """Forget all calls, and count their hits as unseen."""
+        call = self.head
+        while call is not None:
+            self.forget_outcome(call)
+            call = call.next
+        self.head = self.tail = None
+        self.count = 0
+
+    def count_outcome(self, call: Call) -> None:
+        """Count the outcome of `call`, whose reply goes to the client."""
+        row = call.row
+        if row != NO_ROW:
+            call.row = NO_ROW
+            self._context.stats.answered(row, call.reply, call.key)
+        elif call.rule.error:
+            self._context.stats.error("syntax")
+
+    def forget_outcome(self, call: Call) -> None:
+        """Count the hit `call` as unseen."""
+        self._context.stats.unanswered(call.row, UNSEEN)
+        call.row = NO_ROW

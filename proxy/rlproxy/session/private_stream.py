@@ -1,0 +1,420 @@
+"""One private connection of a client: what Redis holds for it, which replies it owes, and what is
+sent on it. No I/O.
+
+    client's requests ──> send(), follow(), hit() ──> out ──> Redis
+    client <── replies <── slots <── received() <── Redis
+
+`state` follows the commands that change the connection's state. `slots` counts the replies that are
+owed. Every request sent here gets a slot, and every slot its reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.observability.counters import brief
+from rlproxy.ratelimit.outcomes import HELP, NO_ROW, STATS, TOP, UNSEEN, other
+from rlproxy.ratelimit.scripts import SOURCE
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.commands import Command
+from rlproxy.resp.framing import COMMAND, OPEN
+from rlproxy.session import command_policy, command_replies, key_queue
+from rlproxy.session import slots as s
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.deferred_handshake import DeferredHandshake
+from rlproxy.session.reply_order import Source
+from rlproxy.session.reply_slots import ReplySlots
+from rlproxy.session.slots import Catch, Slot
+from rlproxy.session.wait_cover import WaitCover, not_covered
+from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
+
+REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
+MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
+_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
+
+# Values of PrivateStream.status.
+NONE: Final = 0  # no connection
+OPENING: Final = 1  # the owner opens it
+OPEN_NOW: Final = 2
+LOST: Final = 3
+
+
+class PrivateStream(Source):
+    """The private connection of one client.
+
+    For the owner of the session: `out` is what to send to Redis; it opens the connection when
+    `status` is OPENING.
+    """
+
+    __slots__ = (
+        "_caller",
+        "_context",
+        "_kept_at",
+        "cover",
+        "deciding",
+        "expanded",
+        "handshake",
+        "heard",
+        "out",
+        "received_at",
+        "slots",
+        "state",
+        "status",
+    )
+
+    def __init__(self, context: WorkerContext, caller: Caller, replies: list[bytes]) -> None:
+        super().__init__(replies)
+        self._context = context
+        self._caller = caller
+        self.out: list[bytes] = []
+        self.status: int = NONE
+        self.state = ConnectionState(context.server.base_db)
+        self.slots = ReplySlots(self.state, replies, context.stats)
+        self.cover = WaitCover()
+        self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
+        self.deciding = False  # database or transaction depend on a reply that is owed
+        self.expanded: int = 0  # bytes of EVAL text added; the router resets it
+        self.heard = False  # this connection has received bytes
+        self.received_at: float = 0.0  # time of its latest bytes, in seconds
+        self._kept_at: float = 0.0  # time of the latest empty request
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def owes(self) -> bool:
+        """See Source.owes()."""
+        return not self.slots.quiescent()
+
+    def write_to(self, replies: list[bytes]) -> None:
+        """See Source.write_to()."""
+        self.replies = replies
+        if self.handshake is None:
+            self.slots.out = replies
+
+    def may_leave(self) -> bool:
+        """Return whether a call need not go here: plain, known, and quiescent."""
+        return self.status == OPEN_NOW and self.slots.quiescent() and self.state.plain()
+
+    def unanswered(self) -> bool:
+        """Return whether Redis owes a reply here, and has sent nothing at all yet.
+
+        A Redis that hangs is noticed so where all clients begin with a handshake and not with a
+        hit. These clients wait. The circuit opens, and later ones get their hits answered.
+        """
+        return self.status == OPEN_NOW and not self.heard and not self.slots.quiescent()
+
+    def open(self) -> None:
+        """Ask the owner to open the connection."""
+        self.status = OPENING
+        self.heard = False
+
+    def opened(self, requests: ClientRequests) -> int:
+        """Take the connection, which is open now. Returns what the requests wait for."""
+        self.status = OPEN_NOW
+        self.received_at = self._caller.now
+        if self.handshake is not None:
+            requests.again(self.handshake.begin())
+            self.slots.out = self.handshake.replies
+        if not self._context.server.base_db:
+            return WAIT_NOTHING
+        self.slots.decided = False
+        self.select_base()
+        return WAIT_BASE
+
+    def begin_anew(self, requests: ClientRequests) -> None:
+        """Discard the state of a lost connection, on which no command took effect."""
+        handshake = self.handshake
+        while handshake is not None and handshake.unsent > 0:
+            requests.next()
+            handshake.unsent -= 1
+        self.state = ConnectionState(self._context.server.base_db)
+        self.slots = ReplySlots(self.state, self.replies, self._context.stats)
+        self.deciding = False
+        self.out.clear()
+
+    def handshake_refused(self) -> bytes | None:
+        """Read the replies to the deferred handshake.
+
+        Returns the error that the client gets as the reply to its next request; b"" if the replies
+        cannot be read. None: no error so far.
+        """
+        handshake = self.handshake
+        if handshake is None:
+            return None
+        refusal = handshake.heard()
+        if refusal or self.slots.raw:
+            self.handshake = None
+            return refusal
+        if handshake.over():
+            self.handshake = None
+            self.slots.out = self.replies
+        return None
+
+    def keep_alive(self, silent_s: float) -> None:
+        """Keep Redis from closing the connection as idle, if it was silent for `silent_s` seconds.
+
+        Redis' `timeout` is at least 1 s, and may change at any time. The connection of a client
+        that makes calls more often than that is never silent for as long.
+        """
+        now = self._caller.now
+        silent = now - max(self.received_at, self._kept_at) >= silent_s
+        if silent and self.status == OPEN_NOW and self._context.server.ignores_empty:
+            self._kept_at = now
+            self.out.append(_EMPTY)
+
+    def select_base(self) -> None:
+        """Select the database of --upstream."""
+        self.out.append(r.bulks(b"SELECT", b"%d" % self._context.server.base_db))
+        self.slots.expect(Slot(s.S_BASE))
+
+    def let_go(self, nobody: Caller) -> None:
+        """Release all objects that refer to the session."""
+        self._caller = nobody
+        self.handshake = None
+        self.slots.forget()
+        # The edits of its slots refer to the session.
+        self.slots = ReplySlots(self.state, self.replies, self._context.stats)
+
+    # -- commands of the client -------------------------------------------------------------------
+
+    def forward(self, command: Command) -> None:
+        """Expect the reply of a command that changes no state. The caller forwards its bytes."""
+        self.state.asking = False
+        sharing = command.shared != c.PRIVATE and self._context.share_of is not None
+        if sharing and not self.state.probed and not self.state.probing:
+            self.state.probing = self.slots.counting()
+            self.slots.expect(Slot(s.S_PROBE))
+        else:
+            self.slots.expect_one()
+
+    def follow(self, requests: ClientRequests, code: int) -> int:
+        """Record a command that may change the connection's state, and expect its reply.
+
+        Returns what the requests behind it wait for.
+        """
+        command = requests.command
+        state, slots = self.state, self.slots
+        if self._auth_error_may_be_lost(requests):
+            slot: Slot | None = state.sent_unsure()
+        else:
+            args = requests.arguments() if command.whole else []
+            slot = state.sent(command, args, code == COMMAND and not requests.oversize)
+        wait: int = WAIT_NOTHING
+        if self.handshake is not None:
+            self.handshake.unsent -= 1
+            if self.handshake.unsent == 0:
+                wait = WAIT_HANDSHAKE
+        if command.kind == c.HTTP:
+            slots.hushed = True
+        base_db = self._context.server.base_db
+        uncertain = state.level == RAW or not slots.counting()
+        if base_db and uncertain and state.leaves_base(command):
+            return CLOSE  # no connection is better than one to another database
+        if slot is None:
+            slots.expect_one()
+            return wait
+        if slot.kind in (s.S_SELECT, s.S_RESET, s.S_EXEC, s.S_DISCARD):
+            self.deciding = True
+        slots.expect(slot)
+        if not base_db or not slots.counting() or code != COMMAND:
+            return wait
+        if slot.kind == s.S_RESET or (
+            slot.kind in (s.S_AUTH, s.S_HELLO, s.S_MULTI) and state.base_owed
+        ):
+            slots.decided = False
+            return WAIT_BASE  # the reply decides whether the proxy's SELECT is next
+        return wait
+
+    def base_decided(self) -> int:
+        """Act on the reply that decides on the database of --upstream.
+
+        Returns what the requests wait for.
+        """
+        slots = self.slots
+        if slots.raw:
+            return CLOSE  # the deciding reply cannot be recognized any more
+        if not slots.decided:
+            return WAIT_BASE
+        slots.decided = False
+        kind = slots.decided_kind
+        line = slots.decided_line
+        refused = line.startswith(b"-")
+        if kind == s.S_BASE and refused and not line.startswith(b"-NOAUTH"):
+            # A client without access to that database gets the error and is closed. No connection
+            # is better than one to another database.
+            self.replies.append(line)
+            return CLOSE
+        accepted = not refused or kind == s.S_HELLO  # its AUTH may have succeeded nevertheless
+        if kind not in (s.S_BASE, s.S_MULTI) and accepted and self.state.base_owed:
+            self.select_base()
+            return WAIT_BASE
+        return WAIT_NOTHING
+
+    def waits_to_authenticate(self, requests: ClientRequests) -> bool:
+        """Return whether the framer's command waits until nothing is owed here.
+
+        Redis from 7.2 leaves out the error of an AUTH while it has other replies to write.
+        """
+        slots = self.slots
+        if not _authenticates(requests) or not slots.counting() or slots.quiescent():
+            return False
+        if self.state.base_owed or self.handshake is not None:
+            return True  # no command that blocks or has a large reply can be ahead
+        # No wait after the end of file: a command that blocks must receive it. No wait for a client
+        # that leaves its replies unread: it may never read, and Redis would take all its requests.
+        return not requests.eof and not requests.slow
+
+    def _auth_error_may_be_lost(self, requests: ClientRequests) -> bool:
+        """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
+        slots = self.slots
+        if not _authenticates(requests) or not slots.counting():
+            return False
+        return self.state.writes_before_auth() or not slots.quiescent()
+
+    def introspection(self, requests: ClientRequests, code: int) -> command_replies.Plan | None:
+        """Return how the reply to COMMAND is edited: RL commands are added to it.
+
+        None: the reply is passed on as it comes, because its place is not certain.
+        """
+        self.state.asking = False
+        short = requests.size() <= command_replies.MAX_EDITED
+        if code == COMMAND and short and not requests.oversize and self.slots.can_count():
+            return command_replies.plan(requests.arguments(), self._context.server.has_throttle)
+        return None
+
+    def introspect(self, plan: command_replies.Plan) -> None:
+        """Expect the reply to COMMAND. The caller forwards its bytes."""
+        if plan.asked is not None:
+            self.out.append(command_replies.FORM_CALL)
+            self.slots.expect(plan.asked)
+        self.slots.expect(plan.slot)
+
+    def cover_wait(self, requests: ClientRequests, code: int) -> None:
+        """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
+        slots, cover = self.slots, self.cover
+        if not cover.last_hit or code != COMMAND or not slots.can_count():
+            self.deny(not_covered(requests.command.name), requests, code)
+            return
+        self.state.asking = False
+        self._caller.fenced = True
+        self._context.stats.commands += 1
+        self.out += cover.rewrite()
+        slots.expect(Catch(cover.rewritten, s.S_DROP))
+        self.out.append(requests.buf[requests.start : requests.pos])
+        slots.expect(Catch(cover.judge(requests.command.name)))
+
+    # -- RL commands in place ---------------------------------------------------------------------
+
+    def hit(self, call: Call) -> None:
+        """Send `call` in its place among the client's commands."""
+        slots = self.slots
+        counted = slots.can_count()
+        if call.behind is not None and not counted:
+            call.rule = call.behind  # its reply cannot be edited: send it as any hit
+            call.behind = None
+        self.put(call)
+        waiting = self._context.waiting
+        if counted and key_queue.concerns(call, waiting):
+            db = self.state.identity.db
+            slot: Slot = Catch(lambda reply: key_queue.edited(call, reply, waiting, db), s.S_HIT)
+        else:
+            slot = Slot(s.S_HIT)
+        if counted:
+            slot.limit = call.rule.limit if call.behind is None else call.behind.limit
+            slot.sent_at = self._caller.now
+            slot.row = call.row
+            slot.data = brief(call.key)
+            self._caller.watch()
+        else:
+            self._context.stats.unanswered(call.row, UNSEEN)
+        call.row = NO_ROW  # the slot counts it
+        slots.expect(slot)
+
+    def ask(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
+        """Send a call of a held hit. The client does not get its reply."""
+        self.put(call)
+        self.slots.expect(Catch(answered, s.S_ASKED))
+        self._caller.watch()
+
+    def put(self, call: Call) -> None:
+        """Send `call` as EVAL."""
+        head = call.rule.words(SOURCE, self._context.server.has_ro)
+        self.out += [head, call.key, call.rule.tail]
+        self.expanded += len(head)
+        self._caller.fenced = True
+        better = not self.cover.last_hit or not self.state.probed
+        # The bound applies as the key is stored for as long as the client is connected.
+        if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:
+            self.cover.last_hit = call.key
+
+    def resend(self, call: Call) -> None:
+        """Send a call that no lane has sent."""
+        if call.shared != c.PRIVATE:
+            self.out.append(call.key)
+            self.slots.expect_one()
+        else:
+            self.hit(call)
+
+    def answer_status(self, requests: ClientRequests) -> None:
+        """Answer RL.HELP, RL.STATS or RL.TOP by a script that returns the reply.
+
+        So Redis refuses it to a client that has no right to make hits.
+        """
+        context = self._context
+        name = requests.command.name
+        if self.state.multi:
+            error = r.error(f"ERR {name.decode()} is not allowed in transactions")
+            self.reject(error, requests.written(), requests.slow)
+            return
+        if name == c.RL_HELP:
+            call = context.grammar.help_call
+        else:
+            call = context.status_call(name, requests.arguments())
+        of = HELP if name == c.RL_HELP else STATS if name == c.RL_STATS else TOP
+        context.stats.answered(other(of), b"", b"")
+        self.out.append(call)
+        self.expanded += len(call)
+        self.slots.expect_one()
+
+    def reject(self, error: bytes, written: bytes, slow: bool) -> None:
+        """Answer a wrong RL command with its error, here if the place of the reply is certain.
+
+        Otherwise Redis gets `written`, rejects it as unknown, and aborts a transaction it is in.
+        """
+        self._context.stats.error("syntax")
+        self._answer(error, written, slow)
+
+    def _answer(self, error: bytes, written: bytes, slow: bool) -> None:
+        """Answer a command with `error` in its place.
+
+        written: what Redis gets to reject, where the place of the reply is not certain.
+        slow: the client leaves its replies unread, so that no reply may be added.
+        """
+        if self.slots.can_count() and not slow:
+            self.slots.local(error)
+        else:
+            self.out.append(written)
+            self.slots.expect(Slot(s.S_WRONG, error))
+
+    def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:
+        """Answer a command that must not reach Redis with `error`."""
+        if code == OPEN:
+            requests.discarding = True
+        asking = self.state.asking  # ASKING applied to this command
+        self.state.asking = False
+        instead = command_policy.instead_of(requests.command)
+        if asking:
+            self.out.append(instead)
+            self.slots.expect(Slot(s.S_WRONG, error))
+        else:
+            self._answer(error, instead, requests.slow)
+
+
+def _authenticates(requests: ClientRequests) -> bool:
+    """Whether the framer's command is AUTH, or a HELLO that may contain it."""
+    kind = requests.command.kind
+    return kind == c.AUTH or (kind == c.HELLO and requests.argc > 2)

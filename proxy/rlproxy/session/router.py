@@ -1,0 +1,495 @@
+"""The router: where each request of a client goes. No I/O.
+
+    unread requests ──┬── hits of a plain, quiescent, known session ──> lanes
+                      ├── one small stateless command (--share) ──────> lanes
+                      ├── a hit with WAIT ────────────────────────────> held, by the session
+                      ├── a wrong RL command, a denied command ───────> its error, in its place
+                      └── everything else, and hits in any other state, as EVAL ──> private stream
+
+The order invariant: replies are never outstanding on lanes and on the private connection at once.
+While the lanes owe replies, all requests but hits wait here. While the private connection owes
+replies, hits go there, too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.fairness.budget import (
+    CLIENT_WORK,
+    WORK_OF_BYTES,
+    WORK_OF_OURS,
+    WORK_OF_STATE,
+    WORK_OF_STATUS,
+)
+from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.resp.framing import COMMAND, EMPTY, MALFORMED, MORE_NOTHING, NEED_MORE, OPEN
+from rlproxy.session import key_queue
+from rlproxy.session import slots as s
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.connection_state import RAW
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.private_stream import MAX_LANE_CALL, NONE, OPEN_NOW, REFRESH_S, PrivateStream
+from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.sharing import Sharing
+from rlproxy.session.slots import Slot
+from rlproxy.session.waits import (
+    CLOSE,
+    WAIT_HELD,
+    WAIT_IN_PLACE,
+    WAIT_LANE,
+    WAIT_LANE_EMPTY,
+    WAIT_NOTHING,
+    WAIT_OPEN,
+    WAIT_PACE,
+    WAIT_QUIESCENT,
+    WAIT_TICK,
+)
+
+MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
+
+# Results of _to_lane().
+_DONE: Final = 0  # all unread hits went to the lane
+_FULL: Final = 1  # the rest must wait for the lane
+_OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
+_HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
+
+_MALFORMED: Final = b"*1\r\n$-1\r\n"
+_NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
+
+
+class Router:
+    """The routing of one client's requests.
+
+    piped: requests are not framed any more.
+    held: after WAIT_HELD, the hit to hold.
+    refusal: after CLOSE, an error for the client; b"" for none.
+    sharing: ordinary commands on shared connections; None without --share.
+    """
+
+    __slots__ = (
+        "_caller",
+        "_context",
+        "_forwards",
+        "_judged",
+        "_lanes",
+        "_order",
+        "_private",
+        "_requests",
+        "_run",
+        "_work",
+        "backlogged",
+        "held",
+        "hits",
+        "piped",
+        "refusal",
+        "sharing",
+    )
+
+    def __init__(
+        self,
+        *,
+        context: WorkerContext,
+        caller: Caller,
+        requests: ClientRequests,
+        private: PrivateStream,
+        lanes: LaneCalls,
+        order: ReplyOrder,
+    ) -> None:
+        self._context = context
+        self._caller = caller
+        self._requests = requests
+        self._private = private
+        self._lanes = lanes
+        self._order = order
+        self.sharing: Sharing | None = None
+        if context.share_of is not None:
+            self.sharing = Sharing(context, caller, requests, private, lanes, order)
+        self._work: int = 0  # units of the present _to_private()
+        self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
+        self._forwards = False  # see _special()
+        self._judged = False  # of malformed input, only the mistake is forwarded
+        self.hits = False  # the client has sent an RL command; without one, no lane is opened
+        self.piped = False
+        self.backlogged = False  # more hits are in hand than may be unanswered
+        self.held: Call | None = None
+        self.refusal: bytes = b""
+
+    def let_go(self, nobody: Caller) -> None:
+        """Release the session."""
+        self._caller = nobody
+        self.sharing = None
+
+    # -- decisions --------------------------------------------------------------------------------
+
+    def route(self) -> int:
+        """Send the unread requests to their destinations, as far as possible now.
+
+        Returns what the rest waits for.
+        """
+        lanes, budget = self._lanes, self._context.budget
+        sharing = self.sharing
+        if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
+            return WAIT_NOTHING
+        begun = budget.work
+        while lanes.count > 0 or self._may_use_lane():
+            head = lanes.head
+            if head is not None and head.shared != c.PRIVATE:
+                return WAIT_LANE_EMPTY
+            lane = lanes.hit_lane()
+            if lane is None or self._room(lane) <= 0:
+                if self._requests.unread() > 0:
+                    self.set_backlogged(True)
+                return WAIT_LANE
+            if budget.work - begun >= CLIENT_WORK:
+                return WAIT_TICK
+            found = _OTHER if self._requests.slow else self._to_lane(lane)
+            if found == _DONE:
+                self.set_backlogged(False)
+                self._requests.release()
+                return WAIT_NOTHING
+            if found != _FULL:  # what follows must not overtake the lane's calls
+                if lanes.count > 0:
+                    return WAIT_LANE_EMPTY
+                break
+        return self._to_private()
+
+    def pipe(self, data: bytes) -> None:
+        """Forward bytes of a client whose requests are not framed any more."""
+        if self._judged:
+            data = self._requests.more_of_line(data, self._requests.more)
+        if data:
+            self._private.out.append(data)
+
+    def most(self) -> int:
+        """Return the number of unanswered calls that this client may have."""
+        return self._context.budget.hits(self.backlogged)
+
+    def set_backlogged(self, backlogged: bool) -> None:
+        """Record whether the client has more hits in hand than it may have unanswered."""
+        if backlogged != self.backlogged:
+            self.backlogged = backlogged
+            self._context.budget.backlogged += 1 if backlogged else -1
+
+    def has_room_in_place(self) -> bool:
+        """Return whether hits that wait for WAIT_IN_PLACE may go on."""
+        slots = self._private.slots
+        return slots.ours <= self.most() // 2 or not slots.can_count()
+
+    def _may_leave(self) -> bool:
+        requests = self._requests
+        return self._private.may_leave() and not requests.slow and not requests.in_command()
+
+    def _may_use_lane(self) -> bool:
+        if not self.hits or not self._may_leave():
+            return False
+        lane = self._lanes.lane_for_hits(self._private.state.identity)
+        return lane is not None and lane.room > 0
+
+    def _room(self, lane: Lane) -> int:
+        """The number of further calls that this client may have on the lane."""
+        return min(self.most() - self._lanes.count, lane.room)
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def _to_lane(self, lane: Lane) -> int:
+        """Submit the unread hits, if there are no other commands."""
+        requests = self._requests
+        requests.gather()  # else next() might join buffers and move `start`
+        start = requests.pos
+        calls: list[Call] = []
+        room = self._room(lane)
+        found = _DONE
+        empty = 0
+        while True:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                empty += 1
+                if empty < CLIENT_WORK:
+                    continue
+                found = _FULL
+                break
+            call = self._call_for_lane(code)
+            if call is None:
+                requests.rewind(start)
+                return _OTHER
+            before = calls[-1] if calls else self._lanes.tail
+            if call.rule.waits or not _follows(lane, before, call):
+                requests.rewind(requests.start)
+                found = _HOLD
+                break
+            calls.append(call)
+            if len(calls) >= room:
+                found = _FULL
+                break
+        self._context.budget.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        if calls:
+            self._submit(lane, calls)
+        return found
+
+    def _call_for_lane(self, code: int) -> Call | None:
+        """The call of the framer's command if it may take a lane."""
+        requests = self._requests
+        command = requests.command
+        if code != COMMAND or not command.ours or command.ban is not None:
+            return None
+        call = self._call() if requests.size() <= MAX_LANE_CALL else None
+        if call is None or (call.rule.script is None and not call.reply):
+            return None
+        return call
+
+    def _submit(self, lane: Lane, calls: list[Call]) -> None:
+        self._private.keep_alive(REFRESH_S)
+        lanes = self._lanes
+        self._order.expect(lanes)
+        for call in calls:
+            lanes.append(call)
+            if not call.reply:
+                call.reply = lane.submit(call)
+                if call.reply:
+                    call.row = NO_ROW  # counted by DenialCache.harvest()
+                elif call.rule.takes or call.rule.frees:
+                    self._private.cover.lane_wrote = True
+        if not self._private.slots.mid():
+            lanes.emit()
+
+    def _call(self) -> Call | None:
+        """The call of the framer's command; None if it is not for a lane."""
+        call = self._requests.call(self._caller, self._context)
+        waiting = self._context.waiting
+        if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
+            key_queue.fall_in(call, waiting, self._private.state.identity.db)
+        return call
+
+    # -- the private connection -------------------------------------------------------------------
+
+    def _to_private(self) -> int:
+        """Send all unread requests to the private connection. Returns what the rest waits for."""
+        requests, private = self._requests, self._private
+        self._order.expect(private)
+        self._run = -1
+        private.expanded = 0
+        self._work = passed = 0
+        wait: int = WAIT_NOTHING
+        while wait == WAIT_NOTHING:
+            self._work += 1
+            if self._work > CLIENT_WORK or private.expanded > MAX_EXPANDED:
+                wait = WAIT_TICK
+                break
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if requests.discarding and requests.drops(code):
+                continue
+            if private.status != OPEN_NOW:
+                wait = self._unopened(code)
+                continue
+            if code == MALFORMED:
+                self._malformed()
+                break
+            if code in (COMMAND, OPEN):
+                command = requests.command
+                if not command.reads:
+                    self._caller.fenced = True
+                if command.kind == c.PASS and not command.ours and command.ban is None:
+                    private.forward(command)
+                else:
+                    wait = self._special(code)
+                    if not self._forwards:
+                        continue
+                passed += 1
+            if self._run < 0:
+                self._run = requests.start
+        self._context.stats.commands += passed
+        self._context.budget.work += self._work
+        self._send_run(requests.pos)
+        if wait == WAIT_NOTHING:
+            self.set_backlogged(False)
+        if wait not in (WAIT_TICK, WAIT_IN_PLACE, WAIT_PACE):
+            requests.release()  # else each tick would copy all remaining bytes
+        return wait
+
+    def _send_run(self, end: int) -> None:
+        """Forward the bytes of the run, up to `end`, unchanged."""
+        run = self._run
+        if run < 0:
+            return
+        self._run = -1
+        buf = self._requests.buf
+        self._private.out.append(buf if run == 0 and end == len(buf) else buf[run:end])
+
+    def _unopened(self, code: int) -> int:
+        """Treat a request while the private connection is not open: all but empty ones wait."""
+        requests, private = self._requests, self._private
+        if code == EMPTY:
+            return WAIT_NOTHING
+        if code == MALFORMED and requests.discarding:
+            return CLOSE
+        requests.rewind(requests.start)
+        if private.status == NONE:
+            private.open()
+        return WAIT_OPEN
+
+    def _malformed(self) -> None:
+        """Forward what Redis needs to see the mistake, and frame no further requests."""
+        requests, private = self._requests, self._private
+        self._send_run(requests.start)
+        self._context.stats.error("protocol")
+        # No bytes that may contain a denied command are forwarded without framing.
+        self._judged = requests.strict or requests.overlong()
+        rest = requests.mistake() if self._judged else requests.rest()
+        if requests.discarding:
+            requests.more = MORE_NOTHING
+        # Redis has not received the broken command: another broken one makes it reply.
+        private.out.append(_MALFORMED if requests.discarding else rest)
+        private.slots.expect(Slot(s.S_RAW))
+        private.state.lower(RAW)
+        self.piped = True
+
+    def _special(self, code: int) -> int:
+        """Treat an RL command, a denied one, or one that changes the connection's state.
+
+        Sets `_forwards`: whether its bytes are forwarded unchanged. Returns what the requests
+        behind it wait for.
+        """
+        requests, private = self._requests, self._private
+        command = requests.command
+        kind = command.kind
+        self._forwards = False
+        if command.ban is not None:
+            error = requests.denied(code, self._context.stats)
+            self._work += WORK_OF_OURS
+            if error:
+                return self._denied(error, code)
+        if command.ours and not self._context.server.implements(command.name):
+            self._send_run(requests.start)
+            return self._rl_command(code)
+        if kind == c.WAIT:
+            if self.sharing is not None:
+                self.sharing.stop()
+            if private.cover.lane_wrote:
+                self._send_run(requests.start)
+                private.cover_wait(requests, code)
+                return WAIT_NOTHING
+        elif kind == c.PASS or command.ours:
+            private.forward(command)
+            self._forwards = True
+            return WAIT_NOTHING
+        elif kind == c.INTROSPECT:
+            self._introspect(code)
+            return WAIT_NOTHING
+        elif private.waits_to_authenticate(requests):
+            self._send_run(requests.start)
+            requests.rewind(requests.start)
+            return WAIT_QUIESCENT
+        self._work += WORK_OF_STATE + (requests.size() >> WORK_OF_BYTES)
+        self._forwards = True
+        return private.follow(requests, code)
+
+    def _denied(self, error: bytes, code: int) -> int:
+        """Answer a command that the client must not send."""
+        requests, private = self._requests, self._private
+        self._send_run(requests.start)
+        if private.handshake is not None:  # it was answered as if Redis would run it
+            private.handshake = None
+            self.refusal = error
+            return CLOSE
+        private.deny(error, requests, code)
+        return WAIT_NOTHING
+
+    def _introspect(self, code: int) -> None:
+        """Forward COMMAND. If the place of its reply is certain, RL commands are added to it."""
+        requests, private = self._requests, self._private
+        plan = private.introspection(requests, code)
+        if plan is None:
+            private.slots.expect_one()
+        else:
+            if plan.asked is not None:
+                self._send_run(requests.start)
+            private.introspect(plan)
+        self._forwards = True
+
+    # -- RL commands in place ---------------------------------------------------------------------
+
+    def _rl_command(self, code: int) -> int:
+        """Answer an RL command, or send it to the private connection.
+
+        Returns what the requests behind it wait for.
+        """
+        requests, private = self._requests, self._private
+        wait = self._may_call()
+        if wait != WAIT_NOTHING:
+            requests.rewind(requests.start)
+            return wait
+        name = requests.command.name
+        self._work += WORK_OF_OURS + (requests.size() >> WORK_OF_BYTES)
+        if name != c.RL_HIT and name in c.TOLD:
+            self._work += WORK_OF_STATUS
+        self.hits = True
+        state = private.state
+        asking = state.asking  # it applies to this command only, which then cannot be delayed
+        state.asking = False
+        if code == OPEN:
+            requests.discarding = True
+            private.reject(r.TOO_LONG, _NOTHING_OURS, requests.slow)
+            return WAIT_NOTHING
+        call = self._call()
+        if call is None:
+            private.answer_status(requests)
+            return WAIT_NOTHING
+        if call.reply:
+            private.reject(call.reply, requests.written(), requests.slow)
+            return WAIT_NOTHING
+        crowded = call.rule.waits or self._context.waiting.count > 0
+        if crowded and not asking and self._must_be_quiescent(call):
+            requests.rewind(requests.start)
+            return WAIT_QUIESCENT
+        slots = private.slots
+        quiescent = slots.quiescent()  # may be False after the client's end of file
+        may_hold = quiescent and slots.can_count() and not state.quitting and not asking
+        if call.rule.waits and may_hold:
+            self.held = call
+            return WAIT_HELD
+        private.hit(call)
+        return WAIT_NOTHING
+
+    def _may_call(self) -> int:
+        """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""
+        if self._requests.slow:
+            # Slowed down, not stopped: the client may read only after it has written all requests,
+            # which Redis itself would accept.
+            budget = self._context.budget
+            if budget.slow_hits <= 0:
+                return WAIT_PACE
+            budget.slow_hits -= 1
+            return WAIT_NOTHING
+        slots = self._private.slots
+        if self._private.state.asking or slots.ours < self.most() or not slots.can_count():
+            return WAIT_NOTHING
+        self.set_backlogged(True)
+        return WAIT_IN_PLACE
+
+    def _must_be_quiescent(self, call: Call) -> bool:
+        """Whether a hit waits for the replies before it.
+
+        That is so if it may be held, or if these replies decide on its queue or its transaction.
+        """
+        slots = self._private.slots
+        rule = call.behind or call.rule
+        # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
+        if not rule.takes or slots.settled() or not slots.counting() or self._requests.eof:
+            return False
+        return self._private.deciding or (rule.waits and slots.can_count())
+
+
+def _follows(lane: Lane, before: Call | None, call: Call) -> bool:
+    """Whether `call` may be sent while its client has `before` unanswered."""
+    if before is None or before.rule is call.rule:
+        return True
+    return lane.may_follow(before.rule, call.rule)

@@ -1,0 +1,97 @@
+"""Slots: what one owed reply of a private connection is, and how it is treated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.session.identity import Identity
+
+# Kinds of replies. Those of a PASS slot are passed on without a look, the others are looked at.
+S_PASS: Final = 0
+S_LOCAL: Final = 1  # no reply of Redis: `data` goes to the client in its turn
+S_DROP: Final = 2  # the reply to a command of the proxy's own
+S_HIT: Final = 3  # the reply to a hit
+S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
+S_RAW: Final = 5  # no counting from here on
+S_AUTH: Final = 7
+S_SELECT: Final = 8
+S_RESET: Final = 9
+S_EXEC: Final = 10
+S_DISCARD: Final = 11
+S_UNWATCH: Final = 12
+S_QUIT: Final = 13
+S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
+S_BASE: Final = 15  # the proxy's SELECT of the database of --upstream, dropped
+S_HELLO: Final = 16  # with AUTH: unlike AUTH's error, its error may hide a success
+S_MULTI: Final = 17
+S_CAUGHT: Final = 18  # a Catch
+S_ASKED: Final = 19  # a Catch for a command of the proxy's own; the client gets nothing of it
+S_UNFOLDED: Final = 20  # an Unfold; the next two kinds may replace it
+S_INSIDE: Final = 21  # `data` of the proxy within a reply
+S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
+S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 24  # shows whether Redis lets the client run any command
+
+NOT_LATE: Final = -1  # limit of a reply that has no timeout
+
+
+class Slot:
+    """One reply that the private connection owes, in the order of the requests."""
+
+    __slots__ = (
+        "count",
+        "data",
+        "gen",
+        "identity",
+        "kind",
+        "limit",
+        "next",
+        "protocol",
+        "row",
+        "sent_at",
+        "watch_gen",
+    )
+
+    def __init__(self, kind: int, data: bytes = b"") -> None:
+        self.kind = kind
+        self.count = 1  # of a PASS or VALUES: consecutive replies
+        self.data = data
+        self.gen = 0
+        self.watch_gen = 0
+        self.protocol = 0  # requested by a HELLO
+        self.identity: Identity | None = None
+        self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late
+        self.row: int = NO_ROW  # row of the counters; the key is `data`
+        self.sent_at: float = 0.0  # time of sending, in seconds
+        self.next: Slot | None = None
+
+
+class Catch(Slot):
+    """A short reply that is awaited whole.
+
+    The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
+    empty.
+    """
+
+    __slots__ = ("edit",)
+
+    def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
+        super().__init__(kind)
+        self.edit = edit
+
+
+class Unfold(Slot):
+    """A reply that may be large, and is treated value by value.
+
+    `unfold` is called with its first line, and returns the slots that replace it: INSIDE, VALUES
+    and Catch. The first line itself is dropped. If `unfold` returns no slots, the reply is passed
+    on unchanged.
+    """
+
+    __slots__ = ("unfold",)
+
+    def __init__(self, unfold: Callable[[bytes], list[Slot]]) -> None:
+        super().__init__(S_UNFOLDED)
+        self.unfold = unfold

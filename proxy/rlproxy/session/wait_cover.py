@@ -1,0 +1,66 @@
+"""WAIT and WAITAOF behind writes that went by lane. No I/O.
+
+Redis counts the replicas that have the latest write of the connection that sends WAIT. A hit by
+lane is a write of another connection. So the private connection first rewrites the key of the
+latest accepted hit. Where that fails, or where replies cannot be counted, the client gets an error.
+It never gets a number that is too high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.resp import encoding as r
+
+# A write that is replicated and leaves its key as it was. It returns 0 where the key has no time to
+# live. It needs only rights that hits need.
+_REWRITE_SCRIPT: Final = (
+    b"local k,t=KEYS[1],redis.call('PTTL',KEYS[1])"
+    b"if t==-1 then return 0 elseif t>=0 then redis.call('PEXPIRE',k,t+(t==0 and 1 or 0))"
+    b"else redis.call('SET',k,'')redis.call('DEL',k)end return 1"
+)
+REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
+_REWRITTEN: Final = b":1\r\n"
+
+
+def not_covered(name: bytes) -> bytes:
+    """Return the error for a WAIT or WAITAOF (`name`) whose number might be too high."""
+    return r.error(
+        f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
+        "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
+        "with --share, send WAIT 0 0 before the first write, too"
+    )
+
+
+class WaitCover:
+    """What one client has written by lane since the latest covered WAIT.
+
+    lane_wrote: a WAIT on the private connection would not cover a write.
+    last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
+    """
+
+    __slots__ = ("lane_wrote", "last_hit")
+
+    def __init__(self) -> None:
+        self.lane_wrote = False
+        self.last_hit: bytes = b""
+
+    def rewrite(self) -> list[bytes]:
+        """Return the request to send before WAIT."""
+        return [REWRITE, self.last_hit]
+
+    def rewritten(self, reply: bytes) -> bytes:
+        """Read the reply to rewrite(); the client does not get it."""
+        if reply == _REWRITTEN:
+            self.lane_wrote = False
+        return b""
+
+    def judge(self, name: bytes) -> Callable[[bytes], bytes]:
+        """Return the function that returns the client's reply for Redis' reply to `name`."""
+        error = not_covered(name)
+
+        def judged(reply: bytes) -> bytes:
+            return error if self.lane_wrote and not reply.startswith(b"-") else reply
+
+        return judged

@@ -1,0 +1,48 @@
+"""What the unread requests of a client may wait for: each wait, what ends it, who sets it.
+
+    wait             ends when                                                   set by
+    WAIT_NOTHING     (nothing is waited for)                                     session
+    WAIT_LANE        half of this client's calls on the lane are answered        router
+    WAIT_LANE_EMPTY  all of its calls on lanes are answered                      router
+    WAIT_OPEN        the private connection is open, or has failed               router
+    WAIT_BASE        the reply that decides on the database of --upstream came   private stream
+    WAIT_TICK        its turn in the next tick: the budget is spent              router, session
+    WAIT_QUIESCENT   the private connection owes nothing: a hit with WAIT, AUTH  router
+    WAIT_HELD        the held hit is answered                                    router
+    WAIT_IN_PLACE    half of its hits on the private connection are answered     router
+    WAIT_PACE        the next millisecond: the client leaves its replies unread  router, session
+    WAIT_HANDSHAKE   Redis has accepted the deferred handshake                   private stream
+
+An event of the left column may end the waits of the right one. Those named with a condition above
+stay while it does not hold.
+
+    lane replied          ENDED_BY_LANE
+    private replied       ENDED_BY_PRIVATE, ENDED_BY_LANE
+    tick or millisecond   ENDED_BY_TICK
+    client's end of file  WAIT_QUIESCENT, WAIT_HELD
+
+CLOSE is no wait: the router returns it when no further request may be taken.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WAIT_NOTHING: Final = 0
+WAIT_LANE: Final = 1
+WAIT_LANE_EMPTY: Final = 2
+WAIT_OPEN: Final = 4
+WAIT_BASE: Final = 8
+WAIT_TICK: Final = 16
+WAIT_QUIESCENT: Final = 32
+WAIT_HELD: Final = 64
+WAIT_IN_PLACE: Final = 128
+WAIT_PACE: Final = 256
+WAIT_HANDSHAKE: Final = 512
+CLOSE: Final = 1024
+
+ENDED_BY_LANE: Final = WAIT_LANE | WAIT_LANE_EMPTY
+ENDED_BY_PRIVATE: Final = WAIT_QUIESCENT | WAIT_IN_PLACE
+ENDED_BY_TICK: Final = WAIT_TICK | WAIT_PACE
+# Waits without a bound of their own: the hits behind them are answered after the hit timeout.
+TIMED: Final = WAIT_OPEN | WAIT_BASE | WAIT_HANDSHAKE
