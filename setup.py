@@ -34,6 +34,7 @@ HOT = {
         "private_stream",
         "reply_order",
         "reply_slots",
+        "lane_hits",
         "router",
         "session",
         "sharing",

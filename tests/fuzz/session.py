@@ -312,18 +312,18 @@ class Walk:
         if session.to_client:
             self.down += b"".join(session.to_client)
             session.to_client.clear()
-        assert session.held() <= MAX_HELD + MAX_CLIENT_BYTES
+        assert session._requests.unread() <= MAX_HELD + MAX_CLIENT_BYTES
         self._moving = False
 
     def give(self, size: int) -> None:
         """The client's next `size` bytes."""
         session = self.session
-        if self.eof or self.gone or session.held() > MAX_HELD or self.full:
+        if self.eof or self.gone or session._requests.unread() > MAX_HELD or self.full:
             return
         data, self.unsent = self.unsent[:size], self.unsent[size:]
         if not data or len(self.sent) > MAX_CLIENT_BYTES:
             return
-        held = session.held()
+        held = session._requests.unread()
         session.now = self.clock.now
         if not session.closed:
             self.sent += data

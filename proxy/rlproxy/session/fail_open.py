@@ -14,6 +14,7 @@ from typing import Final
 
 from rlproxy.fairness.budget import CLIENT_WORK, SMALL, WORK_OF_OURS
 from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
@@ -133,6 +134,15 @@ class FailOpen:
         call.counted()
 
     # -- the hits that come first -----------------------------------------------------------------
+
+    def answer_unreachable(self, most: int) -> bool:
+        """Answer the unread hits that come first, while the circuit is open.
+
+        most: bound of the work units; 0: no bound. Returns False if it was reached.
+        """
+        context = self._context
+        error = r.unreachable(context.server.where, context.circuit.why)
+        return self.answer_hits(error, "unreachable", most) >= 0
 
     def answer_hits(self, error: bytes, kind: str, most: int = 0) -> int:
         """Answer the unread hits that come first without Redis, and return their number.

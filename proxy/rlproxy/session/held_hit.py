@@ -13,6 +13,7 @@ from collections.abc import Callable
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import Waiter, Where
 from rlproxy.resp import encoding as r
+from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
@@ -60,21 +61,25 @@ class HeldHit:
         self.question: Call | None = None  # call that the private connection owes a reply to
         self.question_at: float = 0.0  # time of sending it, in seconds
 
-    def hold(self, call: Call, ended: bool) -> bool:
-        """Put `call` into the queue of its key. Returns False if the queues are full.
+    def hold(self, call: Call) -> bool:
+        """Put `call` into the queue of its key.
 
-        ended: the client has sent its end of file, so that it waits no longer than for one reply.
+        Returns False if the queues are full: then it was sent as a hit without WAIT.
         """
-        where: Where = (self._private.state.identity.db, call.key)
+        db = self._private.state.identity.db
+        where: Where = (db, call.key)
         flush = self._caller.flush
         waiter = self._context.waiting.join(
             where, call.rule, lambda rule: self._ask(rule, call.key), self._end, flush, self._keep
         )
         if waiter is None:
+            key_queue.fall_in(call, self._context.waiting, db)
+            self._private.hit(call)
             return False
-        if ended:
-            waiter.expire()
+        if self._requests.eof:
+            waiter.expire()  # it waits for one reply at most
         self._waiter = waiter
+        self._lanes.append(call)
         return True
 
     def start(self) -> None:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
-from rlproxy.session.call import Call
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import WorkerContext
+
+
+def next_call(
+    requests: ClientRequests, caller: Caller, context: WorkerContext, db: int
+) -> Call | None:
+    """Return the call of the framer's command; None if it is not for a lane.
+
+    A hit that must not overtake falls in.
+    """
+    call = requests.call(caller, context)
+    waiting = context.waiting
+    if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
+        fall_in(call, waiting, db)
+    return call
 
 
 def fall_in(call: Call, waiting: WaitQueues, db: int) -> None:

@@ -10,6 +10,7 @@ from rlproxy.resp import commands as c
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import Identity
+from rlproxy.session.private_stream import PrivateStream
 from rlproxy.session.reply_order import Source
 
 
@@ -102,28 +103,33 @@ class LaneCalls(Source):
         if call is None:
             self.tail = None
 
-    def take_back(self, call: Call) -> Call | None:
-        """Remove `call` and all behind it, which were never sent. Returns the first of them.
+    def answer_head(self, reply: bytes) -> None:
+        """Set the reply of the first call, a held hit."""
+        if self.head is not None:
+            self.head.reply = reply
 
-        None: it was taken back with a call before it.
-        """
+    def move_to(self, private: PrivateStream, call: Call) -> None:
+        """Send `call` and all behind it, which no lane has sent, on the private connection."""
         before: Call | None = None
         at = self.head
         while at is not None and at is not call:
             before = at
             at = at.next
         if at is None:
-            return None
+            return  # it was moved with a call before it
         if before is None:
             self.head = None
         else:
             before.next = None
         self.tail = before
-        taken: Call | None = at
-        while taken is not None:
+        while at is not None:
             self.count -= 1
-            taken = taken.next
-        return at
+            if at.reply:
+                self.count_outcome(at)
+                private.slots.local(at.reply)
+            else:
+                private.resend(at)
+            at = at.next
 
     def abandon(self) -> None:
         """Forget all calls, and count their hits as unseen."""

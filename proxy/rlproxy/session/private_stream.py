@@ -136,6 +136,31 @@ class PrivateStream(Source):
         self.deciding = False
         self.out.clear()
 
+    def received(self, data: bytes) -> bool:
+        """Take bytes of Redis. Returns whether `slots` is to read them; else they are passed on."""
+        now = self._caller.now
+        self._context.stats.upstream_in += len(data)
+        self._context.circuit.heard(now)
+        self.received_at = now
+        self.heard = True
+        if self.slots.raw:
+            self.replies.append(data)
+            return False
+        self.slots.feed(data)
+        return True
+
+    def identity_moved(self) -> bool:
+        """Act on what the latest replies show. Returns whether the identity may be another."""
+        slots = self.slots
+        if self.deciding and slots.quiescent():
+            self.deciding = False
+        if slots.read_only:
+            slots.read_only = False
+            self._context.server.read_only()
+        moved = slots.identity_moved
+        slots.identity_moved = False
+        return moved
+
     def handshake_refused(self) -> bytes | None:
         """Read the replies to the deferred handshake.
 

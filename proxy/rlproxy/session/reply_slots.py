@@ -26,7 +26,7 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.connection_state import RAW, ConnectionState
-from rlproxy.session.slots import NOT_LATE, Catch, Slot, Unfold
+from rlproxy.session.slots import NOT_LATE, Catch, Slot, SlotQueue, Unfold
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
@@ -36,19 +36,16 @@ LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 _NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
 
 
-class ReplySlots:
+class ReplySlots(SlotQueue):
     """The replies that a private connection owes. Those for the client go into `out`."""
 
     __slots__ = (
         "_counting",
-        "_head",
         "_last_reply",
         "_replies",
-        "_slots",
         "_start",
         "_state",
         "_stats",
-        "_tail",
         "decided",
         "decided_kind",
         "decided_line",
@@ -56,7 +53,6 @@ class ReplySlots:
         "identity_moved",
         "late_since",
         "oldest",
-        "ours",
         "out",
         "raw",
         "read_only",
@@ -65,15 +61,12 @@ class ReplySlots:
     def __init__(
         self, state: ConnectionState, out: list[bytes], stats: Counters | None = None
     ) -> None:
+        super().__init__()
         self._state = state
         self._stats = stats or Counters()
         self.out = out  # replaced while the replies of a deferred handshake are awaited
         self._replies = ReplyFramer()
-        self._head: Slot | None = None
-        self._tail: Slot | None = None
-        self._slots: int = 0
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        self.ours: int = 0  # slots of hits that may be late, and of replies of the proxy
         self._counting = True  # requests still get slots
         self._last_reply: bytes = b""  # first bytes of the latest reply, while more are owed
         self.raw = False  # all bytes are passed on as they come
@@ -96,7 +89,7 @@ class ReplySlots:
 
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
-        slot = self._head
+        slot = self.head
         while slot is not None and (slot.kind == s.S_DROP or slot.kind == s.S_BASE):
             slot = slot.next
         return slot
@@ -107,7 +100,7 @@ class ReplySlots:
 
     def quiescent(self) -> bool:
         """Return whether no reply is owed, and no frame is passed on in part."""
-        return self._head is None and not self._replies.mid
+        return self.head is None and not self._replies.mid
 
     def mid(self) -> bool:
         """Return whether a frame is passed on in part."""
@@ -119,11 +112,11 @@ class ReplySlots:
 
     def can_count(self) -> bool:
         """Return whether a slot of the proxy may be put among those of the client's commands."""
-        return self._state.countable() and self._counting and self._slots < MAX_SLOTS - 2
+        return self._state.countable() and self._counting and self.count < MAX_SLOTS - 2
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
-        tail = self._tail
+        tail = self.tail
         if tail is not None and tail.kind == s.S_PASS:
             if self._counting:
                 tail.count += 1
@@ -134,19 +127,12 @@ class ReplySlots:
         """Expect one more reply, to be treated as `slot` describes."""
         if not self._counting:
             return
-        if self._slots >= MAX_SLOTS and slot.kind != s.S_RAW:
+        if self.count >= MAX_SLOTS and slot.kind != s.S_RAW:
             self._state.lower(RAW)
             slot = Slot(s.S_RAW)
         if slot.kind == s.S_RAW:
             self._counting = False
-        if self._tail is None:
-            self._head = slot
-        else:
-            self._tail.next = slot
-        self._tail = slot
-        self._slots += 1
-        if slot.kind == s.S_LOCAL or slot.limit != NOT_LATE:
-            self.ours += 1
+        self.append(slot)
 
     def local(self, reply: bytes) -> None:
         """Send a reply of the proxy in its turn; never after QUIT."""
@@ -176,7 +162,7 @@ class ReplySlots:
         data = replies.buf
         self._start = replies.pos
         while True:
-            slot = self._head
+            slot = self.head
             if slot is None:
                 self._unrequested(len(data))
                 break
@@ -189,7 +175,7 @@ class ReplySlots:
                     break
                 if slot.count > 0:
                     break
-                self._pop()
+                self.pop()
             elif not self._answer_slot(slot, kind):
                 break
         self._pass_on(data, self._start)
@@ -207,7 +193,7 @@ class ReplySlots:
         replies = self._replies
         if kind == s.S_INSIDE:
             self._put(slot.data)
-            self._pop()
+            self.pop()
             return True
         if replies.mid or replies.at_push():
             replies.skip(0)
@@ -215,7 +201,7 @@ class ReplySlots:
                 return False
         if kind == s.S_LOCAL:
             self._put(b"" if self._state.quitting else slot.data)
-            self._pop()
+            self.pop()
             return True
         if kind == s.S_RAW:
             self._go_raw()
@@ -243,7 +229,7 @@ class ReplySlots:
         self._put(b"")
         self._replies.open()
         self._start = self._replies.pos
-        self._replace(inside)
+        self.replace_head(inside)
 
     def _take_frame(self, slot: Slot, line: bytes, edit: Callable[[bytes], bytes] | None) -> bool:
         """Count the whole reply of `slot`, and pass it on or replace it.
@@ -270,7 +256,7 @@ class ReplySlots:
             self._start = replies.pos
         if edit is None:
             self._look(slot, line)
-        self._pop()
+        self.pop()
         return True
 
     def _put(self, reply: bytes) -> None:
@@ -289,7 +275,7 @@ class ReplySlots:
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
         replies = self._replies
-        slot = self._head
+        slot = self.head
         mid = replies.mid
         if not self.raw:
             broken_off = mid
@@ -318,14 +304,13 @@ class ReplySlots:
                     break
                 slot = slot.next
         self.forget()
-        self._head = self._tail = None
-        self.ours = 0
+        self.clear()
         self._replies = ReplyFramer()
         return mid
 
     def forget(self) -> None:
         """Count the owed hits as unseen: their outcome will not be observed."""
-        slot = self._head
+        slot = self.head
         while slot is not None:
             self._stats.unanswered(slot.row, UNSEEN)
             slot.row = NO_ROW
@@ -345,7 +330,7 @@ class ReplySlots:
         """
         number = 0
         self.oldest = NOTHING
-        slot = self._head
+        slot = self.head
         ahead: Slot | None = None
         while slot is not None and not self._replies.mid:
             kind = slot.kind
@@ -362,10 +347,10 @@ class ReplySlots:
             elif kind == s.S_LOCAL and ahead is not None:
                 self.out.append(slot.data)
                 ahead.next = slot.next
-                self._slots -= 1
+                self.count -= 1
                 self.ours -= 1
                 if slot.next is None:
-                    self._tail = ahead
+                    self.tail = ahead
                 slot = slot.next
                 continue
             elif kind != s.S_DROP and kind != s.S_BASE:
@@ -381,7 +366,7 @@ class ReplySlots:
 
     def forget_asked(self) -> None:
         """Drop the reply that is owed to a waiter's call."""
-        slot = self._head
+        slot = self.head
         while slot is not None:
             if slot.kind == s.S_ASKED:
                 slot.kind = s.S_DROP
@@ -418,7 +403,7 @@ class ReplySlots:
             if left:
                 self.out.append(left)
             return
-        if self._head is None:
+        if self.head is None:
             self._last_reply = b""
         elif replies.last >= 0:
             self._last_reply = data[replies.last : replies.last + LAST_REPLY]
@@ -426,37 +411,12 @@ class ReplySlots:
             self._last_reply += data[: LAST_REPLY - len(self._last_reply)]
         replies.release()
 
-    def _pop(self) -> None:
-        slot = self._head
-        assert slot is not None
-        self._head = slot.next
-        self._slots -= 1
-        if slot.kind == s.S_LOCAL or slot.limit != NOT_LATE:
-            self.ours -= 1
-        if slot.next is None:
-            self._tail = None
-
-    def _replace(self, slots: list[Slot]) -> None:
-        """Put `slots` in the place of the first one."""
-        head = self._head
-        assert head is not None
-        self._head = slots[0]
-        last = slots[0]
-        for slot in slots[1:]:
-            last.next = slot
-            last = slot
-        last.next = head.next
-        if last.next is None:
-            self._tail = last
-        self._slots += len(slots) - 1
-
     def _go_raw(self) -> None:
         """Pass on replies as they come from here on."""
         self.raw = True
         self._counting = False
         self.forget()
-        self._head = self._tail = None
-        self.ours = 0
+        self.clear()
         self._state.lower(RAW)
 
 

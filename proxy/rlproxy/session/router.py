@@ -22,18 +22,18 @@ from rlproxy.fairness.budget import (
     WORK_OF_STATE,
     WORK_OF_STATUS,
 )
-from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.framing import COMMAND, EMPTY, MALFORMED, MORE_NOTHING, NEED_MORE, OPEN
 from rlproxy.session import key_queue
 from rlproxy.session import slots as s
-from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import MAX_LANE_CALL, NONE, OPEN_NOW, REFRESH_S, PrivateStream
+from rlproxy.session.lane_hits import DONE, FULL, OTHER, LaneHits
+from rlproxy.session.private_stream import NONE, OPEN_NOW, PrivateStream
 from rlproxy.session.reply_order import ReplyOrder
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import Slot
@@ -52,12 +52,6 @@ from rlproxy.session.waits import (
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
 
-# Results of _to_lane().
-_DONE: Final = 0  # all unread hits went to the lane
-_FULL: Final = 1  # the rest must wait for the lane
-_OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
-_HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
-
 _MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
@@ -66,7 +60,6 @@ class Router:
     """The routing of one client's requests.
 
     piped: requests are not framed any more.
-    held: after WAIT_HELD, the hit to hold.
     refusal: after CLOSE, an error for the client; b"" for none.
     sharing: ordinary commands on shared connections; None without --share.
     """
@@ -75,7 +68,9 @@ class Router:
         "_caller",
         "_context",
         "_forwards",
+        "_held",
         "_judged",
+        "_lane_hits",
         "_lanes",
         "_order",
         "_private",
@@ -83,7 +78,6 @@ class Router:
         "_run",
         "_work",
         "backlogged",
-        "held",
         "hits",
         "piped",
         "refusal",
@@ -109,6 +103,7 @@ class Router:
         self.sharing: Sharing | None = None
         if context.share_of is not None:
             self.sharing = Sharing(context, caller, requests, private, lanes, order)
+        self._lane_hits = LaneHits(context, caller, requests, private, lanes, order)
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._forwards = False  # see _special()
@@ -116,12 +111,13 @@ class Router:
         self.hits = False  # the client has sent an RL command; without one, no lane is opened
         self.piped = False
         self.backlogged = False  # more hits are in hand than may be unanswered
-        self.held: Call | None = None
+        self._held: Call | None = None
         self.refusal: bytes = b""
 
     def let_go(self, nobody: Caller) -> None:
         """Release the session."""
         self._caller = nobody
+        self._lane_hits.let_go(nobody)
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -136,23 +132,24 @@ class Router:
         if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
             return WAIT_NOTHING
         begun = budget.work
-        while lanes.count > 0 or self._may_use_lane():
+        while lanes.count > 0 or (self.hits and self._may_leave() and self._has_lane()):
             head = lanes.head
             if head is not None and head.shared != c.PRIVATE:
                 return WAIT_LANE_EMPTY
             lane = lanes.hit_lane()
-            if lane is None or self._room(lane) <= 0:
+            room = min(self.most() - lanes.count, lane.room) if lane is not None else 0
+            if lane is None or room <= 0:
                 if self._requests.unread() > 0:
                     self.set_backlogged(True)
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = _OTHER if self._requests.slow else self._to_lane(lane)
-            if found == _DONE:
+            found = OTHER if self._requests.slow else self._lane_hits.send(lane, room)
+            if found == DONE:
                 self.set_backlogged(False)
                 self._requests.release()
                 return WAIT_NOTHING
-            if found != _FULL:  # what follows must not overtake the lane's calls
+            if found != FULL:  # what follows must not overtake the lane's calls
                 if lanes.count > 0:
                     return WAIT_LANE_EMPTY
                 break
@@ -175,97 +172,26 @@ class Router:
             self.backlogged = backlogged
             self._context.budget.backlogged += 1 if backlogged else -1
 
-    def has_room_in_place(self) -> bool:
-        """Return whether hits that wait for WAIT_IN_PLACE may go on."""
+    def unblocked(self, wait: int) -> bool:
+        """Return whether the private connection has sent the replies that `wait` is for."""
         slots = self._private.slots
-        return slots.ours <= self.most() // 2 or not slots.can_count()
+        if wait == WAIT_IN_PLACE:
+            return slots.ours <= self.most() // 2 or not slots.can_count()
+        return slots.quiescent() or slots.raw
+
+    def take_held(self) -> Call:
+        """Return the hit to hold, after WAIT_HELD."""
+        call, self._held = self._held, None
+        assert call is not None
+        return call
+
+    def _has_lane(self) -> bool:
+        lane = self._lanes.lane_for_hits(self._private.state.identity)
+        return lane is not None and lane.room > 0
 
     def _may_leave(self) -> bool:
         requests = self._requests
         return self._private.may_leave() and not requests.slow and not requests.in_command()
-
-    def _may_use_lane(self) -> bool:
-        if not self.hits or not self._may_leave():
-            return False
-        lane = self._lanes.lane_for_hits(self._private.state.identity)
-        return lane is not None and lane.room > 0
-
-    def _room(self, lane: Lane) -> int:
-        """The number of further calls that this client may have on the lane."""
-        return min(self.most() - self._lanes.count, lane.room)
-
-    # -- lanes ------------------------------------------------------------------------------------
-
-    def _to_lane(self, lane: Lane) -> int:
-        """Submit the unread hits, if there are no other commands."""
-        requests = self._requests
-        requests.gather()  # else next() might join buffers and move `start`
-        start = requests.pos
-        calls: list[Call] = []
-        room = self._room(lane)
-        found = _DONE
-        empty = 0
-        while True:
-            code = requests.next()
-            if code == NEED_MORE:
-                break
-            if code == EMPTY:
-                empty += 1
-                if empty < CLIENT_WORK:
-                    continue
-                found = _FULL
-                break
-            call = self._call_for_lane(code)
-            if call is None:
-                requests.rewind(start)
-                return _OTHER
-            before = calls[-1] if calls else self._lanes.tail
-            if call.rule.waits or not _follows(lane, before, call):
-                requests.rewind(requests.start)
-                found = _HOLD
-                break
-            calls.append(call)
-            if len(calls) >= room:
-                found = _FULL
-                break
-        self._context.budget.work += empty + len(calls) * (WORK_OF_OURS + 1)
-        if calls:
-            self._submit(lane, calls)
-        return found
-
-    def _call_for_lane(self, code: int) -> Call | None:
-        """The call of the framer's command if it may take a lane."""
-        requests = self._requests
-        command = requests.command
-        if code != COMMAND or not command.ours or command.ban is not None:
-            return None
-        call = self._call() if requests.size() <= MAX_LANE_CALL else None
-        if call is None or (call.rule.script is None and not call.reply):
-            return None
-        return call
-
-    def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._private.keep_alive(REFRESH_S)
-        lanes = self._lanes
-        self._order.expect(lanes)
-        for call in calls:
-            lanes.append(call)
-            if not call.reply:
-                call.reply = lane.submit(call)
-                if call.reply:
-                    call.row = NO_ROW  # counted by DenialCache.harvest()
-                elif call.rule.takes or call.rule.frees:
-                    self._private.cover.lane_wrote = True
-        if not self._private.slots.mid():
-            lanes.emit()
-
-    def _call(self) -> Call | None:
-        """The call of the framer's command; None if it is not for a lane."""
-        call = self._requests.call(self._caller, self._context)
-        waiting = self._context.waiting
-        if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
-            key_queue.fall_in(call, waiting, self._private.state.identity.db)
-        return call
 
     # -- the private connection -------------------------------------------------------------------
 
@@ -307,13 +233,17 @@ class Router:
             if self._run < 0:
                 self._run = requests.start
         self._context.stats.commands += passed
+        self._sent(wait)
+        return wait
+
+    def _sent(self, wait: int) -> None:
+        """Send the bytes that are forwarded, and release what was read."""
         self._context.budget.work += self._work
-        self._send_run(requests.pos)
+        self._send_run(self._requests.pos)
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
         if wait not in (WAIT_TICK, WAIT_IN_PLACE, WAIT_PACE):
-            requests.release()  # else each tick would copy all remaining bytes
-        return wait
+            self._requests.release()  # else each tick would copy all remaining bytes
 
     def _send_run(self, end: int) -> None:
         """Forward the bytes of the run, up to `end`, unchanged."""
@@ -439,7 +369,7 @@ class Router:
             requests.discarding = True
             private.reject(r.TOO_LONG, _NOTHING_OURS, requests.slow)
             return WAIT_NOTHING
-        call = self._call()
+        call = key_queue.next_call(requests, self._caller, self._context, state.identity.db)
         if call is None:
             private.answer_status(requests)
             return WAIT_NOTHING
@@ -454,7 +384,7 @@ class Router:
         quiescent = slots.quiescent()  # may be False after the client's end of file
         may_hold = quiescent and slots.can_count() and not state.quitting and not asking
         if call.rule.waits and may_hold:
-            self.held = call
+            self._held = call
             return WAIT_HELD
         private.hit(call)
         return WAIT_NOTHING
@@ -486,10 +416,3 @@ class Router:
         if not rule.takes or slots.settled() or not slots.counting() or self._requests.eof:
             return False
         return self._private.deciding or (rule.waits and slots.can_count())
-
-
-def _follows(lane: Lane, before: Call | None, call: Call) -> bool:
-    """Whether `call` may be sent while its client has `before` unanswered."""
-    if before is None or before.rule is call.rule:
-        return True
-    return lane.may_follow(before.rule, call.rule)

@@ -41,7 +41,6 @@ from rlproxy.session.waits import (
     WAIT_BASE,
     WAIT_HANDSHAKE,
     WAIT_HELD,
-    WAIT_IN_PLACE,
     WAIT_LANE,
     WAIT_LANE_EMPTY,
     WAIT_NOTHING,
@@ -139,7 +138,9 @@ class Session(Caller):
             else:
                 self._route()
         elif self.wait != WAIT_TICK and context.circuit.open:
-            self._answer_unreachable()
+            most = CLIENT_WORK if self.wait == WAIT_OPEN else 0
+            if not self._fail_open.answer_unreachable(most):
+                self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
         """Record that the client leaves its replies unread, until reads_again()."""
@@ -166,10 +167,6 @@ class Session(Caller):
             self._route()  # after the end of file, no request waits for replies
         self._finish_eof()
 
-    def held(self) -> int:
-        """Return the number of bytes that wait here."""
-        return self._requests.unread()
-
     def full(self) -> bool:
         """Return whether the owner must stop reading the client, as too many bytes wait here."""
         # Few bytes suffice for a client that waits for its turn. Large pieces delay other clients.
@@ -179,7 +176,7 @@ class Session(Caller):
         """Return whether the client is owed a reply."""
         if self.private.slots.owing() or self._lanes.count > 0:
             return True
-        return self.wait != WAIT_NOTHING and self.held() > 0
+        return self.wait != WAIT_NOTHING and self._requests.unread() > 0
 
     def answers_alone(self) -> bool:
         """Return whether some requests of the client are answered without Redis."""
@@ -241,9 +238,8 @@ class Session(Caller):
             if self._lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
-            self.wait = WAIT_NOTHING
-            self._answer_unreachable()
-            if self.wait == WAIT_TICK:
+            if not self._fail_open.answer_unreachable(CLIENT_WORK):
+                self.wait = WAIT_TICK
                 return
         self._set_wait(self._router.route())
 
@@ -275,9 +271,6 @@ class Session(Caller):
 
     def _hold(self) -> None:
         """Hold the hit that the router has left."""
-        call = self._router.held
-        assert call is not None
-        self._router.held = None
         held = HeldHit(
             context=self.context,
             caller=self,
@@ -286,21 +279,16 @@ class Session(Caller):
             private=self.private,
             finished=self._held_finished,
         )
-        if not held.hold(call, self._requests.eof):  # the wait queues are full
-            key_queue.fall_in(call, self.context.waiting, self.private.state.identity.db)
-            self.private.hit(call)
+        if not held.hold(self._router.take_held()):  # the wait queues are full
             self._route()
             return
         self._held = held
-        self._lanes.append(call)
         self._router.set_backlogged(False)  # while held, it sends no hits and needs no share
         held.start()
 
     def _held_finished(self, reply: bytes) -> None:
         self._held = None
-        call = self._lanes.head
-        assert call is not None
-        call.reply = reply
+        self._lanes.answer_head(reply)
         self._emit()
         if not self._closing:
             self._route()
@@ -335,40 +323,27 @@ class Session(Caller):
         """See Caller.lane_returned(). The call, and all behind it, go to the private connection."""
         if call.waiter is not None:
             call.waiter.unsent()
+        elif call.reply:
             return
-        if call.reply:
-            return
-        if self.private.status != OPEN_NOW:
-            if call.shared != c.PRIVATE:
-                self._end()  # as after a loss of the private connection
-            else:
-                self._fail_open.answer_call(call, r.LOST, "lost")
-                self._emit()
-            return
-        taken = self._lanes.take_back(call)
-        while taken is not None:
-            if taken.reply:
-                self._lanes.count_outcome(taken)
-                self.private.slots.local(taken.reply)
-            else:
-                self.private.resend(taken)
-            taken = taken.next
+        elif self.private.status == OPEN_NOW:
+            self._lanes.move_to(self.private, call)
+        elif call.shared != c.PRIVATE:
+            self._end()  # as after a loss of the private connection
+        else:
+            self._fail_open.answer_call(call, r.LOST, "lost")
+            self._emit()
 
     def lane_lost(self, call: Call) -> None:
-        """See Caller.lane_lost()."""
+        """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
         if call.waiter is not None or call.shared == c.PRIVATE:
             self.lane_answered(call, r.LOST)
         elif call.shared == c.SHARED_READ:
-            self._had_large_reply()  # it may be the cause of the loss
-            self.lane_returned(call)  # a read may be sent twice
+            self.lane_declined(call)  # it may be the cause of the loss; a read may be sent twice
         else:
-            self._end()  # as after a loss of the private connection
+            self._end()
 
     def lane_late(self, call: Call) -> None:
-        """Answer a late `call` without Redis; see Caller.lane_late().
-
-        The requests behind it go on, though Redis may still run it.
-        """
+        """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
         if call.waiter is not None:
             if self._held is not None:
                 self._held.late(call, self._fail_open.waited_in_vain)
@@ -379,17 +354,11 @@ class Session(Caller):
             self._emit()
 
     def lane_declined(self, call: Call) -> None:
-        """Send the read `call`, whose reply is large, again on the private connection.
-
-        There the reply streams as fast as the client reads.
-        """
-        self._had_large_reply()
-        if call is self._lanes.head:
-            self.lane_returned(call)
-
-    def _had_large_reply(self) -> None:
+        """See Caller.lane_declined(). The private connection streams the reply."""
         if self._router.sharing is not None:
             self._router.sharing.had_large_reply()
+        if call is self._lanes.head:
+            self.lane_returned(call)
 
     def resume(self) -> None:
         """See Caller.resume()."""
@@ -397,18 +366,12 @@ class Session(Caller):
             return
         wait = self.wait
         if self._lanes.count == 0:
-            if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._private_went_on()):
+            if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._lanes.count <= self._router.most() // 2:
             self._route_in_turn()
         if self._requests.eof:
             self._finish_eof()
-
-    def _private_went_on(self) -> bool:
-        """Whether the private connection has sent the replies that the requests wait for."""
-        if self.wait == WAIT_IN_PLACE:
-            return self._router.has_room_in_place()
-        return self.private.slots.quiescent() or self.private.slots.raw
 
     def _emit(self) -> None:
         """Pass on the lanes' replies that have come, in order."""
@@ -452,14 +415,6 @@ class Session(Caller):
         self._watched = oldest != NOTHING
         return oldest
 
-    def _answer_unreachable(self) -> None:
-        """Answer the unread hits that come first, while Redis is not queried."""
-        context = self.context
-        most = CLIENT_WORK if self.wait in (WAIT_NOTHING, WAIT_OPEN) else 0
-        error = r.unreachable(context.server.where, context.circuit.why)
-        if self._fail_open.answer_hits(error, "unreachable", most) < 0:
-            self.wait = WAIT_TICK
-
     # -- the private connection's side ------------------------------------------------------------
 
     def upstream_opened(self) -> None:
@@ -477,16 +432,10 @@ class Session(Caller):
 
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
-        context, private = self.context, self.private
-        context.stats.upstream_in += len(data)
-        context.circuit.heard(self.now)
-        private.received_at = self.now
-        private.heard = True
+        private = self.private
         slots = private.slots
-        if slots.raw:
-            self.to_client.append(data)
+        if not private.received(data):
             return
-        slots.feed(data)
         if self._lanes.head is not None:
             # A push that began before the lane's replies came goes before them.
             slots.pass_pushes()
@@ -511,17 +460,9 @@ class Session(Caller):
 
     def _apply_findings(self) -> None:
         """Act on what the replies have shown, see ReplySlots."""
-        private = self.private
-        slots = private.slots
-        if private.deciding and slots.quiescent():
-            private.deciding = False
         if self._held is not None:
             self._held.pass_reply()
-        if slots.read_only:
-            slots.read_only = False
-            self.context.server.read_only()
-        if slots.identity_moved:
-            slots.identity_moved = False
+        if self.private.identity_moved():
             self._lanes.forget_lanes()
 
     def upstream_lost(self) -> None:
@@ -540,8 +481,8 @@ class Session(Caller):
             return
         private.status = LOST
         self.wait = WAIT_NOTHING
-        if self._held is not None and self._lanes.head is not None:
-            self._lanes.head.reply = r.LOST
+        if self._held is not None:
+            self._lanes.answer_head(r.LOST)
             self._held.cancel()
             self._held = None
         if private.slots.lost():

@@ -95,3 +95,61 @@ class Unfold(Slot):
     def __init__(self, unfold: Callable[[bytes], list[Slot]]) -> None:
         super().__init__(S_UNFOLDED)
         self.unfold = unfold
+
+
+class SlotQueue:
+    """A linked list of slots.
+
+    count: their number.
+    ours: number of slots of hits that may be late, and of replies of the proxy.
+    """
+
+    __slots__ = ("count", "head", "ours", "tail")
+
+    def __init__(self) -> None:
+        self.head: Slot | None = None
+        self.tail: Slot | None = None
+        self.count: int = 0
+        self.ours: int = 0
+
+    def append(self, slot: Slot) -> None:
+        """Append `slot`."""
+        if self.tail is None:
+            self.head = slot
+        else:
+            self.tail.next = slot
+        self.tail = slot
+        self.count += 1
+        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+            self.ours += 1
+
+    def pop(self) -> None:
+        """Remove the first slot."""
+        slot = self.head
+        assert slot is not None
+        self.head = slot.next
+        self.count -= 1
+        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+            self.ours -= 1
+        if slot.next is None:
+            self.tail = None
+
+    def replace_head(self, slots: list[Slot]) -> None:
+        """Put `slots` in the place of the first one."""
+        head = self.head
+        assert head is not None
+        self.head = slots[0]
+        last = slots[0]
+        for slot in slots[1:]:
+            last.next = slot
+            last = slot
+        last.next = head.next
+        if last.next is None:
+            self.tail = last
+        self.count += len(slots) - 1
+
+    def clear(self) -> None:
+        """Remove all slots."""
+        self.head = self.tail = None
+        self.count = 0
+        self.ours = 0

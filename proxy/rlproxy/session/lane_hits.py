@@ -1,0 +1,118 @@
+"""Hits that go to the lane of their client's identity. No I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
+from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.resp.framing import COMMAND, EMPTY, NEED_MORE
+from rlproxy.session import key_queue
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import WorkerContext
+from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S, PrivateStream
+from rlproxy.session.reply_order import ReplyOrder
+
+# Results of LaneHits.send().
+DONE: Final = 0  # all unread hits went to the lane
+FULL: Final = 1  # the rest must wait for the lane
+OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
+HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
+
+
+class LaneHits:
+    """The sending of one client's hits by lane."""
+
+    __slots__ = ("_caller", "_context", "_lanes", "_order", "_private", "_requests")
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        caller: Caller,
+        requests: ClientRequests,
+        private: PrivateStream,
+        lanes: LaneCalls,
+        order: ReplyOrder,
+    ) -> None:
+        self._context = context
+        self._caller = caller
+        self._requests = requests
+        self._private = private
+        self._lanes = lanes
+        self._order = order
+
+    def let_go(self, nobody: Caller) -> None:
+        """Release the session."""
+        self._caller = nobody
+
+    def send(self, lane: Lane, most: int) -> int:
+        """Submit at most `most` of the unread hits, if there are no other commands among them."""
+        requests = self._requests
+        requests.gather()  # else next() might join buffers and move `start`
+        start = requests.pos
+        calls: list[Call] = []
+        found = DONE
+        empty = 0
+        while found == DONE:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                empty += 1
+                if empty >= CLIENT_WORK:
+                    found = FULL
+                continue
+            call = self._call(code)
+            if call is None:
+                requests.rewind(start)
+                return OTHER
+            before = calls[-1] if calls else self._lanes.tail
+            if call.rule.waits or not _follows(lane, before, call):
+                requests.rewind(requests.start)
+                found = HOLD
+            else:
+                calls.append(call)
+                if len(calls) >= most:
+                    found = FULL
+        self._context.budget.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        if calls:
+            self._submit(lane, calls)
+        return found
+
+    def _call(self, code: int) -> Call | None:
+        """The call of the framer's command if it may take a lane."""
+        requests = self._requests
+        command = requests.command
+        if code != COMMAND or not command.ours or command.ban is not None:
+            return None
+        if requests.size() > MAX_LANE_CALL:
+            return None
+        db = self._private.state.identity.db
+        call = key_queue.next_call(requests, self._caller, self._context, db)
+        if call is None or (call.rule.script is None and not call.reply):
+            return None
+        return call
+
+    def _submit(self, lane: Lane, calls: list[Call]) -> None:
+        self._private.keep_alive(REFRESH_S)
+        lanes = self._lanes
+        self._order.expect(lanes)
+        for call in calls:
+            lanes.append(call)
+            if not call.reply:
+                call.reply = lane.submit(call)
+                if call.reply:
+                    call.row = NO_ROW  # counted by DenialCache.harvest()
+                elif call.rule.takes or call.rule.frees:
+                    self._private.cover.lane_wrote = True
+        if not self._private.slots.mid():
+            lanes.emit()
+
+
+def _follows(lane: Lane, before: Call | None, call: Call) -> bool:
+    """Whether `call` may be sent while its client has `before` unanswered."""
+    if before is None or before.rule is call.rule:
+        return True
+    return lane.may_follow(before.rule, call.rule)
