@@ -312,18 +312,18 @@ class Walk:
         if session.to_client:
             self.down += b"".join(session.to_client)
             session.to_client.clear()
-        assert session._requests.unread() <= MAX_HELD + MAX_CLIENT_BYTES
+        assert session.requests.unread() <= MAX_HELD + MAX_CLIENT_BYTES
         self._moving = False
 
     def give(self, size: int) -> None:
         """The client's next `size` bytes."""
         session = self.session
-        if self.eof or self.gone or session._requests.unread() > MAX_HELD or self.full:
+        if self.eof or self.gone or session.requests.unread() > MAX_HELD or self.full:
             return
         data, self.unsent = self.unsent[:size], self.unsent[size:]
         if not data or len(self.sent) > MAX_CLIENT_BYTES:
             return
-        held = session._requests.unread()
+        held = session.requests.unread()
         session.now = self.clock.now
         if not session.closed:
             self.sent += data
@@ -337,7 +337,7 @@ class Walk:
         session, redis = self.session, self.redis
         if session.private.status != private_stream.OPEN_NOW or session.closed:
             return
-        if session.client_slow and session.wait != WAIT_HELD:
+        if session.requests.slow and session.wait != WAIT_HELD:
             return
         data, redis.out = redis.out[:size], redis.out[size:]
         session.now = self.clock.now
@@ -452,7 +452,7 @@ class Walk:
             if choices.below(2):
                 session.leaves_unread()
             else:
-                session.reads_again()
+                session.requests.slow = False
             self.move()
         elif kind == 56:
             self.full = bool(choices.below(2))
@@ -561,7 +561,7 @@ class Walk:
 
     def finish(self) -> None:
         session = self.session
-        session.reads_again()
+        session.requests.slow = False
         self.full = False
         for _ in range(2000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)

@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
 
     def restrict(self) -> None:
         """Apply the present command policy to the client."""
-        self.session.use(self.clients.admission.table_of(self.peer or NOBODY))
+        self.session.requests.use(self.clients.admission.table_of(self.peer or NOBODY))
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -185,7 +185,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self.session.reads_again()
+        self.session.requests.slow = False
         if self._private is not None:
             self._private.read()
         self.flush()
@@ -235,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
         session, clients, private = self.session, self.clients, self._private
         full = private is not None and private.full
         want = not (session.full() or full or self._resting or clients.draining)
-        if session.client_slow:
+        if session.requests.slow:
             # A slow client does not read the replies that the proxy would add here.
             want = want and not session.answers_alone()
             if private is not None:
@@ -278,7 +278,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._taken = _ALL
         silent_s = now - self._received_at
-        if 0 < admission.idle_timeout_s <= silent_s and self.session.idle():
+        silent = 0 < admission.idle_timeout_s <= silent_s and not self.session.gets_unasked()
+        if silent and not self.session.outstanding():
             self.stats.error("idle")
             self._close()
 

@@ -105,7 +105,7 @@ class PrivateConnection(asyncio.Protocol):
         only carries replies to the proxy's own calls.
         """
         session = self._client.session
-        want = not session.client_slow or session.wait == WAIT_HELD
+        want = not session.requests.slow or session.wait == WAIT_HELD
         if self.resting or self._apart:
             want = False
         if self._transport is not None and want != self._reading:

@@ -42,7 +42,6 @@ class FailOpen:
         "_multi",
         "_private",
         "_requests",
-        "_to_client",
         "acted",
     )
 
@@ -54,14 +53,12 @@ class FailOpen:
         requests: ClientRequests,
         private: PrivateStream,
         lanes: LaneCalls,
-        to_client: list[bytes],
     ) -> None:
         self._context = context
         self._caller = caller
         self._requests = requests
         self._private = private
         self._lanes = lanes
-        self._to_client = to_client
         self.acted = False  # see overdue()
         self._error: bytes = b""  # error of fail_all() while requests are left,
         self._left: int = 0  # their number of bytes,
@@ -176,7 +173,7 @@ class FailOpen:
             if not reply:
                 requests.rewind(requests.start)
                 break
-            self._to_client.append(reply)
+            self._private.replies.append(reply)
         self._context.budget.work += work
         if number >= 0:
             requests.release()
@@ -254,12 +251,12 @@ class FailOpen:
             if code == NEED_MORE:
                 break
             if code == MALFORMED:
-                self._to_client.append(error)
+                self._private.replies.append(error)
                 wait = CLOSE
             elif code in (COMMAND, OPEN):
                 work += WORK_OF_OURS
                 reply = self._failed(code, error)
-                self._to_client.append(reply)
+                self._private.replies.append(reply)
                 if reply is _GOODBYE:
                     wait = CLOSE
             else:

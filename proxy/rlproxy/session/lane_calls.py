@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import commands as c
+from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import Identity
@@ -89,6 +90,17 @@ class LaneCalls(Source):
         else:
             tail.next = call
         self.tail = call
+
+    def answered(self, call: Call, reply: bytes, db: int) -> bool:
+        """Take the reply of a lane. Returns whether it is next to leave.
+
+        db: the client's database.
+        """
+        waiting = self._context.waiting
+        if key_queue.concerns(call, waiting):
+            reply = key_queue.edited(call, reply, waiting, db)
+        call.reply = reply
+        return call is self.head
 
     def emit(self) -> None:
         """Pass on the replies that have come, in order."""

@@ -27,6 +27,7 @@ from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
+from rlproxy.session.identity import Identity
 from rlproxy.session.reply_order import Source
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import Catch, Slot
@@ -197,8 +198,9 @@ class PrivateStream(Source):
         self.slots.expect(Slot(s.S_BASE))
 
     def let_go(self, nobody: Caller) -> None:
-        """Release all objects that refer to the session."""
+        """Release the credentials, and all objects that refer to the session."""
         self._caller = nobody
+        self.state.identity = Identity(None, None, 0)
         self.handshake = None
         self.slots.forget()
         # The edits of its slots refer to the session.

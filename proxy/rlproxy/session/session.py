@@ -18,15 +18,12 @@ from typing import Final
 from rlproxy.fairness.budget import CLIENT_WORK, LARGE, SMALL
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.commands import Command
 from rlproxy.session import connection_state as state
-from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.identity import Identity
 from rlproxy.session.lane_calls import LaneCalls
 from rlproxy.session.private_stream import LOST, NONE, OPEN_NOW, PrivateStream
 from rlproxy.session.reply_order import ReplyOrder
@@ -73,13 +70,13 @@ class Session(Caller):
         "_fail_open",
         "_held",
         "_lanes",
-        "_requests",
         "_router",
         "_unsent_at",
         "_watched",
         "closed",
         "context",
         "private",
+        "requests",
         "to_client",
         "wait",
         "wants_eof",
@@ -93,12 +90,12 @@ class Session(Caller):
         self.wait: int = WAIT_NOTHING  # what unread requests wait for
         self.wants_eof = False
         self.closed = False
-        self._requests = ClientRequests()
+        self.requests = ClientRequests()
         self._lanes = LaneCalls(context, self.to_client)
         self._router = Router(
             context=context,
             caller=self,
-            requests=self._requests,
+            requests=self.requests,
             private=self.private,
             lanes=self._lanes,
             order=ReplyOrder(self.to_client),
@@ -106,10 +103,9 @@ class Session(Caller):
         self._fail_open = FailOpen(
             context=context,
             caller=self,
-            requests=self._requests,
+            requests=self.requests,
             private=self.private,
             lanes=self._lanes,
-            to_client=self.to_client,
         )
         self._held: HeldHit | None = None
         self._closing = False  # no further request of the client is taken
@@ -117,10 +113,6 @@ class Session(Caller):
         self._unsent_at: float = 0.0  # time since which requests wait for the private connection
 
     # -- the client's side ------------------------------------------------------------------------
-
-    def use(self, commands: dict[bytes, Command]) -> None:
-        """Set the commands that the client may send from now on; see command_policy.table()."""
-        self._requests.use(commands)
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the client."""
@@ -131,7 +123,7 @@ class Session(Caller):
         if self._router.piped:
             self._router.pipe(data)
             return
-        self._requests.feed(data)
+        self.requests.feed(data)
         if self.wait == WAIT_NOTHING:
             if len(data) > SMALL and context.budget.spent():
                 self.wait = WAIT_TICK
@@ -143,24 +135,15 @@ class Session(Caller):
                 self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
-        """Record that the client leaves its replies unread, until reads_again()."""
-        self._requests.slow = True
+        """Record that the client leaves its replies unread; the owner resets `requests.slow`."""
+        self.requests.slow = True
         # Redis' replies are not read until the client reads: these waits might not end.
         if self.wait & ENDED_BY_PRIVATE:
             self.wait = WAIT_PACE
 
-    def reads_again(self) -> None:
-        """Record that the client reads its replies."""
-        self._requests.slow = False
-
-    @property
-    def client_slow(self) -> bool:
-        """Whether the client leaves its replies unread."""
-        return self._requests.slow
-
     def receive_eof(self) -> None:
         """Take the client's end of file."""
-        self._requests.eof = True
+        self.requests.eof = True
         if self._held is not None and not self._held.last_word():
             self.abandon()  # as Redis does with a client that blocks
         elif self.wait == WAIT_QUIESCENT:
@@ -170,21 +153,17 @@ class Session(Caller):
     def full(self) -> bool:
         """Return whether the owner must stop reading the client, as too many bytes wait here."""
         # Few bytes suffice for a client that waits for its turn. Large pieces delay other clients.
-        return self._requests.unread() > (LARGE if self.wait == WAIT_TICK else MAX_HELD)
+        return self.requests.unread() > (LARGE if self.wait == WAIT_TICK else MAX_HELD)
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""
         if self.private.slots.owing() or self._lanes.count > 0:
             return True
-        return self.wait != WAIT_NOTHING and self._requests.unread() > 0
+        return self.wait != WAIT_NOTHING and self.requests.unread() > 0
 
     def answers_alone(self) -> bool:
         """Return whether some requests of the client are answered without Redis."""
         return not self._router.piped and self.private.slots.can_count()
-
-    def idle(self) -> bool:
-        """Return whether no reply is owed and Redis will send no data unrequested."""
-        return not self.gets_unasked() and not self.outstanding()
 
     def gets_unasked(self) -> bool:
         """Return whether Redis may send data that the client has not requested."""
@@ -201,25 +180,26 @@ class Session(Caller):
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
         self.flush = _nothing
-        self.private.state.identity = Identity(None, None, 0)
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
         self._fail_open.let_go(_NOBODY)
         self._lanes.forget_lanes()
-        self._requests.drop()
+        self.requests.drop()
 
     def _finish_eof(self) -> None:
-        if not self._requests.eof or self._closing or self.wait != WAIT_NOTHING:
-            return
-        if self._lanes.count > 0:
+        waits = self.wait != WAIT_NOTHING or self._lanes.count > 0
+        if not self.requests.eof or self._closing or waits:
             return
         if self.private.status == OPEN_NOW:
             self.wants_eof = True
         elif self.private.status == NONE:
             self._close()
 
-    def _close(self) -> None:
+    def _close(self, answered: bool = True) -> None:
+        """Close behind the lanes' replies, or without them."""
         self._take_no_more()
+        if not answered:
+            self._lanes.abandon()
         if self._lanes.count == 0:
             self.closed = True
 
@@ -245,7 +225,7 @@ class Session(Caller):
 
     def _route_in_turn(self) -> None:
         """Send the unread requests, now or in the client's turn."""
-        if self.context.budget.spent() and self._requests.unread() > SMALL:
+        if self.context.budget.spent() and self.requests.unread() > SMALL:
             self.wait = WAIT_TICK
         else:
             self._route()
@@ -260,12 +240,12 @@ class Session(Caller):
             self._hold()
         elif wait == CLOSE:
             self._refuse(self._router.refusal)
-        if self._requests.eof:
+        if self.requests.eof:
             self._finish_eof()
 
     def _refuse(self, error: bytes) -> None:
         """Close the client. Its next request gets `error`, unless that is empty."""
-        if error and self._requests.unread() > 0:
+        if error and self.requests.unread() > 0:
             self.to_client.append(error)
         self._close()
 
@@ -274,7 +254,7 @@ class Session(Caller):
         held = HeldHit(
             context=self.context,
             caller=self,
-            requests=self._requests,
+            requests=self.requests,
             lanes=self._lanes,
             private=self.private,
             finished=self._held_finished,
@@ -306,17 +286,11 @@ class Session(Caller):
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """See Caller.lane_answered()."""
-        # An array shows that Redis gave the call access to its key.
-        if reply[0] == 42 and (call.rule.takes or call.rule.frees):
-            self.private.cover.last_hit = call.key
+        private = self.private
+        private.cover.answered(call, reply)
         if call.waiter is not None:
             call.waiter.answered(reply)
-            return
-        waiting = self.context.waiting
-        if key_queue.concerns(call, waiting):
-            reply = key_queue.edited(call, reply, waiting, self.private.state.identity.db)
-        call.reply = reply
-        if call is self._lanes.head:
+        elif self._lanes.answered(call, reply, private.state.identity.db):
             self._emit()
 
     def lane_returned(self, call: Call) -> None:
@@ -328,7 +302,7 @@ class Session(Caller):
         elif self.private.status == OPEN_NOW:
             self._lanes.move_to(self.private, call)
         elif call.shared != c.PRIVATE:
-            self._end()  # as after a loss of the private connection
+            self._close(answered=False)  # as after a loss of the private connection
         else:
             self._fail_open.answer_call(call, r.LOST, "lost")
             self._emit()
@@ -340,7 +314,7 @@ class Session(Caller):
         elif call.shared == c.SHARED_READ:
             self.lane_declined(call)  # it may be the cause of the loss; a read may be sent twice
         else:
-            self._end()
+            self._close(answered=False)
 
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
@@ -370,7 +344,7 @@ class Session(Caller):
                 self._route_in_turn()
         elif wait == WAIT_LANE and self._lanes.count <= self._router.most() // 2:
             self._route_in_turn()
-        if self._requests.eof:
+        if self.requests.eof:
             self._finish_eof()
 
     def _emit(self) -> None:
@@ -380,10 +354,6 @@ class Session(Caller):
         self._lanes.emit()
         if self._closing and self._lanes.count == 0:
             self.closed = True
-
-    def _end(self) -> None:
-        self._lanes.abandon()
-        self._close()
 
     # -- while Redis does not answer --------------------------------------------------------------
 
@@ -419,7 +389,7 @@ class Session(Caller):
 
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
-        wait = self.private.opened(self._requests)
+        wait = self.private.opened(self.requests)
         if wait == WAIT_BASE:
             self.wait = WAIT_BASE
         else:
@@ -446,7 +416,10 @@ class Session(Caller):
             if refusal is not None:
                 self._refuse(refusal)
                 return
-        self._apply_findings()
+        if self._held is not None:
+            self._held.pass_reply()
+        if private.identity_moved():
+            self._lanes.forget_lanes()
         if self.wait == WAIT_BASE:
             wait = private.base_decided()
             if wait == WAIT_NOTHING:
@@ -455,15 +428,8 @@ class Session(Caller):
                 self._close()
         elif self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
-        elif self._lanes.head is None and (self.wait != WAIT_NOTHING or self._requests.eof):
+        elif self._lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
             self.resume()
-
-    def _apply_findings(self) -> None:
-        """Act on what the replies have shown, see ReplySlots."""
-        if self._held is not None:
-            self._held.pass_reply()
-        if self.private.identity_moved():
-            self._lanes.forget_lanes()
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection, then close.
@@ -474,7 +440,7 @@ class Session(Caller):
             return
         private = self.private
         if private.handshake is not None:
-            private.begin_anew(self._requests)
+            private.begin_anew(self.requests)
             self._lanes.forget_lanes()
             error = r.unreachable(self.context.server.where, "connection lost")
             self._set_wait(self._fail_open.fail_all(error))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp import encoding as r
+from rlproxy.session.call import Call
 
 # A write that is replicated and leaves its key as it was. It returns 0 where the key has no time to
 # live. It needs only rights that hits need.
@@ -45,6 +46,11 @@ class WaitCover:
     def __init__(self) -> None:
         self.lane_wrote = False
         self.last_hit: bytes = b""
+
+    def answered(self, call: Call, reply: bytes) -> None:
+        """Note the reply of a lane. An array shows that Redis gave the call access to its key."""
+        if reply[0] == 42 and (call.rule.takes or call.rule.frees):
+            self.last_hit = call.key
 
     def rewrite(self) -> list[bytes]:
         """Return the request to send before WAIT."""

@@ -169,7 +169,7 @@ def test_what_comes_while_it_opens_waits_and_goes_in_one_write() -> None:
 def test_bytes_that_wait_are_told() -> None:
     bench = Bench()
     bench.send(PING * 3)
-    assert bench.session._requests.unread() == 3 * len(PING)
+    assert bench.session.requests.unread() == 3 * len(PING)
     assert bench.session.outstanding()
 
 
@@ -360,7 +360,7 @@ def test_hits_of_a_client_that_does_not_read_go_private() -> None:
     bench.session.leaves_unread()
     assert bench.send(HIT) == in_place()
     bench.answer(FIVE)
-    bench.session.reads_again()
+    bench.session.requests.slow = False
     assert bench.send(HIT) == b""
 
 
@@ -598,7 +598,7 @@ def test_a_hit_of_more_than_64_kb_is_an_error(size: int) -> None:
     pieces = [HUGE_HIT[at : at + size] for at in range(0, len(HUGE_HIT), size)]
     assert bench.send(*pieces) == b""
     assert bench.down() == r.TOO_LONG
-    assert bench.session._requests.unread() < 100
+    assert bench.session.requests.unread() < 100
     assert bench.send(PING) == PING
     assert bench.answer(PONG) == PONG
 
@@ -626,7 +626,7 @@ def test_big_values_stream() -> None:
     sent = b""
     for at in range(0, len(value), 60000):
         sent += bench.send(value[at : at + 60000])
-        assert bench.session._requests.unread() == 0
+        assert bench.session.requests.unread() == 0
     assert sent == value
     reply = b"$500000\r\n" + b"v" * 500000 + b"\r\n"
     assert bench.answer(b"+OK\r\n") == b"+OK\r\n"
@@ -1731,7 +1731,7 @@ def test_whatever_happens_replies_keep_the_order_of_the_requests(
             redis.out += PUSH
             pushes += 1
         elif step in ("slow", "fast"):
-            bench.session._requests.slow = step == "slow"
+            bench.session.requests.slow = step == "slow"
         elif step in ("lost", "ready"):
             bench.lane.ready = step == "ready"
             if step == "lost":
@@ -1936,7 +1936,7 @@ def test_any_number_of_known_replies_goes_at_once() -> None:
     bench.send(numbered(b"full") * many)
     assert bench.down() == DENIED * many
     assert not bench.session.outstanding()
-    assert bench.session._requests.unread() == 0
+    assert bench.session.requests.unread() == 0
     assert bench.send(PING) == PING
 
 

@@ -23,7 +23,7 @@ BROKEN = b"*1\r\n$-1\r\n"
 
 
 def denying(bench: Bench, table: dict[bytes, Command] = TABLE) -> Bench:
-    bench.session.use(table)
+    bench.session.requests.use(table)
     return bench
 
 
@@ -91,7 +91,7 @@ def test_a_hit_that_redis_has_not_denied_runs_where_eval_is() -> None:
 @pytest.mark.parametrize("way", ["circuit", "behind a greeting", "late", "unreachable"])
 def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
     bench = Faulty(mode)
-    bench.session.use(TABLE)
+    bench.session.requests.use(TABLE)
     if way in ("circuit", "behind a greeting"):
         bench.circuit.connect_failed(0.0, "connection refused")
         bench.circuit.asked(0.0)
@@ -109,7 +109,7 @@ def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
 @pytest.mark.parametrize("mode", ["allow", "deny"])
 def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
     bench = Faulty(mode)
-    bench.session.use(TABLE)
+    bench.session.requests.use(TABLE)
     bench.circuit.connect_failed(0.0, "no answer within 1000 ms")
     bench.circuit.asked(0.0)
     assert bench.send(bulks(b"CLIENT", b"SETNAME", b"x") + KEYS, KEYS) == b""
@@ -131,7 +131,7 @@ def test_a_large_one_is_neither_sent_nor_held(bench: Bench) -> None:
     assert bench.down() == NO_KEYS
     for _ in range(10):
         assert bench.send(b"x" * 100_000) == b""
-        assert bench.session._requests.unread() == 0
+        assert bench.session.requests.unread() == 0
     assert bench.send(b"\r\n" + PING) == PING
 
 
@@ -170,14 +170,14 @@ def test_one_whose_end_has_not_come_while_redis_is_away() -> None:
 
 
 def test_the_table_may_change_between_commands(bench: Bench) -> None:
-    bench.session.use(COMMANDS)
+    bench.session.requests.use(COMMANDS)
     assert bench.send(KEYS) == KEYS
-    bench.session.use(TABLE)
+    bench.session.requests.use(TABLE)
     bench.answer(b"*0\r\n")
     assert bench.send(KEYS) == b""
     half = bulks(b"GET", b"x" * 100)[:-10]
     assert bench.send(half) == half
-    bench.session.use(command_policy.table(("get",), False))
+    bench.session.requests.use(command_policy.table(("get",), False))
     assert bench.send(b"x" * 8 + b"\r\n" + bulks(b"GET", b"k")) == b"x" * 8 + b"\r\n"
 
 

@@ -427,13 +427,13 @@ def test_what_is_denied_stays_denied(later: bool, known: bool) -> None:
     denied = b"-NOPERM command 'select' is denied by rlproxy (--deny-command)\r\n"
     if later:
         bench = greeted()
-        bench.session.use(table)
+        bench.session.requests.use(table)
         assert asking(bench) == HELLO + INFO
         assert bench.down() == denied
         assert bench.session.closed
     else:
         bench = Faulty("allow")
-        bench.session.use(table)
+        bench.session.requests.use(table)
         if known:
             bench.circuit.connect_failed(0.0, "connection refused")
             bench.circuit.asked(0.0)
@@ -442,7 +442,7 @@ def test_what_is_denied_stays_denied(later: bool, known: bool) -> None:
 
 def test_what_is_denied_of_others_of_its_name() -> None:
     bench = Faulty("allow")
-    bench.session.use(command_policy.table(("client|kill",), False))
+    bench.session.requests.use(command_policy.table(("client|kill",), False))
     assert failed(bench, INFO + HIT) == OK + bench.without(REFUSED)
 
 

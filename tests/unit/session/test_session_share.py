@@ -378,7 +378,7 @@ def test_a_slow_reader_and_a_half_sent_command_stay_private() -> None:
     bench = opened()
     bench.session.leaves_unread()
     assert not bench.shares(GET)
-    bench.session.reads_again()
+    bench.session.requests.slow = False
     assert bench.shares(GET)
     value = b"x" * 5000
     written = bulks(b"SET", b"k", value)
@@ -853,11 +853,11 @@ class Walk:
         elif step == "late":
             session.now += REFRESH_S
         elif step == "slow":
-            session._requests.slow = count > 10
+            session.requests.slow = count > 10
         self.move()
 
     def finish(self) -> None:
-        self.session.reads_again()
+        self.session.requests.slow = False
         for _ in range(3 * len(self.expected) + 3):
             self.step("send", 99)
             self.step("answer", 99)

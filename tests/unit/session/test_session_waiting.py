@@ -569,10 +569,10 @@ def test_a_large_value_behind_it_waits() -> None:
     value = bulks(b"SET", b"k", b"v" * 100_000)
     client.send(WAITING + value[:50_000])
     client.send(value[50_000:])
-    assert client.session._requests.unread() == len(value)
+    assert client.session.requests.unread() == len(value)
     client.answer(ADMITTED)
     assert client.up() == value
-    assert client.session._requests.unread() == 0
+    assert client.session.requests.unread() == 0
 
 
 def test_a_reply_that_makes_the_rest_uncountable_before_it() -> None:
