@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlproxy.config.config import GROUPS, OPTIONS
+from rlproxy.config.config import OPTIONS
 from rlproxy.observability.log_events import EVENTS
 from rlproxy.observability.metrics import ERRORS, PROBLEMS, TABLE
 
@@ -20,16 +20,16 @@ from rlproxy.observability.metrics import ERRORS, PROBLEMS, TABLE
 def options() -> str:
     """Return the table of options."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
-    for group in GROUPS:
-        rows.append(f"| **{group}** | | |")
-        for option in OPTIONS:
-            if option.group != group:
-                continue
-            takes = option.takes.replace("|", "\\|")
-            default = f"`{option.default}`" if option.default else ""
-            mark = " *" if option.reload else ""
-            about = option.help.replace("|", "\\|")
-            rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")
+    group = ""
+    for option in OPTIONS:
+        if option.group != group:
+            group = option.group
+            rows.append(f"| **{group}** | | |")
+        takes = option.kind.takes.replace("|", "\\|")
+        default = f"`{option.default}`" if option.default else ""
+        mark = " *" if option.reload else ""
+        about = option.help.replace("|", "\\|")
+        rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")
     rows.append("")
     rows += [
         "- Each option is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...)",

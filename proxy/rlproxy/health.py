@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from rlproxy.config.config import DEFAULT_LISTEN, parse_listen, without_password
+from rlproxy.config.urls import DEFAULT_LISTEN, parse_listen, without_password
 
 TIMEOUT_S: Final = 2.0
 

@@ -500,7 +500,7 @@ def test_modules_where_it_is_started_are_not_its_own(server: RedisServer, tmp_pa
         f"import sys; sys.path.insert(0, {str(harness.ROOT)!r})\n"
         "from rlproxy.process.admin_process import AdminProcess\n"
         "from rlproxy.observability.shared_memory import SharedMemory\n"
-        "from rlproxy.config.config import Address\n"
+        "from rlproxy.config.urls import Address\n"
         "made = AdminProcess(Address('127.0.0.1', 0), SharedMemory(1))\n"
         "made.start()\n"
         "import http.client\n"

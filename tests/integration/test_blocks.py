@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rlproxy.config import config
+from rlproxy.config import config, loader
 from rlproxy.observability import metrics
 from rlproxy.top import app
 
@@ -318,7 +318,7 @@ def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
             words = []
         if words[:1] == ["docs"]:
             words = []
-        return config.load(config.parser().parse_args(words), variables)
+        return loader.load(loader.parser().parse_args(words), variables)
     except SystemExit:
         raise AssertionError(f"rlproxy {shlex.join(words)}") from None
 
@@ -575,7 +575,7 @@ def test_the_options_in_the_text_are_right() -> None:
         words = shlex.split(text)
         flags = {word for word in words if word.startswith("--")}
         assert flags <= {*options, *more}, f"{page}: {text}"
-        if len(words) == 1 or flags & more or words[1] == options[words[0]].takes:
+        if len(words) == 1 or flags & more or words[1] == options[words[0]].kind.takes:
             continue
         wrong = mistakes(words)
         # a placeholder (`--listen tls:HOST:PORT`) may be no value

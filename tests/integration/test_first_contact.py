@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rlproxy.config import config
+from rlproxy.config import loader
 from rlproxy.version import VERSION
 
 from tests import harness
@@ -230,7 +230,7 @@ def test_at_a_terminal_the_embedded_server_is_the_default() -> None:
 def test_away_from_a_terminal_an_upstream_is_required(words: tuple[str, ...]) -> None:
     code, output, log = ended(*ANY_PORT, *words)
     assert (code, output) == (2, "")
-    assert log == f"rlproxy: {config.NO_UPSTREAM}\n"
+    assert log == f"rlproxy: {loader.NO_UPSTREAM}\n"
 
 
 def test_a_misspelt_upstream_starts_nothing(own_server: RedisServer) -> None:

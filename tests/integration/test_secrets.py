@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rlproxy.config import config
+from rlproxy.config import config, loader, urls
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.session.call import Call
@@ -155,7 +155,7 @@ WRONG = [
 def test_a_wrong_url(url: str, tmp_path: Path) -> None:
     def mistakes(*argv: str, **environ: str) -> str:
         with pytest.raises(config.ConfigError) as caught:
-            config.load(config.parser().parse_args(argv), environ)
+            loader.load(loader.parser().parse_args(argv), environ)
         return str(caught.value)
 
     file = tmp_path / "rlproxy.toml"
@@ -261,8 +261,8 @@ def test_what_breaks_tells_nothing(server: RedisServer, what: str, tmp_path: Pat
 def test_nothing_shows_a_password_by_itself() -> None:
     """(A message that says %r, a debugger's line, an assertion.)"""
     url = f"redis+sentinel://bob:{SECRET}@h/m?sentinel_password={SECRET}"
-    args = config.parser().parse_args(["--upstream", url])
-    made = config.load(args, {})
+    args = loader.parser().parse_args(["--upstream", url])
+    made = loader.load(args, {})
     identity = Identity(b"bob", SECRET.encode(), 0)
     slot = Slot(S_AUTH)
     slot.identity = identity
@@ -276,7 +276,7 @@ def test_nothing_shows_a_password_by_itself() -> None:
     session.private.state.identity = identity
     for each in (
         *(made, made.upstream, made.upstream.sentinels, identity, slot, state, session),
-        *(Call(session, Rule(), b""), config.Address("h", 1)),
+        *(Call(session, Rule(), b""), urls.Address("h", 1)),
     ):
         for text in (repr(each), str(each), f"{each}", "%s %r" % (each, each)):  # noqa: UP031
             assert SECRET not in text

@@ -20,7 +20,7 @@ import redis
 import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from rlproxy.config.config import Address, parse_upstream
+from rlproxy.config.urls import Address, parse_upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.upstream.failover import Failover, MasterTarget, Tls
 

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from rlproxy.config.config import Address
+from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 
 from tests.harness import RedisServer
@@ -92,14 +92,17 @@ def test_check_config(tmp_path: Path) -> None:
             "did you mean RLPROXY_UPSTREAM?\n"
         )
     file = tmp_path / "f.toml"
-    file.write_text("upstream = redis://h\nworkers = none\nhit-timout = 1\nlisten = '1'\n")
+    file.write_text("upstream = redis://h\nhit-timout = 1\n")
+    code, out, err = ended("--check-config", "--config", str(file))
+    assert (code, out) == (2, "")
+    assert err == f"rlproxy: --config {file}: Invalid value (at line 1, column 12)\n"
+    file.write_text("hit-timout = 1\nworkers = 'none'\nlisten = '1'\n")
     code, out, err = ended("--check-config", "--config", str(file))
     assert (code, out) == (2, "")
     assert err.splitlines() == [
-        f"rlproxy: --config {file}: Invalid value (at line 1, column 12)",
-        f"rlproxy: --config {file}: Invalid value (at line 2, column 11)",
         f"rlproxy: --config {file}: there is no option hit-timout; did you mean hit-timeout?",
         "rlproxy: listen (in the file) 1: expected HOST:PORT, tls:HOST:PORT or unix:PATH",
+        "rlproxy: workers (in the file) none: expected a whole number from 1 to 256",
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rlproxy.config import config
+from rlproxy.config import config, loader, urls
 
 from tests import documents
 from tests.harness import DEADLINE_S, ROOT
@@ -26,7 +26,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 MANIFESTS = {path.name: path for path in sorted((DEPLOY / "kubernetes").iterdir())}
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 OPTIONS = {option.variable: option for option in config.OPTIONS}
-DEFAULT = config.load(config.parser().parse_args([]), {})
+DEFAULT = loader.load(loader.parser().parse_args([]), {})
 HEALTH = ["rlproxy", "health"]
 PASSWORD = "s3cret"
 
@@ -54,7 +54,7 @@ def containers(name: str) -> Iterator[dict[str, Any]]:
 
 def accepted(variables: dict[str, str]) -> config.Config:
     """The settings that these variables make; fails if one is wrong or unknown."""
-    return config.load(config.parser().parse_args([]), variables)
+    return loader.load(loader.parser().parse_args([]), variables)
 
 
 def port() -> int:
@@ -112,7 +112,7 @@ def test_the_image_requires_an_upstream() -> None:
     variables.pop("RLPROXY_COMPILE")  # (of the stage that builds)
     with pytest.raises(config.ConfigError) as caught:
         accepted(variables)
-    assert caught.value.mistakes == (config.NO_UPSTREAM,)
+    assert caught.value.mistakes == (loader.NO_UPSTREAM,)
     assert accepted({**variables, "RLPROXY_UPSTREAM": "redis://h"}).listen[0].host == "0.0.0.0"
 
 
@@ -339,7 +339,7 @@ def test_the_grace_period_is_longer_than_what_it_is_for(name: str) -> None:
 def test_the_sidecar_is_reached_from_its_pod_only_and_runs_all_the_time() -> None:
     (container,) = containers("sidecar.yaml")
     assert container["restartPolicy"] == "Always"
-    assert {"name": "RLPROXY_LISTEN", "value": config.DEFAULT_LISTEN} in container["env"]
+    assert {"name": "RLPROXY_LISTEN", "value": urls.DEFAULT_LISTEN} in container["env"]
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rlproxy.config.config import Address
+from rlproxy.config.urls import Address
 
 BACKLOG: Final = 4096  # connections that wait in the kernel for accept(), for each socket
 

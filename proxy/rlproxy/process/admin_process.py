@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rlproxy.config.config import Address, Config
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rlproxy.build import describe
-from rlproxy.config import config
+from rlproxy.config import config, loader
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.process import admin_process
@@ -28,14 +28,14 @@ def main(argv: Sequence[str]) -> int:
     Returns the exit code: 0 stopped cleanly, 1 failed, 2 wrong usage. Problems are one line each.
     """
     try:
-        args = config.parser().parse_args(argv)
+        args = loader.parser().parse_args(argv)
         if args.version:
             print(f"rlproxy {describe()}")
             return 0
         terminal = sys.stdin is not None and sys.stdin.isatty()
 
         def read() -> config.Config:
-            return config.load(args, terminal=terminal)
+            return loader.load(args, terminal=terminal)
 
         settings = read()
         tls_contexts.contexts(settings)

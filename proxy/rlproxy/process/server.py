@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from rlproxy.admin.probes import WITHOUT
 from rlproxy.build import describe
-from rlproxy.config.config import Address, Config, ConfigError, differences, reloaded
+from rlproxy.config.config import Config, ConfigError, differences, reloaded
+from rlproxy.config.urls import Address
 from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.clients import Clients
 from rlproxy.downstream.connection import ClientConnection

@@ -24,7 +24,8 @@ from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
 
-from rlproxy.config.config import Address, Config
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import logs
 from rlproxy.observability.shared_memory import SharedMemory

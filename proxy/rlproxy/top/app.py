@@ -38,7 +38,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from rlproxy.config.config import DEFAULT_LISTEN, without_password
+from rlproxy.config.urls import DEFAULT_LISTEN, without_password
 from rlproxy.resp.escape import shown
 from rlproxy.top.screen import History, Look, Sample, lines, parse
 

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import hiredis
 
-from rlproxy.config.config import Address, Upstream
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import NO_TLS, ClientSide, TlsFailure
 from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.metrics import (

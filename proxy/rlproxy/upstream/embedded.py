@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from rlproxy.config.config import Address
+from rlproxy.config.urls import Address
 
 START_S: Final = 10.0  # seconds until the server must listen
 STOP_S: Final = 5.0  # seconds from SIGTERM to SIGKILL

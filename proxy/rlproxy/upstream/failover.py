@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rlproxy.config.config import Address, Upstream
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.connector import Target, reason

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlproxy.config.config import Address
+from rlproxy.config.urls import Address
 from rlproxy.session.circuit_breaker import Backoff
 
 # The condition on the known master under which another server replaces it.

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
 from rlproxy.admin.app import PAGE, Guard, application
 from rlproxy.admin.reader import Reader
-from rlproxy.config.config import Address, Config, Upstream
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.shared_memory import Published, SharedMemory

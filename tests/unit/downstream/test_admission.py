@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from rlproxy.config.config import Address, Config, Upstream
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream import admission
 from rlproxy.downstream.admission import Admission
 from rlproxy.net.peers import NOBODY, Peer

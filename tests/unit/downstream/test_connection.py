@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from rlproxy.config.config import Address, Config, Upstream
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream import connection, lingering_close
 from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.clients import Clients

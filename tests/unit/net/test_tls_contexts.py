@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from rlproxy.config.config import Config, ConfigError, load, parser
+from rlproxy.config.config import Config, ConfigError
+from rlproxy.config.loader import load, parser
 from rlproxy.net import tls_contexts
 
 from tests.tlsparts import Certificates

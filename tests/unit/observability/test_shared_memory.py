@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from rlproxy.config.config import OPTIONS
+from rlproxy.config.config import MAX_PREFIXES
 from rlproxy.observability.hot_keys import MOST, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import Distribution
@@ -72,9 +72,8 @@ def test_a_text_is_never_mixed_with_another() -> None:
 
 def test_there_is_room_for_all_that_may_be_published() -> None:
     """As many prefixes as --metrics-prefixes may say, and keys, all of them hard to write."""
-    (most,) = (int(each.most) for each in OPTIONS if each.attribute == "metrics_prefixes")
-    prefixes = Prefixes(most)
-    keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(most)]
+    prefixes = Prefixes(MAX_PREFIXES)
+    keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(MAX_PREFIXES)]
     prefixes.add(keys, keys)
     top = HotKeys(lambda: 0.0)
     keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MOST)]

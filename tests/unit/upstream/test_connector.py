@@ -8,7 +8,7 @@ from math import inf
 from typing import cast
 
 import pytest
-from rlproxy.config.config import parse_upstream
+from rlproxy.config.urls import parse_upstream
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.timeouts import HitTimeouts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlproxy.config.config import Address
+from rlproxy.config.urls import Address
 from rlproxy.ratelimit import grammar, scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule

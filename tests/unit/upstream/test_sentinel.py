@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlproxy.config.config import Address
+from rlproxy.config.urls import Address
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.sentinel import (
     ANYTHING,

@@ -1,0 +1,222 @@
+"""The settings from their sources: the command line, the environment and the file of --config, in
+this order of precedence. All mistakes are reported at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rlproxy.config.config import OPTIONS, Config, ConfigError, contradictions
+from rlproxy.config.options import PREFIX, SWITCH, Option
+from rlproxy.config.urls import without_password
+
+SIMILAR: Final = 0.75  # least similarity of a misspelt name and the suggested one; 1: equal
+NO_UPSTREAM: Final = (
+    "--upstream: no Redis is given. Write --upstream redis://HOST:PORT (or RLPROXY_UPSTREAM, or "
+    "upstream in the file of --config), or --upstream embedded: for a private server whose data "
+    "ends with the proxy"
+)
+EPILOG: Final = """\
+example:
+  rlproxy --listen 127.0.0.1:6380 --upstream redis://127.0.0.1:6379
+  redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
+
+Subcommands:
+  rlproxy top [--url URL]        shows a running proxy in the terminal: see rlproxy top --help
+  rlproxy health [HOST:PORT]     exits with 0 if a proxy answers there
+  rlproxy docs FILE ...          writes the generated tables into the pages of docs/
+
+Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
+--config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
+the environment over the file. On SIGHUP the file and all certificates are read again.
+Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
+"""
+
+
+_BY_NAME: Final = {option.name: option for option in OPTIONS}
+_FLAGS: Final = (*(option.flag for option in OPTIONS), "--config", "--check-config", "--version")
+_CONFIG: Final = f"{PREFIX}CONFIG"
+_VARIABLES: Final = (
+    *(option.variable for option in OPTIONS),
+    *(_CONFIG, "RLPROXY_COMPILE", "RLPROXY_INTERPRETED"),  # the last two: for build and tests
+)
+# NAME=VALUE that Kubernetes sets for a Service named rlproxy or rlproxy-... The name with PORT
+# alone could be a misspelt option, so that its value decides.
+_OF_A_SERVICE: Final = re.compile(
+    rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)=.*"
+    r"|PORT=(?:tcp|udp|sctp)://.+:\d+)",
+    re.DOTALL,
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        # A password that contains a blank spans several words.
+        starred = without_password(message) if "@" in message else message
+        shown = " ".join(without_password(word) for word in starred.split(" "))
+        _, unknown, words = message.partition("unrecognized arguments: --")
+        first = words.split(" ")[0].partition("=")[0]
+        raise ConfigError([shown + (_similar(f"--{first}", _FLAGS, "--") if unknown else "")])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line. On wrong usage it raises ConfigError."""
+    made = _Parser(
+        prog="rlproxy",
+        description="A Redis-protocol proxy that adds exact, shared rate limits (RL.HIT) to any "
+        "Redis and passes every other command on untouched.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    groups = {option.group: made.add_argument_group(option.group) for option in OPTIONS}
+    for option in OPTIONS:
+        default = f"default {option.default}; " if option.default else ""
+        groups[option.group].add_argument(
+            option.flag,
+            dest=option.field,
+            metavar=option.kind.takes,
+            action="append" if option.repeats else "store",
+            nargs="?" if option.kind is SWITCH else None,
+            const="yes" if option.kind is SWITCH else None,
+            help=f"{option.help} ({default}environment {option.variable})",
+        )
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file whose keys are the options above without their dashes in front "
+        f"(environment {_CONFIG})",
+    )
+    made.add_argument(
+        "--check-config",
+        action="store_true",
+        help="report mistakes in the settings and the files they name, and exit (code 0 or 2)",
+    )
+    made.add_argument("--version", action="store_true", help="print version and build, and exit")
+    return made
+
+
+def load(
+    args: argparse.Namespace, environ: Mapping[str, str] = os.environ, terminal: bool = True
+) -> Config:
+    """Combine the command line, the environment and the file, in order of precedence.
+
+    args: the parsed command line.
+    terminal: whether the proxy is started at a terminal. Otherwise an upstream is required.
+    Raises ConfigError naming every mistake.
+    """
+    path = args.config or environ.get(_CONFIG, "").strip()
+    in_file, mistakes = _read_file(path) if path else ({}, [])
+    for name in unknown_variables(environ):
+        near = _similar(name, _VARIABLES, PREFIX) or "; see rlproxy --help"
+        mistakes.append(f"{name}: no option has this environment variable{near}")
+    all_known = not mistakes  # a misspelt name makes the setting that it means look absent
+    wrong: list[str] = []  # flags
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        named, texts = _given(option, args, environ, in_file)
+        # The Docker image sets the variable empty, so that a terminal makes no difference.
+        required = option.field == "upstream" and (not terminal or option.variable in environ)
+        if required and all_known and not texts:
+            mistakes.append(NO_UPSTREAM)
+        found = _parse(option, named, texts, mistakes)
+        if len(found) < len(texts):
+            wrong.append(option.flag)
+        if found:
+            values[option.field] = tuple(found) if option.repeats else found[0]
+    made = Config(**values)
+    if all_known:
+        found = contradictions(made)
+        mistakes += [each for each in found if not any(flag in each for flag in wrong)]
+    if mistakes:
+        raise ConfigError(mistakes)
+    return made
+
+
+def _given(
+    option: Option,
+    args: argparse.Namespace,
+    environ: Mapping[str, str],
+    in_file: Mapping[str, list[str]],
+) -> tuple[str, list[str]]:
+    """Return the name of the source of highest precedence, and its texts: empty if not given."""
+    value = getattr(args, option.field)
+    if value is not None:
+        return option.flag, value if option.repeats else [value]
+    text = environ.get(option.variable, "").strip()
+    if text:
+        return option.variable, text.split() if option.repeats else [text]
+    return f"{option.name} (in the file)", in_file.get(option.name, [])
+
+
+def _parse(option: Option, named: str, texts: Iterable[str], mistakes: list[str]) -> list[Any]:
+    """Return the values of the valid texts. The others are appended to `mistakes`."""
+    found = []
+    for text in texts:
+        try:
+            found.append(option.kind.parse(text))
+        except ValueError as error:
+            shown = without_password(text)
+            mistakes.append(f"{named} {shown}: {error}" if shown else f"{named}: {error}")
+    return found
+
+
+def _read_file(path: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Read the file. Returns the texts of each option by its name, and the mistakes.
+
+    A syntax error is one mistake. Then nothing of the file is used.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        return {}, [f"--config {path}: {error.strerror or error}"]
+    except ValueError as error:  # not UTF-8, or not TOML
+        return {}, [f"--config {path}: {error}"]
+    found, mistakes = {}, []
+    for key, value in content.items():
+        option = _BY_NAME.get(key.replace("_", "-"))
+        if option is None:
+            near = _similar(key.replace("_", "-"), _BY_NAME)
+            if isinstance(value, dict):
+                near = "; the file has no sections, its options stand above any [...]"
+            mistakes.append(f"--config {path}: there is no option {key}{near}")
+        elif isinstance(value, dict) or (isinstance(value, list) and not option.repeats):
+            mistakes.append(f"--config {path}: {key} takes one value")
+        else:
+            values = value if isinstance(value, list) else [value]
+            found[option.name] = [_text(each) for each in values]
+    return found, mistakes
+
+
+def _text(value: object) -> str:
+    """Return a value of the file as it is written elsewhere."""
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that begin with PREFIX and belong to no option, sorted."""
+    return sorted(
+        name
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+        and name not in _VARIABLES
+        and not _OF_A_SERVICE.fullmatch(f"{name}={value}")
+    )
+
+
+def _similar(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return a suggestion with the known name most similar to `name`, or "".
+
+    The common `prefix` is not compared: it would make all names similar.
+    """
+    bare = [each.removeprefix(prefix) for each in known]
+    close = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=SIMILAR)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""

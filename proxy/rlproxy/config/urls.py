@@ -1,0 +1,221 @@
+"""Addresses: those of --listen, --admin and --upstream, parsed from text and shown without
+passwords.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+DEFAULT_LISTEN: Final = "127.0.0.1:6380"
+DEFAULT_REDIS_PORT: Final = 6379
+DEFAULT_SENTINEL_PORT: Final = 26379
+MAX_DB: Final = 2**31 - 1  # highest number of a database
+_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address to listen at or connect to: `path` of a unix socket, or else `host` and `port`.
+
+    `tls`: clients that connect to this address use TLS.
+    """
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    tls: bool = False
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls:' if self.tls else ''}{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Sentinels:
+    """The Sentinels that name the address of the master `name`, and the credentials for them."""
+
+    addresses: tuple[Address, ...]
+    name: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{','.join(map(str, self.addresses))}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The Redis behind the proxy.
+
+    address: None for `embedded:` and with `sentinels`.
+    db: the database in which clients start.
+    user, password: credentials of the proxy's own control connection only.
+    tls: whether connections to it use TLS.
+    """
+
+    address: Address | None
+    db: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    sentinels: Sentinels | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the proxy starts a private server."""
+        return self.address is None and self.sentinels is None
+
+    def __str__(self) -> str:
+        if self.sentinels is not None:
+            return f"sentinel {self.sentinels}"
+        return "embedded:" if self.address is None else str(self.address)
+
+
+def parse_listen(text: str) -> Address:
+    """Parse HOST:PORT, [IPV6]:PORT or :PORT, each optionally after tls:, or unix:PATH.
+
+    Raises ValueError.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        path = "/" + path.lstrip("/") if path.startswith("//") else path
+        if not path:
+            raise ValueError("no path")
+        return Address(path=path)
+    host, colon, port = text.removeprefix("tls:").rpartition(":")
+    if not colon:
+        raise ValueError("expected HOST:PORT, tls:HOST:PORT or unix:PATH")
+    return Address(_host(host) or "127.0.0.1", _port(port, 0), tls=text.startswith("tls:"))
+
+
+def parse_admin(text: str) -> Address | None:
+    """Parse an address as parse_listen() does, but without tls:. Empty: None. Raises ValueError."""
+    if not text:
+        return None
+    if text.startswith("tls:"):
+        raise ValueError("it is plain HTTP: expected HOST:PORT or unix:PATH")
+    if "://" in text or ":" not in text:
+        raise ValueError("expected HOST:PORT, such as 127.0.0.1:9121, or unix:PATH")
+    return parse_listen(text)
+
+
+def parse_upstream(url: str) -> Upstream:
+    """Parse a URL of --upstream.
+
+    Raises ValueError, whose message contains neither a password nor a part that may be one.
+    """
+    scheme = url.partition(":")[0].lower()
+    if url.lower() in ("embedded:", "embedded://"):
+        return Upstream(None)
+    if scheme not in _SCHEMES or "://" not in url:
+        raise ValueError(
+            "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
+            "redis+sentinel://HOST[:PORT],.../MASTER[/DB], or embedded: with nothing behind it"
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its message contains the password
+        raise ValueError("the host is not valid") from None
+    if "@" in parts.path or "@" in parts.query or parts.fragment:
+        raise ValueError("in a password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
+    user = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    if user is not None and password is None:
+        raise ValueError("a user without a password")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    hosts, path = parts.netloc.rpartition("@")[2], unquote(parts.path)
+    sentinels, known = None, "db"
+    if scheme == "unix":
+        if not path or hosts:
+            raise ValueError("expected unix:///PATH")
+        address, db = Address(path=path), query.pop("db", "")
+    elif scheme.endswith("+sentinel"):
+        address, known = None, "sentinel_user and sentinel_password"
+        sentinels, db = _sentinels(hosts, path, query)
+    else:
+        if "db" in query and path.strip("/"):
+            raise ValueError("the database is given twice")
+        address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
+        if more:
+            raise ValueError("more than one host")
+        db = query.pop("db", "") or path.lstrip("/")
+    if query:
+        raise ValueError(f"unknown parameter; this URL may have {known}")
+    tls = scheme.startswith("rediss")
+    return Upstream(address, _db(db), user, password, tls, sentinels)
+
+
+def _sentinels(hosts: str, path: str, query: dict[str, str]) -> tuple[Sentinels, str]:
+    """Take the Sentinels from the parts of a URL. Returns them and the text of the database."""
+    name, _, db = path.lstrip("/").partition("/")
+    if not name:
+        raise ValueError("no name of a master: redis+sentinel://HOST[:PORT],.../MASTER")
+    user, password = query.pop("sentinel_user", None), query.pop("sentinel_password", None)
+    if user and password is None:
+        raise ValueError("a sentinel_user without a sentinel_password")
+    return Sentinels(tuple(_hosts(hosts, DEFAULT_SENTINEL_PORT)), name, user, password), db
+
+
+def _hosts(text: str, default_port: int) -> list[Address]:
+    """Parse HOST[:PORT], and further ones after commas."""
+    found = []
+    for each in text.lower().split(","):
+        host, colon, port = each.rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = each, ""
+        if not host:
+            raise ValueError("no host")
+        found.append(Address(_host(host), _port(port or str(default_port), 1)))
+    return found
+
+
+def _host(text: str) -> str:
+    if text.startswith("[") and text.endswith("]"):
+        return text[1:-1]
+    if ":" in text:
+        raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
+    return text
+
+
+def _port(text: str, least: int) -> int:
+    # The message does not contain the text: without a host, it is a password.
+    return whole_number(text, least, 65535, "the port is not a number")
+
+
+def _db(text: str) -> int:
+    return whole_number(text or "0", 0, MAX_DB, f"the database {text} is not a whole number")
+
+
+def whole_number(text: str, least: int, most: int, wrong: str = "expected a whole number") -> int:
+    """Parse decimal digits. Raises ValueError with the message `wrong` and the range."""
+    digits = text.isascii() and text.isdigit() and len(text) < 19
+    if not digits or not least <= int(text) <= most:
+        raise ValueError(f"{wrong} from {least} to {most}")
+    return int(text)
+
+
+def without_password(url: str) -> str:
+    """Return `url` with every part that may be a secret replaced by ***."""
+    scheme, found, rest = url.partition("://")
+    if not found:
+        _, at, tail = url.rpartition("@")
+        return f"***@{tail}" if at else url
+    place, mark, query = rest.partition("?")
+    if "@" in query:  # a password that contains a question mark
+        return f"{scheme}://***"
+    _, at, tail = place.rpartition("@")
+    if at:
+        place = f"***@{tail}"
+    else:  # the host may have been left out
+        authority, slash, path = place.partition("/")
+        host, colon, port = authority.rpartition(":")
+        if colon and not port.isdigit() and "]" not in port:
+            place = f"{host}:***{slash}{path}"
+    name, equals, value = query.partition("=")
+    if equals and not (name == "db" and value.isdigit()):
+        query = f"{name}=***"
+    return f"{scheme}://{place}{mark}{query}"

@@ -1,0 +1,317 @@
+"""loader: every option from each source, precedence, and every mistake at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from rlproxy.config import loader
+from rlproxy.config.config import OPTIONS, Config, ConfigError
+from rlproxy.config.urls import Address, Upstream
+
+from tests.unit.config.loading import REDISS, TLS, load, mistakes, variable
+
+REPEATED = ("--listen", "--deny-command")
+
+GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
+    ("--listen", ":1", "listen", (Address("127.0.0.1", 1),), ()),
+    ("--upstream", "redis://h", "upstream", Upstream(Address("h", 6379)), ()),
+    ("--workers", "2", "workers", 2, ()),
+    ("--share", "yes", "share", True, ()),
+    ("--denial-cache", "0", "denial_cache", 0, ()),
+    ("--on-upstream-failure", "allow", "on_upstream_failure", "allow", ()),
+    ("--hit-timeout", "0", "hit_timeout_ms", 0, ()),
+    ("--connect-timeout", "0.25", "connect_timeout_s", 0.25, ()),
+    ("--drain-timeout", "7", "drain_timeout_s", 7.0, ()),
+    ("--protected-mode", "no", "protected_mode", False, ()),
+    ("--local-commands", "yes", "local_commands", True, ()),
+    ("--deny-command", "CONFIG|Set", "deny_command", ("config|set",), ()),
+    ("--unix-mode", "660", "unix_mode", 0o660, ()),
+    ("--proxy-protocol", "yes", "proxy_protocol", True, ()),
+    ("--tls-cert", "x", "tls_cert", "x", TLS[:2] + TLS[4:]),
+    ("--tls-key", "x", "tls_key", "x", TLS[:4]),
+    ("--tls-client-ca", "x", "tls_client_ca", "x", TLS),
+    ("--tls-client-auth", "optional", "tls_client_auth", "optional", ()),
+    ("--tls-min-version", "1.3", "tls_min_version", "1.3", ()),
+    ("--upstream-tls-ca", "x", "upstream_tls_ca", "x", REDISS),
+    ("--upstream-tls-cert", "x", "upstream_tls_cert", "x", REDISS[:2] + REDISS[4:]),
+    ("--upstream-tls-key", "x", "upstream_tls_key", "x", REDISS[:4]),
+    ("--upstream-tls-name", "x", "upstream_tls_name", "x", REDISS),
+    ("--upstream-tls-verify", "no", "upstream_tls_verify", False, ()),
+    ("--max-clients", "5", "max_clients", 5, ()),
+    ("--max-clients-per-address", "5", "max_clients_per_address", 5, ()),
+    ("--max-accept-rate", "0", "max_accept_rate", 0, ()),
+    ("--max-client-hits", "5", "max_client_hits", 5, ()),
+    ("--max-lane-hits", "5", "max_lane_hits", 5, ()),
+    ("--max-unread", "1024", "max_unread", 1024, ()),
+    ("--handshake-timeout", "5", "handshake_timeout_s", 5.0, ()),
+    ("--idle-timeout", "5", "idle_timeout_s", 5.0, ()),
+    ("--write-timeout", "0", "write_timeout_s", 0.0, ()),
+    ("--tcp-keepalive", "0", "tcp_keepalive_s", 0, ()),
+    ("--admin", "[::1]:9", "admin", Address("::1", 9), ()),
+    ("--metrics-prefixes", "9", "metrics_prefixes", 9, ()),
+    ("--log-level", "error", "log_level", "error", ()),
+    ("--log-format", "json", "log_format", "json", ()),
+]
+
+
+def test_the_table_above_is_complete() -> None:
+    assert [row[0] for row in GIVEN] == [option.flag for option in OPTIONS]
+    assert [variable(row[0]) for row in GIVEN] == [option.variable for option in OPTIONS]
+
+
+@pytest.mark.parametrize(("flag", "text", "field", "value", "also"), GIVEN)
+def test_option(
+    tmp_path: Path, flag: str, text: str, field: str, value: object, also: tuple[str, ...]
+) -> None:
+    assert getattr(load(flag, text, *also), field) == value
+    assert getattr(load(f"{flag}={text}", *also), field) == value
+    assert getattr(load(*also, **{variable(flag): text}), field) == value
+    for name in (flag[2:], flag[2:].replace("-", "_")):
+        for written in (f'"{text}"', f'["{text}"]') if flag in REPEATED else (f'"{text}"',):
+            file = tmp_path / "rlproxy.toml"
+            file.write_text(f"{name} = {written}\n")
+            assert getattr(load(*also, "--config", str(file)), field) == value
+            assert getattr(load(*also, RLPROXY_CONFIG=str(file)), field) == value
+    # an empty variable is none (of --upstream it is a mistake), and the others keep their defaults
+    if flag != "--upstream":
+        assert load(**{variable(flag): ""}) == load()
+    others = {each.name for each in dataclasses.fields(Config)} - {field}
+    default = dict(zip(also[::2], also[1::2], strict=True))
+    for option in OPTIONS:
+        if option.field in others and option.flag not in default:
+            made = load(flag, text, *also)
+            assert getattr(made, option.field) == getattr(load(), option.field)
+
+
+@pytest.mark.parametrize("flag", [row[0] for row in GIVEN])
+def test_the_command_line_wins(flag: str) -> None:
+    text, also = next((row[1], row[4]) for row in GIVEN if row[0] == flag)
+    assert load(flag, text, *also, **{variable(flag): "nonsense"}) == load(flag, text, *also)
+
+
+def test_a_switch_needs_no_word() -> None:
+    assert load("--share").share
+    assert load("--share", "--listen", ":1").listen == (Address("127.0.0.1", 1),)
+    assert not load("--share=no", RLPROXY_SHARE="yes").share
+    assert load(RLPROXY_SHARE="YES").share
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("workers = 3\nshare = true\ndrain-timeout = 2.5\nlisten = [':1', ':2']\n")
+    made = load("--config", str(file), "--drain-timeout", "4", RLPROXY_WORKERS="2")
+    assert (made.workers, made.share, made.drain_timeout_s) == (2, True, 4.0)
+    assert made.listen == (Address("127.0.0.1", 1), Address("127.0.0.1", 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nope = 1", "there is no option nope"),
+        ("[rlproxy]\nworkers = 2", "there is no option rlproxy; the file has no sections"),
+        ("workers = [1]", "workers takes one value"),
+        ("[workers]\nx = 1", "workers takes one value"),
+        ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
+        ("workers = ", "Invalid value"),
+        ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
+        ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    (line,) = mistakes("--config", str(file))
+    assert why in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("workers = 0\nnope = 1", ["there is no option nope", "workers (in the file) 0: "]),
+        ("workers = 0\ntls-cert = 'x'", ["workers (in the file) 0: ", "--tls-cert: no address"]),
+        ("tls-cert = 'c'\nlisten = 'tls:1'", ["listen (in the file) tls:1: "]),
+        ("share = 'on'\nlisten = [':1', ':x', 'y']", ["listen (", "listen (", "share (in"]),
+    ],
+)
+def test_all_mistakes_of_a_file_are_reported(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    found = mistakes("--config", str(file))
+    assert len(found) == len(expected), found
+    assert all(
+        each in line and "\n" not in line for each, line in zip(expected, found, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            b"upstream = redis://h\nshare = yes\nworkers = 0\n",
+            "Invalid value (at line 1, column 12)",
+        ),
+        (b"upstream = 'h'\r\nshare =", "Invalid value (at end of document)"),
+        (b"workers = 2\nworkers = 3\nshare\n", "Cannot overwrite a value (at line 2, column 12)"),
+        (b"workers = 0\nlisten = [\n ':1',\n :2,\n]", "Invalid value (at line 4, column 2)"),
+        (b"listen = [':1'\nworkers = 2", "Unclosed array (at line 2, column 1)"),
+        (b'listen = """\n:1\n', "Unterminated string (at end of document)"),
+        (b"# \xff", "'utf-8' codec can't decode byte 0xff in position 2: invalid start byte"),
+    ],
+)
+def test_a_syntax_error_is_the_only_mistake_of_a_file(
+    tmp_path: Path, text: bytes, why: str
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_bytes(text)
+    assert mistakes("--config", str(file)) == (f"--config {file}: {why}",)
+    both = mistakes("--config", str(file), "--workers", "0", "--tls-cert", "x")
+    assert [line.partition(":")[0] for line in both] == [f"--config {file}", "--workers 0"]
+
+
+def test_a_missing_file() -> None:
+    assert mistakes("--config", "/nowhere/f") == ("--config /nowhere/f: No such file or directory",)
+
+
+def test_known_variables_are_no_mistake() -> None:
+    known = {option.variable: "" for option in OPTIONS}
+    others = {"HOME": "", "RLPROXY_CONFIG": "", "RLPROXY_COMPILE": "0", "RLPROXY_INTERPRETED": "1"}
+    assert loader.unknown_variables({**known, **others}) == []
+
+
+# What Kubernetes sets in every pod beside a Service of the name, here with the port `redis` of TCP.
+SERVICE = {
+    "{}_SERVICE_HOST": "10.96.3.7",
+    "{}_SERVICE_PORT": "6380",
+    "{}_SERVICE_PORT_REDIS": "6380",
+    "{}_PORT": "tcp://10.96.3.7:6380",
+    "{}_PORT_6380_TCP": "tcp://10.96.3.7:6380",
+    "{}_PORT_6380_TCP_PROTO": "tcp",
+    "{}_PORT_6380_TCP_PORT": "6380",
+    "{}_PORT_6380_TCP_ADDR": "10.96.3.7",
+    "{}_PORT_53_UDP": "udp://[fd00::7]:53",
+}
+
+
+@pytest.mark.parametrize("service", ["RLPROXY", "RLPROXY_ADMIN", "RLPROXY_2"])
+def test_the_variables_of_a_kubernetes_service_are_no_mistake(service: str) -> None:
+    made = load(**{name.format(service): value for name, value in SERVICE.items()})
+    assert made == load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "near"),
+    [
+        ("RLPROXY_UPSTREM", "redis://h", "did you mean RLPROXY_UPSTREAM?"),
+        ("RLPROXY_SHARES", "yes", "did you mean RLPROXY_SHARE?"),
+        ("RLPROXY_DRAIN_TIMOUT", "1", "did you mean RLPROXY_DRAIN_TIMEOUT?"),
+        ("RLPROXY_CONFG", "f", "did you mean RLPROXY_CONFIG?"),
+        ("RLPROXY_REDIS", "", "see rlproxy --help"),
+        ("RLPROXY_", "", "see rlproxy --help"),
+        # like those of a Service, but written by a person
+        ("RLPROXY_PORT", "6380", "see rlproxy --help"),
+        ("RLPROXY_UPSTREAM_PORT", "6379", "did you mean RLPROXY_UPSTREAM?"),
+        ("RLPROXY_HOST", "10.0.0.1", "see rlproxy --help"),
+        ("RLPROXY_PORT_TCP", "tcp://h:1", "see rlproxy --help"),
+    ],
+)
+def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> None:
+    line = f"{name}: no option has this environment variable; {near}"
+    assert mistakes(**{name: value}) == (line,)
+    found = mistakes("--workers", "0", **{name: value})
+    assert found[0] == line
+    assert found[1].startswith("--workers 0:")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--upsteam", "redis://h"], "--upsteam redis://h; did you mean --upstream?"),
+        (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
+        (["--check-confg"], "--check-confg; did you mean --check-config?"),
+        (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
+        (["upstream"], "upstream"),
+    ],
+)
+def test_which_flag_was_meant(argv: list[str], told: str) -> None:
+    assert mistakes(*argv) == (f"unrecognized arguments: {told}",)
+
+
+def test_several_listeners() -> None:
+    both = (Address("127.0.0.1", 1), Address(path="/s"))
+    assert load("--listen", ":1", "--listen", "unix:/s").listen == both
+    assert load(RLPROXY_LISTEN=" :1  unix:/s ").listen == both
+    assert load("--listen", ":2", RLPROXY_LISTEN=":1").listen == (Address("127.0.0.1", 2),)
+
+
+def test_a_blank_variable_is_none() -> None:
+    assert load(RLPROXY_LISTEN=" ").listen == load().listen
+
+
+def away_from_a_terminal(*argv: str, **environ: str) -> Config:
+    return loader.load(loader.parser().parse_args(list(argv)), environ, terminal=False)
+
+
+def test_no_upstream_is_a_mistake_away_from_a_terminal(tmp_path: Path) -> None:
+    for words, environ in (((), {}), (("--workers", "2"), {"RLPROXY_UPSTREAM": " "})):
+        with pytest.raises(ConfigError) as caught:
+            away_from_a_terminal(*words, **environ)
+        assert caught.value.mistakes == (loader.NO_UPSTREAM,)
+    file = tmp_path / "f.toml"
+    file.write_text('upstream = "embedded:"\n')
+    for made in (
+        away_from_a_terminal("--upstream", "embedded:"),
+        away_from_a_terminal(RLPROXY_UPSTREAM="embedded:"),
+        away_from_a_terminal("--config", str(file), RLPROXY_UPSTREAM=""),
+    ):
+        assert made.upstream.embedded
+
+
+def test_a_blank_upstream_is_a_mistake_at_a_terminal_too() -> None:
+    assert mistakes(RLPROXY_UPSTREAM="") == (loader.NO_UPSTREAM,)
+    assert load("--upstream", "embedded:", RLPROXY_UPSTREAM="").upstream.embedded
+
+
+def test_a_misspelt_upstream_is_one_mistake() -> None:
+    with pytest.raises(ConfigError) as caught:
+        away_from_a_terminal(RLPROXY_UPSTREM="redis://h")
+    assert len(caught.value.mistakes) == 1
+
+
+def test_version() -> None:
+    assert loader.parser().parse_args(["--version"]).version
+    assert not loader.parser().parse_args([]).version
+
+
+def test_all_mistakes_at_once() -> None:
+    found = mistakes(
+        *("--listen", "a", "--listen", ":1", "--listen", "b", "--upstream", "http://h"),
+        *("--connect-timeout", "0", "--drain-timeout", "x"),
+        RLPROXY_HANDSHAKE_TIMEOUT="-1",
+    )
+    starts = ["--listen a:", "--listen b:", "--upstream http://h:"]
+    starts += ["--connect-timeout 0:", "--drain-timeout x:"]
+    starts += ["RLPROXY_HANDSHAKE_TIMEOUT -1:"]
+    assert len(found) == len(starts)
+    for line, start in zip(found, starts, strict=True):
+        assert line.startswith(start)
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "argv", [["--nope"], ["--listen"], ["extra"], ["--list", ":1"], ["--version=1"]]
+)
+def test_wrong_usage_is_one_line(argv: list[str]) -> None:
+    assert len(mistakes(*argv)) == 1
+
+
+def test_help_tells_every_option_and_variable() -> None:
+    text = " ".join(loader.parser().format_help().split())
+    for option in OPTIONS:
+        assert option.flag in text
+        assert option.variable in text
+        assert not option.default or f"(default {option.default};" in text

@@ -1,0 +1,60 @@
+"""options: the texts that each kind of value accepts."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.config import options
+
+from tests.unit.config.loading import mistakes, variable
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "why"),
+    [
+        ("--denial-cache", "-1", "expected a whole number from 0 to 100000000"),
+        ("--denial-cache", "1e3", "expected a whole number from 0 to 100000000"),
+        ("--denial-cache", "9" * 5000, "expected a whole number from 0 to 100000000"),
+        ("--workers", "0", "expected a whole number from 1 to 256"),
+        ("--workers", "257", "expected a whole number from 1 to 256"),
+        ("--workers", "auto", "expected a whole number from 1 to 256"),
+        ("--share", "perhaps", "expected yes or no"),
+    ],
+)
+def test_a_wrong_number_or_switch(flag: str, text: str, why: str) -> None:
+    assert mistakes(f"{flag}={text}") == (f"{flag} {text}: {why}",)
+    assert mistakes(**{variable(flag): text}) == (f"{variable(flag)} {text}: {why}",)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e9", "x", "1 s"])
+def test_wrong_seconds(text: str) -> None:
+    for flag in ("--connect-timeout", "--drain-timeout"):
+        (line,) = mistakes(f"{flag}={text}")
+        assert line.startswith(f"{flag} {text}:")
+        assert "seconds" in line
+
+
+@pytest.mark.parametrize("text", ["", "8", "1777", "00600", "-1", "rw", "6 0", "\u0660"])
+def test_wrong_permissions(text: str) -> None:
+    with pytest.raises(ValueError, match="expected permissions such as 600"):
+        options.MODE.parse(text)
+
+
+@pytest.mark.parametrize(("text", "mode"), [("0", 0), ("600", 0o600), ("0777", 0o777)])
+def test_permissions(text: str, mode: int) -> None:
+    assert options.MODE.parse(text) == mode
+
+
+@pytest.mark.parametrize("text", ["", "|", "a|", "a|b|c", "\u00e9", "a\x07", "a" * 65])
+def test_a_wrong_command(text: str) -> None:
+    with pytest.raises(ValueError, match="expected the name of a command|no command has such"):
+        options.COMMAND.parse(text)
+
+
+@pytest.mark.parametrize("text", ["config set", "CONFIG|SET"])
+def test_a_command(text: str) -> None:
+    assert options.COMMAND.parse(text) == "config|set"
+
+
+def test_a_wrong_choice() -> None:
+    with pytest.raises(ValueError, match="^expected a, b or c$"):
+        options.choice("a|b|c").parse("d")

@@ -1,0 +1,205 @@
+"""urls: addresses and URLs as text, and no password in any message."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.config import urls
+from rlproxy.config.urls import Address, Sentinels, Upstream
+
+from tests.unit.config.loading import load, mistakes
+
+REDIS = Upstream(Address("h", 6379))
+
+SENTINEL = (
+    (
+        "redis+sentinel://a,b:1,[::1]/m",
+        Upstream(
+            None,
+            sentinels=Sentinels((Address("a", 26379), Address("b", 1), Address("::1", 26379)), "m"),
+        ),
+    ),
+    (
+        "rediss+sentinel://u:p@a/m/3?sentinel_user=x&sentinel_password=y%26",
+        Upstream(None, 3, "u", "p", True, Sentinels((Address("a", 26379),), "m", "x", "y&")),
+    ),
+)
+
+
+@pytest.mark.parametrize(("url", "upstream"), SENTINEL)
+def test_sentinel(url: str, upstream: Upstream) -> None:
+    assert urls.parse_upstream(url) == upstream
+    assert not upstream.embedded
+
+
+LISTEN = [
+    ("127.0.0.1:6380", Address("127.0.0.1", 6380)),
+    (":6380", Address("127.0.0.1", 6380)),
+    ("0.0.0.0:0", Address("0.0.0.0", 0)),
+    ("localhost:65535", Address("localhost", 65535)),
+    ("[::1]:6380", Address("::1", 6380)),
+    ("unix:/tmp/s", Address(path="/tmp/s")),
+    ("unix:///tmp/s", Address(path="/tmp/s")),
+    ("unix:s", Address(path="s")),
+]
+
+
+@pytest.mark.parametrize(("text", "address"), LISTEN)
+def test_listen(text: str, address: Address) -> None:
+    assert urls.parse_listen(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "h", "h:", ":", "h:x", "h:65536", "h:-1", "h:+1", "h: 1", "::1:6380", "unix:", "h:\u0661"],
+)
+def test_wrong_listen(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        urls.parse_listen(text)
+
+
+URLS = [
+    ("embedded:", Upstream(None)),
+    ("EMBEDDED:", Upstream(None)),
+    ("embedded://", Upstream(None)),
+    ("redis://h", REDIS),
+    ("REDIS://h", REDIS),
+    ("redis://h/", REDIS),
+    ("redis://h:7000", Upstream(Address("h", 7000))),
+    ("redis://h:/1", Upstream(Address("h", 6379), 1)),
+    ("redis://LOCALHOST", Upstream(Address("localhost", 6379))),
+    ("redis://h:7000/5", Upstream(Address("h", 7000), 5)),
+    ("redis://h?db=5", Upstream(Address("h", 6379), 5)),
+    ("redis://h/0", REDIS),
+    ("redis://[::1]:7000", Upstream(Address("::1", 7000))),
+    ("redis://:pw@h", Upstream(Address("h", 6379), 0, None, "pw")),
+    ("redis://bob:pw@h", Upstream(Address("h", 6379), 0, "bob", "pw")),
+    ("redis://bob:@h", Upstream(Address("h", 6379), 0, "bob", "")),
+    ("redis://b%40b:p%3A%2F%23%3Fw@h", Upstream(Address("h", 6379), 0, "b@b", "p:/#?w")),
+    ("redis://h/2147483647", Upstream(Address("h", 6379), 2147483647)),
+    ("unix:///tmp/s", Upstream(Address(path="/tmp/s"))),
+    ("unix:///tmp/s?db=3", Upstream(Address(path="/tmp/s"), 3)),
+    ("unix://bob:pw@/tmp/s", Upstream(Address(path="/tmp/s"), 0, "bob", "pw")),
+    ("unix:///tmp/a%20b", Upstream(Address(path="/tmp/a b"))),
+]
+
+
+@pytest.mark.parametrize(("url", "upstream"), URLS)
+def test_upstream(url: str, upstream: Upstream) -> None:
+    assert urls.parse_upstream(url) == upstream
+    assert load("--upstream", url).upstream == upstream
+
+
+WRONG_URLS = [
+    "",
+    "h",
+    "h:6379",
+    "redis:",
+    "redis:h",
+    "redis://",
+    "redis:///5",
+    "redis://:6379",
+    "http://h",
+    "redis://h:0",
+    "redis://h:65536",
+    "redis://h:x",
+    "redis://h/x",
+    "redis://h/-1",
+    "redis://h/1/2",
+    "redis://h/2147483648",
+    "redis://h/1?db=2",
+    "redis://h?x=1",
+    "redis://h,i",
+    "redis://::1",
+    "redis://h#x",
+    "redis://bob@h",
+    "redis://[::1",
+    "unix://",
+    "unix://h/tmp/s",
+    "unix:///s?db=x",
+    "embedded:x",
+    "embedded://h",
+    "redis+sentinel://h",
+    "redis+sentinel:///m",
+    "redis+sentinel://h,/m",
+    "redis+sentinel://h:0/m",
+    "redis+sentinel://h:x/m",
+    "redis+sentinel://h/m/x",
+    "redis+sentinel://h/m?sentinel_user=x",
+    "redis+sentinel://h/m?x=1",
+]
+
+
+@pytest.mark.parametrize("url", WRONG_URLS)
+def test_wrong_upstream(url: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        urls.parse_upstream(url)
+    (line,) = mistakes("--upstream", url)
+    assert line.startswith("--upstream")
+
+
+SECRETS = [
+    ["--upstream", "http://bob:secret@h"],
+    ["--upstream", "redis://bob:secret@h:x"],
+    ["--upstream", "redis://bob:secret@h/x"],
+    ["--upstream", "redis://bob:secret@h?x=1"],
+    ["--upstream", "redis://bob:secret@h#x"],
+    ["--upstream", "redis://bob:12#secret@h"],
+    ["--upstream", "redis://:12#secret@h"],
+    ["--upstream", "redis://:12?secret@h"],
+    ["--upstream", "redis://bob:12?secret=x@h"],
+    ["--upstream", "redis://:12/secret@h"],
+    ["--upstream", "redis://bob:12/secret@h"],
+    ["--upstream", "redis://bob:a/secret@h"],
+    ["--upstream", "redis://bob:12@secret@h:x"],
+    ["--upstream", "redis://bob:secret@"],
+    ["--upstream", "redis:/bob:secret@h"],
+    ["--upstream", "redis:bob:secret@h"],
+    ["--upstream", "bob:secret@h:6379"],
+    ["--upstream", "secret@h"],
+    ["--upstream", "unix://bob:secret@h/s"],
+    ["--upstream", "unix://bob:12/secret@/s?db=x"],
+    ["--upstream", "embedded:secret@h"],
+    ["--upstream", "redis+sentinel://h/m?x=1&sentinel_password=secret"],
+    ["--upstream", "redis+sentinel://u:secret@h/m?sentinel_password=a@secret"],
+    ["--upstream", "redis+sentinel://h/m?x&sentinel_password=a&secret"],
+    ["--upstream", "redis+sentinel://h/m?sentinel_password=a&secret"],
+    ["--upstream", "redis+sentinel://bob:secret/m"],
+    ["--upstream", "redis://bob:secret"],
+    ["--upstream", "redis://bob:secret@h\u2100"],
+    ["--upstream", "redis://bob:secret@[h]"],
+    ["--upstrem", "redis://bob:secret@h"],
+    ["redis://bob:secret@h"],
+    ["--upstrem=redis://bob:secret@h"],
+]
+
+
+@pytest.mark.parametrize("argv", SECRETS, ids=lambda argv: argv[-1])
+def test_no_password_in_a_message(argv: list[str]) -> None:
+    assert "secret" not in "\n".join(mistakes(*argv))
+    if argv[0] == "--upstream":
+        assert "secret" not in "\n".join(mistakes(RLPROXY_UPSTREAM=argv[1]))
+
+
+def test_no_password_in_what_is_shown() -> None:
+    for url, shown in (
+        ("redis://bob:secret@h:7000/5", "h:7000"),
+        ("redis+sentinel://bob:secret@h/m?sentinel_password=secret", "sentinel h:26379/m"),
+    ):
+        made = load("--upstream", url)
+        for text in (repr(made), str(made), str(made.upstream), repr(made.upstream)):
+            assert "secret" not in text
+        assert str(made.upstream) == shown
+
+
+ADDRESSES = [
+    (Address("h", 1), "h:1"),
+    (Address("::1", 1), "[::1]:1"),
+    (Address(path="/s"), "unix:/s"),
+    (Address("::1", 1, tls=True), "tls:[::1]:1"),
+]
+
+
+@pytest.mark.parametrize(("address", "text"), ADDRESSES)
+def test_address_as_text(address: Address, text: str) -> None:
+    assert str(address) == text
+    assert urls.parse_listen(text) == address
