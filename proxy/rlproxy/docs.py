@@ -25,8 +25,8 @@ def options() -> str:
         if option.group != group:
             group = option.group
             rows.append(f"| **{group}** | | |")
-        takes = option.kind.takes.replace("|", "\\|")
-        default = f"`{option.default}`" if option.default else ""
+        takes = option.value.takes.replace("|", "\\|")
+        default = f"`{option.value.default}`" if option.value.default else ""
         mark = " *" if option.reload else ""
         about = option.help.replace("|", "\\|")
         rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")

@@ -575,7 +575,7 @@ def test_the_options_in_the_text_are_right() -> None:
         words = shlex.split(text)
         flags = {word for word in words if word.startswith("--")}
         assert flags <= {*options, *more}, f"{page}: {text}"
-        if len(words) == 1 or flags & more or words[1] == options[words[0]].kind.takes:
+        if len(words) == 1 or flags & more or words[1] == options[words[0]].value.takes:
             continue
         wrong = mistakes(words)
         # a placeholder (`--listen tls:HOST:PORT`) may be no value

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from rlproxy.net.file_limit import room
-from rlproxy.process.server import NEARLY
+from rlproxy.process.wiring import NEARLY
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until

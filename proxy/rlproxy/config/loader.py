@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlproxy.config.config import OPTIONS, Config, ConfigError, contradictions
-from rlproxy.config.options import PREFIX, SWITCH, Option
+from rlproxy.config.options import NO, PREFIX, YES, Option
 from rlproxy.config.urls import without_password
 
 SIMILAR: Final = 0.75  # least similarity of a misspelt name and the suggested one; 1: equal
@@ -79,14 +79,14 @@ def parser() -> argparse.ArgumentParser:
     )
     groups = {option.group: made.add_argument_group(option.group) for option in OPTIONS}
     for option in OPTIONS:
-        default = f"default {option.default}; " if option.default else ""
+        default = f"default {option.value.default}; " if option.value.default else ""
         groups[option.group].add_argument(
             option.flag,
             dest=option.field,
-            metavar=option.kind.takes,
-            action="append" if option.repeats else "store",
-            nargs="?" if option.kind is SWITCH else None,
-            const="yes" if option.kind is SWITCH else None,
+            metavar=option.value.takes,
+            action="append" if option.value.repeats else "store",
+            nargs="?" if option.value in (YES, NO) else None,
+            const="yes" if option.value in (YES, NO) else None,
             help=f"{option.help} ({default}environment {option.variable})",
         )
     made.add_argument(
@@ -131,7 +131,7 @@ def load(
         if len(found) < len(texts):
             wrong.append(option.flag)
         if found:
-            values[option.field] = tuple(found) if option.repeats else found[0]
+            values[option.field] = tuple(found) if option.value.repeats else found[0]
     made = Config(**values)
     if all_known:
         found = contradictions(made)
@@ -150,10 +150,10 @@ def _given(
     """Return the name of the source of highest precedence, and its texts: empty if not given."""
     value = getattr(args, option.field)
     if value is not None:
-        return option.flag, value if option.repeats else [value]
+        return option.flag, value if option.value.repeats else [value]
     text = environ.get(option.variable, "").strip()
     if text:
-        return option.variable, text.split() if option.repeats else [text]
+        return option.variable, text.split() if option.value.repeats else [text]
     return f"{option.name} (in the file)", in_file.get(option.name, [])
 
 
@@ -162,7 +162,7 @@ def _parse(option: Option, named: str, texts: Iterable[str], mistakes: list[str]
     found = []
     for text in texts:
         try:
-            found.append(option.kind.parse(text))
+            found.append(option.value.parse(text))
         except ValueError as error:
             shown = without_password(text)
             mistakes.append(f"{named} {shown}: {error}" if shown else f"{named}: {error}")
@@ -176,10 +176,8 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], list[str]]:
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        return {}, [f"--config {path}: {error.strerror or error}"]
-    except ValueError as error:  # not UTF-8, or not TOML
-        return {}, [f"--config {path}: {error}"]
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
+        return {}, [f"--config {path}: {getattr(error, 'strerror', None) or error}"]
     found, mistakes = {}, []
     for key, value in content.items():
         option = _BY_NAME.get(key.replace("_", "-"))
@@ -188,7 +186,7 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], list[str]]:
             if isinstance(value, dict):
                 near = "; the file has no sections, its options stand above any [...]"
             mistakes.append(f"--config {path}: there is no option {key}{near}")
-        elif isinstance(value, dict) or (isinstance(value, list) and not option.repeats):
+        elif isinstance(value, dict) or (isinstance(value, list) and not option.value.repeats):
             mistakes.append(f"--config {path}: {key} takes one value")
         else:
             values = value if isinstance(value, list) else [value]

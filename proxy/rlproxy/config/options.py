@@ -1,9 +1,9 @@
-"""What an option is: a row of the table in `config`; and the kinds of values that options take."""
+"""What an option is: a row of the table in `config`; and the values that options take."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -18,15 +18,24 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
-    """A kind of value.
+class Value(Generic[T]):
+    """The values that an option takes, and its default.
 
-    takes: the value as shown in help and docs, such as SECONDS.
+    takes: how help and docs show a value, such as SECONDS.
     parse: returns the value that a text stands for. Raises ValueError.
+    default: as text.
+    repeats: the option may be given several times; then T is a tuple.
     """
 
     takes: str
-    parse: Callable[[str], T]
+    parse: Callable[[str], Any]
+    default: str = ""
+    repeats: bool = False
+
+    def of(self, texts: Sequence[str]) -> Any:
+        """Return the value (T) that valid texts stand for."""
+        found = tuple(map(self.parse, texts))
+        return found if self.repeats else found[0]
 
 
 @dataclass(frozen=True)
@@ -34,17 +43,13 @@ class Option:
     """One option. Flag, environment variable and key in the file follow from the field's name.
 
     field: the name of the field of Config. It may end in a unit: _s (seconds) or _ms.
-    default: the text of the default value.
-    repeats: it may be given several times; its value is a tuple.
     reload: it takes effect on SIGHUP.
     """
 
     field: str
     group: str
-    kind: Kind[Any]
-    default: str
+    value: Value[Any]
     help: str
-    repeats: bool
     reload: bool
 
     @property
@@ -64,36 +69,32 @@ class Option:
 
 
 class Group:
-    """A group of options in help and docs. Its methods make the fields of Config, one for each.
-
-    default: the text of the default value; of several ones, separated by blanks.
-    about: the help text.
-    reload: whether the option takes effect on SIGHUP.
-    """
+    """A group of options in help and docs. Its methods make the fields of Config, one for each."""
 
     def __init__(self, title: str) -> None:
         self._title = title
 
-    def option(self, kind: Kind[T], default: str, about: str, reload: bool = False) -> T:
-        """Make the field of an option that takes one value."""
-        row = (self._title, kind, default, about, False, reload)
-        return field(default=kind.parse(default), metadata={"row": row})
+    def fixed(self, value: Value[T], about: str) -> T:
+        """Make the field of an option that takes effect at the start; `about` is its help text."""
+        return self._field(value, about, False)
 
-    def repeated(
-        self, kind: Kind[T], default: str, about: str, reload: bool = False
-    ) -> tuple[T, ...]:
-        """Make the field of an option that may be given several times."""
-        row = (self._title, kind, default, about, True, reload)
-        return field(default=tuple(map(kind.parse, default.split())), metadata={"row": row})
+    def reloadable(self, value: Value[T], about: str) -> T:
+        """Make the field of an option that takes effect on SIGHUP, too."""
+        return self._field(value, about, True)
 
-
-def number(least: int, most: int, takes: str = "N") -> Kind[int]:
-    """Return the kind of whole numbers from `least` to `most`."""
-    return Kind(takes, partial(whole_number, least=least, most=most))
+    def _field(self, value: Value[T], about: str, reload: bool) -> T:
+        default = value.of(value.default.split() if value.repeats else [value.default])
+        made: T = field(default=default, metadata={"row": (self._title, value, about, reload)})
+        return made
 
 
-def choice(choices: str) -> Kind[str]:
-    """Return the kind of values that are one of several words: `choices`, separated by |."""
+def number(default: int, least: int, most: int, takes: str = "N") -> Value[int]:
+    """Return the whole numbers from `least` to `most`."""
+    return Value(takes, partial(whole_number, least=least, most=most), str(default))
+
+
+def choice(default: str, choices: str) -> Value[str]:
+    """Return several words: `choices`, separated by |."""
     words = choices.split("|")
 
     def parse(text: str) -> str:
@@ -101,17 +102,22 @@ def choice(choices: str) -> Kind[str]:
             raise ValueError(f"expected {', '.join(words[:-1])} or {words[-1]}")
         return text.lower()
 
-    return Kind(choices, parse)
+    return Value(choices, parse, default)
 
 
-def _seconds(text: str, zero: bool) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (0 < value < 1e9 or (zero and value == 0)):
-        raise ValueError(f"expected a number of seconds{', or 0' if zero else ' above 0'}")
-    return value
+def seconds(default: str, zero: bool = False) -> Value[float]:
+    """Return durations above 0, and with `zero` 0 itself."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not (0 < value < 1e9 or (zero and value == 0)):
+            raise ValueError(f"expected a number of seconds{', or 0' if zero else ' above 0'}")
+        return value
+
+    return Value("SECONDS", parse, default)
 
 
 def _switch(text: str) -> bool:
@@ -135,10 +141,9 @@ def _command(text: str) -> str:
     return "|".join(words)
 
 
-SECONDS: Final = Kind("SECONDS", partial(_seconds, zero=False))
-SECONDS_OR_ZERO: Final = Kind("SECONDS", partial(_seconds, zero=True))
-SWITCH: Final = Kind("yes|no", _switch)
-FILE: Final = Kind("FILE", str)
-NAME: Final = Kind("NAME", str)
-MODE: Final = Kind("MODE", _mode)
-COMMAND: Final = Kind("NAME[|SUB]", _command)
+YES: Final[Value[bool]] = Value("yes|no", _switch, "yes")
+NO: Final[Value[bool]] = Value("yes|no", _switch, "no")
+FILE: Final[Value[str]] = Value("FILE", str)
+NAME: Final[Value[str]] = Value("NAME", str)
+MODE: Final[Value[int]] = Value("MODE", _mode, "600")
+COMMANDS: Final[Value[tuple[str, ...]]] = Value("NAME[|SUB]", _command, repeats=True)

@@ -96,10 +96,8 @@ def parse_admin(text: str) -> Address | None:
     """Parse an address as parse_listen() does, but without tls:. Empty: None. Raises ValueError."""
     if not text:
         return None
-    if text.startswith("tls:"):
-        raise ValueError("it is plain HTTP: expected HOST:PORT or unix:PATH")
-    if "://" in text or ":" not in text:
-        raise ValueError("expected HOST:PORT, such as 127.0.0.1:9121, or unix:PATH")
+    if text.startswith("tls:") or "://" in text or ":" not in text:
+        raise ValueError("it is plain HTTP: expected HOST:PORT, such as :9121, or unix:PATH")
     return parse_listen(text)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
@@ -51,22 +50,15 @@ def _say(line: str, fields: Mapping[str, object]) -> None:
 class AdminProcess:
     """The listening socket of --admin and the process that serves it.
 
+    config: its address, the permissions of its unix socket, and how it logs.
     memory: the samples that the process serves.
-    unix_mode: permissions of the socket if `address` is a path.
-    log_level, log_format: options of the process' own log.
     Raises ListenError.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        memory: SharedMemory,
-        unix_mode: int = 0o600,
-        log_level: str = "info",
-        log_format: str = "auto",
-    ) -> None:
-        self._listeners = Listeners([address], 1, unix_mode, "--admin")
-        self._logs = ["--log-level", log_level, "--log-format", log_format]
+    def __init__(self, config: Config, memory: SharedMemory) -> None:
+        assert config.admin is not None
+        self._listeners = Listeners([config.admin], 1, config.unix_mode, "--admin")
+        self._logs = ["--log-level", config.log_level, "--log-format", config.log_format]
         (self.address,) = self._listeners.addresses()
         ((self._socket, _),) = self._listeners.of(0)
         self._memory = memory

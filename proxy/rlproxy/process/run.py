@@ -8,16 +8,23 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rlproxy.build import describe
-from rlproxy.config import config, loader
+from rlproxy.config import loader
+from rlproxy.config.config import Config, ConfigError, differences, reloaded
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.process import admin_process
-from rlproxy.process.server import Post, Server, StartError
+from rlproxy.process.post import CANNOT_RUN, Post, alone
+from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
-from rlproxy.ratelimit.scripts import ScriptError
 from rlproxy.upstream.embedded import EmbeddedError, binary
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
+    from asyncio import new_event_loop  # type: ignore[assignment]
 
 log = logging.getLogger("rlproxy")
 
@@ -34,39 +41,36 @@ def main(argv: Sequence[str]) -> int:
             return 0
         terminal = sys.stdin is not None and sys.stdin.isatty()
 
-        def read() -> config.Config:
+        def read() -> Config:
             return loader.load(args, terminal=terminal)
 
         settings = read()
         tls_contexts.contexts(settings)
         if args.check_config:
             return _approve(settings)
-    except config.ConfigError as error:
-        for mistake in error.mistakes:
+    except (ConfigError, EmbeddedError) as error:
+        for mistake in str(error).splitlines():
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level, settings.log_format)
     for warning in _warnings(settings):
         log.warning("check the settings: %s", warning)
     try:
-        return _run(settings, read)
-    except (StartError, ScriptError) as error:
+        with contextlib.suppress(KeyboardInterrupt):
+            _run(settings, read)
+    except CANNOT_RUN as error:
         log.critical("failed: %s", error, extra={logs.PLAIN: [f"rlproxy: {error}"]})
         return 1
-    except KeyboardInterrupt:
-        return 0
+    return 0
 
 
-def _approve(settings: config.Config) -> int:
+def _approve(settings: Config) -> int:
     """Print the result of --check-config for valid settings; the exit code.
 
-    Raises ConfigError if the embedded server is not installed.
+    Raises EmbeddedError if the embedded server is needed and not installed.
     """
     if settings.upstream.embedded:
-        try:
-            binary()
-        except EmbeddedError as error:
-            raise config.ConfigError([str(error)]) from None
+        binary()
     for warning in _warnings(settings):
         print(f"rlproxy: warning: {warning}", file=sys.stderr)
     where = ", ".join(map(str, settings.listen))
@@ -74,36 +78,53 @@ def _approve(settings: config.Config) -> int:
     return 0
 
 
-def _warnings(settings: config.Config) -> list[str]:
+def _warnings(settings: Config) -> list[str]:
     return [*tls_contexts.warnings(settings), *admin_process.warnings(settings)]
 
 
-def _run(settings: config.Config, read: Callable[[], config.Config]) -> int:
+def _run(settings: Config, read: Callable[[], Config]) -> None:
     # Connections live long and are freed by reference counts: full collections only cost latency.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     if settings.workers == 1:
         _serve(settings, read)
-        return 0
-    with contextlib.suppress(ImportError):  # imported once, before the workers are forked
-        import uvloop  # noqa: F401
-    Supervisor(settings, lambda current, post: _serve(current, read, post), read).run()
-    return 0
+    else:
+        reload = partial(_reload, read=read, logged=True)
+        Supervisor(settings, lambda current, post: _serve(current, read, post), reload).run()
 
 
-def _serve(
-    settings: config.Config, read: Callable[[], config.Config], post: Post | None = None
-) -> None:
+def _reload(
+    config: Config, read: Callable[[], Config], logged: bool
+) -> tuple[Config, tls_contexts.Contexts] | None:
+    """Read settings and certificates again, and set the log level; see post.Reload.
+
+    Logs each mistake, and with `logged` the changes.
+    """
+    try:
+        new = read()
+        made = reloaded(config, new)
+        contexts = tls_contexts.contexts(made)
+    except ConfigError as error:
+        for mistake in error.mistakes:
+            log.error("SIGHUP: %s; all stays as it was", mistake)
+        return None
+    if logged:
+        # The next line is logged if the old or the new level permits it.
+        logs.lower_level(made.log_level)
+        changed, later = differences(config, new)
+        names = ", ".join(option.flag for option in changed) or "nothing"
+        log.info("SIGHUP: settings and certificates were read again; changed: %s", names)
+        for option in later:
+            log.warning("SIGHUP: %s has changed; that takes a restart", option.flag)
+    logs.set_level(made.log_level)
+    return made, contexts
+
+
+def _serve(settings: Config, read: Callable[[], Config], post: Post | None = None) -> None:
     if post is not None:
         logs.configure(settings.log_level, settings.log_format, post.worker + 1)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(Server(settings, post, read).run())
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    reload = partial(_reload, read=read, logged=post is None)
+    posted = alone(settings) if post is None else contextlib.nullcontext(post)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(Server(settings, posted, reload, supervised=post is not None).run())

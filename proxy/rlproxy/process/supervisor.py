@@ -27,26 +27,22 @@ from typing import Final, NoReturn
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
-from rlproxy.observability import logs
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.balancer import AWAY, CANNOT_ACCEPT, FULL_S, Balancer, accepted
-from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
-from rlproxy.process.server import (
+from rlproxy.process.banner import log_end, print_banner
+from rlproxy.process.post import (
+    CANNOT_RUN,
     CUT,
     EMBEDDED_ENDED,
     FAILED,
     LEAVING,
     READY,
     Post,
+    Reload,
     StartError,
-    administered,
-    embed,
-    listen,
-    print_banner,
-    read_again,
-    tell_end,
 )
+from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedServer, end_with_parent
 
@@ -84,18 +80,18 @@ class Supervisor:
     """The workers of a proxy.
 
     serve: called in each worker's process, which ends when it returns.
-    read: reads the settings again, on SIGHUP.
+    reload: called on SIGHUP.
     """
 
     def __init__(
         self,
         config: Config,
         serve: Callable[[Config, Post], None],
-        read: Callable[[], Config] | None = None,
+        reload: Reload,
     ) -> None:
         self._config = config
         self._serve = serve
-        self._read = read
+        self._reload_settings = reload
         self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
         self._started = time.time()
@@ -119,9 +115,10 @@ class Supervisor:
         signal.signal(signal.SIGHUP, self._hang_up)
         self._scripts = scripts.load()
         self._embedded: EmbeddedServer | None = None
-        self._listeners: Listeners = listen(self._config)
+        config = self._config
+        self._listeners = Listeners(config.listen, config.workers, config.unix_mode)
         try:
-            upstream = self._config.upstream
+            upstream = config.upstream
             self._upstream = self._embed() if upstream.embedded else upstream.address
             self._open_ways()
             while not self._told and not self._failed:
@@ -149,17 +146,18 @@ class Supervisor:
                 self._admin.stop()
         if self._failed:
             raise StartError(self._failed)
-        tell_end(self._up_at)
+        log_end(self._up_at)
 
     def _embed(self) -> Address:
         self._embedded = EmbeddedServer()
-        return asyncio.run(embed(self._embedded))
+        return asyncio.run(self._embedded.start())
 
     def _open_ways(self) -> None:
         try:
             self._balance = Balancer(len(self._workers))
             self._memory = SharedMemory(len(self._workers))
-            self._admin = administered(self._config, self._memory)
+            if self._config.admin is not None:
+                self._admin = AdminProcess(self._config, self._memory)
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
@@ -178,10 +176,9 @@ class Supervisor:
     def _reload(self) -> None:
         """Read the settings again; if they are valid, send SIGHUP to every worker."""
         self._hung_up = False
-        found = read_again(self._config, self._read) if self._read is not None else None
+        found = self._reload_settings(self._config)
         if found is not None:
             self._config = found[0]
-            logs.set_level(self._config.log_level)
             self._tell(signal.SIGHUP)
 
     # -- starting ---------------------------------------------------------------------------------
@@ -227,7 +224,7 @@ class Supervisor:
             if os.getppid() == self._pid:
                 self._serve(self._config, self._post(worker))
             code = 0
-        except StartError as error:
+        except CANNOT_RUN as error:
             self._report(worker, FAILED, str(error))
         except BaseException:
             log.critical("unexpected error", exc_info=True)
@@ -239,7 +236,6 @@ class Supervisor:
     def _post(self, worker: _Worker) -> Post:
         return Post(
             worker.number,
-            self._pid,
             self._listeners,
             self._balance,
             self._memory,
@@ -248,6 +244,7 @@ class Supervisor:
             self._scripts,
             self._up_at is None,
             partial(self._report, worker),
+            lambda: "" if os.getppid() == self._pid else "the supervisor has ended",
         )
 
     def _report(self, worker: _Worker, word: str, text: str) -> None:

@@ -1,5 +1,5 @@
-"""The worker's reports: samples for the metrics, the text of RL.STATS and RL.TOP. It publishes
-them to shared memory four times a second.
+"""The worker's samples for the metrics, RL.STATS and RL.TOP, published to shared memory four times
+a second.
 
     counters, circuit, lanes ... ──> own() ──publish()──> shared memory ──> the admin process
                                        │                        │
@@ -13,15 +13,15 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any, Final
 
 from rlproxy.admin.probes import heard
 from rlproxy.build import compiled
+from rlproxy.config.config import Config
 from rlproxy.downstream.clients import Clients
-from rlproxy.observability.counters import TIMES_S, Counters, Times
-from rlproxy.observability.hot_keys import covered, stride
+from rlproxy.observability.counters import Counters, Keys, Times
+from rlproxy.observability.hot_keys import HotKeys, Merged, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -33,11 +33,13 @@ from rlproxy.observability.metrics import (
     kept,
     merged,
 )
-from rlproxy.observability.shared_memory import Published, SharedMemory, apart
+from rlproxy.observability.shared_memory import Published, apart
+from rlproxy.process.post import Post
+from rlproxy.process.stats import stats_request, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS, row_of
-from rlproxy.resp import encoding
-from rlproxy.session.context import WorkerContext
+from rlproxy.resp import commands
+from rlproxy.upstream.connector import Control
 from rlproxy.upstream.lane import LanePool
 from rlproxy.version import VERSION
 
@@ -50,52 +52,51 @@ ADDRESSES_EVERY_S: Final = 1.0  # seconds between two selections of these
 FILES_EVERY_S: Final = 10.0  # seconds between two counts of open files
 
 
-@dataclass
-class Sources:
-    """The sources of a worker's samples: objects, and functions that return a current value.
-
-    script_times: returns the durations of scripts in Redis' own classes and their sum in seconds;
-    None if Redis reports none.
-    upstream: returns facts that are published as they are.
-    """
-
-    settings: WorkerContext
-    shared: Clients
-    lanes: LanePool
-    denial_cache: Callable[[], int]
-    clients_max: Callable[[], int]
-    upstream: Callable[[], dict[str, Any]]
-    problem: Callable[[], str]  # the kind of the control connection's problem
-    scripts_loaded: Callable[[], bool]
-    script_times: Callable[[], Distribution | None]
-    top: Callable[[], dict[str, Any]]
-    prefixes: Prefixes
-    samples_keys: bool  # whether only some keys are counted at high rates of hits
-    listen: Sequence[str]
-
-
 class Telemetry:
     """The telemetry of one worker process.
 
-    worker: the worker's number, from 0.
-    started: time.time() at the start of the proxy.
-    read: whether another process reads the shared memory.
+    server: returns name and version of the server.
     """
 
     def __init__(
-        self, worker: int, memory: SharedMemory, sources: Sources, started: float, read: bool
+        self,
+        config: Config,
+        post: Post,
+        clients: Clients,
+        lanes: LanePool,
+        control: Control,
+        server: Callable[[], str],
     ) -> None:
-        self._worker = worker
-        self._memory = memory
-        self._read = read
-        self._sources = sources
-        self._stats: Counters = sources.settings.stats
-        self._started = started
+        self._worker = post.worker
+        self._memory = post.memory
+        # whether another process reads the shared memory
+        self._read = config.admin is not None or post.memory.workers > 1
+        self._clients = clients
+        self._context = clients.context
+        self._lanes = lanes
+        self._control = control
+        self._server = server
+        self._listen = [str(address) for address in post.listeners.addresses()]
+        self._stats: Counters = clients.context.stats
+        self._started = post.started
         self._began = time.time()  # the start of this process
-        before = memory.latest(worker)  # samples of the process that this one replaces
+        before = post.memory.latest(post.worker)  # samples of the process that this one replaces
         head, prefix_hits = apart(before)
         self._before: Samples = kept(Published.from_json(head).samples) if head else {}
-        sources.prefixes.go_on(prefix_hits)
+        self._top = HotKeys(time.monotonic)
+        self._tops = Merged(
+            time.monotonic,
+            lambda: [each.top for each in self.all()[1:]] + [self._top.told()],
+            top_request,
+        )
+        self._prefixes = Prefixes(config.metrics_prefixes)
+        self._prefixes.go_on(prefix_hits)
+        # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
+        self._samples_keys = not config.metrics_prefixes
+        self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
+        if lanes.denial_cache is not None:
+            self._stats.harvest = lanes.denial_cache.harvest
+        control.measures = config.admin is not None
         self._due = 0.0
         self._publish_due = 0.0
         self._others: dict[int, tuple[bytes, Published]] = {}  # each worker's last text, and parsed
@@ -106,6 +107,16 @@ class Telemetry:
         self._paced_at = 0.0
         self._decided = 0
 
+    def _count_both(self, keys: Keys, refused: Keys, stride_: int) -> None:
+        self._top.add(keys, refused, stride_)
+        self._prefixes.add(keys, refused)
+
+    def request(self, name: bytes, args: list[bytes]) -> bytes:
+        """Return the request to which Redis replies with the result of RL.STATS or RL.TOP."""
+        if name == commands.RL_STATS:
+            return stats_request(self.all(), time.time())
+        return self._tops.told(int(args[0]), len(args) > 1)
+
     def publish(self, now: float) -> None:
         """Publish this worker's samples if they are due.
 
@@ -115,13 +126,13 @@ class Telemetry:
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
-        if self._sources.samples_keys:
+        if self._samples_keys:
             self._pace(now)
         if not self._read:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
-            text = self.own().to_json(self._sources.prefixes.text())
+            text = self.own().to_json(self._prefixes.text())
             self._memory.publish(self._worker, text)
             took_s = time.monotonic() - begun
             self._publish_due = now + min(SHARE * took_s, MOST_S)
@@ -142,7 +153,7 @@ class Telemetry:
         """
         self._stats.gather()
         samples = merged([self._before, self._samples()])
-        return Published(time.time(), samples, self._sources.top(), self._facts())
+        return Published(time.time(), samples, self._top.published(), self._facts())
 
     def all(self) -> list[Published]:
         """Return the samples of all workers, without prefixes.
@@ -175,10 +186,10 @@ class Telemetry:
         return found
 
     def _facts(self) -> dict[str, Any]:
-        shared, settings = self._sources.shared, self._sources.settings
+        clients, context, circuit = self._clients, self._context, self._context.circuit
         if self._due >= self._addresses_due:
             self._addresses_due = self._due + ADDRESSES_EVERY_S
-            most = nlargest(MAX_ADDRESSES, shared.addresses.items(), key=lambda item: item[1])
+            most = nlargest(MAX_ADDRESSES, clients.addresses.items(), key=lambda item: item[1])
             self._addresses = [list(item) for item in most]
         return {
             "worker": self._worker,
@@ -188,12 +199,20 @@ class Telemetry:
             "compiled": compiled(),
             "python": platform.python_version(),
             "started": self._started,
-            "listen": list(self._sources.listen),
-            "draining": shared.draining,
-            "scripts": self._sources.scripts_loaded(),
-            "mode": "share" if settings.share_of is not None else "private",
-            "on_upstream_failure": settings.failure.mode,
-            "upstream": self._sources.upstream(),
+            "listen": self._listen,
+            "draining": clients.draining,
+            "scripts": self._control.loaded,
+            "mode": "share" if context.share_of is not None else "private",
+            "on_upstream_failure": context.failure.mode,
+            "upstream": {
+                "where": context.server.where,
+                "server": self._server(),
+                "up": not circuit.open,
+                "since": round(clients.loop.time() - circuit.since, 1) if circuit.since else None,
+                "why": circuit.why,
+                "problem": self._control.problem,
+                "kind": self._control.kind,
+            },
             "lanes": [
                 {
                     "user": _shown(lane.identity.user or b"default"),
@@ -202,15 +221,14 @@ class Telemetry:
                     "ready": lane.ready,
                     "unanswered": lane.unanswered(),
                 }
-                for lane in self._sources.lanes.lanes()
+                for lane in self._lanes.lanes()
             ],
             "addresses": self._addresses,
         }
 
     def _samples(self) -> Samples:
-        sources, stats = self._sources, self._stats
-        settings, shared = sources.settings, sources.shared
-        waiting, circuit = settings.waiting, settings.circuit
+        stats, clients, control = self._stats, self._clients, self._control
+        waiting, circuit = self._context.waiting, self._context.circuit
         hits: dict[Labels, Value] = {}
         near: dict[Labels, Value] = {}
         for number, name in enumerate(ALGORITHMS):
@@ -219,7 +237,7 @@ class Telemetry:
             near[(algorithm,)] = stats.near[number]
             for outcome, of in enumerate(OUTCOMES):
                 hits[(algorithm, of)] = stats.hits[row + outcome]
-        lanes = sources.lanes.lanes()
+        denials, lanes = self._lanes.denial_cache, self._lanes.lanes()
         ready = [lane.carries() == "hits" for lane in lanes if lane.ready]
         if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
             self._files_due = self._due + FILES_EVERY_S
@@ -232,7 +250,7 @@ class Telemetry:
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
-            "rlproxy_denials": _one(sources.denial_cache()),
+            "rlproxy_denials": _one(len(denials) if denials is not None else 0),
             "rlproxy_lane_round_trip_seconds": {(): _times(stats.round_trips)},
             "rlproxy_lane_batch_calls": {(): Distribution(tuple(stats.batches[1:]), stats.batched)},
             "rlproxy_event_loop_lag_seconds": {(): _times(stats.lag)},
@@ -243,8 +261,8 @@ class Telemetry:
                 ("upstream", "in"): stats.upstream_in,
                 ("upstream", "out"): stats.upstream_out,
             },
-            "rlproxy_clients": _one(len(shared.clients)),
-            "rlproxy_clients_max": _one(sources.clients_max()),
+            "rlproxy_clients": _one(len(clients.clients)),
+            "rlproxy_clients_max": _one(clients.admission.max_clients),
             "rlproxy_clients_accepted_total": _one(stats.accepted),
             "rlproxy_errors_total": {(kind,): stats.errors.get(kind, 0) for kind in ERRORS},
             "rlproxy_upstream_up": _one(not circuit.open),
@@ -253,15 +271,13 @@ class Telemetry:
                 ("lane",): sum(ready),
                 ("share",): len(ready) - sum(ready),
             },
-            "rlproxy_upstream_problem": {
-                (kind,): float(kind == sources.problem()) for kind in PROBLEMS
-            },
+            "rlproxy_upstream_problem": {(kind,): float(kind == control.kind) for kind in PROBLEMS},
             "rlproxy_upstream_opened_total": _one(circuit.counts.opened),
             "rlproxy_upstream_timeouts_total": _one(circuit.counts.timeouts),
             "rlproxy_upstream_connects_failed_total": _one(circuit.counts.connects_failed),
-            "rlproxy_scripts_loaded": _one(sources.scripts_loaded()),
+            "rlproxy_scripts_loaded": _one(control.loaded),
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
-            "rlproxy_draining": _one(shared.draining),
+            "rlproxy_draining": _one(clients.draining),
             "rlproxy_workers": _one(1),
             "rlproxy_workers_wanted": _one(self._memory.workers),
             "rlproxy_start_time_seconds": _one(self._started),
@@ -274,9 +290,8 @@ class Telemetry:
             "rlproxy_process_max_fds": {(worker,): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
             "rlproxy_process_start_time_seconds": {(worker,): self._began},
         }
-        scripts = sources.script_times()
-        if scripts is not None:
-            found["rlproxy_script_seconds"] = {(): scripts}
+        if control.script_times is not None:
+            found["rlproxy_script_seconds"] = {(): control.script_times}
         return found
 
 
@@ -310,130 +325,3 @@ def _open_files() -> int:
         return len(os.listdir("/proc/self/fd")) - 1  # without the one that lists the folder
     except OSError:
         return 0
-
-
-# -- the results of RL.STATS and RL.TOP ------------------------------------------------------------
-
-
-def stats_text(several: Sequence[Published], now: float) -> bytes:
-    """Return the text of RL.STATS: the sum of all workers, in the format of INFO.
-
-    several: the samples of each worker, those of the worker that replies first.
-    now: time.time().
-    """
-    samples = merged(each.samples for each in several)
-    facts = several[0].facts
-    upstream = facts["upstream"]
-
-    def total(name: str, *labels: str) -> int:
-        values = samples.get(name, {})
-        return int(
-            sum(
-                value
-                for found, value in values.items()
-                if not isinstance(value, Distribution)
-                and found[len(found) - len(labels) :] == labels
-            )
-        )
-
-    def outcomes(algorithm: str) -> str:
-        values = samples["rlproxy_hits_total"]
-        return ",".join(f"{each}={int(_number(values[algorithm, each]))}" for each in OUTCOMES)
-
-    hits = {outcome: total("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
-    algorithms = [name.decode().lower() for name in ALGORITHMS]
-    sections: list[tuple[str, list[tuple[str, object]]]] = [
-        (
-            "Server",
-            [
-                ("version", facts["version"]),
-                ("compiled", int(facts["compiled"])),
-                ("uptime_in_seconds", max(0, int(now - facts["started"]))),
-                ("workers", facts["workers"]),
-                ("process_id", facts["pid"]),
-                ("mode", facts["mode"]),
-                ("on_upstream_failure", facts["on_upstream_failure"]),
-            ],
-        ),
-        (
-            "Hits",
-            [
-                ("hits", sum(hits.values())),
-                *hits.items(),
-                ("near_limit", total("rlproxy_hits_near_limit_total")),
-                ("waiting", total("rlproxy_waiting")),
-                ("denials", total("rlproxy_denials")),
-                ("top_seconds", round(covered(each.top for each in several), 1)),
-                *((f"hits_{name}", outcomes(name)) for name in algorithms),
-            ],
-        ),
-        ("Calls", [(name, total("rlproxy_calls_total", name)) for name in CALLS]),
-        (
-            "Traffic",
-            [
-                ("commands", total("rlproxy_commands_total")),
-                ("bytes_in", total("rlproxy_bytes_total", "client", "in")),
-                ("bytes_out", total("rlproxy_bytes_total", "client", "out")),
-                ("clients", total("rlproxy_clients")),
-                ("clients_accepted", total("rlproxy_clients_accepted_total")),
-            ],
-        ),
-        (
-            "Upstream",
-            [
-                ("upstream", upstream["where"]),
-                ("upstream_server", upstream["server"]),
-                ("upstream_up", total("rlproxy_upstream_up")),
-                ("upstream_why", upstream["why"]),
-                ("scripts_loaded", total("rlproxy_scripts_loaded")),
-                ("lanes", total("rlproxy_upstream_connections", "lane")),
-                ("shared_connections", total("rlproxy_upstream_connections", "share")),
-                ("private_connections", total("rlproxy_upstream_connections", "private")),
-                ("round_trips_us", _classes(samples["rlproxy_lane_round_trip_seconds"][()])),
-                ("timeouts", total("rlproxy_upstream_timeouts_total")),
-                ("connects_failed", total("rlproxy_upstream_connects_failed_total")),
-                ("noscript_repairs", total("rlproxy_noscript_repairs_total")),
-            ],
-        ),
-        (
-            "Errors",
-            [
-                ("errors", total("rlproxy_errors_total")),
-                *((f"errors_{kind}", total("rlproxy_errors_total", kind)) for kind in ERRORS),
-            ],
-        ),
-    ]
-    parts = [
-        f"# {title}\r\n" + "".join(f"{name}:{value}\r\n" for name, value in lines)
-        for title, lines in sections
-    ]
-    return "\r\n".join(parts).encode("utf-8", "replace")
-
-
-def _classes(value: Value) -> str:
-    """Format a histogram: the upper bound of each class, in microseconds, with its count."""
-    assert isinstance(value, Distribution)
-    bounds = [*(f"{bound * 1_000_000:.0f}" for bound in TIMES_S), "inf"]
-    return ",".join(f"{bound}={n}" for bound, n in zip(bounds, value.classes, strict=True))
-
-
-def _number(value: Value) -> float:
-    assert not isinstance(value, Distribution)
-    return value
-
-
-def said(text: bytes) -> bytes:
-    """Return a request to which Redis replies with `text`."""
-    return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", text)
-
-
-_TOP: Final = (
-    b"local r={} for i=1,#ARGV,3 do "
-    b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2])} end return r"
-)
-
-
-def said_top(rows: Sequence[tuple[bytes, int, int]]) -> bytes:
-    """Return a request to which Redis replies with `rows`: list of (key, count, error)."""
-    words = [word for key, count, error in rows for word in (key, b"%d" % count, b"%d" % error)]
-    return encoding.bulks(b"EVAL", _TOP, b"0", *words)

@@ -314,4 +314,4 @@ def test_help_tells_every_option_and_variable() -> None:
     for option in OPTIONS:
         assert option.flag in text
         assert option.variable in text
-        assert not option.default or f"(default {option.default};" in text
+        assert not option.value.default or f"(default {option.value.default};" in text

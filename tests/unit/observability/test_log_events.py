@@ -91,7 +91,7 @@ def test_there_are_lines() -> None:
 @pytest.mark.parametrize(("module", "level", "text"), lines())
 def test_every_line_has_a_row(module: str, level: str, text: str) -> None:
     if text == "%s":  # of what happens repeatedly: its kind has a row
-        assert module in ("server", "app", "admin_process")
+        assert module in ("wiring", "app", "admin_process")
         return
     event = log_events.of_text(text)
     assert event is not None, f"{module} logs what has no row in log_events: {text}"

@@ -6,51 +6,64 @@ import time
 from typing import cast
 
 import pytest
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
-from rlproxy.observability.key_prefixes import Prefixes
+from rlproxy.net.listeners import Listeners
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.shared_memory import Published, SharedMemory
-from rlproxy.process.telemetry import Sources, Telemetry
+from rlproxy.process.balancer import Balancer
+from rlproxy.process.post import Post
+from rlproxy.process.telemetry import Telemetry
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.upstream.connector import Control
 from rlproxy.upstream.lane import LanePool
 
 
 class Nobody:
-    """Clients and lanes of a proxy that has none."""
+    """Clients, lanes, admission and control connection of a proxy that has none."""
 
     clients: tuple[()] = ()
     addresses: dict[str, int] = {}
     draining = False
+    max_clients = 1
+    denial_cache = None
+    problem = kind = "login"
+    loaded = True
+    script_times = None
+
+    def __init__(self, settings: WorkerContext) -> None:
+        self.context = settings
+        self.admission = self
 
     def lanes(self) -> list[object]:
         return []
 
 
+def context() -> WorkerContext:
+    return WorkerContext(grammar=Grammar(load()), server=ServerFacts("redis:1"))
+
+
 def made(
     memory: SharedMemory, settings: WorkerContext | None = None, samples: bool = True
 ) -> Telemetry:
-    sources = Sources(
-        settings=settings
-        or WorkerContext(
-            grammar=Grammar(load()), server=ServerFacts("redis:1"), lane_of=lambda _: None
-        ),
-        shared=cast("Clients", Nobody()),
-        lanes=cast("LanePool", Nobody()),
-        denial_cache=lambda: 0,
-        clients_max=lambda: 1,
-        upstream=dict,
-        problem=lambda: "login",
-        scripts_loaded=lambda: True,
-        script_times=lambda: None,
-        top=dict,
-        prefixes=Prefixes(0),
-        samples_keys=samples,
-        listen=(),
+    nobody = Nobody(settings or context())
+    post = Post(
+        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, None, {}, True),
+        report=lambda *_: None,
+        look=lambda: "",
     )
-    return Telemetry(0, memory, sources, 1.0, True)
+    return Telemetry(
+        Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
+        post,
+        cast("Clients", nobody),
+        cast("LanePool", nobody),
+        cast("Control", nobody),
+        lambda: "Redis 7",
+    )
 
 
 def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +114,7 @@ def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("samples", [True, False])
 def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
-    settings = WorkerContext(
-        grammar=Grammar(load()), server=ServerFacts("redis:1"), lane_of=lambda _: None
-    )
+    settings = context()
     telemetry = made(SharedMemory(1), settings, samples)
     stats, now, strides = settings.stats, 100.0, []
     for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):

@@ -1,0 +1,96 @@
+"""What a proxy logs once it serves, and once it has stopped."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from rlproxy.admin.probes import WITHOUT
+from rlproxy.build import describe
+from rlproxy.config.urls import Address, Upstream
+from rlproxy.observability import logs
+from rlproxy.observability.metrics import FULL, UNREACHABLE
+from rlproxy.process.admin_process import AdminProcess
+from rlproxy.version import VERSION
+
+if TYPE_CHECKING:
+    from rlproxy.process.wiring import Wiring
+
+log = logging.getLogger("rlproxy")
+
+FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
+
+
+def print_banner(
+    addresses: Sequence[Address],
+    upstream: str,
+    workers: int = 1,
+    admin: AdminProcess | None = None,
+) -> None:
+    """Log the version, the addresses, and a command to try.
+
+    upstream: text about the upstream and its state.
+    workers: number of worker processes.
+    """
+    first = addresses[0]
+    secured = " --tls" if first.tls else ""
+    cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
+    where = ", ".join(map(str, addresses))
+    banner = [f"rlproxy {describe()}", f"  listening on  {where}", f"  in front of   {upstream}"]
+    if workers > 1:
+        banner.append(f"  served by     {workers} workers")
+    if admin is not None:
+        banner.append(f"  admin         {admin.url}")
+    banner.append(f"  try           {cli} RL.HIT user:42 5 60")
+    log.info(
+        "rlproxy %s listens on %s, in front of %s",
+        VERSION,
+        where,
+        upstream,
+        extra={
+            "listen": [str(each) for each in addresses],
+            "admin": admin.url if admin is not None else None,
+            "workers": workers,
+            logs.PLAIN: banner,
+        },
+    )
+
+
+def log_end(up_at: float | None) -> None:
+    """Log the end of the proxy; it served since `up_at` (time.monotonic()), or never if None."""
+    served_s = time.monotonic() - up_at if up_at is not None else 0.0
+    log.info("stopped; it served for %.1f s", round(served_s, 1))
+
+
+def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
+    """Return the upstream and its state as text for the banner."""
+    server, control, failover = wiring.server, wiring.control, wiring.failover
+    if upstream.embedded:
+        return f"{server or 'Valkey'}, embedded (its data ends with this process)"
+    where = str(upstream)
+    if upstream.tls:
+        where += " (TLS)"
+    if failover is not None and failover.master is not None:
+        where += f" (now {failover.master.address})"
+    if upstream.db:
+        where += f", database {upstream.db}"
+    if control.kind in (FULL, UNREACHABLE):
+        return f"{where}: {control.problem}; {_until_it_is_there(wiring)}"
+    if control.settled.is_set():
+        found = f"{server or 'a server'} at {where}"
+        return f"{found}: {control.problem}" if control.problem else found
+    if control.reached:
+        silent = "it accepts connections, but does not answer as Redis does"
+        return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
+    return f"{where}: no connection within {FIRST_CONTACT_S:g} s; it is tried on"
+
+
+def _until_it_is_there(wiring: Wiring) -> str:
+    context = wiring.context
+    without = context.circuit.open or wiring.control.kind == FULL
+    hits = WITHOUT.get(context.failure.mode) if without else None
+    if hits is None:
+        return "clients get errors until it is there"
+    return f"hits are {hits}, and other commands get errors, until it is there"

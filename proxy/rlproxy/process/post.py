@@ -1,0 +1,105 @@
+"""The post of one worker: what its parent has prepared for it, and how it reports to the parent. A
+proxy that is one process prepares it itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rlproxy.config.config import Config, ConfigError
+from rlproxy.config.urls import Address
+from rlproxy.net.listeners import ListenError, Listeners
+from rlproxy.net.tls_contexts import Contexts
+from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.admin_process import AdminProcess
+from rlproxy.process.balancer import Balancer
+from rlproxy.process.banner import log_end, print_banner
+from rlproxy.ratelimit import scripts
+from rlproxy.upstream.embedded import EmbeddedError, EmbeddedServer
+
+EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
+CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
+# kinds of a worker's reports
+READY: Final = "ready"
+LEAVING: Final = "leaving"
+FAILED: Final = "failed"
+
+
+# Reads settings and certificates again, given the present settings. Returns None if there is a
+# mistake: then the present ones stay in effect.
+Reload = Callable[[Config], tuple[Config, Contexts] | None]
+
+
+class StartError(Exception):
+    """The proxy can't start or can't continue; the message states the reason for the operator."""
+
+
+CANNOT_RUN: Final = (StartError, ConfigError, ListenError, EmbeddedError, scripts.ScriptError)
+
+
+@dataclass(frozen=True)
+class Post:
+    """What has been prepared for one worker.
+
+    worker: its number, from 0.
+    started: time.time() at the start of the proxy.
+    upstream: None if the Sentinels name the address.
+    first: the proxy is still starting: this worker replaces none.
+    report: called with READY and the banner's text about the upstream, LEAVING and "", or FAILED
+    and the reason.
+    look: called every second. It returns a reason to end, or "".
+    """
+
+    worker: int
+    listeners: Listeners
+    balance: Balancer
+    memory: SharedMemory
+    started: float
+    upstream: Address | None
+    scripts: dict[str, scripts.Script]
+    first: bool
+    report: Callable[[str, str], None]
+    look: Callable[[], str]
+
+
+@contextlib.asynccontextmanager
+async def alone(config: Config) -> AsyncIterator[Post]:
+    """Prepare the post of a proxy that is one process, and release it at the end.
+
+    Raises one of CANNOT_RUN.
+    """
+    with contextlib.ExitStack() as closing:
+        listeners = Listeners(config.listen, 1, config.unix_mode)
+        closing.callback(listeners.close)
+        memory = SharedMemory(1)
+        admin = AdminProcess(config, memory) if config.admin is not None else None
+        if admin is not None:
+            closing.callback(admin.stop)
+        upstream, embedded = config.upstream.address, EmbeddedServer()
+        if config.upstream.embedded:
+            closing.callback(embedded.stop)
+            upstream = await embedded.start()
+        balance = Balancer(1)
+        closing.callback(balance.close)
+        up_at: list[float] = []
+
+        def report(kind: str, text: str) -> None:
+            if kind == READY:
+                print_banner(listeners.addresses(), text, admin=admin)
+                up_at.append(time.monotonic())
+                if admin is not None:
+                    admin.start()
+
+        def look() -> str:
+            if admin is not None and up_at:
+                admin.look()
+            return EMBEDDED_ENDED if embedded.ended() else ""
+
+        now, loaded = time.time(), scripts.load()
+        yield Post(0, listeners, balance, memory, now, upstream, loaded, True, report, look)
+    log_end(up_at[0] if up_at else None)

@@ -1,0 +1,125 @@
+"""The results of RL.STATS and RL.TOP, and the requests by which Redis sends them to a client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.hot_keys import covered
+from rlproxy.observability.metrics import ERRORS, Distribution, Samples, Value, merged
+from rlproxy.observability.shared_memory import Published
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
+from rlproxy.resp import encoding
+
+_TOP: Final = (
+    b"local r={} for i=1,#ARGV,3 do "
+    b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2])} end return r"
+)
+
+
+def stats_text(several: Sequence[Published], now: float) -> bytes:
+    """Return the text of RL.STATS: the sum of all workers, in the format of INFO.
+
+    several: the samples of each worker, those of the worker that replies first.
+    now: time.time().
+    """
+    samples = merged(each.samples for each in several)
+    facts = several[0].facts
+    total = partial(_total, samples)
+    sections: dict[str, dict[str, object]] = {
+        "Server": {
+            "version": facts["version"],
+            "compiled": int(facts["compiled"]),
+            "uptime_in_seconds": max(0, int(now - facts["started"])),
+            "workers": facts["workers"],
+            "process_id": facts["pid"],
+            "mode": facts["mode"],
+            "on_upstream_failure": facts["on_upstream_failure"],
+        },
+        "Hits": _hits(samples, several),
+        "Calls": {name: total("rlproxy_calls_total", name) for name in CALLS},
+        "Traffic": {
+            "commands": total("rlproxy_commands_total"),
+            "bytes_in": total("rlproxy_bytes_total", "client", "in"),
+            "bytes_out": total("rlproxy_bytes_total", "client", "out"),
+            "clients": total("rlproxy_clients"),
+            "clients_accepted": total("rlproxy_clients_accepted_total"),
+        },
+        "Upstream": _upstream(samples, facts["upstream"]),
+        "Errors": {
+            "errors": total("rlproxy_errors_total"),
+            **{f"errors_{kind}": total("rlproxy_errors_total", kind) for kind in ERRORS},
+        },
+    }
+    parts = [
+        f"# {title}\r\n" + "".join(f"{name}:{value}\r\n" for name, value in lines.items())
+        for title, lines in sections.items()
+    ]
+    return "\r\n".join(parts).encode("utf-8", "replace")
+
+
+def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
+    total = partial(_total, samples)
+    hits = {outcome: total("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
+    found: dict[str, object] = {
+        "hits": sum(hits.values()),
+        **hits,
+        "near_limit": total("rlproxy_hits_near_limit_total"),
+        "waiting": total("rlproxy_waiting"),
+        "denials": total("rlproxy_denials"),
+        "top_seconds": round(covered(each.top for each in several), 1),
+    }
+    for name in (each.decode().lower() for each in ALGORITHMS):
+        counts = (f"{of}={total('rlproxy_hits_total', name, of)}" for of in OUTCOMES)
+        found[f"hits_{name}"] = ",".join(counts)
+    return found
+
+
+def _upstream(samples: Samples, facts: dict[str, Any]) -> dict[str, object]:
+    total = partial(_total, samples)
+    return {
+        "upstream": facts["where"],
+        "upstream_server": facts["server"],
+        "upstream_up": total("rlproxy_upstream_up"),
+        "upstream_why": facts["why"],
+        "scripts_loaded": total("rlproxy_scripts_loaded"),
+        "lanes": total("rlproxy_upstream_connections", "lane"),
+        "shared_connections": total("rlproxy_upstream_connections", "share"),
+        "private_connections": total("rlproxy_upstream_connections", "private"),
+        "round_trips_us": _classes(samples["rlproxy_lane_round_trip_seconds"][()]),
+        "timeouts": total("rlproxy_upstream_timeouts_total"),
+        "connects_failed": total("rlproxy_upstream_connects_failed_total"),
+        "noscript_repairs": total("rlproxy_noscript_repairs_total"),
+    }
+
+
+def _total(samples: Samples, name: str, *labels: str) -> int:
+    """Return the sum of the values of a metric whose last labels are `labels`."""
+    return int(
+        sum(
+            value
+            for found, value in samples.get(name, {}).items()
+            if not isinstance(value, Distribution) and found[len(found) - len(labels) :] == labels
+        )
+    )
+
+
+def _classes(value: Value) -> str:
+    """Format a histogram: the upper bound of each class, in microseconds, with its count."""
+    assert isinstance(value, Distribution)
+    bounds = [*(f"{bound * 1_000_000:.0f}" for bound in TIMES_S), "inf"]
+    return ",".join(f"{bound}={n}" for bound, n in zip(bounds, value.classes, strict=True))
+
+
+def stats_request(several: Sequence[Published], now: float) -> bytes:
+    """Return a request to which Redis replies with stats_text()."""
+    return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", stats_text(several, now))
+
+
+def top_request(rows: Sequence[tuple[bytes, int, int]]) -> bytes:
+    """Return a request to which Redis replies with `rows`: list of (key, count, error)."""
+    words = [word for key, count, error in rows for word in (key, b"%d" % count, b"%d" % error)]
+    return encoding.bulks(b"EVAL", _TOP, b"0", *words)

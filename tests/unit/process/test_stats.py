@@ -1,0 +1,85 @@
+"""stats: the text of RL.STATS from the samples of several workers, and the requests for Redis."""
+
+from __future__ import annotations
+
+from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.metrics import ERRORS, Distribution, Samples
+from rlproxy.observability.shared_memory import Published
+from rlproxy.process.stats import stats_request, stats_text, top_request
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.outcomes import OUTCOMES
+
+FACTS = {
+    "version": "1.2.3",
+    "compiled": True,
+    "started": 100.0,
+    "workers": 2,
+    "pid": 7,
+    "mode": "share",
+    "on_upstream_failure": "deny",
+    "upstream": {"where": "h:1", "server": "Redis 7", "why": "late"},
+}
+
+
+def published(factor: int) -> Published:
+    names = [name.decode().lower() for name in ALGORITHMS]
+    samples: Samples = {
+        "rlproxy_hits_total": {
+            (name, of): float(factor * (10 * row + column))
+            for row, name in enumerate(names)
+            for column, of in enumerate(OUTCOMES)
+        },
+        "rlproxy_bytes_total": {("client", "in"): 3.0 * factor, ("upstream", "in"): 90.0},
+        "rlproxy_upstream_connections": {("lane",): 1.0 * factor, ("private",): 5.0},
+        "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
+        "rlproxy_lane_round_trip_seconds": {
+            (): Distribution((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5)
+        },
+    }
+    return Published(100.0, samples, {"seconds": 30.04}, FACTS)
+
+
+def test_the_text_is_the_sum_of_all_workers() -> None:
+    text = stats_text([published(1), published(2)], 160.7).decode()
+    sections = text.split("\r\n\r\n")
+    titles = [section.partition("\r\n")[0] for section in sections]
+    assert titles == ["# Server", "# Hits", "# Calls", "# Traffic", "# Upstream", "# Errors"]
+    lines = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+    algorithms, outcomes = len(ALGORITHMS), len(OUTCOMES)
+    tens = 10 * sum(range(algorithms)) * outcomes
+    expected = {
+        "version": "1.2.3",
+        "compiled": "1",
+        "uptime_in_seconds": "60",
+        "mode": "share",
+        "hits": str(3 * (tens + sum(range(outcomes)) * algorithms)),
+        OUTCOMES[1]: str(3 * (10 * sum(range(algorithms)) + algorithms)),
+        f"hits_{list(ALGORITHMS)[1].decode().lower()}": ",".join(
+            f"{of}={3 * (10 + column)}" for column, of in enumerate(OUTCOMES)
+        ),
+        "top_seconds": "30.0",
+        "bytes_in": "9",
+        "bytes_out": "0",
+        "upstream": "h:1",
+        "upstream_server": "Redis 7",
+        "upstream_why": "late",
+        "lanes": "3",
+        "private_connections": "10",
+        "errors": "6",
+        f"errors_{next(iter(ERRORS))}": "6",
+    }
+    assert {name: lines[name] for name in expected} == expected
+    first, *_, last = lines["round_trips_us"].split(",")
+    assert (first, last) == (f"{TIMES_S[0] * 1_000_000:.0f}=3", "inf=2")
+
+
+def test_the_time_in_service_is_not_negative() -> None:
+    assert b"uptime_in_seconds:0\r\n" in stats_text([published(1)], 0.0)
+
+
+def test_the_requests() -> None:
+    text = stats_text([published(1)], 0.0)
+    assert stats_request([published(1)], 0.0).endswith(b"$%d\r\n%b\r\n" % (len(text), text))
+    request = top_request([(b"k\r\n", 5, 1)])
+    assert request.startswith(b"*6\r\n$4\r\nEVAL\r\n")
+    assert request.endswith(b"$1\r\n0\r\n$3\r\nk\r\n\r\n$1\r\n5\r\n$1\r\n1\r\n")

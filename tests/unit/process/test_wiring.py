@@ -1,0 +1,203 @@
+"""wiring: what its callbacks pass from one object of a worker to another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address, Upstream, parse_upstream
+from rlproxy.net import file_limit
+from rlproxy.net.listeners import Listeners
+from rlproxy.net.tls_contexts import Contexts
+from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.balancer import Balancer
+from rlproxy.process.post import Post
+from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
+from rlproxy.ratelimit import scripts
+from rlproxy.upstream.connector import Facts
+
+REDIS = Upstream(Address("h", 1))
+
+
+def wired(worker: int = 0, listening: Address | None = None, **settings: Any) -> Wiring:
+    """The wiring of a worker. `listening` is the address that it seems to listen at."""
+    config = Config(**{"upstream": REDIS, **settings})
+    listeners = SimpleNamespace(
+        of=lambda _: [], addresses=lambda: [listening or Address("127.0.0.1", 1)]
+    )
+    post = Post(
+        worker,
+        cast("Listeners", listeners),
+        cast("Balancer", None),
+        SharedMemory(worker + 1),
+        time.time(),
+        config.upstream.address,
+        scripts.load(),
+        True,
+        lambda *_: None,
+        lambda: "",
+    )
+    return Wiring(config, post, Contexts(None, None))
+
+
+class Client:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def cut_upstream(self) -> None:
+        self.calls += 1
+
+
+async def test_the_facts_of_the_server_reach_the_sessions() -> None:
+    wiring = wired(listening=Address("10.0.0.1", 1))
+    found = Facts("Valkey", "9.1")
+    found.has_ro = found.has_throttle = True
+    found.ignores_empty = False
+    wiring._identified(found)
+    server = wiring.context.server
+    assert (server.name, server.version) == (b"valkey", b"9.1")
+    assert server.has_throttle
+    assert server.has_ro
+    assert wiring.lanes.knows_ro
+    assert not server.ignores_empty
+    assert wiring.telemetry.own().facts["upstream"]["server"] == "Valkey 9.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "header", "probes"),
+    [
+        (Address("127.0.0.1", 1), False, False),
+        (Address("::1", 1), False, False),
+        (Address(path="/s"), False, False),
+        (Address("0.0.0.0", 1), False, True),
+        (Address("10.0.0.1", 1), False, True),
+        (Address("127.0.0.1", 1), True, True),  # the load balancer passes other machines on
+    ],
+)
+async def test_a_password_is_checked_where_other_machines_may_connect(
+    address: Address, header: bool, probes: bool
+) -> None:
+    assert (wired(listening=address, proxy_protocol=header).probe is not None) == probes
+
+
+async def test_only_the_first_worker_logs_protected_mode(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    for worker, lines in ((0, 2), (1, 0)):
+        caplog.clear()
+        wiring = wired(worker)
+        for needs_password in (True, True, False, False, True):
+            wiring._judged(needs_password)
+            assert wiring.admission.needs_password == needs_password
+        assert len(caplog.messages) == lines
+
+
+async def test_no_password_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    wired()._judged(False)
+    assert caplog.messages[0].startswith("protected mode: Redis' default user needs no password")
+
+
+async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) -> None:
+    wiring = wired(on_upstream_failure="allow")
+    circuit = wiring.context.circuit
+    circuit.connect_failed(10.0, "refused")
+    assert wiring.control._probe.is_set()
+    circuit.heard(12.5)
+    silent, back = caplog.messages
+    assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered as")
+    assert silent.endswith("--on-upstream-failure says (allow)")
+    assert back == "Redis at h:1 is back after 2.5 s; hits answered without it: 0"
+
+
+async def test_an_outage_that_the_control_connection_logged_is_not_logged_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wiring = wired()
+    wiring.control.warned = True
+    wiring.context.circuit.connect_failed(10.0, "refused")
+    assert caplog.messages == []
+    wiring.context.circuit.heard(11.0)
+    assert len(caplog.messages) == 1
+    assert not wiring.control.warned
+
+
+async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
+    wiring = wired(upstream=parse_upstream("redis+sentinel://s/m"))
+    assert wiring.failover is not None
+    client = Client()
+    wiring.clients.clients.add(cast("Any", client))
+    wiring.target.where = "new:1"
+    wiring._moved()
+    assert wiring.context.server.where == "new:1"
+    assert client.calls == 1
+    assert wiring.control._moved.is_set()
+    assert wiring.context.server.read_only == wiring.failover.suspect
+    assert wiring.lanes.read_only == wiring.failover.suspect
+
+
+async def test_new_settings_apply() -> None:
+    wiring = wired()
+    config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
+    context: Any = object()
+    wiring.reconfigure(config, Contexts(context, context))
+    assert [wiring.handshakes.context, wiring.target.tls] == [context, context]
+    assert wiring.admission.max_clients == 7
+    assert wiring.intake.rate == 8
+    assert wiring.context.timeouts.timeout_s == 0.009
+
+
+@pytest.mark.parametrize(("worker", "files", "warns"), [(0, 1, True), (1, 1, False), (0, 9, False)])
+async def test_too_few_files(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    worker: int,
+    files: int,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(file_limit, "raise_limit", lambda: files)
+    monkeypatch.setattr(file_limit, "room", lambda limit: limit)
+    assert wired(worker, max_clients=10).admission.max_clients == files
+    assert bool(caplog.messages) == warns
+
+
+@pytest.mark.parametrize(("denial_cache", "share"), [(0, False), (5, True)])
+async def test_parts_that_an_option_turns_off(denial_cache: int, share: bool) -> None:
+    wiring = wired(denial_cache=denial_cache, share=share)
+    assert (wiring.lanes.denial_cache is not None) == bool(denial_cache)
+    assert (wiring.context.stats.harvest is not None) == bool(denial_cache)
+    assert (wiring.context.share_of is not None) == share
+
+
+@pytest.mark.parametrize("prefixes", [0, 3])
+async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
+    wiring = wired(metrics_prefixes=prefixes)
+    count = wiring.context.stats.on_keys
+    assert count is not None
+    count([b"$5\r\nuser:1\r\n"], [], 1)
+    wiring.telemetry.publish(1.0)
+    telemetry = wiring.telemetry
+    assert telemetry.own().top["hits"]
+    assert bool(telemetry._prefixes.text()) == bool(prefixes)
+
+
+async def test_new_clients_are_paced_while_others_are_served() -> None:
+    wiring, now = wired(), asyncio.get_running_loop().time()
+    assert not wiring.intake._busy()
+    wiring.context.circuit.heard(now - 2 * SERVING_S)
+    assert not wiring.intake._busy()
+    wiring.context.circuit.heard(now + 60)
+    assert wiring.intake._busy()
+
+
+async def test_a_timer_is_never_early() -> None:
+    done = asyncio.Event()
+    at = time.monotonic() + 0.01
+    _call_at(at, done.set)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert time.monotonic() >= at
