@@ -18,7 +18,7 @@ HOT = {
     "net": ["tls_stream"],
     "observability": ["counters"],
     "ratelimit": ["algorithms", "denial_cache", "grammar", "scripts", "wait_queue"],
-    "resp": ["commands", "encoding", "framing"],
+    "resp": ["commands", "encoding", "inline", "replies", "request_buffer", "requests"],
     "session": [
         "call",
         "circuit_breaker",

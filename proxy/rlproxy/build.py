@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 
-from rlproxy.resp import framing
+from rlproxy.resp import requests
 from rlproxy.version import VERSION
 
 
 def compiled() -> bool:
     """Whether the hot modules run as machine code."""
-    return not (framing.__file__ or "").endswith(".py")
+    return not (requests.__file__ or "").endswith(".py")
 
 
 def describe() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.command_replies import ENTRIES
 
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command

@@ -1,11 +1,13 @@
-"""Fuzz targets of proxy/framing: however bytes are cut, what comes out is what an obvious parser
+"""Fuzz targets of resp: however bytes are cut, what comes out is what an obvious parser
 finds in them, and no byte is lost.
 """
 
 from __future__ import annotations
 
-from rlproxy.resp import framing as f
-from rlproxy.resp.framing import ReplyFramer, RequestFramer
+from rlproxy.resp import requests as f
+from rlproxy.resp.inline import split_inline
+from rlproxy.resp.replies import ReplyFramer
+from rlproxy.resp.requests import RequestFramer
 
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices, pieces
@@ -189,4 +191,4 @@ def inline(data: bytes) -> None:
     """One line of an inline request."""
     line = data.partition(b"\n")[0].partition(b"\0")[0]
     bare = line[:-1] if line.endswith(b"\r") else line
-    assert f.split_inline(line) == reference.split(bare), line
+    assert split_inline(line) == reference.split(bare), line

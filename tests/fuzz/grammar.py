@@ -11,7 +11,7 @@ from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.escape import quoted
-from rlproxy.resp.framing import COMMAND
+from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import ServerFacts, WorkerContext

@@ -13,10 +13,10 @@ def main() -> None:
     except ImportError:
         sys.exit("atheris is not installed: pip install 'rlproxy[fuzz]', or --engine mutate")
     with atheris.instrument_imports(include=["rlproxy"]):
-        from rlproxy.resp import framing
+        from rlproxy.resp import requests
 
         from tests.fuzz.targets import TARGETS
-    if framing.__file__.endswith(".so"):
+    if requests.__file__.endswith(".so"):
         sys.exit("atheris sees nothing of compiled modules: run it where they are not compiled")
     target = TARGETS[sys.argv[1]]
     atheris.Setup([sys.argv[0], *sys.argv[2:]], target)

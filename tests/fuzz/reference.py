@@ -1,4 +1,4 @@
-"""RESP read the slow and obvious way, apart from proxy/framing: what fuzzing compares with."""
+"""RESP read the slow and obvious way, apart from the framers: what fuzzing compares with."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, command, wait_until

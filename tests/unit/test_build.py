@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 
 from rlproxy import build
-from rlproxy.resp import framing
+from rlproxy.resp import requests
 from rlproxy.version import VERSION
 
 
 def test_compiled_tells_how_the_hot_modules_run() -> None:
-    assert build.compiled() == (not framing.__file__.endswith(".py"))
+    assert build.compiled() == (not requests.__file__.endswith(".py"))
 
 
 def test_describe_is_one_line() -> None:

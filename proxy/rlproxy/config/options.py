@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from rlproxy.config.urls import whole_number
 
 PREFIX: Final = "RLPROXY_"  # of environment variables
-MAX_COMMAND: Final = 64  # bytes of a command's name; the same as framing.MAX_NAME
+MAX_COMMAND: Final = 64  # bytes of a command's name; the same as requests.MAX_NAME
 _UNIT: Final = re.compile("_m?s$")  # units at the end of a field's name
 
 T = TypeVar("T")

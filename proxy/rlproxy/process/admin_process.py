@@ -28,7 +28,7 @@ QUIET_S: Final = 60.0  # seconds between two log lines about failures; those in 
 # folder of this package is an argument, and is on the path for the first import only. That import
 # is of a compiled module: it loads the library that these share, which may lie beside the package.
 _CODE: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); import rlproxy.resp.framing; "
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import rlproxy.resp.requests; "
     "del sys.path[0]; "
     "from rlproxy.admin.app import main; sys.exit(main(sys.argv[1:]))"
 )

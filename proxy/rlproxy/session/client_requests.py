@@ -7,7 +7,7 @@ from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_told
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.framing import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
+from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
 

@@ -16,7 +16,8 @@ from typing import Final
 
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.framing import ReplyFramer, RequestFramer
+from rlproxy.resp.replies import ReplyFramer
+from rlproxy.resp.requests import RequestFramer
 from rlproxy.session.identity import database
 
 MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error of any other command

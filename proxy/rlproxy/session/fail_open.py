@@ -15,7 +15,7 @@ from typing import Final
 from rlproxy.fairness.budget import CLIENT_WORK, SMALL, WORK_OF_OURS
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.framing import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext

@@ -6,7 +6,7 @@ from typing import Final
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.ratelimit.outcomes import NO_ROW
-from rlproxy.resp.framing import COMMAND, EMPTY, NEED_MORE
+from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.client_requests import ClientRequests

@@ -19,7 +19,7 @@ from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.commands import Command
-from rlproxy.resp.framing import COMMAND, OPEN
+from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller

@@ -23,7 +23,7 @@ from typing import Final
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import encoding as r
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.slots import NOT_LATE, Catch, Slot, SlotQueue, Unfold

@@ -24,7 +24,8 @@ from rlproxy.fairness.budget import (
 )
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.framing import COMMAND, EMPTY, MALFORMED, MORE_NOTHING, NEED_MORE, OPEN
+from rlproxy.resp.request_buffer import MORE_NOTHING
+from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller

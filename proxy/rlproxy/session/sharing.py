@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.resp import commands as c
-from rlproxy.resp.framing import COMMAND, NEED_MORE
+from rlproxy.resp.requests import COMMAND, NEED_MORE
 from rlproxy.session.call import Caller, shared
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext

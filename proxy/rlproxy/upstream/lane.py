@@ -32,7 +32,7 @@ from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.circuit_breaker import Backoff, CircuitBreaker
 from rlproxy.session.identity import Identity

@@ -12,7 +12,7 @@ from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.resp import encoding as r
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 
 LOG = oc.row_of(b"LOG")
 GCRA = oc.row_of(b"GCRA")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlproxy.ratelimit import algorithms, grammar
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.command_replies import (
     ENTRIES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hiredis
 import pytest
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import COMMAND, RequestFramer
+from rlproxy.resp.requests import COMMAND, RequestFramer
 from rlproxy.session.deferred_handshake import MAX_BYTES, MAX_COMMANDS, DeferredHandshake
 
 OK = b"+OK\r\n"

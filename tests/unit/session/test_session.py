@@ -23,7 +23,7 @@ from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
+from rlproxy.resp.requests import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import connection_state, private_stream, reply_slots, wait_cover
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts, WorkerContext

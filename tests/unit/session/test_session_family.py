@@ -6,7 +6,7 @@ import pytest
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import MAX_RL_BYTES
+from rlproxy.resp.requests import MAX_RL_BYTES
 
 from tests.unit.session.test_session import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
 

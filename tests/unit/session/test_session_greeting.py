@@ -8,7 +8,7 @@ import hiredis
 import pytest
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import command_policy, private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS

@@ -11,7 +11,7 @@ from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.ratelimit.wait_queue import MAX_WAITING, WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import COMMAND, EMPTY, RequestFramer
+from rlproxy.resp.requests import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.context import ServerFacts, WorkerContext

@@ -16,7 +16,7 @@ from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import COMMAND, NEED_MORE, RequestFramer
+from rlproxy.resp.requests import COMMAND, NEED_MORE, RequestFramer
 from rlproxy.session import context
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker

@@ -1,18 +1,20 @@
-"""framing: however the bytes are cut, the same commands and frames come out, no byte is lost."""
+"""requests: however a client's bytes are cut, the same commands come out, and no byte is lost."""
 
 from __future__ import annotations
 
 import tracemalloc
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.resp import commands as c
-from rlproxy.resp import framing as f
+from rlproxy.resp import requests as f
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import ReplyFramer, RequestFramer
+from rlproxy.resp.request_buffer import MAX_INLINE
+from rlproxy.resp.requests import RequestFramer
+
+from tests.unit.resp.pieces import cut_places, single_bytes, sliced
 
 CODES = {
     f.NEED_MORE: "NEED_MORE",
@@ -97,10 +99,6 @@ def walk(pieces: list[bytes]) -> Walk:
     for piece in pieces:
         made.feed(piece)
     return made
-
-
-def single_bytes(data: bytes) -> list[bytes]:
-    return [data[at : at + 1] for at in range(len(data))]
 
 
 def three_ways(data: bytes) -> list[tuple[str, Walk]]:
@@ -302,40 +300,6 @@ def test_malformed_after_whole_commands_begins_at_start() -> None:
     assert framer.unread() == 0
 
 
-SPLITS: list[tuple[bytes, list[bytes] | None]] = [
-    (b"", []),
-    (b" \t ", []),
-    (b"a b", [b"a", b"b"]),
-    (b"a\tb\rc", [b"a", b"b", b"c"]),
-    (b"a\x0bb \x0bc\x0c d", [b"a\x0bb", b"c\x0c", b"d"]),
-    (b'"a b" c', [b"a b", b"c"]),
-    (b"'a b' c", [b"a b", b"c"]),
-    (b'""', [b""]),
-    (b"''", [b""]),
-    (b"\"\" '' x", [b"", b"", b"x"]),
-    (b'"\\n\\r\\t\\b\\a\\\\\\"\\q"', [b'\n\r\t\b\a\\"q']),
-    (b'"\\x41\\xfF\\x00"', [b"A\xff\0"]),
-    (b'"\\xg1\\x4"', [b"xg1x4"]),
-    (b"'\\n\\x41\\''", [b"\\n\\x41'"]),
-    (b"'\\\\'", None),
-    (b'a"b c"', [b"ab c"]),
-    (b"a'b c' d", [b"ab c", b"d"]),
-    (b'"a', None),
-    (b"'a", None),
-    (b'"a\\"', None),
-    (b"'a\\'", None),
-    (b'"a"b', None),
-    (b"'a''b'", None),
-    (b'a"b"c', None),
-    (b'x "', None),
-]
-
-
-@pytest.mark.parametrize(("line", "words"), SPLITS)
-def test_split_inline(line: bytes, words: list[bytes] | None) -> None:
-    assert f.split_inline(line) == words
-
-
 # -- requests: commands that are not whole ---------------------------------------------------------
 
 
@@ -410,7 +374,7 @@ def rl_of(size: int) -> bytes:
 
 def test_bounds_of_the_contract() -> None:
     assert f.MAX_RL_BYTES == 64 * 1024
-    assert f.MAX_INLINE == 64 * 1024  # of Redis: longer is its error
+    assert MAX_INLINE == 64 * 1024  # of Redis: longer is its error
     assert f.MAX_ARGC == 1024 * 1024  # of Redis 6.2: others take more
 
 
@@ -474,7 +438,7 @@ def test_oversize_keeps_the_arguments_before_the_long_one() -> None:
     assert found.commands[0].args == (b"REPLY",)
 
 
-# -- requests: rest(), rewind(), release() ---------------------------------------------------------
+# -- requests: rewind() ---------------------------------------------------------
 
 
 def test_rewind_gives_out_again() -> None:
@@ -516,268 +480,6 @@ def test_rewind_of_an_inline_beginning() -> None:
     assert framer.unread() == 0
 
 
-def test_rest_is_everything_from_the_last_start() -> None:
-    framer = RequestFramer()
-    framer.feed(b"PING\r\nPING x\r\nPI")
-    framer.next()
-    framer.next()
-    framer.feed(b"NG")
-    assert framer.rest() == b"PING x\r\nPING"
-    assert framer.unread() == 0
-
-
-def test_release_keeps_what_is_unread() -> None:
-    framer = RequestFramer()
-    framer.feed(TRAILING + b"*1\r\n$4")
-    framer.next()
-    framer.release()
-    assert (framer.pos, framer.buf, framer.unread()) == (0, b"*1\r\n$4", 6)
-    framer.release()
-    framer.feed(b"\r\nPING\r\n")
-    assert framer.next() == f.COMMAND
-    framer.release()
-    assert (framer.pos, framer.buf, framer.unread()) == (0, b"", 0)
-
-
-def test_unread_counts_what_waits_in_pieces() -> None:
-    framer = RequestFramer()
-    framer.feed(b"*2\r\n$4\r\nAUTH\r\n$50\r\n")
-    assert framer.next() == f.NEED_MORE
-    for size in range(1, 20):
-        framer.feed(b"p")
-        assert framer.next() == f.NEED_MORE
-        assert framer.unread() == 19 + size
-
-
-# -- replies ---------------------------------------------------------------------------------------
-
-FRAMES = [
-    b"+OK\r\n",
-    b"+\r\n",
-    b"-ERR no\r\n",
-    b":0\r\n",
-    b":-12\r\n",
-    b"$0\r\n\r\n",
-    b"$5\r\na\r\nbc\r\n",
-    b"$12\r\n+OK\r\n-ERR\r\n \r\n",
-    b"$-1\r\n",
-    b"*0\r\n",
-    b"*-1\r\n",
-    b"*2\r\n+a\r\n:1\r\n",
-    b"*3\r\n*0\r\n*-1\r\n*2\r\n$1\r\nx\r\n*1\r\n+y\r\n",
-    b"_\r\n",
-    b"#t\r\n",
-    b",1.5\r\n",
-    b",inf\r\n",
-    b"(123456789012345678901234567890\r\n",
-    b"!8\r\nERR a\r\nb\r\n",
-    b"=7\r\ntxt:a\r\n\r\n",
-    b"%0\r\n",
-    b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n:2\r\n",
-    b"~2\r\n+a\r\n+b\r\n",
-    b"|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n",
-    b"|0\r\n+x\r\n",
-    b"*2\r\n|1\r\n+ttl\r\n:3\r\n:1\r\n:2\r\n",
-    b"|1\r\n+a\r\n%1\r\n+b\r\n+c\r\n|1\r\n+d\r\n+e\r\n*1\r\n+f\r\n",
-    b"*2\r\n:1\r\n>1\r\n+a\r\n:2\r\n",  # Redis 7.0 can write a push between EXEC's elements
-    b"$70000\r\n" + BIG + b"\r\n",
-]
-PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
-
-
-def frames_of(pieces: list[bytes]) -> tuple[int, bytes, ReplyFramer]:
-    """How many replies ended, what was moved over, and the framer."""
-    framer = ReplyFramer()
-    count = 0
-    out = b""
-    for piece in pieces:
-        framer.feed(piece)
-        before = framer.pos
-        count += framer.skip(1 << 30)
-        out += framer.buf[before : framer.pos]
-        framer.release()
-    return count, out, framer
-
-
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
-def test_frame_three_ways(frame: bytes) -> None:
-    pieces = single_bytes(frame) if len(frame) < 1000 else [frame[:50], frame[50:-1], frame[-1:]]
-    for way, replies in (([frame], 1), (pieces, 1), ([frame + b"+behind\r\n"], 2)):
-        count, out, framer = frames_of(way)
-        assert count == replies
-        assert out == b"".join(way)
-        assert not framer.mid
-        assert not framer.broken
-
-
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
-def test_pushes_are_not_counted(frame: bytes) -> None:
-    stream = PUSH + frame + PUSH + PUSH + frame + PUSH
-    for pieces in ([stream], single_bytes(stream) if len(stream) < 1000 else [stream]):
-        count, out, framer = frames_of(pieces)
-        assert (count, out, framer.mid) == (2, stream, False)
-
-
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
-def test_an_unfinished_frame_is_told(frame: bytes) -> None:
-    for cut in [1, 2, len(frame) // 2, len(frame) - 1]:
-        framer = ReplyFramer()
-        framer.feed(frame[:cut])
-        assert framer.skip(5) == 0
-        assert framer.mid or framer.pos == 0
-        framer.feed(frame[cut:])
-        assert framer.skip(5) == 1
-        assert not framer.mid
-
-
-def test_skip_stops_at_its_limit() -> None:
-    framer = ReplyFramer()
-    framer.feed(b"+1\r\n" + PUSH + b"+2\r\n+3\r\n")
-    assert framer.skip(0) == 0
-    assert framer.pos == 0
-    assert framer.skip(1) == 1
-    assert framer.skip(1) == 1
-    assert framer.buf[framer.pos :] == b"+3\r\n"
-    assert framer.skip(7) == 1
-
-
-def test_skip_of_none_moves_over_pushes() -> None:
-    framer = ReplyFramer()
-    framer.feed(PUSH + PUSH + b"+1\r\n")
-    assert framer.at_push()
-    assert framer.skip(0) == 0
-    assert not framer.at_push()
-    assert framer.line() == b"+1\r\n"
-
-
-def test_half_a_push() -> None:
-    framer = ReplyFramer()
-    framer.feed(PUSH[:-3])
-    assert framer.at_push()
-    framer.skip(0)
-    assert framer.mid
-    assert not framer.at_push()
-    framer.feed(PUSH[-3:] + b"+1\r\n")
-    framer.skip(0)
-    assert not framer.mid
-    assert framer.line() == b"+1\r\n"
-
-
-def test_line_and_frame() -> None:
-    framer = ReplyFramer()
-    framer.feed(b"*2\r\n+a\r\n$2\r\nb")
-    assert framer.line() == b"*2\r\n"
-    assert framer.frame() == b""
-    assert (framer.pos, framer.mid) == (0, False)
-    framer.feed(b"c\r\n-ERR")
-    assert framer.frame() == b"*2\r\n+a\r\n$2\r\nbc\r\n"
-    assert framer.line() == b""
-    assert framer.frame() == b""
-    framer.feed(b" x\r\n")
-    assert framer.line() == framer.frame() == b"-ERR x\r\n"
-
-
-@pytest.mark.parametrize("behind", [PUSH, PUSH[:3], PUSH[:-3], PUSH + PUSH + b"+2\r\n"])
-def test_frame_is_one_reply_and_leaves_a_push_behind_it(behind: bytes) -> None:
-    framer = ReplyFramer()
-    framer.feed(b"+1\r\n" + behind)
-    assert framer.frame() == b"+1\r\n"
-    assert framer.buf[framer.pos :] == behind
-    assert not framer.mid
-    assert framer.rest() == behind
-
-
-PUSHES = [
-    PUSH,
-    b">2\r\n$10\r\ninvalidate\r\n_\r\n",
-    b">0\r\n",
-    b">1\r\n+x\r\n",
-    b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$12\r\n>1\r\n+x\r\n\r\n\r\n\r\n",
-    b">2\r\n*2\r\n:1\r\n*0\r\n%1\r\n+a\r\n>1\r\n+b\r\n+c\r\n",
-]
-
-
-@pytest.mark.parametrize("push", PUSHES)
-@pytest.mark.parametrize("behind", [b"", b"+1\r\n", b"+1", b">", PUSH, PUSH[:4], PUSH + b"+1\r\n"])
-def test_push_is_one_and_leaves_what_is_behind_it(push: bytes, behind: bytes) -> None:
-    framer = ReplyFramer()
-    framer.feed(push + behind)
-    assert framer.at_push()
-    assert framer.push() == push
-    assert framer.buf[framer.pos :] == behind
-    assert not framer.mid
-    assert framer.at_push() == behind.startswith(b">")
-
-
-@pytest.mark.parametrize("push", PUSHES)
-def test_a_push_that_is_not_all_here_stays(push: bytes) -> None:
-    for cut in range(1, len(push)):
-        framer = ReplyFramer()
-        framer.feed(b"+1\r\n" + push[:cut])
-        assert framer.frame() == b"+1\r\n"
-        framer.release()
-        for _ in range(2):
-            assert framer.at_push()
-            assert framer.push() == b""
-            assert (framer.pos, framer.mid, framer.broken) == (0, False, False)
-        framer.feed(push[cut:] + b"+2\r\n")
-        assert framer.push() == push
-        assert framer.frame() == b"+2\r\n"
-
-
-def test_push_where_there_is_none_takes_nothing() -> None:
-    framer = ReplyFramer()
-    assert not framer.at_push()
-    assert framer.push() == b""
-    framer.feed(b"+1\r\n" + PUSH)
-    assert not framer.at_push()
-    assert framer.push() == b""
-    assert framer.frame() == b"+1\r\n"
-
-
-@pytest.mark.parametrize("push", [b">x\r\n", b">-2\r\n", b">1\r\n@\r\n", b">" + b"1" * 40])
-def test_a_broken_push_is_told(push: bytes) -> None:
-    framer = ReplyFramer()
-    framer.feed(push)
-    assert framer.push() == b""
-    assert framer.broken
-
-
-BROKEN = [
-    b"PING\r\n",
-    b"\r\n",
-    b"x",
-    b"$-2\r\n",
-    b"*-2\r\n",
-    b"$a\r\n",
-    b"$\r\n",
-    b"*1\r\n@\r\n",
-    b"$?\r\n",
-    b"$1x\r\n",
-    b"$99999999999999999999\r\n",
-    b"$" + b"1" * 40,
-    b"*1 \r\n",
-]
-
-
-@pytest.mark.parametrize("data", BROKEN)
-def test_broken_reply(data: bytes) -> None:
-    for pieces in ([b"+OK\r\n" + data], single_bytes(b"+OK\r\n" + data)):
-        framer = ReplyFramer()
-        out = b""
-        count = 0
-        for piece in pieces:
-            framer.feed(piece)
-            before = framer.pos
-            count += framer.skip(9)
-            out += framer.buf[before : framer.pos]
-            if framer.broken:
-                break
-        assert framer.broken
-        assert count == 1
-        assert (out + framer.rest()).startswith(b"+OK\r\n")
-
-
 # -- bounds ----------------------------------------------------------------------------------------
 
 PROMISES = [
@@ -806,54 +508,6 @@ def test_a_request_header_allocates_nothing(header: bytes) -> None:
     assert framer.unread() <= len(header)
 
 
-@pytest.mark.parametrize("header", [b"*2147483647\r\n", b"$536870912\r\n", b"%999999999\r\n:1\r\n"])
-def test_a_reply_header_allocates_nothing(header: bytes) -> None:
-    tracemalloc.start()
-    try:
-        framer = ReplyFramer()
-        framer.feed(header)
-        assert framer.skip(1) == 0
-        assert tracemalloc.get_traced_memory()[1] < 200_000
-    finally:
-        tracemalloc.stop()
-    assert framer.mid
-    assert framer.pos == len(header)
-
-
-class Joins(RequestFramer if not f.__file__.endswith(".so") else object):  # type: ignore[misc]
-    """Counts how often the interpreted framer copies what it holds."""
-
-    __slots__ = ("copied",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.copied = 0
-
-    def _join(self) -> None:
-        super()._join()
-        self.copied += len(self.buf)
-
-
-@pytest.mark.skipif(f.__file__.endswith(".so"), reason="compiled methods can't be counted")
-@pytest.mark.parametrize(
-    ("head", "body"),
-    [
-        (b"*4\r\n$6\r\nRL.HIT\r\n$60000\r\n", b"k" * 60000),
-        (b"*2\r\n$4\r\nAUTH\r\n$16000\r\n", b"k" * 16000),
-        (b"", b"inline " * 9000),
-        (b"*2\r\n$4\r\nECHO\r\n$200000\r\n", b"k" * 200000),
-    ],
-)
-def test_small_pieces_are_not_copied_again_and_again(head: bytes, body: bytes) -> None:
-    framer = Joins()
-    framer.feed(head)
-    for at in range(0, len(body), 10):
-        framer.feed(body[at : at + 10])
-        while framer.next() not in (f.NEED_MORE, f.MALFORMED):
-            framer.release()
-    assert framer.copied < 5 * (len(head) + len(body))
-
-
 # -- any stream, cut anywhere ----------------------------------------------------------------------
 
 names = st.sampled_from(
@@ -866,19 +520,13 @@ inline = st.sampled_from(
 )
 blank = st.sampled_from([b"\r\n", b"*0\r\n", b"*-1\r\n", b"\n"])
 streams = st.lists(multibulk | inline | blank, max_size=12).map(b"".join)
-cut_places = st.lists(st.integers(0, 2000), max_size=30)
-
-
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    marks = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[a:b] for a, b in pairwise(marks)]
 
 
 @settings(max_examples=200, deadline=None)
 @given(streams, cut_places)
 def test_any_cutting_gives_the_same_commands(data: bytes, places: list[int]) -> None:
     whole = walk([data])
-    pieces = walk(cut(data, places))
+    pieces = walk(sliced(data, places))
     assert pieces.commands == whole.commands
     assert pieces.out == whole.out == data
     assert not pieces.malformed
@@ -887,7 +535,7 @@ def test_any_cutting_gives_the_same_commands(data: bytes, places: list[int]) -> 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), cut_places)
 def test_of_any_bytes_none_is_lost(data: bytes, places: list[int]) -> None:
-    found = walk(cut(data, places))
+    found = walk(sliced(data, places))
     assert found.out + found.left() == data
 
 
@@ -896,55 +544,9 @@ def test_of_any_bytes_none_is_lost(data: bytes, places: list[int]) -> None:
 def test_malformed_is_found_behind_any_stream(data: bytes, wrong: bytes, places: list[int]) -> None:
     whole = walk([data + wrong])
     pieces = Walk()
-    for piece in cut(data + wrong, places):
+    for piece in sliced(data + wrong, places):
         pieces.feed(piece)
     assert whole.malformed
     assert pieces.malformed
     assert pieces.commands == whole.commands
     assert pieces.out + pieces.framer.rest() == data + wrong
-
-
-reply_trees = st.recursive(
-    st.sampled_from([frame for frame in FRAMES if len(frame) < 100]),
-    lambda inner: st.lists(inner, max_size=4).map(
-        lambda items: b"*%d\r\n" % len(items) + b"".join(items)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(reply_trees, st.booleans()), max_size=8), cut_places)
-def test_any_cutting_gives_the_same_frames(
-    items: list[tuple[bytes, bool]], places: list[int]
-) -> None:
-    data = b"".join(frame + (PUSH if pushed else b"") for frame, pushed in items)
-    count, out, framer = frames_of(cut(data, places) or [b""])
-    assert count == len(items)
-    assert out == data
-    assert not framer.mid
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(reply_trees, min_size=1, max_size=6), cut_places)
-def test_frame_by_frame(items: list[bytes], places: list[int]) -> None:
-    framer = ReplyFramer()
-    found: list[bytes] = []
-    for piece in cut(b"".join(items), places):
-        framer.feed(piece)
-        while frame := framer.frame():
-            found.append(frame)
-    assert found == items
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(reply_trees | st.sampled_from(PUSHES), max_size=8), cut_places)
-def test_pushes_and_frames_one_by_one(items: list[bytes], places: list[int]) -> None:
-    framer = ReplyFramer()
-    found: list[bytes] = []
-    for piece in cut(b"".join(items), places):
-        framer.feed(piece)
-        while each := framer.push() if framer.at_push() else framer.frame():
-            found.append(each)
-        framer.release()
-    assert found == items

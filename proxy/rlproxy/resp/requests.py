@@ -1,0 +1,466 @@
+"""The request framer: the bytes of a client, split into multibulk and inline commands.
+
+It finds the name of each command, and the arguments of commands that require it. It is incremental,
+and takes time linear in the bytes that it is fed. A command that is larger than any buffer is
+passed on in pieces (an *open* command). Lengths in headers cause no allocation.
+
+The framer is as lenient as Redis: it does not check the byte after a CR, nor the two bytes after a
+bulk. It accepts the widest limits of any server. Any other deviation is `MALFORMED`: the caller
+stops framing, and the server replies with the error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Command
+from rlproxy.resp.inline import split_inline
+from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
+
+# The results of RequestFramer.next(). They are integers, not an enum, because mypyc compares
+# integers as machine words.
+NEED_MORE: Final = 0  # no bytes left, or an incomplete command
+COMMAND: Final = 1  # a whole command: `start`, `end`, `command`, `argc` and its arguments are set
+OPEN: Final = 2  # the first part of a command whose end is not here yet: forward or discard it
+TAIL: Final = 3  # the last part of an open command
+BODY: Final = 4  # a middle part of an open command
+EMPTY: Final = 5  # bytes without a command and without a reply: blank lines, *0, *-1
+MALFORMED: Final = 6  # framing is impossible from `start` on; Redis replies with the error
+
+MAX_RL_BYTES: Final = 65536  # longest RL command, bytes
+MAX_STATE_BULK: Final = 16384  # longest examined argument of AUTH, CLIENT ..., bytes
+MAX_NAME: Final = 64  # longest first word that is looked up in a table of commands, bytes
+MAX_BULK: Final = 536870912  # default limit of servers for one bulk string, bytes
+# Number of words that every server accepts. The names of longer commands are looked up only if some
+# commands are banned.
+MAX_ARGC: Final = 1048576
+
+_CR: Final = 13
+_LF: Final = 10
+_STAR: Final = 42
+_DOLLAR: Final = 36
+_INCOMPLETE: Final = ~NEED_MORE  # results of the parsers of headers
+_BAD: Final = ~MALFORMED
+_INT_MAX: Final = 2147483647
+
+
+class RequestFramer(RequestBuffer):
+    """The splitter of one client's bytes into commands.
+
+    feed() appends bytes; next() returns the kind of the first item and moves past it. After COMMAND
+    and OPEN, these attributes describe the command:
+
+    start, end: offsets of its bytes in `buf`.
+    command: row of the table of commands; UNKNOWN_COMMAND if there is none.
+    name: name as the client wrote it.
+    argc: number of words, name included.
+    args: offset pairs (first byte, byte after the last) of the arguments after the name, counted
+        from `start`; only if `command.whole`.
+    words: unquoted words of an inline command, name included; None for a multibulk one.
+    """
+
+    __slots__ = (
+        "_args_left",
+        "_resume_at",
+        "_resume_left",
+        "_scan",
+        "_skip",
+        "argc",
+        "args",
+        "command",
+        "commands",
+        "end",
+        "first",
+        "lenient",
+        "name",
+        "oversize",
+        "strict",
+        "words",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end: int = 0
+        self.first: int = 0  # offset of the first argument's header, counted from `start`
+        self.argc: int = 0
+        self.command: Command = UNKNOWN_COMMAND
+        self.name: bytes = b""
+        self.args: list[int] = []
+        self.words: list[bytes] | None = None
+        self.lenient: bool = False  # the command is not in the form that every parser accepts
+        self.oversize: bool = False  # the command is too long to be whole; `args` is partial
+        self.commands: dict[bytes, Command] = COMMANDS
+        self.strict: bool = False  # some commands are banned: none may pass unrecognized
+        self._args_left: int = 0  # arguments of an open command still to come
+        self._skip: int = 0  # bytes of the open command's current argument still to come
+        # The place in an incomplete command at which to resume: its offset from `start` (0: none),
+        # and the number of arguments from there on.
+        self._resume_at: int = 0
+        self._resume_left: int = 0
+        self._scan: int = 0  # bytes from `pos` on that hold no line end (inline command)
+
+    def use(self, commands: dict[bytes, Command]) -> None:
+        """Look up names in `commands`, from the next command on.
+
+        Any table but COMMANDS is taken to contain bans, and makes the framer strict.
+        """
+        self.commands = commands
+        self.strict = commands is not COMMANDS
+
+    def in_command(self) -> bool:
+        """Return whether an open command has not ended yet."""
+        return self._args_left > 0 or self._skip > 0
+
+    def rewind(self, pos: int) -> None:
+        """Move back to `pos`, a value that `start` has had since the last feed()."""
+        self.pos = pos
+        self._args_left = 0
+        self._skip = 0
+        self._resume_at = 0
+        self._need = 0
+        self._scan = 0
+        self._enough = True
+
+    def again(self, data: bytes) -> None:
+        """Insert `data` before the unread bytes.
+
+        data: whole commands.
+        Must not be called while a command is open.
+        """
+        self.buf = data + self.buf[self.pos :]
+        self.rewind(0)
+
+    # -- commands out --------------------------------------------------------------------------
+
+    def next(self) -> int:
+        """Move past the first item of the unread bytes.
+
+        Returns its kind: NEED_MORE, COMMAND, OPEN, TAIL, BODY, EMPTY or MALFORMED.
+        """
+        if self._args_left > 0 or self._skip > 0:
+            return self._next_of_open()
+        if self._parts:
+            if not self._enough:
+                return NEED_MORE
+            self._join()
+        data = self.buf
+        pos = self.pos
+        self.start = pos
+        size = len(data)
+        if pos >= size:
+            return NEED_MORE
+        if self._resume_at > 0:
+            at = self._resume_at
+            self._resume_at = 0
+            return self._arguments(self._resume_left, pos + at, True)
+        if data[pos] != _STAR:
+            return self._next_inline()
+        self.words = None
+        self.lenient = False
+        if (  # `*n\r\n$n\r\n`, the beginning of most commands, parsed without a call
+            pos + 8 <= size
+            and data[pos + 2] == _CR
+            and data[pos + 3] == _LF
+            and data[pos + 4] == _DOLLAR
+            and data[pos + 6] == _CR
+            and data[pos + 7] == _LF
+            and 1 <= (argc := data[pos + 1] - 48) <= 9
+            and 0 <= (length := data[pos + 5] - 48) <= 9
+        ):
+            self.argc = argc
+            pos += 8
+        else:
+            length = self._headers(pos + 1)
+            if length < 0:
+                return ~length
+            pos = self.end
+        end = pos + length + 2
+        if end - 2 > size:
+            return self._wait(end - 2 - self.start)
+        name = data[pos : end - 2]
+        command = self.commands.get(name) or self._unusual(name)
+        self.command = command
+        self.name = name
+        self.first = end - self.start
+        if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
+            self.lenient = True
+        if command.whole:
+            self.args = []
+        return self._arguments(self.argc - 1, end, command.whole)
+
+    def _headers(self, pos: int) -> int:
+        """Parse the headers of a command and of its name. Sets `argc`, and `end` to their end.
+
+        pos: offset of the first digit.
+        Returns the length of the name or, if next() is to return the result at once, ~result.
+        """
+        self._need = 0
+        minus = pos < len(self.buf) and self.buf[pos] == 45
+        argc = self._number(pos + 1 if minus else pos)
+        if minus and argc == 0:
+            self.bad = pos
+            return _BAD  # -0
+        if argc < 0:
+            return argc
+        if minus or argc == 0:
+            self.pos = self.end
+            return ~EMPTY
+        self.argc = argc
+        if argc > _INT_MAX:
+            self.bad = self.start
+            return _BAD
+        pos = self.end
+        if argc > MAX_ARGC and not self.strict:
+            return ~self._open_unnamed(pos, argc, UNKNOWN_COMMAND)
+        length = self._bulk(pos)
+        if length < 0:
+            return length
+        if length <= MAX_NAME:
+            return length
+        command = UNKNOWN_COMMAND
+        if self.strict:
+            # By default, servers reject this header without waiting for the name.
+            if length > MAX_BULK:
+                self.bad = pos
+                return _BAD
+            if self.end + MAX_NAME + 1 > len(self.buf):
+                return ~self._wait(self.end + MAX_NAME + 1 - self.start)
+            command = self._banned(self.buf[self.end : self.end + MAX_NAME + 1])
+        return ~self._open_unnamed(self.end + length + 2, argc - 1, command)
+
+    def _unusual(self, name: bytes) -> Command:
+        """Return the row of a name that is in neither all upper nor all lower case, or unknown."""
+        command = self.commands.get(name.upper())
+        if command is not None:
+            return command
+        return self._banned(name) if self.strict else UNKNOWN_COMMAND
+
+    def _arguments(self, left: int, pos: int, whole: bool) -> int:
+        """Frame `left` arguments from `pos` on; the name of the command is parsed already.
+
+        whole: collect the offsets of the arguments, and do not open the command while it is short
+            enough to be whole.
+        """
+        data = self.buf
+        size = len(data)
+        start = self.start
+        args = self.args
+        self.oversize = False
+        while left > 0:
+            header = pos
+            if (  # `$n\r\n`, a common header, parsed without a call
+                pos + 3 < size
+                and data[pos] == _DOLLAR
+                and data[pos + 2] == _CR
+                and data[pos + 3] == _LF
+                and 0 <= (length := data[pos + 1] - 48) <= 9
+            ):
+                pos += 4
+            elif (  # `$nn\r\n`, the other common header
+                pos + 4 < size
+                and data[pos + 3] == _CR
+                and data[pos + 4] == _LF
+                and data[pos] == _DOLLAR
+                and 1 <= (tens := data[pos + 1] - 48) <= 9
+                and 0 <= (units := data[pos + 2] - 48) <= 9
+            ):
+                length = 10 * tens + units
+                pos += 5
+            else:
+                length = self._bulk(pos)
+                if length < 0:
+                    return self._cut_header(length, left, pos, whole)
+                pos = self.end
+            left -= 1
+            end = pos + length + 2
+            if whole:
+                limit = MAX_RL_BYTES if self.command.ours else MAX_STATE_BULK
+                if length > limit or end - start > MAX_RL_BYTES:
+                    return self._too_long(end, left)
+                if end > size:
+                    return self._pause(header, left + 1, end - start)
+                args.append(pos - start)
+                args.append(pos + length - start)
+            if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
+                self.lenient = True
+            pos = end
+        if pos > size:
+            return self._wait(pos - start) if whole else self._open(pos, 0)
+        self.end = pos
+        self.pos = pos
+        self._need = 0
+        return COMMAND
+
+    def _cut_header(self, why: int, left: int, pos: int, whole: bool) -> int:
+        """Frame a command whose header at `pos` cannot be parsed, for the reason `why`."""
+        if why == _BAD:
+            return MALFORMED
+        if not whole:
+            return self._open(pos, left)
+        if len(self.buf) - self.start > MAX_RL_BYTES:
+            return self._too_long(pos, left)
+        return self._pause(pos, left, 0)
+
+    def _number(self, pos: int) -> int:
+        """Parse the number of a header, by Redis' rules: no sign and no leading zero.
+
+        pos: offset of the first digit. Sets `end` to the byte after the line end.
+        Returns the number, _INCOMPLETE or _BAD.
+        """
+        data = self.buf
+        size = len(data)
+        value = 0
+        self.bad = first = pos
+        while pos < size:
+            byte = data[pos]
+            if byte == _CR:
+                if pos + 1 >= size:
+                    break
+                if pos == first or (pos > first + 1 and data[first] == 48):
+                    return _BAD
+                if data[pos + 1] != _LF:
+                    self.lenient = True
+                self.end = pos + 2
+                return value
+            if byte < 48 or byte > 57 or pos - first > 17:
+                return _BAD  # more than 18 digits are above the limit of every server
+            value = value * 10 + (byte - 48)
+            pos += 1
+        return _INCOMPLETE
+
+    def _bulk(self, pos: int) -> int:
+        """Parse the header of a bulk at `pos`; set `end` to the first byte of the bulk.
+
+        Returns the length, _INCOMPLETE or _BAD.
+        """
+        if pos >= len(self.buf):
+            return _INCOMPLETE
+        if self.buf[pos] != _DOLLAR:
+            self.bad = pos
+            return _BAD
+        return self._number(pos + 1)
+
+    def _banned(self, name: bytes) -> Command:
+        """Return the banned command that Redis may find by a `name` with a NUL in it, if any."""
+        # Redis hashes the whole name but compares up to the NUL, so some such names match.
+        word, found, _ = name.partition(b"\0")
+        command = self.commands.get(word.upper()) if found else None
+        if command is None or command.ban is None or command.ours:
+            return UNKNOWN_COMMAND
+        return command
+
+    def _wait(self, need: int) -> int:
+        """Wait for more bytes: next() can make progress with `need` bytes from `start` on."""
+        self._need = need
+        return NEED_MORE
+
+    def _open(self, pos: int, left: int) -> int:
+        """Open an incomplete command.
+
+        pos: offset at which `left` more arguments begin; may lie beyond the buffer. An incomplete
+            header at `pos` stays in the buffer.
+        """
+        self._args_left = left
+        self._skip = max(pos - len(self.buf), 0)
+        self.pos = self.end = pos - self._skip
+        self._need = 0
+        return OPEN
+
+    def _open_unnamed(self, pos: int, left: int, command: Command) -> int:
+        """Frame a command whose name is too long for any table, or whose `argc` is above MAX_ARGC.
+
+        pos: offset of the next `left` words; may lie beyond the buffer.
+        """
+        self.command = command
+        self.name = b""
+        self.args = []
+        code = self._arguments(left, pos, False)
+        self.oversize = command is not UNKNOWN_COMMAND
+        return code
+
+    def _pause(self, header: int, left: int, need: int) -> int:
+        """Resume at `header`, with `left` arguments to come, after the next bytes."""
+        self._resume_at = header - self.start
+        self._resume_left = left
+        return self._wait(need)
+
+    def _too_long(self, pos: int, left: int) -> int:
+        """Frame the rest of a command that is too long to be whole."""
+        code = self._arguments(left, pos, False)
+        self.oversize = True
+        return code
+
+    def _next_of_open(self) -> int:
+        """Frame more of an open command."""
+        if self._parts:
+            self._join()
+        size = len(self.buf)
+        self.start = pos = self.pos
+        while True:
+            pos += self._skip
+            self._skip = max(pos - size, 0)
+            if self._skip > 0:
+                pos = size
+                break
+            if self._args_left == 0:
+                self.pos = self.end = pos
+                return TAIL
+            length = self._bulk(pos)
+            if length == _BAD:
+                self._args_left = 0
+                return MALFORMED
+            if length < 0:
+                break
+            pos = self.end
+            self._args_left -= 1
+            self._skip = length + 2
+        self.pos = self.end = pos
+        return BODY if pos > self.start else NEED_MORE
+
+    def _next_inline(self) -> int:
+        self.bad = -1
+        data = self.buf
+        start = self.pos
+        at = data.find(b"\n", start + self._scan)
+        self._scan = len(data) - start if at < 0 else 0
+        if self._scan > MAX_INLINE or at - start > MAX_INLINE:
+            return MALFORMED
+        if at < 0:
+            return self._wait(LINE_END)
+        line = data[start:at]
+        # C strings end at a NUL: some servers do not find the end of a line with one.
+        words = split_inline(line) if line.find(b"\0") < 0 else None
+        if words is None:
+            return MALFORMED
+        self._need = 0
+        self.pos = self.end = at + 1
+        if not words:
+            return EMPTY
+        name = words[0]
+        self.name = name
+        self.command = self.commands.get(name.upper(), UNKNOWN_COMMAND)
+        self.argc = len(words)
+        self.words = words
+        self.lenient = True
+        self.oversize = False
+        return COMMAND
+
+    # -- arguments of the command just returned --------------------------------------------------
+
+    def argument(self, index: int) -> bytes:
+        """Return argument `index` of a whole command; 0 is the first after the name."""
+        words = self.words
+        if words is not None:
+            return words[index + 1]
+        start = self.start
+        return self.buf[start + self.args[2 * index] : start + self.args[2 * index + 1]]
+
+    def arguments(self) -> list[bytes]:
+        """Return the arguments after the name of a whole command.
+
+        For an oversize command, returns those before the argument that exceeded the limit.
+        """
+        words = self.words
+        if words is not None:
+            return words[1:]
+        return [self.argument(index) for index in range(len(self.args) // 2)]

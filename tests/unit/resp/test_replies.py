@@ -1,0 +1,322 @@
+"""replies: however a server's bytes are cut, the same frames come out, and no byte is lost."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.resp.replies import ReplyFramer
+
+from tests.unit.resp.pieces import cut_places, single_bytes, sliced
+
+FRAMES = [
+    b"+OK\r\n",
+    b"+\r\n",
+    b"-ERR no\r\n",
+    b":0\r\n",
+    b":-12\r\n",
+    b"$0\r\n\r\n",
+    b"$5\r\na\r\nbc\r\n",
+    b"$12\r\n+OK\r\n-ERR\r\n \r\n",
+    b"$-1\r\n",
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"*2\r\n+a\r\n:1\r\n",
+    b"*3\r\n*0\r\n*-1\r\n*2\r\n$1\r\nx\r\n*1\r\n+y\r\n",
+    b"_\r\n",
+    b"#t\r\n",
+    b",1.5\r\n",
+    b",inf\r\n",
+    b"(123456789012345678901234567890\r\n",
+    b"!8\r\nERR a\r\nb\r\n",
+    b"=7\r\ntxt:a\r\n\r\n",
+    b"%0\r\n",
+    b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n:2\r\n",
+    b"~2\r\n+a\r\n+b\r\n",
+    b"|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n",
+    b"|0\r\n+x\r\n",
+    b"*2\r\n|1\r\n+ttl\r\n:3\r\n:1\r\n:2\r\n",
+    b"|1\r\n+a\r\n%1\r\n+b\r\n+c\r\n|1\r\n+d\r\n+e\r\n*1\r\n+f\r\n",
+    b"*2\r\n:1\r\n>1\r\n+a\r\n:2\r\n",  # Redis 7.0 can write a push between EXEC's elements
+    b"$70000\r\n" + b"x" * 70000 + b"\r\n",
+]
+PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+
+
+def frames_of(pieces: list[bytes]) -> tuple[int, bytes, ReplyFramer]:
+    """How many replies ended, what was moved over, and the framer."""
+    framer = ReplyFramer()
+    count = 0
+    out = b""
+    for piece in pieces:
+        framer.feed(piece)
+        before = framer.pos
+        count += framer.skip(1 << 30)
+        out += framer.buf[before : framer.pos]
+        framer.release()
+    return count, out, framer
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
+def test_frame_three_ways(frame: bytes) -> None:
+    pieces = single_bytes(frame) if len(frame) < 1000 else [frame[:50], frame[50:-1], frame[-1:]]
+    for way, replies in (([frame], 1), (pieces, 1), ([frame + b"+behind\r\n"], 2)):
+        count, out, framer = frames_of(way)
+        assert count == replies
+        assert out == b"".join(way)
+        assert not framer.mid
+        assert not framer.broken
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
+def test_pushes_are_not_counted(frame: bytes) -> None:
+    stream = PUSH + frame + PUSH + PUSH + frame + PUSH
+    for pieces in ([stream], single_bytes(stream) if len(stream) < 1000 else [stream]):
+        count, out, framer = frames_of(pieces)
+        assert (count, out, framer.mid) == (2, stream, False)
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
+def test_an_unfinished_frame_is_told(frame: bytes) -> None:
+    for cut in [1, 2, len(frame) // 2, len(frame) - 1]:
+        framer = ReplyFramer()
+        framer.feed(frame[:cut])
+        assert framer.skip(5) == 0
+        assert framer.mid or framer.pos == 0
+        framer.feed(frame[cut:])
+        assert framer.skip(5) == 1
+        assert not framer.mid
+
+
+def test_skip_stops_at_its_limit() -> None:
+    framer = ReplyFramer()
+    framer.feed(b"+1\r\n" + PUSH + b"+2\r\n+3\r\n")
+    assert framer.skip(0) == 0
+    assert framer.pos == 0
+    assert framer.skip(1) == 1
+    assert framer.skip(1) == 1
+    assert framer.buf[framer.pos :] == b"+3\r\n"
+    assert framer.skip(7) == 1
+
+
+def test_skip_of_none_moves_over_pushes() -> None:
+    framer = ReplyFramer()
+    framer.feed(PUSH + PUSH + b"+1\r\n")
+    assert framer.at_push()
+    assert framer.skip(0) == 0
+    assert not framer.at_push()
+    assert framer.line() == b"+1\r\n"
+
+
+def test_half_a_push() -> None:
+    framer = ReplyFramer()
+    framer.feed(PUSH[:-3])
+    assert framer.at_push()
+    framer.skip(0)
+    assert framer.mid
+    assert not framer.at_push()
+    framer.feed(PUSH[-3:] + b"+1\r\n")
+    framer.skip(0)
+    assert not framer.mid
+    assert framer.line() == b"+1\r\n"
+
+
+def test_line_and_frame() -> None:
+    framer = ReplyFramer()
+    framer.feed(b"*2\r\n+a\r\n$2\r\nb")
+    assert framer.line() == b"*2\r\n"
+    assert framer.frame() == b""
+    assert (framer.pos, framer.mid) == (0, False)
+    framer.feed(b"c\r\n-ERR")
+    assert framer.frame() == b"*2\r\n+a\r\n$2\r\nbc\r\n"
+    assert framer.line() == b""
+    assert framer.frame() == b""
+    framer.feed(b" x\r\n")
+    assert framer.line() == framer.frame() == b"-ERR x\r\n"
+
+
+@pytest.mark.parametrize("behind", [PUSH, PUSH[:3], PUSH[:-3], PUSH + PUSH + b"+2\r\n"])
+def test_frame_is_one_reply_and_leaves_a_push_behind_it(behind: bytes) -> None:
+    framer = ReplyFramer()
+    framer.feed(b"+1\r\n" + behind)
+    assert framer.frame() == b"+1\r\n"
+    assert framer.buf[framer.pos :] == behind
+    assert not framer.mid
+    assert framer.rest() == behind
+
+
+PUSHES = [
+    PUSH,
+    b">2\r\n$10\r\ninvalidate\r\n_\r\n",
+    b">0\r\n",
+    b">1\r\n+x\r\n",
+    b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$12\r\n>1\r\n+x\r\n\r\n\r\n\r\n",
+    b">2\r\n*2\r\n:1\r\n*0\r\n%1\r\n+a\r\n>1\r\n+b\r\n+c\r\n",
+]
+
+
+@pytest.mark.parametrize("push", PUSHES)
+@pytest.mark.parametrize("behind", [b"", b"+1\r\n", b"+1", b">", PUSH, PUSH[:4], PUSH + b"+1\r\n"])
+def test_push_is_one_and_leaves_what_is_behind_it(push: bytes, behind: bytes) -> None:
+    framer = ReplyFramer()
+    framer.feed(push + behind)
+    assert framer.at_push()
+    assert framer.push() == push
+    assert framer.buf[framer.pos :] == behind
+    assert not framer.mid
+    assert framer.at_push() == behind.startswith(b">")
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_a_push_that_is_not_all_here_stays(push: bytes) -> None:
+    for cut in range(1, len(push)):
+        framer = ReplyFramer()
+        framer.feed(b"+1\r\n" + push[:cut])
+        assert framer.frame() == b"+1\r\n"
+        framer.release()
+        for _ in range(2):
+            assert framer.at_push()
+            assert framer.push() == b""
+            assert (framer.pos, framer.mid, framer.broken) == (0, False, False)
+        framer.feed(push[cut:] + b"+2\r\n")
+        assert framer.push() == push
+        assert framer.frame() == b"+2\r\n"
+
+
+def test_push_where_there_is_none_takes_nothing() -> None:
+    framer = ReplyFramer()
+    assert not framer.at_push()
+    assert framer.push() == b""
+    framer.feed(b"+1\r\n" + PUSH)
+    assert not framer.at_push()
+    assert framer.push() == b""
+    assert framer.frame() == b"+1\r\n"
+
+
+@pytest.mark.parametrize("push", [b">x\r\n", b">-2\r\n", b">1\r\n@\r\n", b">" + b"1" * 40])
+def test_a_broken_push_is_told(push: bytes) -> None:
+    framer = ReplyFramer()
+    framer.feed(push)
+    assert framer.push() == b""
+    assert framer.broken
+
+
+BROKEN = [
+    b"PING\r\n",
+    b"\r\n",
+    b"x",
+    b"$-2\r\n",
+    b"*-2\r\n",
+    b"$a\r\n",
+    b"$\r\n",
+    b"*1\r\n@\r\n",
+    b"$?\r\n",
+    b"$1x\r\n",
+    b"$99999999999999999999\r\n",
+    b"$" + b"1" * 40,
+    b"*1 \r\n",
+]
+
+
+@pytest.mark.parametrize("data", BROKEN)
+def test_broken_reply(data: bytes) -> None:
+    for pieces in ([b"+OK\r\n" + data], single_bytes(b"+OK\r\n" + data)):
+        framer = ReplyFramer()
+        out = b""
+        count = 0
+        for piece in pieces:
+            framer.feed(piece)
+            before = framer.pos
+            count += framer.skip(9)
+            out += framer.buf[before : framer.pos]
+            if framer.broken:
+                break
+        assert framer.broken
+        assert count == 1
+        assert (out + framer.rest()).startswith(b"+OK\r\n")
+
+
+@pytest.mark.parametrize("header", [b"*2147483647\r\n", b"$536870912\r\n", b"%999999999\r\n:1\r\n"])
+def test_a_reply_header_allocates_nothing(header: bytes) -> None:
+    tracemalloc.start()
+    try:
+        framer = ReplyFramer()
+        framer.feed(header)
+        assert framer.skip(1) == 0
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+    assert framer.mid
+    assert framer.pos == len(header)
+
+
+# -- any stream, cut anywhere ----------------------------------------------------------------------
+
+reply_trees = st.recursive(
+    st.sampled_from([frame for frame in FRAMES if len(frame) < 100]),
+    lambda inner: st.lists(inner, max_size=4).map(
+        lambda items: b"*%d\r\n" % len(items) + b"".join(items)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(reply_trees, st.booleans()), max_size=8), cut_places)
+def test_any_cutting_gives_the_same_frames(
+    items: list[tuple[bytes, bool]], places: list[int]
+) -> None:
+    data = b"".join(frame + (PUSH if pushed else b"") for frame, pushed in items)
+    count, out, framer = frames_of(sliced(data, places) or [b""])
+    assert count == len(items)
+    assert out == data
+    assert not framer.mid
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(reply_trees, min_size=1, max_size=6), cut_places)
+def test_frame_by_frame(items: list[bytes], places: list[int]) -> None:
+    framer = ReplyFramer()
+    found: list[bytes] = []
+    for piece in sliced(b"".join(items), places):
+        framer.feed(piece)
+        while frame := framer.frame():
+            found.append(frame)
+    assert found == items
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(reply_trees | st.sampled_from(PUSHES), max_size=8), cut_places)
+def test_pushes_and_frames_one_by_one(items: list[bytes], places: list[int]) -> None:
+    framer = ReplyFramer()
+    found: list[bytes] = []
+    for piece in sliced(b"".join(items), places):
+        framer.feed(piece)
+        while each := framer.push() if framer.at_push() else framer.frame():
+            found.append(each)
+        framer.release()
+    assert found == items
+
+
+def test_a_header_cut_inside_a_released_frame_is_not_taken_for_a_frame() -> None:
+    framer = ReplyFramer()
+    framer.feed(b"*2\r\n:1\r\n$1")
+    assert framer.skip(5) == 0
+    framer.release()
+    assert framer.skip(5) == 0
+    assert (framer.pos, framer.mid) == (0, True)
+    framer.feed(b"\r\nx\r\n+behind\r\n")
+    assert framer.skip(1) == 1
+    assert framer.line() == b"+behind\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"+O", b"+O\r", b"$3\r\nab", b"*2\r\n+a\r\n"])
+def test_skip_without_new_bytes_changes_nothing(begun: bytes) -> None:
+    framer = ReplyFramer()
+    framer.feed(begun)
+    for _ in range(3):
+        assert framer.skip(1) == 0
+        assert framer.mid
+        framer.release()
