@@ -17,7 +17,15 @@ HOT = {
     "fairness": ["budget", "scheduler"],
     "net": ["tls_stream"],
     "observability": ["counters"],
-    "ratelimit": ["algorithms", "denial_cache", "grammar", "scripts", "wait_queue"],
+    "ratelimit": [
+        "algorithms",
+        "command_entries",
+        "denial_cache",
+        "entry_form",
+        "grammar",
+        "scripts",
+        "wait_queue",
+    ],
     "resp": ["commands", "encoding", "inline", "replies", "request_buffer", "requests"],
     "session": [
         "call",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.session.command_replies import ENTRIES
 
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 
@@ -144,7 +144,8 @@ ROWS: list[tuple[str, Edit]] = [
     ("COMMAND INFO", last_if_any),
     ("COMMAND LIST", last),
     ("COMMAND LIST FILTERBY PATTERN *", last),
-    ("COMMAND LIST FILTERBY PATTERN [gR]*T", last),
+    ("COMMAND LIST FILTERBY PATTERN ?*T", last),
+    ("COMMAND LIST FILTERBY PATTERN [gR]*T", same),
     ("COMMAND list filterby pattern RL.*", last),
     ("COMMAND LIST FILTERBY PATTERN g*", same),
     ("COMMAND LIST FILTERBY ACLCAT WRITE", last),

@@ -24,7 +24,7 @@ import pytest
 import redis
 from redis import asyncio as redis_asyncio
 from redis.cluster import RedisCluster
-from rlproxy.session.command_replies import ENTRIES
+from rlproxy.ratelimit.command_entries import ENTRIES
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, RedisServer, wait_until

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from rlproxy.ratelimit.command_entries import ENTRIES
+from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session import reply_slots
 from rlproxy.session import slots as s
-from rlproxy.session.command_replies import ENTRIES, FORM_CALL, MAX_EDITED, UNKNOWN, Form
+from rlproxy.session.command_replies import FORM_CALL, MAX_EDITED, UNKNOWN
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import Catch, Slot, Unfold

@@ -1,0 +1,184 @@
+"""The entries of the RL commands for COMMAND: flags, keys and arguments, one row per command."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+SINCE: Final = b"0.1.0"
+GROUP: Final = b"module"  # of all commands that are not Redis' own
+
+
+class Argument(NamedTuple):
+    """One node of a command's argument tree in COMMAND DOCS."""
+
+    name: bytes
+    kind: bytes
+    token: bytes = b""
+    flags: tuple[bytes, ...] = ()
+    below: tuple[Argument, ...] = ()
+
+
+class Entry(NamedTuple):
+    """One row: the properties that COMMAND reports for the command `name`.
+
+    keys: flags of its key specification, empty if it has no keys.
+    many: its keys are all arguments; else the first one.
+    """
+
+    name: bytes
+    arity: int
+    flags: list[bytes]
+    categories: list[bytes]
+    tips: list[bytes]
+    keys: list[bytes]
+    summary: bytes
+    complexity: bytes
+    arguments: tuple[Argument, ...] = ()
+    many: bool = False
+
+
+_INTEGER: Final = b"integer"
+_TIME: Final = b"double"  # seconds, decimals allowed
+_TOKEN: Final = b"pure-token"
+_OPTIONAL: Final = (b"optional",)
+
+
+def _word(token: bytes) -> Argument:
+    return Argument(token.lower(), _TOKEN, token, _OPTIONAL)
+
+
+def _option(name: bytes, kind: bytes, token: bytes = b"") -> Argument:
+    return Argument(name, kind, token or name.upper(), _OPTIONAL)
+
+
+def _algorithm() -> Argument:
+    names = (b"LOG", b"ZLOG", b"FIXED", b"COUNTER", b"TOKEN", b"LEAKY", b"GCRA")
+    below = tuple([Argument(name.lower(), _TOKEN, name) for name in names])
+    return Argument(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, below)
+
+
+_KEY: Final = Argument(b"key", b"key")
+_MAX: Final = Argument(b"max", _INTEGER)
+_WINDOW: Final = Argument(b"window", _TIME)
+_ALGO: Final = _algorithm()
+_BURST: Final = _option(b"burst", _INTEGER)
+_COMMON: Final = (
+    *(_KEY, _MAX, _WINDOW, _word(b"MS"), _ALGO),
+    *(_option(b"cost", _INTEGER), _BURST, _option(b"gap", _TIME)),
+)
+_AND: Final = Argument(
+    b"and", b"block", b"AND", (b"optional", b"multiple", b"multiple_token"), (_MAX, _WINDOW)
+)
+_HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a COST adds"
+_CHANGES: Final = [b"RW", b"access", b"update"]
+_WRITE: Final = [b"@write", b"@fast", b"@scripting"]
+_REPORT: Final = [b"@fast", b"@scripting"]
+_VARIES: Final = [b"nondeterministic_output"]
+
+# All RL commands. Flags: noscript because redis.call has none of them, blocking because of WAIT.
+ENTRIES: Final = (
+    Entry(
+        name=b"rl.hit",
+        arity=-4,
+        flags=[b"write", b"denyoom", b"noscript", b"blocking", b"fast"],
+        categories=[b"@write", b"@fast", b"@blocking", b"@scripting"],
+        tips=_VARIES,
+        keys=_CHANGES,
+        summary=b"Counts a hit on a rate limiter and tells whether it is admitted.",
+        complexity=_HITS,
+        arguments=(
+            *_COMMON,
+            _word(b"STRICT"),
+            _option(b"penalty", _TIME),
+            _option(b"timeout", _TIME, b"WAIT"),
+            _AND,
+        ),
+    ),
+    Entry(
+        name=b"rl.peek",
+        arity=-4,
+        flags=[b"readonly", b"noscript", b"fast"],
+        categories=[b"@read", b"@fast", b"@scripting"],
+        tips=_VARIES,
+        keys=[b"RO", b"access"],
+        summary=b"Tells what RL.HIT would answer, and writes nothing.",
+        complexity=_HITS,
+        arguments=(*_COMMON, _AND),
+    ),
+    Entry(
+        name=b"rl.refund",
+        arity=-5,
+        flags=[b"write", b"noscript", b"fast"],
+        categories=_WRITE,
+        tips=_VARIES,
+        keys=_CHANGES,
+        summary=b"Gives back the newest hits of a rate limiter.",
+        complexity=b"O(N) in the hits given back",
+        arguments=(
+            *(_KEY, _MAX, _WINDOW, Argument(b"hits", _INTEGER)),
+            *(_word(b"MS"), _ALGO, _BURST, _AND),
+        ),
+    ),
+    Entry(
+        name=b"rl.reset",
+        arity=-2,
+        flags=[b"write", b"noscript"],
+        categories=[b"@keyspace", b"@write", b"@slow"],
+        tips=[b"request_policy:multi_shard", b"response_policy:agg_sum"],
+        keys=[b"RM", b"delete"],
+        summary=b"Forgets rate limiters.",
+        complexity=b"O(N) in the number of keys and of the hits that they hold",
+        arguments=(Argument(b"key", b"key", flags=(b"multiple",)),),
+        many=True,
+    ),
+    Entry(
+        name=b"rl.help",
+        arity=1,
+        flags=[b"noscript", b"fast"],
+        categories=_REPORT,
+        tips=[],
+        keys=[],
+        summary=b"Returns helpful text about the commands of the family.",
+        complexity=b"O(1)",
+    ),
+    Entry(
+        name=b"rl.stats",
+        arity=1,
+        flags=[b"noscript", b"fast"],
+        categories=_REPORT,
+        tips=_VARIES,
+        keys=[],
+        summary=b"Returns what the proxy has counted since it began.",
+        complexity=b"O(1)",
+    ),
+    Entry(
+        name=b"rl.top",
+        arity=-2,
+        flags=[b"noscript"],
+        categories=[b"@slow", b"@scripting"],
+        tips=_VARIES,
+        keys=[],
+        summary=b"Returns the keys with most hits, or refusals, of the last minute.",
+        complexity=b"O(N) in the number of keys that are asked for",
+        arguments=(Argument(b"keys", _INTEGER), _word(b"REFUSED")),
+    ),
+    *[
+        Entry(
+            name=name,
+            arity=-5,
+            flags=[b"write", b"denyoom", b"noscript", b"fast"],
+            categories=_WRITE,
+            tips=_VARIES,
+            keys=_CHANGES,
+            summary=b"Takes from a GCRA rate limiter, with the arguments and the reply of"
+            b" redis-cell.",
+            complexity=b"O(1)",
+            arguments=(
+                *(_KEY, Argument(b"max_burst", _INTEGER), Argument(b"count", _INTEGER)),
+                Argument(b"period", _INTEGER),
+                Argument(b"quantity", _INTEGER, flags=_OPTIONAL),
+            ),
+        )
+        for name in (b"cl.throttle", b"rl.throttle")
+    ],
+)

@@ -1,0 +1,70 @@
+"""command_entries: every row is one that Redis could report, and has what the grammar has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.ratelimit import algorithms, grammar
+from rlproxy.ratelimit.command_entries import ENTRIES, Argument, Entry
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+IDS = [name.decode() for name in BY_NAME]
+
+# As Redis names them (server.c, acl.c).
+FLAGS = {b"write", b"readonly", b"denyoom", b"noscript", b"blocking", b"loading", b"stale", b"fast"}
+CATEGORIES = {b"@keyspace", b"@read", b"@write", b"@fast", b"@slow", b"@blocking", b"@scripting"}
+KEY_FLAGS = {b"RO", b"RW", b"OW", b"RM", b"access", b"update", b"insert", b"delete"}
+KINDS = {b"key", b"integer", b"double", b"pure-token", b"oneof", b"block"}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
+def test_entry(entry: Entry) -> None:
+    assert entry.name == entry.name.lower()
+    assert set(entry.flags) <= FLAGS
+    assert set(entry.categories) <= CATEGORIES
+    assert set(entry.keys) <= KEY_FLAGS
+    assert (b"write" in entry.flags) == (b"@write" in entry.categories)
+    assert (b"readonly" in entry.flags) == (b"@read" in entry.categories)
+    assert (b"fast" in entry.flags) == (b"@fast" in entry.categories)
+    assert (b"write" in entry.flags) == bool({b"RW", b"RM"} & set(entry.keys))
+    assert entry.summary.endswith(b".")
+    assert entry.arity != 0
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
+def test_the_arity_is_that_of_the_arguments(entry: Entry) -> None:
+    needed = [each for each in entry.arguments if b"optional" not in each.flags]
+    fixed = len(needed) == len(entry.arguments) and not entry.many
+    assert abs(entry.arity) == 1 + len(needed)
+    assert (entry.arity > 0) == fixed
+
+
+def nodes(arguments: tuple[Argument, ...]) -> Iterator[Argument]:
+    for each in arguments:
+        yield each
+        yield from nodes(each.below)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
+def test_the_tree_is_one_that_redis_could_tell(entry: Entry) -> None:
+    for each in nodes(entry.arguments):
+        assert each.kind in KINDS
+        assert bool(each.below) == (each.kind in (b"oneof", b"block"))
+        assert each.kind != b"pure-token" or each.token
+        assert set(each.flags) <= {b"optional", b"multiple", b"multiple_token"}
+    assert [each.kind for each in entry.arguments].count(b"key") == bool(entry.keys)
+    if entry.keys:
+        assert entry.arguments[0].kind == b"key"
+
+
+def test_names_are_there_once() -> None:
+    assert len(BY_NAME) == len(ENTRIES)
+
+
+@pytest.mark.parametrize("name", grammar.OPTIONS, ids=bytes.decode)
+def test_every_option_is_told(name: bytes) -> None:
+    arguments = BY_NAME[name.lower()].arguments
+    assert {each.token for each in arguments} - {b""} == set(grammar.OPTIONS[name])
+    (algorithm,) = (each for each in arguments if each.token == b"ALGO")
+    assert {each.token for each in algorithm.below} == set(algorithms.ALGORITHMS)
