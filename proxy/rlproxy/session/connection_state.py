@@ -10,9 +10,10 @@ it pass.
               COUNTED  an unknown command was sent: private until RESET is answered +RESET
               RAW      replies cannot be counted (subscriptions, MONITOR): private for good
 
-Levels fall when a command is *sent*, and rise only when its reply is *seen* at its own place. A
-flag that a later request may set again has a count of such requests (`_gen`). A reply clears the
-flag only if the count has not changed since its request.
+Levels fall when a command is *sent* (table `SENT`), and rise only when its reply is *seen* at its
+own place (table `ANSWERED`). The flags `multi` and `watching` follow the same rule. Requests that
+lower the level or set a flag are numbered. A reply takes that back only if no such request was sent
+after its own.
 """
 
 from __future__ import annotations
@@ -21,22 +22,99 @@ from typing import Final
 
 from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
+from rlproxy.session import identity as ids
 from rlproxy.session import slots as s
-from rlproxy.session.identity import Identity, credential, database
+from rlproxy.session.identity import Identity
 from rlproxy.session.slots import Slot
 
 RAW: Final = 0
 COUNTED: Final = 1
 PLAIN: Final = 2
 
+# What a command changes when it is sent: the level behind it, at most, and the kind of its slot.
+_STATELESS: Final = (PLAIN, s.S_PASS)
+_UNKNOWN: Final = (COUNTED, s.S_PASS)
+_ENDS: Final = (RAW, s.S_RAW)
+
+# By the level before it and its kind. The others are _UNKNOWN. At PLAIN, arguments may decide
+# before the table does: see _plain_row().
+SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    PLAIN: {
+        c.MULTI: (PLAIN, s.S_MULTI),
+        c.EXEC: (PLAIN, s.S_EXEC),
+        c.DISCARD: (PLAIN, s.S_DISCARD),
+        c.WATCH: _STATELESS,
+        c.UNWATCH: (PLAIN, s.S_UNWATCH),
+        c.QUIT: (PLAIN, s.S_QUIT),
+        c.RESET: (PLAIN, s.S_RESET),
+        c.SELECT: (PLAIN, s.S_SELECT),
+        c.AUTH: (PLAIN, s.S_AUTH),
+        c.HELLO: (PLAIN, s.S_HELLO),
+        **dict.fromkeys((c.PUBSUB, c.STREAM, c.HTTP), _ENDS),
+    },
+    COUNTED: {
+        c.QUIT: (PLAIN, s.S_QUIT),
+        c.RESET: (PLAIN, s.S_RESET),
+        c.AUTH: (COUNTED, s.S_AUTH),
+        c.HELLO: (COUNTED, s.S_HELLO),
+        **dict.fromkeys((c.PUBSUB, c.STREAM, c.HTTP), _ENDS),
+        **dict.fromkeys((c.MULTI, c.CLIENT, c.SCRIPT), _ENDS),
+    },
+    RAW: {},
+}
+# Indexed by level and kind, because a list is faster than a dict.
+_ROWS: Final = [[SENT[at].get(kind, _UNKNOWN) for kind in range(32)] for at in range(PLAIN + 1)]
+
+# What a reply changes.
+_IDENTITY: Final = 1  # user and password are those of the slot, uncertain if it has none
+_PROTOCOL: Final = 2  # the protocol is that of the slot
+_DATABASE: Final = 4  # the database is that of the slot, uncertain if it has none
+_RESET: Final = 8  # all state is that of a new connection
+_NO_MULTI: Final = 16
+_NO_WATCH: Final = 32
+_QUIT: Final = 64
+_LOWER: Final = 128  # replies are less certain from here on
+_BASE: Final = 256  # the proxy's SELECT succeeded
+_PROBED: Final = 512
+_LOST: Final = 1024  # the slot's identity and protocol are not certain
+
+_OK: Final = b"+OK\r\n"
+_ERROR: Final = b"-"
+_ANY: Final = b""
+
+# By the kind of its slot and the reply's beginning: the first that fits.
+ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
+    s.S_AUTH: ((_ERROR, 0), (_ANY, _IDENTITY)),
+    s.S_HELLO: ((_ERROR, _LOST | _IDENTITY | _PROTOCOL), (_ANY, _IDENTITY | _PROTOCOL)),
+    s.S_PROTOCOL: ((_ERROR, 0), (_ANY, _PROTOCOL)),
+    s.S_SELECT: ((_OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
+    s.S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
+    s.S_MULTI: ((_OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
+    s.S_EXEC: (
+        (b"*", _NO_MULTI | _NO_WATCH),
+        (b"-EXECABORT", _NO_MULTI | _NO_WATCH),
+        (b"-ERR EXEC without MULTI", _NO_MULTI),
+        (_ERROR, 0),
+        (_ANY, _NO_MULTI | _NO_WATCH),
+    ),
+    s.S_DISCARD: ((_OK, _NO_MULTI | _NO_WATCH), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
+    s.S_UNWATCH: ((_OK, _NO_WATCH),),
+    s.S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
+    s.S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
+    s.S_BASE: ((_OK, _BASE),),
+    s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
+}
+_REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
+
 
 class ConnectionState:
     """The state of one private connection. See the module's docstring."""
 
     __slots__ = (
-        "_level_gen",
-        "_multi_gen",
-        "_watch_gen",
+        "_lowered_at",
+        "_multi_at",
+        "_number",
+        "_watched_at",
         "asking",
         "base_db",
         "base_owed",
@@ -66,9 +144,10 @@ class ConnectionState:
         self.quitting = False  # QUIT was answered +OK
         self.chosen_db = False  # the client itself selected its database
         self.base_owed = base_db != 0  # SELECT of base_db has not succeeded yet
-        self._level_gen: int = 0
-        self._multi_gen: int = 0
-        self._watch_gen: int = 0
+        self._number: int = 0  # of the last request that lowered the level or set a flag, and
+        self._lowered_at: int = 0  # of the last that lowered the level,
+        self._multi_at: int = 0  # that set `multi`,
+        self._watched_at: int = 0  # that set `watching`
 
     def plain(self) -> bool:
         """Return whether a hit may go by lane without a difference that the client can observe."""
@@ -95,10 +174,16 @@ class ConnectionState:
 
     def lower(self, level: int) -> None:
         """Trust no more than `level` from this request on."""
-        self._level_gen += 1
+        self._number += 1
+        self._lowered_at = self._number
         self.level = min(self.level, level)
 
-    # -- requests ---------------------------------------------------------------------------------
+    def writes_before_auth(self) -> bool:
+        """Return whether Redis may have bytes to write when it runs an AUTH.
+
+        These are the head of EXEC's array or a push, while no reply is owed.
+        """
+        return self.multi or (self.level == COUNTED and self.protocol != 2)
 
     def sent(self, command: Command, args: list[bytes], complete: bool) -> Slot | None:
         """Record a command that goes upstream now. Return the slot for its reply; None: PASS.
@@ -110,212 +195,113 @@ class ConnectionState:
         self.asking = kind == c.ASKING
         if kind in (c.PASS, c.ASKING, c.WAIT, c.INTROSPECT):
             return None
-        if self.level < PLAIN:
-            return self._sent_private(kind)
-        if kind == c.MULTI:
-            slot = Slot(s.S_MULTI)
-            slot.count = 1 if self.multi else 0
-            self.multi = True
-            self._multi_gen += 1
-            slot.gen = self._multi_gen
-            return slot
-        if kind == c.EXEC:
-            return self._transaction_slot(s.S_EXEC)
-        if kind == c.DISCARD:
-            return self._transaction_slot(s.S_DISCARD)
-        if kind == c.WATCH:
+        plain = self.level == PLAIN
+        if plain:
+            level, slot_kind = self._plain_row(kind, args, complete)
+        else:
+            level, slot_kind = _ROWS[self.level][kind]
+        if level < PLAIN:
+            self.lower(level)
+        elif kind == c.WATCH:
             self.watching = True
-            self._watch_gen += 1
+            self._number += 1
+            self._watched_at = self._number
+        if slot_kind == s.S_PASS:
             return None
-        if kind == c.UNWATCH:
-            return self._transaction_slot(s.S_UNWATCH)
-        if kind == c.QUIT:
-            return Slot(s.S_QUIT)
-        if kind == c.RESET:
-            return self._reset_slot()
-        if kind in (c.PUBSUB, c.STREAM, c.HTTP):
-            return self._fall(RAW)
-        if kind == c.SCRIPT:
-            if args and args[0].upper() in c.SCRIPT_STATELESS:
-                return None
-            return self._fall(RAW)  # SCRIPT DEBUG puts the connection under a debugger
-        if kind == c.CLIENT:
-            return self._sent_client(args)
-        if self.multi or not complete or kind == c.UNKNOWN:
-            return self._fall(COUNTED)
-        if kind == c.SELECT:
-            return self._sent_select(args)
-        if kind == c.AUTH:
-            return self._sent_auth(args)
-        return self._sent_hello(args)
+        slot = Slot(slot_kind)
+        nested = slot_kind == s.S_MULTI and self.multi
+        if slot_kind == s.S_MULTI:
+            self.multi = True
+            self._number += 1
+            self._multi_at = self._number
+        elif plain:
+            _expect_identity(slot, args)
+        slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
+        return slot
 
-    def writes_before_auth(self) -> bool:
-        """Return whether Redis may have bytes to write when it runs an AUTH.
-
-        These are the head of EXEC's array or a push, while no reply is owed.
-        """
-        return self.multi or (self.level == COUNTED and self.protocol != 2)
-
-    def sent_unsure(self) -> Slot | None:
+    def sent_unsure(self) -> Slot:
         """Record a command that goes upstream now and may get no reply."""
         self.asking = False
-        return self._fall(RAW)
+        self.lower(RAW)
+        return Slot(s.S_RAW)
 
-    def _sent_private(self, kind: int) -> Slot | None:
-        if self.level == COUNTED:
-            if kind == c.RESET:
-                return self._reset_slot()
-            if kind in (c.MULTI, c.PUBSUB, c.STREAM, c.HTTP, c.CLIENT, c.SCRIPT):
-                return self._fall(RAW)
-            if kind in (c.AUTH, c.HELLO):
-                self._level_gen += 1
-                return Slot(s.S_AUTH if kind == c.AUTH else s.S_HELLO)
-            if kind == c.QUIT:
-                return Slot(s.S_QUIT)
-        self._level_gen += 1
-        return None
-
-    def _fall(self, level: int) -> Slot | None:
-        self.lower(level)
-        return Slot(s.S_RAW) if self.level == RAW else None
-
-    def _transaction_slot(self, kind: int) -> Slot:
-        slot = Slot(kind)
-        slot.gen = self._multi_gen
-        slot.watch_gen = self._watch_gen
-        return slot
-
-    def _reset_slot(self) -> Slot:
-        slot = Slot(s.S_RESET)
-        slot.gen = self._level_gen
-        slot.watch_gen = self._multi_gen + self._watch_gen
-        return slot
-
-    def _sent_client(self, args: list[bytes]) -> Slot | None:
-        word = args[0].upper().partition(b"\0")[0] if args else b""
-        if word in c.CLIENT_STATELESS:
-            return None
-        if word == b"REPLY" or not args:
-            return self._fall(RAW)
-        if word in c.CLIENT_IF_REFUSED and not self.multi:
-            return Slot(s.S_IF_REFUSED)
-        return self._fall(COUNTED)
-
-    def _sent_select(self, args: list[bytes]) -> Slot | None:
-        slot = Slot(s.S_SELECT)
-        number = database(args[0]) if len(args) == 1 else -1
-        if number >= 0:
-            slot.identity = Identity(None, None, number)
-        return slot
-
-    def _sent_auth(self, args: list[bytes]) -> Slot | None:
-        slot = Slot(s.S_AUTH)
-        if len(args) == 1:
-            slot.identity = credential(b"default", args[0])
-        elif len(args) == 2:
-            slot.identity = credential(args[0], args[1])
-        return slot
-
-    def _sent_hello(self, args: list[bytes]) -> Slot | None:
-        if not args:
-            return None
-        slot = Slot(s.S_HELLO)
-        slot.protocol = int(args[0]) if args[0] in (b"2", b"3") else 0
-        index = 1
-        while index < len(args):
-            # Redis compares these words as C strings, so a NUL ends them.
-            word = args[index].upper().partition(b"\0")[0]
-            if word == b"AUTH" and index + 2 < len(args):
-                slot.identity = credential(args[index + 1], args[index + 2])
-                if slot.identity is None:
-                    return slot
-                index += 3
-            elif word == b"SETNAME" and index + 1 < len(args):
-                index += 2
-            else:
-                slot.identity = None
-                return slot  # unfamiliar option: the identity is uncertain afterwards
-        if slot.identity is None:
-            slot.kind = s.S_PROTOCOL
-        return slot
-
-    # -- replies ----------------------------------------------------------------------------------
+    def _plain_row(self, kind: int, args: list[bytes], complete: bool) -> tuple[int, int]:
+        """The row of a command that is sent at PLAIN."""
+        if kind == c.SCRIPT:
+            # SCRIPT DEBUG puts the connection under a debugger.
+            return _STATELESS if args and args[0].upper() in c.SCRIPT_STATELESS else _ENDS
+        if kind == c.CLIENT:
+            word = args[0].upper().partition(b"\0")[0] if args else b""
+            if word in c.CLIENT_STATELESS:
+                return _STATELESS
+            if word == b"REPLY" or not args:
+                return _ENDS
+            if word in c.CLIENT_IF_REFUSED and not self.multi:
+                return (PLAIN, s.S_IF_REFUSED)
+            return _UNKNOWN
+        if kind in (c.SELECT, c.AUTH, c.HELLO):
+            if self.multi or not complete:
+                return _UNKNOWN
+            if kind == c.HELLO and not args:
+                return _STATELESS
+        return _ROWS[PLAIN][kind]
 
     def answered(self, slot: Slot, line: bytes) -> None:
         """Record the first line of the reply for `slot`."""
-        kind = slot.kind
-        refused = line.startswith(b"-")
-        if kind in (s.S_AUTH, s.S_HELLO):
-            self._answered_auth(slot, refused)
-            if kind == s.S_HELLO:
-                self.protocol = 0 if refused else slot.protocol
-        elif kind == s.S_PROTOCOL:
-            if not refused:
-                self.protocol = slot.protocol
-        elif kind == s.S_PROBE:
+        if slot.kind == s.S_HIT:  # without a lookup, because hits are many
+            self.probed = self.probed or line.startswith(b"*")
+            return
+        if slot.kind == s.S_PROBE:
             self.probing = False
-            if not refused:
-                self.probed = True
-        elif kind == s.S_SELECT:
-            if not refused:
-                self.chosen_db = True
-                if slot.identity is None or line != b"+OK\r\n":
-                    self.lower(COUNTED)
-                else:
-                    old = self.identity
-                    self.identity = Identity(old.user, old.password, slot.identity.db)
-        elif kind == s.S_RESET:
-            self._answered_reset(slot, line)
-        elif kind == s.S_MULTI:
-            nested = slot.count > 0 or line.startswith(b"-ERR MULTI calls can not be nested")
-            if refused and not nested:
-                self._no_transaction(slot)
-        elif kind == s.S_EXEC:
-            if not refused or line.startswith(b"-EXECABORT"):
-                self._transaction_over(slot)
-            elif line.startswith(b"-ERR EXEC without MULTI"):
-                self._no_transaction(slot)
-        elif kind == s.S_DISCARD:
-            if line == b"+OK\r\n":
-                self._transaction_over(slot)
-            elif line.startswith(b"-ERR DISCARD without MULTI"):
-                self._no_transaction(slot)
-        elif kind == s.S_UNWATCH:
-            if line == b"+OK\r\n" and slot.watch_gen == self._watch_gen:
-                self.watching = False
-        elif kind == s.S_QUIT:
-            if not refused:
-                self.quitting = True
-        elif kind == s.S_IF_REFUSED:
-            if not refused:
-                self.lower(COUNTED)
-        elif kind == s.S_BASE:
-            if line == b"+OK\r\n":
-                self.base_owed = False
-        elif kind == s.S_HIT and line.startswith(b"*"):
+        for beginning, change in _REPLIES[slot.kind]:
+            if line.startswith(beginning):
+                if change != 0:
+                    self._change(change, slot)
+                return
+
+    def _change(self, change: int, slot: Slot) -> None:
+        if change & _LOST:
+            slot.identity = None
+            slot.protocol = 0
+        if change & _IDENTITY:
+            self._authenticated(slot.identity)
+        if change & _PROTOCOL:
+            self.protocol = slot.protocol
+        if change & _DATABASE:
+            self._selected(slot.identity)
+        if change & _RESET:
+            self._reset(slot)
+        if change & _NO_MULTI and slot.number >= self._multi_at:
+            self.multi = False
+        if change & _NO_WATCH and slot.number >= self._watched_at:
+            self.watching = False
+        if change & _LOWER:
+            self.lower(RAW if slot.kind == s.S_RESET else COUNTED)
+        if change & _QUIT:
+            self.quitting = True
+        if change & _BASE:
+            self.base_owed = False
+        if change & _PROBED:
             self.probed = True
 
-    def _answered_auth(self, slot: Slot, refused: bool) -> None:
-        if refused and slot.kind == s.S_AUTH:
-            return
-        if slot.identity is None or refused:
-            self.known = False
-        else:
-            found = slot.identity
-            self.identity = Identity(found.user, found.password, self.identity.db)
-            self.known = True
+    def _authenticated(self, found: Identity | None) -> None:
         self.probed = False
+        self.known = found is not None
+        if found is not None:
+            self.identity = Identity(found.user, found.password, self.identity.db)
 
-    def _answered_reset(self, slot: Slot, line: bytes) -> None:
-        if line != b"+RESET\r\n":
-            if not line.startswith(b"-"):
-                self.lower(RAW)
-            return
-        if slot.gen == self._level_gen:
+    def _selected(self, found: Identity | None) -> None:
+        self.chosen_db = True
+        if found is None:
+            self.lower(COUNTED)
+        else:
+            self.identity = Identity(self.identity.user, self.identity.password, found.db)
+
+    def _reset(self, slot: Slot) -> None:
+        if slot.number >= self._lowered_at:
             self.level = PLAIN
-        if slot.watch_gen == self._multi_gen + self._watch_gen:
-            self.multi = False
-            self.watching = False
+        if slot.number >= max(self._multi_at, self._watched_at):
+            self.multi = self.watching = False
         self.identity = Identity(None, None, self.base_db)
         self.known = True
         self.probed = False
@@ -323,11 +309,16 @@ class ConnectionState:
         self.chosen_db = False
         self.base_owed = self.base_db != 0
 
-    def _no_transaction(self, slot: Slot) -> None:
-        if slot.gen == self._multi_gen:
-            self.multi = False
 
-    def _transaction_over(self, slot: Slot) -> None:
-        self._no_transaction(slot)
-        if slot.watch_gen == self._watch_gen:
-            self.watching = False
+def _expect_identity(slot: Slot, args: list[bytes]) -> None:
+    """Note in the slot of a SELECT, AUTH or HELLO what it may change."""
+    kind = slot.kind
+    if kind == s.S_SELECT:
+        slot.identity = ids.of_select(args)
+    elif kind == s.S_AUTH:
+        slot.identity = ids.of_auth(args)
+    elif kind == s.S_HELLO:
+        slot.protocol = int(args[0]) if args[0] in (b"2", b"3") else 0
+        slot.identity, certain = ids.of_hello(args)
+        if certain and slot.identity is None:
+            slot.kind = s.S_PROTOCOL

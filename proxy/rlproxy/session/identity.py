@@ -28,8 +28,34 @@ def database(word: bytes) -> int:
     return int(word) if written_so else -1
 
 
-def credential(user: bytes, password: bytes) -> Identity | None:
-    """Return the identity of an AUTH in database 0; None if it is too long to be stored."""
-    if len(user) + len(password) > MAX_CREDENTIAL_BYTES:
+def of_select(args: list[bytes]) -> Identity | None:
+    """Return the identity, without a user, in the database of `SELECT args`; None if uncertain."""
+    number = database(args[0]) if len(args) == 1 else -1
+    return Identity(None, None, number) if number >= 0 else None
+
+
+def of_auth(args: list[bytes]) -> Identity | None:
+    """Return the identity after `AUTH args`, in database 0; None if it is not certain."""
+    if len(args) not in (1, 2):
         return None
-    return Identity(user, password, 0)
+    user, password = args if len(args) == 2 else (b"default", args[0])
+    return Identity(user, password, 0) if len(user + password) <= MAX_CREDENTIAL_BYTES else None
+
+
+def of_hello(args: list[bytes]) -> tuple[Identity | None, bool]:
+    """Return the identity that `HELLO args` asks for, if any, and whether that is certain."""
+    found: Identity | None = None
+    index = 1
+    while index < len(args):
+        # Redis compares these words as C strings, so a NUL ends them.
+        word = args[index].upper().partition(b"\0")[0]
+        if word == b"AUTH" and index + 2 < len(args):
+            found = of_auth(args[index + 1 : index + 3])
+            if found is None:
+                return (None, False)
+            index += 3
+        elif word == b"SETNAME" and index + 1 < len(args):
+            index += 2
+        else:
+            return (None, False)  # an unfamiliar option
+    return (found, True)

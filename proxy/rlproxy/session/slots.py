@@ -43,23 +43,21 @@ class Slot:
     __slots__ = (
         "count",
         "data",
-        "gen",
         "identity",
         "kind",
         "limit",
         "next",
+        "number",
         "protocol",
         "row",
         "sent_at",
-        "watch_gen",
     )
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
         self.count = 1  # of a PASS or VALUES: consecutive replies
         self.data = data
-        self.gen = 0
-        self.watch_gen = 0
+        self.number = 0  # of the last request before the reply's own that changed the state
         self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
         self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late

@@ -157,6 +157,134 @@ def test_levels_only_fall(line: str, counted: int) -> None:
         assert not wire.state.plain()
 
 
+# request -> kind of its slot if the level was COUNTED before; at RAW there is none
+LOWER_SLOTS = [
+    *[(line, None) for line in ("GET", "FOO", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SELECT 1")],
+    ("AUTH pw", s.S_AUTH),
+    ("HELLO 3", s.S_HELLO),
+    ("RESET", s.S_RESET),
+    ("QUIT", s.S_QUIT),
+    *[(line, s.S_RAW) for line in ("MULTI", "SUBSCRIBE", "CLIENT ID", "SCRIPT LOAD x")],
+    *[(line, s.S_RAW) for line in ("MONITOR", "HOST:")],
+]
+
+
+@pytest.mark.parametrize(("line", "counted"), LOWER_SLOTS)
+def test_slots_below_plain(line: str, counted: int | None) -> None:
+    for first, kind in (("FOO", counted), ("MONITOR", None)):
+        wire = probed()
+        wire.send(first)
+        slot = wire.send(line)
+        assert (slot.kind if slot else None) == kind
+        assert slot is None or slot.identity is None
+
+
+# -- what each reply changes -----------------------------------------------------------------------
+
+
+Facts = dict[str, object]
+
+
+def facts(state: ConnectionState) -> Facts:
+    return {
+        "level": state.level,
+        "identity": state.identity.key(),
+        "known": state.known,
+        "probed": state.probed,
+        "probing": state.probing,
+        "protocol": state.protocol,
+        "multi": state.multi,
+        "watching": state.watching,
+        "quitting": state.quitting,
+        "chosen_db": state.chosen_db,
+        "base_owed": state.base_owed,
+    }
+
+
+BOB = (b"bob", b"pw", 3)
+UNPROBED: Facts = {"probed": False}
+LOST: Facts = {"known": False, "probed": False}
+FRESH: Facts = {"identity": (None, None, 2), "probed": False, "protocol": 2, "chosen_db": False}
+FRESH |= {"base_owed": True}
+DONE: Facts = {"multi": False, "watching": False}
+HELLO_BOB = "HELLO 2 AUTH bob pw"
+
+# the requests before, the request, its reply, and what that changes
+REPLIES: list[tuple[str, str, bytes, Facts]] = [
+    ("", "AUTH bob pw", OK, {"identity": BOB, **UNPROBED}),
+    ("", "AUTH bob pw", ERR, {}),
+    ("", "AUTH a b c", OK, LOST),
+    ("FOO", "AUTH bob pw", OK, LOST),
+    ("", HELLO_BOB, b"%7\r\n", {"identity": BOB, "protocol": 2, **UNPROBED}),
+    ("", HELLO_BOB, ERR, {"protocol": 0, **LOST}),
+    ("", "HELLO 2 FOO", b"%7\r\n", {"protocol": 2, **LOST}),
+    ("", "HELLO 2", b"*14\r\n", {"protocol": 2}),
+    ("", "HELLO 2", ERR, {}),
+    ("", "SELECT 5", OK, {"identity": (b"ann", b"x", 5)}),
+    ("", "SELECT 5", ERR, {}),
+    ("", "SELECT 5", b"+FINE\r\n", {"level": COUNTED}),
+    ("", "SELECT x", OK, {"level": COUNTED}),
+    ("", "RESET", b"+RESET\r\n", FRESH),
+    ("", "RESET", ERR, {}),
+    ("", "RESET", QUEUED, {"level": RAW}),
+    ("FOO", "RESET", b"+RESET\r\n", {"level": PLAIN, **FRESH}),
+    ("MULTI;WATCH", "RESET", b"+RESET\r\n", {**DONE, **FRESH}),
+    ("", "MULTI", OK, {}),
+    ("", "MULTI", NOPERM, {"multi": False}),
+    ("", "MULTI", b"-ERR MULTI calls can not be nested\r\n", {}),
+    ("MULTI", "MULTI", NOPERM, {}),
+    ("WATCH;MULTI", "EXEC", b"*0\r\n", DONE),
+    ("WATCH;MULTI", "EXEC", b"_\r\n", DONE),
+    ("WATCH;MULTI", "EXEC", b"-EXECABORT x\r\n", DONE),
+    ("WATCH;MULTI", "EXEC", b"-ERR EXEC without MULTI\r\n", {"multi": False}),
+    ("WATCH;MULTI", "EXEC", NOPERM, {}),
+    ("WATCH;MULTI", "DISCARD", OK, DONE),
+    ("WATCH;MULTI", "DISCARD", b"-ERR DISCARD without MULTI\r\n", {"multi": False}),
+    ("WATCH;MULTI", "DISCARD", NOPERM, {}),
+    ("WATCH", "UNWATCH", OK, {"watching": False}),
+    ("WATCH", "UNWATCH", NOPERM, {}),
+    ("", "QUIT", OK, {"quitting": True}),
+    ("", "QUIT", ERR, {}),
+    ("", "CLIENT MAINT_NOTIFICATIONS ON", OK, {"level": COUNTED}),
+    ("", "CLIENT MAINT_NOTIFICATIONS ON", ERR, {}),
+]
+
+
+@pytest.mark.parametrize(("before", "line", "reply", "changes"), REPLIES)
+def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
+    wire = probed(2).run(("HELLO 3 AUTH ann x", b"%7\r\n"), ("SELECT 3", OK), (HIT, b"*5\r\n"))
+    for each in before.split(";") if before else []:
+        wire.send(each)
+    slot = wire.send(line)
+    old = facts(wire.state)
+    assert slot is not None
+    wire.state.answered(slot, reply)
+    new = facts(wire.state)
+    assert {name: new[name] for name in new if new[name] != old[name]} == changes
+
+
+# kind of a slot of the proxy's own -> its reply, and what that changes
+@pytest.mark.parametrize(
+    ("kind", "reply", "changes"),
+    [
+        (s.S_BASE, OK, {"base_owed": False}),
+        (s.S_BASE, ERR, {}),
+        (s.S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
+        (s.S_PROBE, ERR, {"probing": False}),
+        (s.S_HIT, b"*5\r\n", {"probed": True}),
+        (s.S_HIT, QUEUED, {}),
+        (s.S_HIT, ERR, {}),
+    ],
+)
+def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
+    state = ConnectionState(2)
+    state.probing = True
+    old = facts(state)
+    state.answered(Slot(kind), reply)
+    new = facts(state)
+    assert {name: new[name] for name in new if new[name] != old[name]} == changes
+
+
 @pytest.mark.parametrize("line", ["AUTH x", "SELECT 1", "HELLO 3 AUTH a b", "CLIENT TRACKING ON"])
 def test_what_was_too_long_to_be_read(line: str) -> None:
     wire = probed()
