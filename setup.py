@@ -51,7 +51,14 @@ HOT = {
         "wait_cover",
         "waits",
     ],
-    "upstream": ["lane", "script_calls", "script_loading"],
+    "upstream": [
+        "call_times",
+        "lane",
+        "lane_denials",
+        "lane_pool",
+        "script_calls",
+        "script_loading",
+    ],
 }
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")

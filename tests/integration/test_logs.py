@@ -245,7 +245,7 @@ def test_it_cannot_start(form: str) -> None:
 
 BROKEN = """
 import sys
-from rlproxy.upstream import connector as upstream
+from rlproxy.upstream import control as upstream
 from rlproxy.cli import main
 def broken(self):
     raise RuntimeError("broken on purpose")

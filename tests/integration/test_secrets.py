@@ -23,7 +23,8 @@ from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.slots import S_AUTH, Slot
-from rlproxy.upstream.lane import LanePool, SharedLane
+from rlproxy.upstream.lane import SharedLane
+from rlproxy.upstream.lane_pool import LanePool
 
 from tests import harness
 from tests.harness import ROOT, Raw, RedisServer, command, free_port, wait_until
@@ -206,9 +207,9 @@ BREAKS = [
     "rlproxy.session.session.Session.lane_answered",
     "rlproxy.upstream.lane.SharedLane.connect",
     "rlproxy.upstream.lane.SharedLane._greeted",
-    "rlproxy.upstream.lane.LanePool._lane",
+    "rlproxy.upstream.lane_pool.LanePool._lane",
     "rlproxy.downstream.connection.ClientConnection._connect",
-    "rlproxy.upstream.connector.Control._load",
+    "rlproxy.upstream.control.Control._load",
 ]
 CRASH = """
 import importlib, sys

@@ -15,8 +15,9 @@ from rlproxy.process.banner import FIRST_CONTACT_S, describe_upstream
 from rlproxy.process.post import CUT, LEAVING, READY, Post, Reload, StartError
 from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.wiring import Wiring
-from rlproxy.upstream.connector import Control, Probe
-from rlproxy.upstream.lane import IDLE_S
+from rlproxy.upstream.control import Control
+from rlproxy.upstream.lane_pool import IDLE_S
+from rlproxy.upstream.password_probe import Probe
 
 log = logging.getLogger("rlproxy")
 

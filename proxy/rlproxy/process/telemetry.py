@@ -39,8 +39,8 @@ from rlproxy.process.stats import stats_request, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS, row_of
 from rlproxy.resp import commands
-from rlproxy.upstream.connector import Control
-from rlproxy.upstream.lane import LanePool
+from rlproxy.upstream.control import Control
+from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.version import VERSION
 
 EVERY_S: Final = 0.25  # seconds between two calls of publish()

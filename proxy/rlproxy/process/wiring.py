@@ -32,9 +32,11 @@ from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.connector import Control, Facts, Probe, Target
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.control import Control, Facts
 from rlproxy.upstream.failover import Failover, MasterTarget
-from rlproxy.upstream.lane import LanePool
+from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.password_probe import Probe
 from rlproxy.upstream.script_loading import ScriptLoading
 
 log = logging.getLogger("rlproxy")

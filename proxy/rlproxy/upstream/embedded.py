@@ -71,24 +71,21 @@ class EmbeddedServer:
             start_new_session=True,
             preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
-        deadline = asyncio.get_running_loop().time() + START_S
-        while True:
-            try:
-                _, writer = await asyncio.open_unix_connection(path)
-            except OSError:
-                if self._process.poll() is not None:
-                    why = log.read_text(errors="replace").strip() if log.exists() else ""
-                    raise EmbeddedError(
-                        f"the embedded server ended at once: {why[-300:]}"
-                    ) from None
-                if asyncio.get_running_loop().time() > deadline:
-                    raise EmbeddedError(
-                        f"the embedded server does not listen after {START_S:g} s"
-                    ) from None
-                await asyncio.sleep(0.01)
-                continue
-            writer.close()
-            return Address(path=path)
+        try:
+            async with asyncio.timeout(START_S):
+                while True:
+                    with contextlib.suppress(OSError):
+                        _, writer = await asyncio.open_unix_connection(path)
+                        writer.close()
+                        return Address(path=path)
+                    if self._process.poll() is not None:
+                        why = log.read_text(errors="replace").strip() if log.exists() else ""
+                        raise EmbeddedError(f"the embedded server ended at once: {why[-300:]}")
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise EmbeddedError(
+                f"the embedded server does not listen after {START_S:g} s"
+            ) from None
 
     def ended(self) -> bool:
         """Return whether the server was started and its process has ended."""

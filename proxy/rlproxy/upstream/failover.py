@@ -17,18 +17,21 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rlproxy.config.urls import Address, Upstream
+import hiredis
+
+from rlproxy.config.urls import Address, Sentinels, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.connector import Target, reason
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.sentinel import (
     ANYTHING,
     DEPOSED,
-    NOBODY,
+    NO_REPLY,
     REPLICA,
-    UNTOLD,
+    UNKNOWN,
     Answer,
     Claim,
     Master,
@@ -41,17 +44,13 @@ from rlproxy.upstream.sentinel import (
     unanswered,
 )
 
-if TYPE_CHECKING:
-    from redis.asyncio.connection import Connection
-
 log = logging.getLogger("rlproxy")
 
-ASK_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
+REPLY_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
 RETRY_FIRST_S: Final = 0.1
 RETRY_MOST_S: Final = 5.0
 LISTEN_S: Final = 10.0  # seconds of silence before a subscription is checked with a PING
 LASTS_S: Final = 5.0  # seconds after which a subscription counts as stable: the backoff is reset
-SWITCHED: Final = "+switch-master"
 
 Tls = Callable[[], ClientSide | None]  # called for each connection, since certificates can change
 
@@ -69,7 +68,7 @@ class MasterTarget(Target):
     def __init__(self, name: str, timeout_s: float, tls: ClientSide | None = None) -> None:
         super().__init__(Address(), timeout_s, tls)
         self.where = name
-        self._unknown = "not asked for yet"  # reason why no master is known; empty if one is
+        self._unknown = "not queried yet"  # reason why no master is known; empty if one is
         self._moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_failure: Callable[[], None] | None = None  # called when a connection fails to open
 
@@ -146,203 +145,150 @@ def _drop(opening: asyncio.Future[asyncio.Transport]) -> None:
     opening.cancel()
 
 
-class Links:
-    """Opens connections with redis-py, which is imported only if Sentinels are configured."""
-
-    def __init__(self, tls: Tls) -> None:
-        from redis.asyncio import connection, retry
-        from redis.backoff import NoBackoff
-
-        class Link(connection.Connection):
-            def _connection_arguments(self) -> dict[str, Any]:
-                arguments = dict(super()._connection_arguments())
-                side = tls()
-                if side is not None:
-                    arguments["ssl"] = side.context
-                    arguments["server_hostname"] = side.name or self.host
-                return arguments
-
-        self._make = Link
-        self._never = retry.Retry(NoBackoff(), 0)
-
-    async def open(self, address: Address, user: str | None, password: str | None) -> Connection:
-        """Open a connection, and authenticate it if `password` is not None.
-
-        Raises the exceptions of redis-py and OSError; failure() describes them.
-        """
-        made = self._make(
-            host=address.host,
-            port=address.port,
-            # AUTH with a password alone is an error if the default user has none.
-            username=user or "default" if password is not None else None,
-            password=password,
-            protocol=2,
-            socket_timeout=ASK_S,
-            socket_connect_timeout=ASK_S,
-            retry=self._never,
-        )
-        try:
-            await made.connect()  # type: ignore[no-untyped-call]
-        except BaseException:
-            await close(made)
-            raise
-        return made
+class Refused(OSError):  # noqa: N818
+    """A server replied with an error that leaves the query unanswered."""
 
 
-async def close(link: Connection | None) -> None:
-    """Close `link`, which may be closed already."""
-    if link is not None:
-        with contextlib.suppress(Exception):
-            await link.disconnect(nowait=True)
+class Login:
+    """Opens query connections that are authenticated with the credentials of the URL.
 
-
-def failure(error: BaseException, has_password: bool, option: str) -> tuple[str, bool]:
-    """Describe a failed query.
-
-    has_password: whether the URL contains a password.
-    option: the setting in which the password belongs.
-    Returns the description, and whether a server answered all the same.
+    option: the setting in which the password belongs, for errors.
     """
-    from redis import exceptions
 
-    busy = (exceptions.ResponseError, exceptions.BusyLoadingError)
-    if isinstance(error, exceptions.AuthenticationError) and has_password:
-        return f"refuses the user or password of the URL ({option})", True
-    if isinstance(error, exceptions.AuthenticationError):
-        return f"wants a password, and the URL has none ({option})", True
-    if isinstance(error, busy) or str(error).startswith("max number of clients"):
-        return f"answers {error}", True
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    late = isinstance(error, (TimeoutError, exceptions.TimeoutError))
-    if isinstance(cause, OSError) and not late:
-        return reason(cause), False
-    if late:
-        return "no answer", False
-    if isinstance(error, exceptions.ConnectionError):
-        return "connection closed", False
-    return f"{type(error).__name__}: {error}", False
+    def __init__(self, user: str | None, password: str | None, option: str, tls: Tls) -> None:
+        # AUTH with a password alone is an error if the default user has none.
+        self._words = (user or "default", password) if password is not None else None
+        self._option = option
+        self._tls = tls
+
+    async def open(self, address: Address) -> QueryConnection:
+        """Open a connection. Raises OSError; failure() describes it."""
+        connection = QueryConnection()
+        try:
+            async with asyncio.timeout(REPLY_S):
+                await Target(address, LISTEN_S, self._tls()).connect(lambda: connection)
+                if self._words is not None:
+                    words = map(str.encode, self._words)
+                    self.checked(await connection.query(b"AUTH", *words))
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def checked(self, reply: Any) -> Any:
+        """Return `reply`. Raises Refused if it is an error."""
+        if not isinstance(reply, hiredis.ReplyError):
+            return reply
+        if not str(reply).startswith(("NOAUTH", "WRONGPASS")):
+            raise Refused(f"answers {str(reply).removeprefix('ERR ')}")
+        if self._words is not None:
+            raise Refused(f"refuses the user or password of the URL ({self._option})")
+        raise Refused(f"wants a password, and the URL has none ({self._option})")
+
+
+def failure(error: OSError) -> str:
+    """Describe a failed query."""
+    return "connection closed" if isinstance(error, Closed) else reason(error)
 
 
 class _Sentinel:
     """One Sentinel, with one connection for queries and another one for its subscription."""
 
-    def __init__(self, links: Links, address: Address, upstream: Upstream) -> None:
-        assert upstream.sentinels is not None
+    def __init__(self, address: Address, of: Sentinels, tls: Tls) -> None:
         self.address = address
-        self._links = links
-        self._of = upstream.sentinels
-        self._link: Connection | None = None
+        self._name = of.name
+        self._login = Login(of.user, of.password, "sentinel_password", tls)
+        self._connection: QueryConnection | None = None
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
         self._retry_at = 0.0
         self._why = ""
 
-    async def _open(self) -> Connection:
-        return await self._links.open(self.address, self._of.user, self._of.password)
-
-    def _failure(self, error: BaseException) -> str:
-        return failure(error, self._of.password is not None, "sentinel_password")[0]
-
-    async def ask(self) -> Answer:
-        """Query which server is the master. Never raises.
+    async def query(self) -> Answer:
+        """Query which server is the master. Never raises OSError.
 
         The connection stays open between queries. After a failure, the same failure is returned
         until the backoff allows another attempt.
         """
-        if self._link is None and time.monotonic() < self._retry_at:
+        if self._connection is None and time.monotonic() < self._retry_at:
             return Answer(why=self._why)
-        fresh = self._link is None
         while True:
+            fresh = self._connection is None
             try:
-                async with asyncio.timeout(ASK_S):
-                    found = await self._asked()
-            except asyncio.CancelledError:
-                await self.close()
-                raise
-            except Exception as error:
-                await self.close()
+                async with asyncio.timeout(REPLY_S):
+                    found = await self._queried()
+            except OSError as error:
+                self.close()
                 if not fresh:  # the Sentinel may have restarted: try once on a new connection
-                    fresh = True
                     continue
-                self._why = self._failure(error)
+                self._why = failure(error)
                 self._retry_at = time.monotonic() + self._backoff.pause_s()
                 return Answer(why=self._why)
+            except BaseException:
+                self.close()
+                raise
             self._backoff.reset()
             return found
 
-    async def _asked(self) -> Answer:
-        if self._link is None:
-            self._link = await self._open()
-        link, name = self._link, self._of.name
+    async def _queried(self) -> Answer:
+        if self._connection is None:
+            self._connection = await self._login.open(self.address)
+        name = self._name.encode()
         # In one write, so that this Sentinel's state does not change between the two commands.
-        words = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTER", name)]
-        await link.send_packed_command(link.pack_commands(words))
-        where = await _reply(link)
-        facts = await _reply(link)
-        return answer(name, where, facts)
+        where, facts = await self._connection.query_all(
+            [(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name), (b"SENTINEL", b"MASTER", name)]
+        )
+        if str(where).startswith("NOAUTH"):
+            self._login.checked(where)
+        return answer(self._name, where, facts)
 
-    async def listen(self, heard: Callable[[], None]) -> None:
-        """Call `heard` whenever the master may have changed. Runs until cancelled."""
+    async def listen(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever the master may have changed. Runs until cancelled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
         while True:
-            link: Connection | None = None
+            connection: QueryConnection | None = None
             began = time.monotonic()
             try:
-                link = await self._open()
-                await link.send_command("SUBSCRIBE", SWITCHED)
-                await link.read_response()
-                heard()  # the master may have changed before the subscription began
-                await self._follow(link, heard)
-            except Exception as error:
+                connection = await self._login.open(self.address)
+                async with asyncio.timeout(REPLY_S):
+                    self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
+                changed()  # the master may have changed before the subscription began
+                await self._follow(connection, changed)
+            except OSError as error:
                 log.debug("subscription at Sentinel %s: %s", self.address, error)
             finally:
-                await close(link)
+                if connection is not None:
+                    connection.abort()
             if time.monotonic() - began >= LASTS_S:
                 backoff.reset()
-            if link is not None:
-                heard()  # the failure that ended this connection may concern the master, too
+            if connection is not None:
+                changed()  # the failure that ended this connection may concern the master, too
             await asyncio.sleep(backoff.pause_s())
 
-    async def _follow(self, link: Connection, heard: Callable[[], None]) -> None:
-        """Read messages until the connection is silent and does not answer a PING."""
-        tried = False
+    async def _follow(self, connection: QueryConnection, changed: Callable[[], None]) -> None:
+        """Read messages. Raises TimeoutError if the connection does not answer a PING."""
         while True:
-            message = await link.read_response(timeout=ASK_S if tried else LISTEN_S)
-            if message is None:
-                if tried:
-                    return
-                await link.send_command("PING")
-            tried = message is None
-            if isinstance(message, list) and len(message) == 3 and message[0] == b"message":
-                if message[2].split(b" ", 1)[0] != self._of.name.encode():
-                    continue  # the message is about another master
-                heard()
+            try:
+                async with asyncio.timeout(LISTEN_S):
+                    (message,) = await connection.read()
+            except TimeoutError:
+                async with asyncio.timeout(REPLY_S):
+                    message = await connection.query(b"PING")
+            switched = isinstance(message, list) and message[0] == b"message"
+            if switched and message[2].startswith(self._name.encode() + b" "):
+                changed()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connection for queries."""
-        link, self._link = self._link, None
-        await close(link)
+        if self._connection is not None:
+            self._connection.abort()
+        self._connection = None
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel all of `tasks`, and wait until they have ended."""
-    # wait_for(), which redis-py uses, sometimes loses a cancellation on Python 3.11: repeat it.
-    pending = {task for task in tasks if not task.done()}
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=0.1)
-
-
-async def _reply(link: Connection) -> object:
-    """Read the next reply. Returns an error reply as an exception."""
-    from redis.exceptions import ResponseError
-
-    try:
-        return await link.read_response(disconnect_on_error=False)
-    except ResponseError as error:
-        return error
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Failover:
@@ -361,17 +307,15 @@ class Failover:
         tls: Tls,
     ) -> None:
         assert upstream.sentinels is not None
-        self._upstream = upstream
         self._name = upstream.sentinels.name
         self._target = target
         self._on_master = on_master
-        self._links = Links(tls)
-        self._sentinels = [
-            _Sentinel(self._links, address, upstream) for address in upstream.sentinels.addresses
-        ]
+        self._login = Login(upstream.user, upstream.password, "--upstream", tls)
+        sentinels = upstream.sentinels
+        self._sentinels = [_Sentinel(address, sentinels, tls) for address in sentinels.addresses]
         self._pace = Pace(time.monotonic, random.random)
         self._notice = Notice(time.monotonic)
-        self._why_unknown = Notice(time.monotonic)
+        self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()
         self._waking: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -403,7 +347,7 @@ class Failover:
         if self._waking is not None:
             self._waking.cancel()
         for each in self._sentinels:
-            await each.close()
+            each.close()
 
     async def _run(self) -> None:
         while True:
@@ -416,41 +360,36 @@ class Failover:
 
     async def _look(self) -> bool:
         """Determine the master and switch to it. Returns whether all is well. Never raises."""
+        refused = ""
         try:
-            return await self._looked()
+            answers, claim = await self._query()
+            if claim is not None:
+                taken, refused = await self._consider(claim)
+                if taken:
+                    self._switch(claim)
+            self._report(answers, refused)
         except Exception as error:  # an exception would end the task that follows the master
             if self._notice.news(f"{type(error).__name__}: {error}"):
                 log.error("cannot ask the Sentinels: %r; trying on", error)
             return False
+        return self.master is not None and claim is not None and not refused and None not in answers
 
-    async def _looked(self) -> bool:
-        answers, claim = await self._ask()
-        refused = ""
-        if claim is not None:
-            taken, refused = await self._judge(claim)
-            if taken:
-                self._switch(claim)
-        all_in = None not in answers
-        if all_in:
-            self._tell(answers, refused)
-        return self.master is not None and claim is not None and not refused and all_in
-
-    async def _ask(self) -> tuple[list[Answer | None], Claim | None]:
+    async def _query(self) -> tuple[list[Answer | None], Claim | None]:
         """Query all Sentinels at once, until their answers allow a decision.
 
         A claim for another server than the present master ends the wait for the other Sentinels.
         Returns one answer for each Sentinel, None for an outstanding one, and the claim.
         """
         loop = asyncio.get_running_loop()
-        asked = {loop.create_task(each.ask()): at for at, each in enumerate(self._sentinels)}
-        pending = set(asked)
-        answers: list[Answer | None] = [None] * len(asked)
+        queried = {loop.create_task(each.query()): at for at, each in enumerate(self._sentinels)}
+        pending = set(queried)
+        answers: list[Answer | None] = [None] * len(queried)
         claim: Claim | None = None
         try:
             while pending and (claim is None or self._confirms(claim)):
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    answers[asked[task]] = task.result()
+                    answers[queried[task]] = task.result()
                 claim = choose(answers, self.master)
         finally:
             await _end(pending)
@@ -459,7 +398,7 @@ class Failover:
     def _confirms(self, claim: Claim) -> bool:
         return self.master is not None and claim.address == self.master.address
 
-    async def _judge(self, claim: Claim) -> tuple[bool, str]:
+    async def _consider(self, claim: Claim) -> tuple[bool, str]:
         """Decide whether the server of `claim` becomes the master.
 
         Returns the decision, and the reason of a refusal. The reason is empty if a Sentinel is
@@ -467,7 +406,7 @@ class Failover:
         """
         if self._confirms(claim):
             return True, ""
-        former = UNTOLD
+        former = UNKNOWN
         if claim.needs != ANYTHING and self.master is not None:
             former, _ = await self._role(self.master.address)
         itself, why = await self._role(claim.address)
@@ -476,7 +415,7 @@ class Failover:
         if claim.needs == DEPOSED:
             return False, ""  # that Sentinel has not yet received the news of the present master
         named = f"{claim.address}, which the Sentinels name,"
-        if itself == NOBODY:
+        if itself == NO_REPLY:
             return False, f"{named} cannot be reached: {why}"
         what = "is a replica" if itself == REPLICA else "is not the only master"
         return False, f"{named} {what}"
@@ -484,20 +423,19 @@ class Failover:
     async def _role(self, address: Address) -> tuple[str, str]:
         """Query the role of the server at `address`.
 
-        Returns one of MASTER, REPLICA, UNTOLD and NOBODY, and the reason of the last two.
+        Returns one of MASTER, REPLICA, UNKNOWN and NO_REPLY, and the reason of the last two.
         """
-        upstream = self._upstream
-        link: Connection | None = None
+        connection: QueryConnection | None = None
         try:
-            async with asyncio.timeout(ASK_S):
-                link = await self._links.open(address, upstream.user, upstream.password)
-                await link.send_command("ROLE")
-                return role(await link.read_response()), ""
-        except Exception as error:
-            why, there = failure(error, upstream.password is not None, "--upstream")
-            return UNTOLD if there else NOBODY, why
+            async with asyncio.timeout(REPLY_S):
+                connection = await self._login.open(address)
+                return role(await connection.query(b"ROLE")), ""
+        except OSError as error:
+            there = isinstance(error, (Refused, NoRoom))
+            return UNKNOWN if there else NO_REPLY, failure(error)
         finally:
-            await close(link)
+            if connection is not None:
+                connection.abort()
 
     def _switch(self, claim: Claim) -> None:
         """Make the server of `claim` the master."""
@@ -510,21 +448,26 @@ class Failover:
             log.info("master %s is now %s%s", self._name, claim.address, was)
         self._on_master()
 
-    def _tell(self, answers: Sequence[Answer | None], refused: str) -> None:
-        """Log a change in the state of the Sentinels."""
-        asked = [(each.address, one) for each, one in zip(self._sentinels, answers, strict=True)]
-        missing = unanswered(asked)
+    def _report(self, answers: Sequence[Answer | None], refused: str) -> None:
+        """Log a change: which Sentinels fail, and why the claimed server is refused.
+
+        answers: one for each Sentinel, None for an outstanding one.
+        """
+        queried = [(each.address, one) for each, one in zip(self._sentinels, answers, strict=True)]
+        missing = unanswered(queried)
         if self.master is None:
-            why = f"no master known as {self._name}: {refused or missing}"
-            if self._why_unknown.news(why):
-                self._target.unknown(why)  # the control connection logs it
+            self._target.unknown(f"no master known as {self._name}: {refused or missing}")
             return
-        told = refused
-        silent = sum(1 for _, one in asked if one is None or one.address is None)
-        if silent:
-            told = f"{silent} of {len(asked)} Sentinels of {self._name} fail: {missing}"
-        if self._notice.news(told):
-            if told:
-                log.warning("%s; the master stays %s", told, self.master.address)
+        if None not in answers:
+            silent = sum(1 for one in answers if one is not None and one.address is None)
+            self._failing = ""
+            if silent:
+                self._failing = (
+                    f"{silent} of {len(queried)} Sentinels of {self._name} fail: {missing}"
+                )
+        problem = "; ".join(filter(None, (refused, self._failing)))
+        if self._notice.news(problem):
+            if problem:
+                log.warning("%s; the master stays %s", problem, self.master.address)
             else:
                 log.info("all Sentinels of %s answer again", self._name)

@@ -14,9 +14,13 @@ from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE, Script
+from rlproxy.resp import encoding
+from rlproxy.session.call import Call
 
 MISLED_S: Final = 10.0  # seconds without LOADED after loaded scripts were not found
 
+# Requests a push when the key of the next call is touched.
+_CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
 # Errors for a call that Redis did not run because of the command that carried it.
 _NO_RIGHT: Final = re.compile(
     rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
@@ -30,8 +34,6 @@ class ScriptCalls:
     loaded: whether EVALSHA names the text that the control connection loads.
     """
 
-    __slots__ = ("_brought", "_misled_until", "_no_ro", "_ro_by_source", "_rw_by_source", "loaded")
-
     def __init__(self) -> None:
         self.loaded = True
         self._misled_until: float = 0.0  # time until which loaded scripts are taken for missing
@@ -39,6 +41,8 @@ class ScriptCalls:
         self._rw_by_source = False  # whether EVALSHA cannot be used
         self._ro_by_source = False  # whether EVALSHA_RO cannot be used
         self._no_ro = False  # whether EVALSHA_RO or EVAL_RO is unknown to the server
+        self._ran = False  # whether a call by EVALSHA ran
+        self._ran_ro = False  # whether a call by EVALSHA_RO ran
 
     def choose(self, loaded: bool, now: float) -> None:
         """Choose the text that EVALSHA names from now on.
@@ -67,6 +71,30 @@ class ScriptCalls:
             self._brought.add(script)
             way = BRING
         return rule.words(way, has_ro)
+
+    def requests(self, calls: list[Call], has_ro: bool) -> list[bytes]:
+        """Return the words of `calls` as Redis commands; see words()."""
+        out: list[bytes] = []
+        for call in calls:
+            rule = call.rule
+            if call.opens:
+                rule = rule.final()
+                out.append(_CACHING)
+            out.append(self.words(rule, has_ro))
+            out.append(call.key)
+            out.append(rule.tail)
+        return out
+
+    def ran(self, rule: Rule) -> bool:
+        """Record that Redis ran a script call of `rule` instead of refusing its command.
+
+        Returns whether a call by EVALSHA and one by EVALSHA_RO have run.
+        """
+        if rule.by_ro:
+            self._ran_ro = True
+        elif rule.script is not None:
+            self._ran = True
+        return self._ran and self._ran_ro
 
     def missing(self, again: bool, now: float) -> None:
         """Record a NOSCRIPT.

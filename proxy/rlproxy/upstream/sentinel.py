@@ -33,8 +33,8 @@ DEPOSED: Final = 2  # it replies that it is a replica
 # The role of a server by its reply to ROLE.
 MASTER: Final = "master"
 REPLICA: Final = "a replica"
-UNTOLD: Final = "untold"  # the server answers, but its role cannot be queried
-NOBODY: Final = "nobody"  # the server does not answer
+UNKNOWN: Final = "unknown"  # the server answers, but its role cannot be queried
+NO_REPLY: Final = "no reply"  # the server does not answer
 
 CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
 TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
@@ -90,7 +90,8 @@ def answer(name: str, where: object, facts: object) -> Answer:
     if where is None:
         return Answer(why=f"knows no master named {name}")
     if isinstance(where, Exception):
-        return Answer(why=f"is no Sentinel, or will not tell: {where}")
+        why = str(where).removeprefix("ERR ")
+        return Answer(why=f"is no Sentinel, or will not tell: {why}")
     words = where if isinstance(where, list) else []
     port = _text(words[1]) if len(words) == 2 else ""
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -112,11 +113,11 @@ def _text(word: object) -> str:
 
 
 def role(reply: object) -> str:
-    """Return MASTER, REPLICA or UNTOLD for a reply to ROLE."""
+    """Return MASTER, REPLICA or UNKNOWN for a reply to ROLE."""
     first = reply[0] if isinstance(reply, list) and reply else None
     if first == b"master":
         return MASTER
-    return REPLICA if first in (b"slave", b"replica") else UNTOLD
+    return REPLICA if first in (b"slave", b"replica") else UNKNOWN
 
 
 def choose(answers: Sequence[Answer | None], known: Master | None) -> Claim | None:
@@ -171,8 +172,8 @@ def accepts(claim: Claim, itself: str, former: str) -> bool:
     if claim.needs == DEPOSED:
         return itself == MASTER and former == REPLICA
     if claim.needs == GONE:
-        return itself == MASTER and former in (REPLICA, NOBODY)
-    return itself in (MASTER, UNTOLD)
+        return itself == MASTER and former in (REPLICA, NO_REPLY)
+    return itself in (MASTER, UNKNOWN)
 
 
 def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
@@ -181,9 +182,9 @@ def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
     answers: the address of each Sentinel, and its answer or None.
     """
     parts: list[str] = []
-    for asked, each in answers:
+    for address, each in answers:
         if each is None or each.address is None:
-            parts.append(f"{asked} {each.why if each is not None else 'did not answer'}")
+            parts.append(f"{address} {each.why if each is not None else 'did not answer'}")
     return ", ".join(parts)
 
 
@@ -230,8 +231,8 @@ class Notice:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said = ""
-        self._said_at = float("-inf")
+        self._logged = ""
+        self._logged_at = float("-inf")
 
     def news(self, text: str) -> bool:
         """Return whether to log `text` now, and record it if so.
@@ -239,8 +240,8 @@ class Notice:
         The answer is yes if it differs from the last logged text, and that is NOTICE_S old.
         """
         now = self._clock()
-        if text == self._said or now - self._said_at < NOTICE_S:
+        if text == self._logged or now - self._logged_at < NOTICE_S:
             return False
-        self._said = text
-        self._said_at = now
+        self._logged = text
+        self._logged_at = now
         return True

@@ -11,7 +11,7 @@ from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import Distribution
 from rlproxy.observability.shared_memory import HALF, Published, SharedMemory
 from rlproxy.process.telemetry import MAX_USER
-from rlproxy.upstream.lane import MAX_LANES
+from rlproxy.upstream.lane_pool import MAX_LANES
 
 
 def published(memory: SharedMemory) -> list[Published]:

@@ -19,8 +19,8 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.context import ServerFacts, WorkerContext
-from rlproxy.upstream.connector import Control
-from rlproxy.upstream.lane import LanePool
+from rlproxy.upstream.control import Control
+from rlproxy.upstream.lane_pool import LanePool
 
 
 class Nobody:

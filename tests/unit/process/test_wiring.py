@@ -18,7 +18,7 @@ from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.connector import Facts
+from rlproxy.upstream.control import Facts
 
 REDIS = Upstream(Address("h", 1))
 

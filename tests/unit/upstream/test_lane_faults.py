@@ -8,7 +8,8 @@ import pytest
 from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call
 from rlproxy.session.timeouts import NEVER, NOTHING
-from rlproxy.upstream.lane import DEAF_S, SharedLane
+from rlproxy.upstream.call_times import DEAF_S
+from rlproxy.upstream.lane import SharedLane
 
 from tests.unit.upstream.test_lane import (
     ADMITTED,

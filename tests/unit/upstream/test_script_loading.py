@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
+from rlproxy.upstream.script_loading import HOLD_S, REST, ScriptLoading
 
 
 class World:
@@ -16,14 +16,16 @@ class World:
     def __init__(self, timeout_s: float = 0.0) -> None:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         timeouts = HitTimeouts(CircuitBreaker(), timeout_s)
+        self.now = 0.0
         self.loading = ScriptLoading(
-            timeouts, lambda limit_s, then: self.timers.append((limit_s, then))
+            timeouts, lambda limit_s, then: self.timers.append((limit_s, then)), lambda: self.now
         )
         self.busy = False  # a lane has a call under way
         self.wanted = 0
         self.over = 0
         self.loading.drained = lambda: not self.busy
         self.loading.on_wanted = self.on_wanted
+        self.loading.on_over = self.on_over
 
     def on_wanted(self) -> None:
         self.wanted += 1
@@ -33,7 +35,6 @@ class World:
 
     def load(self) -> None:
         """A lane that was answered NOSCRIPT."""
-        self.loading.when_over(self.on_over)
         self.loading.load()
 
     def seen(self) -> tuple[bool, int, int]:
@@ -50,7 +51,7 @@ def world() -> World:
     assert made.seen() == (True, 1, 0)
     made.loading.over(True)
     assert made.loading.settled and made.loading.loaded
-    assert made.seen() == (False, 0, 0)
+    assert made.seen() == (False, 0, 1)
     return made
 
 
@@ -66,26 +67,28 @@ def test_the_scripts_are_loaded_once_nothing_is_under_way(world: World) -> None:
     world.loading.look()
     assert world.seen() == (True, 1, 0)
     world.loading.over(True)
-    assert world.seen() == (False, 0, 2)
+    assert world.seen() == (False, 0, 1)
     assert world.loading.loaded
 
 
 def test_where_none_can_be_loaded_lanes_stop_until_they_are_drained(world: World) -> None:
-    world.loading.over(False)
+    world.loading.over(False, True)
+    assert world.seen() == (False, 0, 1)
     world.busy = True
     world.load()
     assert world.seen() == (True, 0, 0)
-    assert not world.loading.missed
+    assert world.loading.refused
     world.busy = False
     world.loading.look()
     assert world.seen() == (False, 0, 1)
-    assert world.loading.missed and not world.loading.loaded
+    assert not world.loading.refused and not world.loading.loaded
 
 
 @pytest.mark.parametrize(("timeout_s", "limit_s"), [(0.0, HOLD_S), (0.2, 0.1), (60.0, HOLD_S)])
 def test_the_pause_has_a_limit(timeout_s: float, limit_s: float) -> None:
     world = World(timeout_s)
     world.loading.over(True)
+    assert world.seen() == (False, 0, 1)
     world.loading.connected()
     world.load()
     ((delay_s, give_up),) = world.timers
@@ -96,6 +99,7 @@ def test_the_pause_has_a_limit(timeout_s: float, limit_s: float) -> None:
     assert not world.loading.loaded
     world.loading.over(True)  # late
     assert world.loading.loaded
+    assert world.seen() == (False, 0, 1)
     world.load()
     give_up()  # of a pause that is over
     assert world.seen() == (True, 1, 0)
@@ -131,8 +135,84 @@ def test_and_that_can_not_come_back_is_not(world: World) -> None:
     assert world.seen() == (False, 0, 1)
 
 
-def test_what_is_called_at_the_end_may_begin_anew(world: World) -> None:
-    world.loading.when_over(world.load)
+def test_lanes_that_go_on_may_begin_anew(world: World) -> None:
+    again = [world.load]
+    world.loading.on_over = lambda: again.pop()() if again else world.on_over()
     world.load()
     world.loading.over(True)
-    assert world.seen() == (True, 2, 1)
+    assert world.seen() == (True, 2, 0)
+    world.loading.over(True)
+    assert world.seen() == (False, 0, 1)
+
+
+def test_a_control_connection_that_is_lost_has_loaded_nothing(world: World) -> None:
+    world.loading.lost()
+    assert not world.loading.loaded
+    world.loading.over(False, True)
+    world.loading.lost()  # the next server may allow it
+    assert not world.loading.refused
+
+
+# -- a SCRIPT LOAD that takes long ----------------------------------------------------------------
+
+
+class SlowLoads(World):
+    """A server on which SCRIPT LOAD takes 0.8 s, and whose scripts are flushed every 10 ms.
+
+    A lane notices each flush within the step of 10 ms.
+    """
+
+    def __init__(self, takes_s: float) -> None:
+        super().__init__()
+        self.takes_s = takes_s
+        self.ends: list[float] = []  # of the SCRIPT LOAD under way
+        self.held_s = 0.0
+
+    def on_wanted(self) -> None:
+        if not self.ends:
+            self.ends.append(self.now + self.takes_s)
+
+    def run(self, seconds: float) -> None:
+        step_s = 0.01
+        timers: list[tuple[float, Callable[[], None]]] = []
+        while self.now < seconds:
+            self.loading.load()
+            timers += [(self.now + delay_s, then) for delay_s, then in self.timers]
+            self.timers.clear()
+            self.held_s += step_s if self.loading.held else 0.0
+            self.now += step_s
+            for at, then in [each for each in timers if each[0] <= self.now]:
+                timers.remove((at, then))
+                then()
+            if self.ends and self.ends[0] <= self.now:
+                self.ends.clear()
+                self.loading.over(True)
+
+
+@pytest.mark.parametrize("takes_s", [0.05, 0.4, 0.8, 3.0])
+def test_lanes_wait_for_slow_loads_at_most_a_tenth_of_the_time(takes_s: float) -> None:
+    world = SlowLoads(takes_s)
+    world.loading.connected()
+    world.run(100.0)
+    assert 5.0 < world.held_s <= 10.0 + HOLD_S
+
+
+def test_calls_bring_their_scripts_while_lanes_do_not_wait(world: World) -> None:
+    world.load()
+    world.now = 0.3
+    world.loading.over(True)
+    assert world.seen() == (False, 1, 1)
+    world.busy = True
+    world.now = 0.3 + REST * 0.3 - 0.001
+    world.load()
+    assert world.seen() == (True, 0, 0)  # calls under way are waited for all the same
+    world.busy = False
+    world.loading.look()
+    assert world.seen() == (False, 1, 1)
+    assert not world.loading.loaded
+    world.loading.over(True)
+    assert world.loading.loaded
+    world.seen()
+    world.now = 0.3 + REST * 0.3
+    world.load()
+    assert world.seen() == (True, 1, 0)

@@ -1,0 +1,105 @@
+"""The times of a lane's calls: which calls are late, and how long a round trip takes. No I/O.
+
+Calls are numbered as they are written. Each look leaves a mark: the time, and the number of calls
+written by then. So the age of a call is known without a record for each call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.session.timeouts import NEVER, HitTimeouts
+
+# Seconds of silence after which a lane with late calls is dead, while Redis answers elsewhere. The
+# hit timeout applies instead if it is longer.
+DEAF_S: Final = 0.5
+
+
+class CallTimes:
+    """The times of the calls on one connection.
+
+    sent: number of calls written.
+    late: number of a call; all calls up to it are answered or late.
+    clock: returns seconds, precise enough for round trips of microseconds.
+
+    All other times are seconds of the event loop's clock.
+    """
+
+    def __init__(self, timeouts: HitTimeouts, clock: Callable[[], float]) -> None:
+        self.sent: int = 0
+        self.late: int = 0
+        self._timeouts = timeouts
+        self._clock = clock
+        self._marks: deque[tuple[float, int]] = deque()  # time, calls written by then
+        self._late_since: float = 0.0  # time when calls became late; 0 after any reply
+        self._timed: int = 0  # number of the call whose round trip is timed
+        self._timed_at: float = 0.0  # when it was written, by `clock`; 0 if no call is timed
+
+    def written(self, calls: int) -> None:
+        """Record the number of calls just written, and time the last one if none is timed."""
+        self.sent += calls
+        if self._timed_at == 0.0:
+            self._timed = self.sent
+            self._timed_at = self._clock()
+
+    def received(self, unanswered: int) -> float:
+        """Record that Redis replied; `unanswered` calls remain.
+
+        Returns the seconds of the round trip that this reply completes; -1 if it completes none.
+        """
+        self._late_since = 0.0
+        if self._timed_at == 0.0 or self.sent - unanswered < self._timed:
+            return -1.0
+        took_s = self._clock() - self._timed_at
+        self._timed_at = 0.0
+        return took_s
+
+    def mark(self, at: float, calls: int = 0) -> None:
+        """Count the hit timeout of the calls written by now, and the next `calls`, from `at`."""
+        self._marks.append((at, self.sent + calls))
+
+    def due(self, unanswered: int, now: float) -> int:
+        """Return the number of unanswered calls that are newly late, and report them.
+
+        The late calls are those behind the first `late` or answered calls.
+        """
+        marks, timeout_s = self._marks, self._timeouts.timeout_s
+        answered = self.sent - unanswered
+        due, since = answered, now
+        while marks and (marks[0][1] <= answered or marks[0][0] <= now - timeout_s):
+            if marks[0][1] > answered:
+                since = min(since, marks[0][0])
+            due = max(due, marks.popleft()[1])
+        first = max(answered, self.late)
+        if due <= first:
+            return 0
+        self.late = due
+        self._late_since = self._late_since or now
+        self._timeouts.circuit.timed_out(due - first, since, now, timeout_s)
+        return due - first
+
+    def deaf(self, now: float) -> bool:
+        """Return whether this connection with late calls is silent while Redis answers others."""
+        circuit = self._timeouts.circuit
+        if circuit.open or circuit.heard_at < self._late_since:
+            return False
+        silent_s = now - max(self._late_since, circuit.since)
+        return silent_s >= max(DEAF_S, self._timeouts.timeout_s)
+
+    def oldest(self, now: float) -> float:
+        """Return the time since which the oldest call that is not late is unanswered, or NEVER."""
+        if not self._marks or self._marks[-1][1] < self.sent:
+            self.mark(now)
+        return self._marks[0][0] if self.sent > self.late else NEVER
+
+    def forget(self) -> None:
+        """Forget all marks: no call is unanswered."""
+        self._marks.clear()
+
+    def reset(self) -> None:
+        """Begin anew: the connection is lost."""
+        self.sent = self.late = 0
+        self._timed_at = self._late_since = 0.0
+        self._marks.clear()

@@ -1,0 +1,411 @@
+"""The control connection: the proxy's own connection to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from math import inf
+from random import random
+from typing import Any, Final
+
+import hiredis
+
+from rlproxy.config.urls import Upstream
+from rlproxy.observability.metrics import (
+    CLUSTER,
+    DATABASE,
+    FULL,
+    LOGIN,
+    SCRIPTS,
+    UNREACHABLE,
+    Distribution,
+)
+from rlproxy.ratelimit.scripts import Script
+from rlproxy.resp import encoding
+from rlproxy.session.circuit_breaker import Backoff
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.connector import Target, hello, lacks, reason
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
+from rlproxy.upstream.script_loading import ScriptLoading
+from rlproxy.upstream.script_times import QUERIES, script_times
+
+log = logging.getLogger("rlproxy")
+
+_RETRY_FIRST_S: Final = 0.05
+_RETRY_MOST_S: Final = 0.5
+# Limit for a reply on the control connection, interval of latency measurements, and pause before a
+# refused step is tried again, in seconds.
+_PING_S: Final = 5.0
+_KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
+_EMPTY: Final = b"*0\r\n"  # a request without a command
+# Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
+# timeout.
+_PROBE_LEAST_S: Final = 0.1
+_PROBE_MOST_S: Final = 1.0
+_STEP_S: Final = 0.05  # seconds between checks of that limit
+_WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
+_MAY_SPEAK_TLS: Final = (
+    "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
+)
+_IN_CLUSTER: Final = (
+    "it is a node of a Redis Cluster, which is not supported yet. Name a server without "
+    "cluster-enabled (--upstream redis://HOST:PORT) or Sentinels "
+    "(redis+sentinel://HOST:PORT,.../MASTER)"
+)
+
+
+@dataclass
+class Facts:
+    """The server's name, version and abilities, as the control connection found them."""
+
+    name: str
+    version: str
+    ignores_empty: bool = True  # whether an empty request gets no reply
+    has_ro: bool = False  # whether EVAL_RO and EVALSHA_RO both exist
+    has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
+
+
+class Control:
+    """The control connection: identifies the server, loads the scripts, and checks that Redis
+    answers.
+
+    It prepares the server after every reconnect, and loads the scripts again when `loading`
+    requests that. It reconnects until run() is cancelled.
+
+    upstream: the credentials and the database of --upstream.
+    scripts: the scripts to load, by name.
+    on_server: called with the Facts after each successful HELLO.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        upstream: Upstream,
+        scripts: dict[str, Script],
+        on_server: Callable[[Facts], None],
+        timeouts: HitTimeouts,
+        loading: ScriptLoading,
+    ) -> None:
+        self._target = target
+        self._loading = loading
+        self._upstream = upstream
+        self._scripts = scripts
+        self._on_server = on_server
+        self._timeouts = timeouts
+        self._circuit = timeouts.circuit
+        self._loop = asyncio.get_running_loop()
+        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
+        self._connection = QueryConnection()
+        self._reload = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._probe = asyncio.Event()
+        self.settled = asyncio.Event()  # set after the first attempt, successful or not
+        self._retry_at = 0.0  # earliest loop time of the next try of a refused step
+        self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
+        self._logged = ""  # the problem that was logged last
+        self._unexplained = False  # whether the connection was lost without a log line
+        self.warned = False  # whether this object logged the present outage
+        self._measured_at = 0.0  # loop time of the latest latency measurement
+        self._tries_empty = False  # whether an empty request was sent and its outcome is not known
+        self.reached = False  # whether the latest attempt reached a server
+        self.kind = ""  # kind of the problem, see metrics.PROBLEMS
+        self.problem = ""  # reason why the server cannot be used fully; empty if it can
+        self.measures = False  # whether to query the run times of scripts
+        self.script_times: Distribution | None = None  # the latest result of that query
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the scripts are on the server."""
+        return self._loading.loaded
+
+    def reload(self) -> None:
+        """Load the scripts now; see ScriptLoading.on_wanted."""
+        self._reload.set()
+
+    def move(self) -> None:
+        """Drop the connection and open a new one at once, because the target has moved."""
+        self._moved.set()
+        self._loading.lost()
+        self._connection.abort()
+
+    def probe(self) -> None:
+        """Send a PING now, because it is doubtful whether Redis answers."""
+        self._probe.set()
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, prepare the server and watch the connection, over and over, until cancelled."""
+        while True:
+            self._moved.clear()
+            self.reached = False
+            error: OSError | None = None
+            try:
+                await self._connect()
+                await self._prepare()
+                self._backoff.reset()
+                self.settled.set()
+                await self._watch()
+                self._unexplained = not (self._circuit.open or self._moved.is_set())
+            except OSError as caught:
+                error = caught
+            finally:
+                self._connection.abort()
+            self._loading.lost()
+            if self._moved.is_set():
+                self._backoff.reset()
+                continue
+            if error is not None:
+                self._failed(error)
+            self.settled.set()
+            await _first_of(self._backoff.pause_s(), self._moved)
+
+    async def _connect(self) -> None:
+        circuit = self._circuit
+        connection = QueryConnection(lambda: circuit.heard(self._loop.time()))
+        self._connection = connection
+        try:
+            await self._in_time(self._target.connect(lambda: connection), inf)
+        except OSError as error:
+            now = self._loop.time()
+            if not lacks(error):
+                circuit.asked(now)
+            circuit.connect_failed(now, reason(error), lacks(error))
+            raise
+        circuit.asked(self._loop.time())
+
+    async def _in_time(self, work: Coroutine[Any, Any, object], most_s: float = _PING_S) -> None:
+        """Run `work` for at most `most_s` seconds. Raises TimeoutError.
+
+        While the circuit is open, the limit is the hit timeout, within _PROBE_LEAST_S and
+        _PROBE_MOST_S: the connection may be dead, and a new one should be tried soon.
+        """
+        task = self._loop.create_task(work)
+        begun = self._loop.time()
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_STEP_S)
+                limit_s = most_s
+                if self._circuit.open:
+                    limit_s = min(self._timeouts.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S)
+                    limit_s = max(_PROBE_LEAST_S, limit_s)
+                if self._loop.time() - begun > limit_s and not task.done():
+                    raise TimeoutError
+            task.result()
+        finally:
+            task.cancel()
+
+    def _failed(self, error: OSError) -> None:
+        """Record that the server cannot be used.
+
+        A server that refuses connections is logged when the circuit opens. So this logs failures
+        behind an open connection, and resources that this machine lacks.
+        """
+        if isinstance(error, Closed) and not self._connection.answered:
+            if self.kind == FULL:
+                # HELLO causes a reset, which may discard the refusal before it is read.
+                error = NoRoom()
+            elif self._target.tls is None:
+                # Redis closes a connection without TLS at a port with TLS, and sends nothing.
+                error = OSError(f"{error}{_MAY_SPEAK_TLS}")
+        self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
+        self.problem = reason(error)
+        self._loading.over(False)
+        if (self.reached or lacks(error)) and not (self._circuit.open or self.warned):
+            self.warned = True
+            log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, self.problem)
+        if self._circuit.open or self.warned:
+            self._unexplained = False
+
+    def _report(self) -> None:
+        """Log a new problem, or the end of the last one.
+
+        A Cluster node at the first attempt is left out: the server reports it as a start error.
+        """
+        where = self._target.where
+        if self.kind == CLUSTER and not self.settled.is_set():
+            return
+        if self.problem and (self.warned or self.problem != self._logged):
+            log.warning("Redis at %s: %s", where, self.problem)
+        elif not self.problem and (self.warned or self._logged):
+            log.warning("Redis at %s: the proxy's own connection works again", where)
+        elif self._unexplained:
+            log.warning("Redis at %s: the proxy's own connection was lost; a new one works", where)
+        self._logged = self.problem
+        self.warned = self._unexplained = False
+
+    # -- preparing the server ---------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Log in, identify the server and load the scripts; log a step that fails."""
+        self.reached = True
+        await self._in_time(self._introduce())
+        self._report()
+
+    async def _introduce(self) -> None:
+        user, password = self._upstream.user, self._upstream.password
+        words = hello(
+            b"rlproxy-control",
+            user.encode() if user is not None else None,
+            password.encode() if password is not None else None,
+        )
+        greeting = await self._connection.query(*words)
+        if isinstance(greeting, hiredis.ReplyError):
+            why = _refusal(str(greeting), password)
+            self.kind = LOGIN
+            self.problem = f"{why}; clients that log in themselves are served all the same"
+            self._loading.over(False)
+            return
+        if not isinstance(greeting, dict):
+            raise OSError("not a Redis server: it does not answer HELLO as Redis does")
+        await self._identify(greeting)
+        kind, problem = CLUSTER, _IN_CLUSTER
+        if greeting.get(b"mode") != b"cluster":
+            kind, problem = await self._select()
+        if not self._loading.loaded and not self._loading.refused:
+            await self._load_when_drained()
+        if self._refused and not kind:
+            kind, problem = SCRIPTS, self._refused
+        self.kind, self.problem = kind, problem
+
+    async def _identify(self, greeting: dict[Any, Any]) -> None:
+        """Collect the Facts of the server from its reply to HELLO and from further queries."""
+        found = Facts(
+            _text(greeting.get(b"server", b"redis")).capitalize(),
+            _text(greeting.get(b"version", b"?")),
+            await self._ignores_empty(),
+        )
+        reply = await self._connection.query(
+            b"COMMAND", b"INFO", b"EVALSHA_RO", b"EVAL_RO", b"CL.THROTTLE"
+        )
+        if isinstance(reply, list) and len(reply) == 3:
+            found.has_ro = reply[0] is not None and reply[1] is not None
+            found.has_throttle = reply[2] is not None
+        self._on_server(found)
+
+    async def _ignores_empty(self) -> bool:
+        """Return whether the server ignores an empty request.
+
+        A server may close the connection instead. The attempt after that skips the query and
+        returns False.
+        """
+        self._tries_empty = not self._tries_empty
+        if not self._tries_empty:
+            return False
+        self._connection.send(_EMPTY + encoding.bulks(b"PING"))
+        ignores = not str((await self._connection.read())[0]).startswith("ERR")
+        if not ignores:
+            await self._connection.read()  # the reply to PING
+        self._tries_empty = False
+        return ignores
+
+    async def _select(self) -> tuple[str, str]:
+        """Select the URL's database. Returns kind and text of the problem, both empty if none."""
+        db = self._upstream.db
+        reply = await self._connection.query(b"SELECT", b"%d" % db) if db else None
+        if isinstance(reply, hiredis.ReplyError):
+            return DATABASE, f"database {db}: {reply}"
+        return "", ""
+
+    async def _load_when_drained(self) -> None:
+        """Load the scripts once no lane has a call under way, at the latest after _PING_S."""
+        self._reload.clear()
+        self._loading.connected()
+        await _first_of(_PING_S, self._reload, self._connection.lost)
+        await self._load()
+
+    async def _load(self) -> None:
+        self._reload.clear()
+        replies = await self._connection.query_all(
+            [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
+        )
+        errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
+        self._refused, lasts = "", False
+        if errors:
+            why = errors[0].partition(", with args")[0]  # the rest quotes the script
+            self._refused = f"SCRIPT LOAD: {why}; scripts go with the first hits instead"
+            lasts = why.startswith(("NOPERM", "ERR unknown command"))
+        self._loading.over(not errors, lasts)
+
+    # -- the prepared server ----------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Load the scripts on request and send PINGs, until the connection is lost."""
+        lost = self._connection.lost
+        while not lost.is_set():
+            await _first_of(_KEEP_S, lost, self._reload, self._probe)
+            try:
+                await self._look()
+            except OSError:
+                if not lost.is_set():
+                    raise
+
+    async def _look(self) -> None:
+        self._circuit.asked(self._loop.time())
+        if self._reload.is_set():
+            await self._in_time(self._load_again())
+        elif self._is_worth_another_try() and not self._probe.is_set():
+            self._retry_at = self._loop.time() + _PING_S
+            await self._prepare()
+            if self.problem.startswith(_WANTS_PASSWORD):
+                await self._in_time(self._reopen_without_password())
+        else:
+            self._probe.clear()
+            await self._in_time(self._ping())
+
+    def _is_worth_another_try(self) -> bool:
+        """Return whether a step that the server refused is due for another try."""
+        if not self.problem or self._loop.time() < self._retry_at:
+            return False
+        return self.kind != SCRIPTS or not self._loading.refused
+
+    async def _reopen_without_password(self) -> None:
+        """Open a new connection if Redis no longer needs a password.
+
+        A connection that Redis accepted while it needed one still gets errors for HELLO, though
+        for no other command.
+        """
+        if not isinstance(await self._connection.query(b"PING"), hiredis.ReplyError):
+            self.move()
+
+    async def _load_again(self) -> None:
+        """Load the scripts on the request of `loading`, and update the problem."""
+        await self._load()
+        if self.kind in ("", SCRIPTS):
+            self.kind, self.problem = SCRIPTS if self._refused else "", self._refused
+        self._report()
+
+    async def _ping(self) -> None:
+        await self._connection.query(b"PING")
+        now = self._loop.time()
+        if self.measures and now - self._measured_at >= _PING_S:
+            self._measured_at = now
+            self.script_times = script_times(*await self._connection.query_all(QUERIES))
+
+
+def _refusal(text: str, password: str | None) -> str:
+    """Describe the error reply to HELLO in a few words, without the password."""
+    if text.startswith("ERR unknown command"):  # Redis quotes the arguments, password included
+        return "it does not know HELLO (a server before Redis 6, or without that command)"
+    if text.startswith("NOAUTH"):
+        return _WANTS_PASSWORD
+    if text.startswith("WRONGPASS"):
+        return "it refuses the user or password of the URL"
+    return text.replace(password, "***") if password else text
+
+
+def _text(found: Any) -> str:
+    """Decode a string of a reply; "?" for any other type."""
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else "?"
+
+
+async def _first_of(most_s: float, *events: asyncio.Event) -> None:
+    """Return when one of `events` is set, at the latest after `most_s` seconds."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,122 @@
+"""Remembered refusals of one lane: its entries in the denial cache. No I/O.
+
+The lane submits each hit to known() and each reply to judge() or opened(). Pushes about touched
+keys go to pushed().
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.ratelimit import denial_cache as d
+from rlproxy.ratelimit.denial_cache import Denial, DenialCache
+from rlproxy.resp import encoding
+from rlproxy.session.call import Call
+
+MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk; refusals of longer keys are not remembered
+_INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
+
+
+class LaneDenials:
+    """The entries of one lane.
+
+    tracks: whether Redis reports touched keys, so refusals may be remembered.
+    """
+
+    def __init__(self, cache: DenialCache) -> None:
+        self._cache = cache
+        self._scope = b""  # first part of the names of the entries
+        self.tracks = False
+
+    def track(self, tracks: bool) -> None:
+        """Record whether Redis reports touched keys, and forget all remembered refusals."""
+        self.tracks = tracks
+        self._scope = self._cache.scope()
+
+    def entry(self, call: Call) -> Denial | None:
+        """Find the entry of exactly this hit, before the hit is sent.
+
+        An entry of another hit on the same key is dropped if `call` may write.
+        """
+        denial = self._cache.find(self._scope + call.key)
+        if denial is None:
+            return None
+        if denial.rule is not call.rule:
+            if not call.rule.reads:
+                self._cache.drop(denial)
+            return None
+        call.denial = denial
+        return denial
+
+    def known(self, call: Call, waits: bool) -> bytes:
+        """Return the remembered refusal of `call`, or nothing.
+
+        waits: calls that Redis did not run are to be sent before this one.
+
+        Updates the entry of its key: a marked entry makes `call` the one that opens it.
+        """
+        denial = self.entry(call)
+        if denial is None or denial.state == d.OPENING:
+            return b""
+        now = self._cache.clock()
+        if denial.state == d.OPEN:
+            if call.caller.fenced or waits:
+                return b""
+            known = denial.answer(now)
+            if known:
+                self._cache.answered(denial)
+                return known
+        denial.state = d.OPENING
+        denial.sent_at = now
+        self._cache.used(denial)
+        call.opens = call.expects_caching = True
+        return b""
+
+    def reopen(self, call: Call) -> None:
+        """Take back that `call` opens its entry: Redis did not run it, and it is sent again."""
+        denial = call.denial
+        if call.opens and denial is not None and denial.state == d.OPENING:
+            denial.state = d.MARKED
+        call.opens = False
+        if self.tracks:
+            self.entry(call)  # calls that were sent behind this one now run before it
+
+    def judge(self, call: Call, frame: bytes) -> bytes:
+        """Open, mark or drop the entry of the key by the reply to `call`.
+
+        Returns the reply for the client.
+        """
+        if call.opens:
+            return self._opened(call, frame)
+        if not self.tracks:
+            return frame
+        refused = len(frame) > 5 and frame[0] == 42 and frame[4] == 58 and frame[5] == 49
+        if call.denial is not None:
+            if not refused:
+                self._cache.drop(call.denial)
+        elif refused and call.rule.denies and len(call.key) <= MAX_KEPT_KEY:
+            name = self._scope + call.key
+            if self._cache.find(name) is None:
+                self._cache.mark(name, call.rule)
+        return frame
+
+    def _opened(self, call: Call, frame: bytes) -> bytes:
+        denial = call.denial
+        assert denial is not None
+        found = encoding.integers(frame)
+        if found and found[0] == 1:
+            denial.heard(found, self._cache.clock())
+        else:
+            self._cache.drop(denial)
+        return encoding.rounded(found, call.rule.unit_us) if found else frame
+
+    def pushed(self, push: bytes) -> None:
+        """Drop the entry of a touched key, or all entries after a null push (FLUSHDB)."""
+        if not push.startswith(_INVALIDATE):
+            return
+        if push.startswith(b"*1\r\n", len(_INVALIDATE)):
+            denial = self._cache.find(self._scope + push[len(_INVALIDATE) + 4 :])
+            if denial is not None:
+                self._cache.drop(denial)
+        else:
+            self._scope = self._cache.scope()

@@ -1,0 +1,123 @@
+"""The lane pool: the lanes of one process, by identity, and their connection attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.session.call import Lane
+from rlproxy.session.identity import Identity
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.lane import HITS, Key, SharedLane
+from rlproxy.upstream.script_loading import ScriptLoading
+
+MAX_LANES: Final = 256
+MAX_LANES_PER_USER: Final = 32
+IDLE_S: Final = 60.0  # seconds without calls after which a lane is closed
+
+
+class LanePool:
+    """The lanes of one process, by identity. Their number is bounded in total and per user.
+
+    denial_cache: None if no refusals are remembered.
+    read_only: called when a reply shows that the server is a replica.
+    max_lane_hits: the largest number of unanswered calls on one lane.
+    clock: returns seconds, precise enough for round trips of microseconds.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        target: Target,
+        loading: ScriptLoading,
+        denial_cache: DenialCache | None,
+        read_only: Callable[[], None] | None,
+        timeouts: HitTimeouts,
+        max_lane_hits: int,
+        counters: Counters,
+        clock: Callable[[], float],
+    ) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.stats = counters
+        self.timeouts = timeouts
+        self.max_lane_hits = max_lane_hits
+        self.denial_cache = denial_cache
+        self.loading = loading
+        loading.drained = self._drained
+        loading.on_over = self._go_on
+        self.read_only = read_only
+        self.knows_ro = False  # whether the server has EVALSHA_RO and EVAL_RO
+        self._target = target
+        self._lanes: dict[Key, SharedLane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def lane_of(self, identity: Identity) -> Lane | None:
+        """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
+        return self._lane(identity, HITS, 3)
+
+    def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
+        """Return the lane of `identity` for ordinary commands, made if needed.
+
+        protocol: the RESP version of the replies.
+        carries: READS or WRITES.
+        Returns None at a limit of lanes, or for another protocol than 2 and 3.
+        """
+        return self._lane(identity, carries, protocol) if protocol in (2, 3) else None
+
+    def _lane(self, identity: Identity, carries: int, protocol: int) -> SharedLane | None:
+        key = (*identity.key(), carries, protocol)
+        lane = self._lanes.get(key)
+        if lane is None:
+            if len(self._lanes) >= MAX_LANES:
+                return None
+            if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
+                return None
+            lane = self._lanes[key] = SharedLane(self, identity, key)
+        return lane
+
+    def _go_on(self) -> None:
+        for lane in self.lanes():
+            lane.go_on()
+
+    def _drained(self) -> bool:
+        return all(lane.drained() for lane in self._lanes.values())
+
+    def lanes(self) -> list[SharedLane]:
+        """Return all lanes, whether connected or not."""
+        return list(self._lanes.values())
+
+    def open(self, lane: SharedLane) -> None:
+        """Start connecting `lane`."""
+        task = self.loop.create_task(lane.connect(self._target))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, lane: SharedLane) -> None:
+        """Remove `lane`, which will not be ready again."""
+        if self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+
+    def close_idle(self, idle_s: float) -> None:
+        """Close the lanes without calls for `idle_s` seconds."""
+        since = self.loop.time() - idle_s
+        self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
+
+    def renew(self) -> None:
+        """Close all lanes. Sessions get new ones, which connect to the target's present address."""
+        self._retire(self.lanes())
+
+    def _retire(self, lanes: list[SharedLane]) -> None:
+        for lane in lanes:
+            self.forget(lane)
+            lane.retire()
+
+    def close(self) -> None:
+        """Close all lanes and cancel connection attempts."""
+        for task in self._tasks:
+            task.cancel()
+        self.renew()

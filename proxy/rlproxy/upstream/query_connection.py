@@ -1,0 +1,131 @@
+"""Query connections: the connections for the proxy's own commands to Redis and to Sentinels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import hiredis
+
+from rlproxy.net.tls_contexts import TlsFailure
+from rlproxy.resp import encoding
+
+MAX_UNREAD: Final = 1 << 20  # bytes that arrive between two reads; more end the connection
+_HTTP: Final = (b"HTTP/", b"<")  # first bytes of a web server's error
+_ALERT: Final = b"\x15\x03"  # first bytes of a TLS alert, the reply of a TLS port to plain bytes
+_SPEAKS_TLS: Final = "it speaks TLS: write rediss:// instead of redis:// in --upstream"
+
+
+class Closed(OSError):  # noqa: N818
+    """The server closed the connection."""
+
+    def __init__(self) -> None:
+        super().__init__("connection closed by the server")
+
+
+class NoRoom(OSError):  # noqa: N818
+    """Redis has no room for another client: its `maxclients` is reached."""
+
+    def __init__(self) -> None:
+        super().__init__("max number of clients reached")
+
+
+class QueryConnection(asyncio.Protocol):
+    """One connection for the proxy's own commands, to be connected by Target.connect().
+
+    on_data: called whenever bytes arrive.
+    """
+
+    def __init__(self, on_data: Callable[[], None] | None = None) -> None:
+        self.answered = False  # whether any byte has arrived
+        self.lost = asyncio.Event()
+        self._on_data = on_data
+        self._transport: asyncio.Transport | None = None
+        self._reader = hiredis.Reader()
+        self._unread = 0  # bytes
+        self._replies: list[Any] = []
+        self._error: OSError | None = None  # why no further reply comes
+        self._changed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self.answered = True
+        self._unread += len(data)
+        if self._on_data is not None:
+            self._on_data()
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                self._replies.append(reply)
+            if self._unread > MAX_UNREAD:
+                raise hiredis.ProtocolError("a reply is too large")
+        except hiredis.ProtocolError as error:
+            self._end(OSError(_foreign(data) or f"not a Redis server: {error}"))
+            self.abort()
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if isinstance(exc, TlsFailure):
+            self._end(exc)
+        # At its `maxclients`, Redis sends the refusal before any command, and closes the socket.
+        self._end(NoRoom() if any(map(_no_room, self._replies)) else Closed())
+        self.lost.set()
+
+    def _end(self, error: OSError) -> None:
+        self._error = self._error or error
+        self._changed.set()
+
+    async def query(self, *words: bytes) -> Any:
+        """Send one command and return its reply. Raises OSError."""
+        return (await self.query_all([words]))[0]
+
+    async def query_all(self, commands: list[tuple[bytes, ...]]) -> list[Any]:
+        """Send `commands` in one write and return their replies. Raises OSError."""
+        self.send(b"".join([encoding.bulks(*words) for words in commands]))
+        return await self.read(len(commands))
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; does nothing after the end of the connection."""
+        if self._transport is not None and self._error is None:
+            self._transport.write(data)
+
+    async def read(self, number: int = 1) -> list[Any]:
+        """Return the next replies, once there are `number` of them.
+
+        An error reply is a hiredis.ReplyError in the list. Raises OSError if the connection ends,
+        or carries another protocol.
+        """
+        while len(self._replies) < number:
+            if self._error is not None:
+                raise self._error
+            self._changed.clear()
+            await self._changed.wait()
+        found, self._replies = self._replies[:number], self._replies[number:]
+        self._unread = 0
+        if _no_room(found[0]):
+            raise NoRoom
+        return found
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _no_room(reply: object) -> bool:
+    """Return whether a reply is Redis' refusal of a connection beyond `maxclients`."""
+    refused = isinstance(reply, hiredis.ReplyError)
+    return refused and str(reply).startswith("ERR max number of clients")
+
+
+def _foreign(data: bytes) -> str:
+    """Name the other protocol that `data` belongs to; empty if it is not recognized."""
+    if data.startswith(_ALERT):
+        return _SPEAKS_TLS
+    return "not a Redis server: it speaks HTTP" if data.startswith(_HTTP) else ""

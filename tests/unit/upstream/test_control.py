@@ -1,0 +1,166 @@
+"""The control connection: problems, retries, and what it does for the lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import cast
+
+import pytest
+from rlproxy.config.urls import parse_upstream
+from rlproxy.ratelimit.scripts import load
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream import control as module
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.control import Control
+from rlproxy.upstream.script_loading import ScriptLoading
+
+HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
+NO_DATABASE = b"-ERR DB index is out of range\r\n"
+NO_RIGHT = b"-NOPERM User proxy has no permissions to run the 'script|load' command\r\n"
+
+
+class Answering(asyncio.Transport):
+    """A connection to a server that answers all of the control connection's requests.
+
+    replies: replies other than +PONG, by a word of the request.
+    """
+
+    def __init__(self, protocol: asyncio.Protocol, replies: dict[bytes, bytes]) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.replies = replies
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+        found = [reply for word, reply in self.replies.items() if word in data]
+        requests = max(1, bytes(data).count(b"\r\nLOAD\r\n"))
+        reply = (found[0] if found else b"+PONG\r\n") * requests
+        asyncio.get_running_loop().call_soon(self.protocol.data_received, reply)
+
+    def abort(self) -> None:
+        pass
+
+
+class Answered:
+    """A target whose connections are all answered."""
+
+    where = "here"
+    tls = None
+
+    def __init__(self) -> None:
+        self.connections: list[Answering] = []
+        self.replies = {b"HELLO": HELLO}
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        made = Answering(protocol(), self.replies)
+        made.protocol.connection_made(made)
+        self.connections.append(made)
+        return made
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10.0):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class World:
+    """A control connection, its target, and the loading of scripts for lanes that are drained."""
+
+    def __init__(self, url: str = "redis://here") -> None:
+        self.target, self.circuit = Answered(), CircuitBreaker()
+        timeouts = HitTimeouts(self.circuit)
+        self.loading = ScriptLoading(timeouts, lambda _delay_s, _then: None)
+        self.control = Control(
+            cast(Target, self.target),
+            parse_upstream(url),
+            load(),
+            lambda _: None,
+            timeouts,
+            self.loading,
+        )
+        self.loading.on_wanted = self.control.reload
+        self.task = asyncio.get_running_loop().create_task(self.control.run())
+
+    def count(self, word: bytes) -> int:
+        """How many requests with this word were sent on the latest connection."""
+        return self.target.connections[-1].written.count(b"\r\n" + word + b"\r\n")
+
+
+async def test_a_connection_lost_while_it_waits_for_the_lanes_is_replaced_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Control._in_time, "__defaults__", (inf,))  # no limit ends the wait
+    world = World()
+    world.loading.drained = lambda: False
+    connections = world.target.connections
+    await until(lambda: world.loading.held)
+    connections[0].protocol.connection_lost(None)
+    await until(lambda: len(connections) == 2)
+    world.task.cancel()
+    assert b"LOAD" not in connections[0].written
+
+
+async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
+    world = World()
+    await world.control.settled.wait()
+    assert world.control.loaded and world.loading.loaded
+    assert world.count(b"LOAD") == len(load())
+    world.target.connections[0].protocol.connection_lost(None)
+    await until(lambda: not world.loading.loaded)
+    assert not world.control.loaded
+    await until(lambda: world.loading.loaded)
+    assert len(world.target.connections) == 2
+    world.task.cancel()
+
+
+async def test_a_refused_load_beside_another_problem_is_not_tried_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each try pauses all lanes."""
+    monkeypatch.setattr(module, "_PING_S", 0.02)
+    monkeypatch.setattr(module, "_KEEP_S", 0.01)
+    world = World("redis://here/7")
+    world.target.replies |= {b"SELECT": NO_DATABASE, b"LOAD": NO_RIGHT}
+    await world.control.settled.wait()
+    assert world.control.kind == "database"
+    loads = world.count(b"LOAD")
+    await until(lambda: world.count(b"SELECT") >= 4)
+    assert world.count(b"LOAD") == loads
+    world.loading.load()  # a script was missing
+    await until(lambda: world.count(b"LOAD") == 2 * loads)
+    del world.target.replies[b"SELECT"]
+    await until(lambda: world.control.kind == "scripts")
+    assert world.control.problem.startswith("SCRIPT LOAD: NOPERM")
+    world.loading.load()
+    del world.target.replies[b"LOAD"]
+    await until(lambda: world.control.loaded)
+    await until(lambda: not world.control.problem)
+    world.task.cancel()
+
+
+async def test_scripts_are_loaded_once_the_login_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_PING_S", 0.02)
+    monkeypatch.setattr(module, "_KEEP_S", 0.01)
+    world = World()
+    world.target.replies[b"HELLO"] = b"-WRONGPASS no\r\n"
+    await world.control.settled.wait()
+    assert world.control.kind == "login" and not world.control.loaded
+    world.target.replies[b"HELLO"] = HELLO
+    await until(lambda: world.control.loaded)
+    await until(lambda: not world.control.problem)
+    world.task.cancel()
+
+
+async def test_a_server_that_refuses_an_empty_request() -> None:
+    world = World()
+    world.target.replies[b"*0"] = b"-ERR empty\r\n+PONG\r\n"
+    await world.control.settled.wait()
+    assert world.control.loaded
+    world.task.cancel()
