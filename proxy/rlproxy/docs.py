@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlproxy.config.config import OPTIONS
-from rlproxy.observability.log_events import EVENTS
 from rlproxy.observability.metrics import ERRORS, PROBLEMS, TABLE
 
 
@@ -39,17 +38,6 @@ def options() -> str:
         "- `--check-config` reports mistakes and exits.",
         "- Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.",
     ]
-    return "\n".join(rows)
-
-
-def events() -> str:
-    """Return the table of log events."""
-    rows = ["| event | level | message | when |", "|---|---|---|---|"]
-    for event in EVENTS:
-        text = event.text.replace("{}", "*count*")
-        for name in event.fields:
-            text = re.sub(r"%[.\d]*[a-z]", f"*{name}*" if name else "...", text, count=1)
-        rows.append(f"| `{event.name}` | {event.level} | {text} | {event.about} |")
     return "\n".join(rows)
 
 
@@ -99,7 +87,6 @@ TABLES = {
     "metrics": metrics,
     "errors": errors,
     "problems": problems,
-    "events": events,
     "modules": modules,
 }
 

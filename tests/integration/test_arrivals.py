@@ -110,7 +110,7 @@ def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy,
 
 def quiet() -> LogThrottle:
     """Nothing is said."""
-    return LogThrottle(time.monotonic, lambda *_: None)
+    return LogThrottle(time.monotonic, lambda *_, **__: None)
 
 
 class Serves(asyncio.Protocol):

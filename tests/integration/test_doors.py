@@ -84,7 +84,7 @@ def test_protected_mode_follows_the_password(own_server: RedisServer) -> None:
             wait_until(lambda: let_in(proxy).startswith("DENIED"), "the door closes", 6)
             assert raw.ask("PING") == "PONG"  # who is in, stays
         log = proxy.read_log()
-        assert log.count("turned away 1 client(s) of other machines") == 1
+        assert log.count("turned away 1 client(s): protected mode, and Redis' default user") == 1
         assert log.count("Set a password there, or --protected-mode no") == 2
 
 

@@ -6,7 +6,7 @@ import re
 
 from rlproxy import docs
 from rlproxy.config import config
-from rlproxy.observability import log_events, metrics
+from rlproxy.observability import metrics
 from rlproxy.ratelimit import grammar
 from rlproxy.ratelimit.scripts import load
 from rlproxy.resp import commands
@@ -17,22 +17,13 @@ COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 OPTIONS = (ROOT / "docs" / "options.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
-LOGS = (ROOT / "docs" / "logging.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
-    again = "run: rlproxy docs docs/options.md ARCHITECTURE.md docs/logging.md"
+    again = "run: rlproxy docs docs/options.md ARCHITECTURE.md"
     assert "<!-- options: " in OPTIONS
     assert docs.filled(OPTIONS) == OPTIONS, again
-    assert docs.filled(LOGS) == LOGS, again
     assert docs.filled(ARCHITECTURE) == ARCHITECTURE, again
-
-
-def test_every_event_is_in_the_table() -> None:
-    for event in log_events.EVENTS:
-        assert f"\n| `{event.name}` | {event.level} | " in LOGS
-    for name in (log_events.OTHER, log_events.PYTHON_WARNING):
-        assert f"`{name}`" in LOGS
 
 
 def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:

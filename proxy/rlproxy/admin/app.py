@@ -44,8 +44,6 @@ from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.upstream.embedded import end_with_parent
 
-log = logging.getLogger("rlproxy")
-
 PAGE: Final = Path(__file__).with_name("page.html")
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
@@ -187,8 +185,10 @@ class Guard:
             # The error's text is not logged: it may contain parts of the request.
             why = f"{type(error).__name__}{_place(error)}"
             self._told.happened(
-                f"{{}} requests to the admin address failed: {why}",
-                one=f"a request to the admin address failed: {why}",
+                "admin_failed",
+                "{count:,} requests to the admin address failed: {reason}",
+                one="a request to the admin address failed: {reason}",
+                reason=why,
             )
             if not begun:
                 sorry = PlainTextResponse("This failed; the proxy's log says more.\n", 500)
@@ -316,7 +316,7 @@ def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServe
     """
     name = sock.getsockname()
     local = isinstance(name, tuple) and Peer(name[0]).local
-    told = LogThrottle(time.monotonic, lambda line, of: log.error("%s", line, extra={**of}))
+    told = LogThrottle(time.monotonic, logs.log.error)
     watch = Reader(memory)
     config = uvicorn.Config(
         application(watch, local, told),

@@ -13,25 +13,25 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.commands import Command
 from rlproxy.session import command_policy
 
+TURNED_AWAY: Final = "turned away {count:,} client(s): {reason}"  # for the log
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The refusal of a new client.
 
     reply: the error that the client gets.
-    line: the log line, with {} for the number of clients; see LogThrottle.
+    reason: why, for the log.
     """
 
     reply: bytes
-    line: str
+    reason: str
 
 
 # The text of Redis, which client libraries recognize.
 _FULL: Final = r.error("ERR max number of clients reached")
-FULL: Final = Refusal(_FULL, "turned away {} client(s): max number of clients reached")
-FULL_ADDRESS: Final = Refusal(
-    _FULL, "turned away {} client(s): max number of clients of one address reached"
-)
+FULL: Final = Refusal(_FULL, "max number of clients reached")
+FULL_ADDRESS: Final = Refusal(_FULL, "max number of clients of one address reached")
 PROTECTED: Final = Refusal(
     r.error(
         "DENIED rlproxy is running in protected mode: Redis behind it asks nobody for a password, "
@@ -40,12 +40,7 @@ PROTECTED: Final = Refusal(
         "or, where only trusted machines can reach this port, start rlproxy with "
         "--protected-mode no."
     ),
-    "turned away {} client(s) of other machines: protected mode, and Redis' default user needs no "
-    "password",
-)
-UNJUDGED_LINE: Final = (
-    "turned away {} client(s) of other machines: protected mode, and it is not known yet whether "
-    "Redis needs a password"
+    "protected mode, and Redis' default user needs no password",
 )
 
 
@@ -67,7 +62,7 @@ class Admission:
                 f"UPSTREAMDOWN rlproxy has not reached Redis at {where} yet, and serves clients of "
                 "other machines only once it knows that Redis asks for a password (protected mode)"
             ),
-            UNJUDGED_LINE,
+            "protected mode, and it is not known yet whether Redis needs a password",
         )
         self.configure(config)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rlproxy.config.config import Config
-from rlproxy.downstream.admission import Admission, Refusal
+from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.fairness.fan_out_reader import FanOutReader
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
@@ -95,7 +95,9 @@ class Clients:
         count = self.addresses.get(peer.host, 0)
         refusal = self.admission.refusal(peer, len(self.clients), count)
         if refusal is not None:
-            self.throttle.happened(refusal.line, str(peer))
+            self.throttle.happened(
+                "clients_turned_away", TURNED_AWAY, client=str(peer), reason=refusal.reason
+            )
             self.context.stats.error("turned_away")
             return refusal
         self.clients.add(client)

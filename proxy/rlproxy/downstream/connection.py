@@ -271,8 +271,12 @@ class ClientConnection(asyncio.Protocol):
                 self._taken = taken
                 self._taken_at = now
             elif 0 < admission.write_timeout_s <= now - self._taken_at:
-                line = f"cut {{}} client(s) that read nothing for {admission.write_timeout_s:g} s"
-                self.clients.throttle.happened(line, str(self.peer))
+                self.clients.throttle.happened(
+                    "clients_stalled",
+                    "cut {count:,} client(s) that read nothing for {write_timeout_s:g} s",
+                    client=str(self.peer),
+                    write_timeout_s=admission.write_timeout_s,
+                )
                 self.stats.error("cut")
                 self.cut()
             return

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
+from rlproxy.downstream.admission import TURNED_AWAY
 from rlproxy.downstream.proxy_protocol import HeaderError, parse
 from rlproxy.net.peers import Peer, peer_of
 from rlproxy.net.tls_stream import TlsStream
@@ -160,10 +161,14 @@ class Handshake(asyncio.Protocol):
 
     def _told(self, why: str) -> None:
         seen = str(self._seen)
-        kind, one = f"{{}} TLS handshakes failed: {why}", f"TLS handshake with {seen} failed: {why}"
+        told = self._arrivals.told
         if self._header:
-            kind, one = f"turned away {{}} clients: {why}", f"client {seen} was turned away: {why}"
-        self._arrivals.told.happened(kind, seen, one)
+            one = "client {client} was turned away: {reason}"
+            told.happened("clients_turned_away", TURNED_AWAY, client=seen, one=one, reason=why)
+        else:
+            text = "{count:,} TLS handshakes failed: {reason}"
+            one = "TLS handshake with {client} failed: {reason}"
+            told.happened("tls_handshakes_failed", text, client=seen, one=one, reason=why)
         self._arrivals.stats.error("handshake")
 
     def _turn_away(self, why: str) -> None:

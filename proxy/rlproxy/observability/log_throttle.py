@@ -4,81 +4,88 @@ a count at most every few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 EVERY_S: Final = 10.0  # shortest time between two lines of one kind, seconds
-MAX_KINDS: Final = 64  # kinds that are counted apart; further ones are counted as OTHERS
-OTHERS: Final = "{} more of other kinds"
+MAX_KINDS: Final = 64  # kinds that are counted apart; further ones are counted together
+_OTHERS: Final = "more_repeats"
 
-Say = Callable[[str, Mapping[str, object]], None]  # logs a line with its fields
+Write = Callable[..., object]  # logs an event, a text and fields; see logs.log
 
 
 class _Kind:
-    __slots__ = ("count", "latest", "one", "said_at")
+    __slots__ = ("client", "count", "event", "fields", "one", "logged_at", "text")
 
-    def __init__(self, said_at: float) -> None:
-        self.said_at = said_at
-        self.count = 0  # events since `said_at`
-        self.latest = ""
+    def __init__(self, event: str, text: str, fields: dict[str, object], logged_at: float) -> None:
+        self.event = event
+        self.text = text
+        self.fields = fields
+        self.logged_at = logged_at
+        self.count = 0  # events since `logged_at`
+        self.client = ""
         self.one = ""
 
 
 class LogThrottle:
-    """The throttle of repeated log lines: for each kind, one line per `every_s`.
+    """The throttle of repeated events: for each kind, one line per `every_s`.
 
     clock: returns seconds.
-    say: logs a line with the fields `kind`, `count` and, if known, `client`.
+    write: logs a line, with the fields `count` and, if known, `client` before the event's own.
     every_s: shortest time between two lines of one kind, seconds.
 
-    A kind is the line itself with {} for the count: "turned away {} client(s): no room".
+    Events with the same name, text and fields are of one kind.
     """
 
-    def __init__(self, clock: Callable[[], float], say: Say, every_s: float = EVERY_S) -> None:
+    def __init__(self, clock: Callable[[], float], write: Write, every_s: float = EVERY_S) -> None:
         self._clock = clock
-        self._say = say
+        self._write = write
         self._every_s = every_s
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[tuple[object, ...], _Kind] = {}
 
-    def happened(self, kind: str, latest: str = "", one: str = "") -> None:
+    def happened(
+        self, event: str, text: str, *, client: str = "", one: str = "", **fields: object
+    ) -> None:
         """Count one event, and log it if it is the first of its kind.
 
-        kind: line with {} for the count.
-        latest: client concerned; it is appended to the line.
-        one: line to log instead if the count is 1.
+        event: stable name.
+        text: sentence, in the form of str.format(), with {count}.
+        client: client concerned; it is appended to the sentence.
+        one: sentence to log instead if the count is 1.
         """
-        found = self._kinds.get(kind)
-        if found is None and len(self._kinds) >= MAX_KINDS:
-            kind = OTHERS
-            found = self._kinds.get(kind)
-        if found is None:
-            self._kinds[kind] = _Kind(self._clock())
-            self._tell(kind, 1, latest, one)
-            return
-        found.count += 1
-        found.latest = latest
-        found.one = one
+        key = (event, text, *fields.values())
+        kind = self._kinds.get(key)
+        first = kind is None
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS and event != _OTHERS:
+                self.happened(_OTHERS, "{count:,} more of other kinds", client=client)
+                return
+            kind = self._kinds[key] = _Kind(event, text, fields, self._clock())
+        kind.count += 1
+        kind.client = client
+        kind.one = one
+        if first:
+            self._log(kind)
 
     def sweep(self) -> None:
         """Log the counts that are due. The caller calls it regularly, also without new events."""
         now = self._clock()
-        for kind, found in list(self._kinds.items()):
-            if now - found.said_at < self._every_s:
+        for key, kind in list(self._kinds.items()):
+            if now - kind.logged_at < self._every_s:
                 continue
-            if not found.count:
-                del self._kinds[kind]  # the next event of this kind is logged at once
+            if not kind.count:
+                del self._kinds[key]  # the next event of this kind is logged at once
                 continue
-            self._tell(kind, found.count, found.latest, found.one)
-            found.said_at = now
-            found.count = 0
+            kind.logged_at = now
+            self._log(kind)
 
-    def _tell(self, kind: str, count: int, latest: str, one: str) -> None:
-        line = kind.replace("{}", f"{count:,}")
-        if latest:
-            line += f" (the latest: {latest})"
-        if one and count == 1:
-            line = one
-        fields: dict[str, object] = {"kind": kind, "count": count}
-        if latest:
-            fields["client"] = latest
-        self._say(line, fields)
+    def _log(self, kind: _Kind) -> None:
+        text = kind.text
+        fields: dict[str, object] = {"count": kind.count}
+        if kind.client:
+            fields["client"] = kind.client
+            text += " (the latest: {client})"
+        if kind.one and kind.count == 1:
+            text = kind.one
+        self._write(kind.event, text, **fields, **kind.fields)
+        kind.count = 0

@@ -1,11 +1,14 @@
-"""The format of the log: sentences on a terminal, one JSON object a line elsewhere. It formats the
-records of all packages, Python's warnings and tracebacks.
+"""The log: events with named fields, written as sentences on a terminal and as one JSON object a
+line elsewhere. It formats the records of all packages, Python's warnings and tracebacks.
 
-Modules log with `logging.getLogger("rlproxy")`. The names of their lines are in `log_events`.
+Every place that logs names its event and a sentence for it, in the form of str.format():
+`log.info("stopped", "stopped; it served for {seconds:.1f} s", seconds=served_s)`. A test compares
+these places with the table in docs/logging.md.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
@@ -13,18 +16,25 @@ import sys
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
-from rlproxy.observability import log_events
-
-if TYPE_CHECKING:  # the import takes 12 ms, and --version needs no log
-    from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
+import structlog
+from structlog.stdlib import BoundLogger, ExtraAdder, LoggerFactory, ProcessorFormatter
+from structlog.typing import EventDict, WrappedLogger
 
 AUTO: Final = "auto"
 JSON: Final = "json"
-PLAIN: Final = "plain"  # key in `extra`: lines that replace the sentence in the plain format
+PLAIN: Final = "plain"  # field: lines that replace the sentence in the plain format
 MAX_TEXT: Final = 1_000  # longest value, characters; the rest is cut
-MAX_TRACE: Final = 3_000  # longest traceback, characters; its beginning is cut
+MAX_TRACE: Final = 3  # longest traceback, times the longest value; its beginning is cut
+MIN_MESSAGE: Final = 250  # part of a message that is kept in any case, characters
+MAX_LINE: Final = 4_096  # longest line, bytes: what a pipe that poll() reports as writable takes
+
+OTHER: Final = "other"  # event of lines of other packages
+UNEXPECTED: Final = "unexpected_error"
+PYTHON_WARNING: Final = "python_warning"
+_LINES_LOST: Final = "log_lines_lost"
+_LINE_BROKEN: Final = "log_line_broken"
 
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _NO_COLOUR: Final = "\x1b[0m"
@@ -32,9 +42,15 @@ _NO_FIELDS: Final = (  # internal keys of structlog, uvicorn and asyncio
     *("_record", "_from_structlog", "positional_args", "exc_info", "stack_info"),
     *("color_message", "taskName"),
 )
-_LEADING: Final = ("timestamp", "level", "event", "message", "logger", "worker")
+_WHOLE: Final = ("timestamp", "level", "event")  # never cut
+_LEADING: Final = (*_WHOLE, "message", "logger", "worker")
 
-log = logging.getLogger("rlproxy")
+log: Final[BoundLogger] = structlog.wrap_logger(
+    LoggerFactory()("rlproxy"),
+    processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
+    wrapper_class=BoundLogger,
+    context_class=dict,
+).bind()
 
 
 def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = None) -> None:
@@ -45,24 +61,18 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     worker: number of the worker, 0 if there is only one process.
     stream: destination; default stderr.
     """
-    import structlog
-    from structlog.stdlib import ExtraAdder, ProcessorFormatter
-
     stream = sys.stderr if stream is None else stream
     terminal = stream is not None and stream.isatty()
     human = terminal if form == AUTO else form != JSON
     coloured = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    sentences = _Sentences(f"worker {worker}: " if worker else "", coloured)
     handler = _Handler(stream)
     handler.setFormatter(
         ProcessorFormatter(
-            foreign_pre_chain=[ExtraAdder(), _named],
+            foreign_pre_chain=[ExtraAdder(), _foreign],
             processors=[
                 structlog.processors.format_exc_info,  # shows no values of variables
-                _Fields(worker, human),
-                sentences if human else structlog.processors.JSONRenderer(),
+                _Line(worker, human, coloured),
             ],
-            pass_foreign_args=True,
         )
     )
     root = logging.getLogger()
@@ -71,11 +81,6 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
             root.removeHandler(old)
     root.addHandler(handler)
     set_level(level)
-    structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     sys.unraisablehook = lambda found: _uncaught(
@@ -101,7 +106,7 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    log.critical("unexpected error", exc_info=(kind, error, trace))
+    log.critical("unexpected_error", "unexpected error", exc_info=(kind, error, trace))
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -123,120 +128,116 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write `record`, after the number of dropped lines; drop it if the stream is full."""
+        if self._lost and not self._full():
+            lost, self._lost = self._lost, 0
+            text = "{count} line(s) of the log were lost: standard error was full"
+            super().emit(_made(logging.WARNING, _LINES_LOST, text, count=lost))
         if self._full():
             self._lost += 1
-            return
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            text = "%d line(s) of the log were lost: nobody read them"
-            super().emit(_made(logging.WARNING, text, lost))
-        super().emit(record)
+        else:
+            super().emit(record)
 
     def _full(self) -> bool:
-        # poll() reports a pipe as writable if it has room for 4 KB; a longer line can block.
+        # poll() reports a pipe as writable if it has room for MAX_LINE bytes.
         return self._can_wait and not self._poll.poll(0)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Log the failure of emit() as a line; called by the logging module."""
         error = sys.exc_info()[1]
-        if isinstance(error, OSError):  # the stream itself is broken: no place to report it
-            return
-        text = "a line of the log could not be written: %s, %s line %d"
-        args = (f"{type(error).__name__}: {error}", record.filename, record.lineno)
-        if record.msg != text:
-            super().emit(_made(logging.ERROR, text, *args))
+        if isinstance(error, OSError) or getattr(record, "_name", "") == _LINE_BROKEN:
+            return  # there is no place to report it
+        text = "a line of the log could not be written: {reason}, {file} line {line}"
+        reason = f"{type(error).__name__}: {error}"
+        at = {"file": record.filename, "line": record.lineno}
+        super().emit(_made(logging.ERROR, _LINE_BROKEN, text, reason=reason, **at))
 
 
-def _made(level: int, text: str, *args: object) -> logging.LogRecord:
-    return logging.LogRecord(log.name, level, "", 0, text, args, None)
+def _made(level: int, event: str, text: str, **fields: object) -> logging.LogRecord:
+    """Return a record of the handler's own; `log` could drop it for its level."""
+    found = {"event": event, "positional_args": (text,), **fields}
+    record = logging.LogRecord("rlproxy", level, "", 0, "", None, None)
+    record.__dict__.update(msg=found, _logger=None, _name=event)
+    return record
 
 
-def _named(_: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
-    """Add the event name to a line, and its values under their names."""
+def _foreign(_: WrappedLogger, __: str, found: EventDict) -> EventDict:
+    """Name the event of a record that another package has logged."""
     record: logging.LogRecord = found["_record"]
-    args = found.pop("positional_args", ())
     found["message"] = found["event"].rstrip("\r\n")
-    kind = found.pop("kind", None)
-    event: log_events.Event | None = None
-    values: tuple[object, ...] = ()
-    if record.name != log.name:
-        found["logger"] = record.name
-    elif kind is not None:
-        event, values = log_events.of_kind(kind) or (None, ())
+    found["logger"] = record.name
+    raised = record.name == "asyncio" or "exc_info" in found
+    if record.name == "py.warnings":
+        found["event"] = PYTHON_WARNING
     else:
-        event, values = log_events.of_text(str(record.msg)), args
-    if event is not None:
-        found["event"] = event.name
-        named = zip(event.fields, values, strict=False)
-        found.update({name: value for name, value in named if name and name not in found})
-    elif record.name == "py.warnings":
-        found["event"] = log_events.PYTHON_WARNING
-    else:
-        raised = record.name == "asyncio" or "exc_info" in found
-        serious = raised and record.levelno >= logging.ERROR
-        found["event"] = log_events.UNEXPECTED if serious else log_events.OTHER
+        found["event"] = UNEXPECTED if raised and record.levelno >= logging.ERROR else OTHER
     return found
 
 
-class _Fields:
-    """The processor that puts the common fields first: time, level, event, message, worker."""
+class _Line:
+    """The last processor: the sentence, the common fields first, then the format."""
 
-    def __init__(self, worker: int, human: bool) -> None:
+    def __init__(self, worker: int, human: bool, coloured: bool) -> None:
         self._worker = worker
-        self._left_out = (*_NO_FIELDS, *(() if human else (PLAIN,)))
-
-    def __call__(self, _: WrappedLogger, __: str, found: EventDict) -> ProcessorReturnValue:
-        record: logging.LogRecord = found["_record"]
-        at = datetime.fromtimestamp(record.created, UTC)
-        found["timestamp"] = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        found["level"] = record.levelname.lower()
-        if self._worker and "worker" not in found:
-            found["worker"] = self._worker
-        for name in self._left_out:
-            found.pop(name, None)
-        made = {name: found.pop(name) for name in _LEADING if name in found}
-        return {name: _value(name, value) for name, value in {**made, **found}.items()}
-
-
-def _value(name: str, value: object) -> object:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, list | tuple):
-        return [_value(name, each) for each in value]
-    text = str(value)
-    if name == "exception":
-        return text if len(text) <= MAX_TRACE else f"... {text[-MAX_TRACE:]}"
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."
-
-
-class _Sentences:
-    """The renderer of the plain format: local time, level, worker and the message."""
-
-    def __init__(self, who: str, coloured: bool) -> None:
-        self._who = who
+        self._who = f"worker {worker}: " if worker else ""
+        self._human = human
         self._coloured = coloured
 
     def __call__(self, _: WrappedLogger, __: str, found: EventDict) -> str:
-        """Return the lines, without the last line end."""
+        """Return the line without its end; values are cut until it has at most MAX_LINE bytes."""
+        record: logging.LogRecord = found["_record"]
+        if found["_from_structlog"]:
+            (text,) = found.get("positional_args", ("{event}",))
+            found["message"] = text.format_map({name: _joined(found[name]) for name in found})
+        at = datetime.fromtimestamp(record.created, UTC)
+        found["timestamp"] = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        found["level"] = record.levelname.lower()
+        if self._worker:
+            found.setdefault("worker", self._worker)
+        for name in (*_NO_FIELDS, *(() if self._human else (PLAIN,))):
+            found.pop(name, None)
+        ordered = {name: found.pop(name) for name in _LEADING if name in found}
+        ordered.update(found)
+        longest = MAX_TEXT
+        while True:
+            cut = {name: _value(name, value, longest) for name, value in ordered.items()}
+            line = self._sentence(cut, at) if self._human else json.dumps(cut)
+            # (no encoding takes more bytes than this one)
+            if not longest or len(line.encode("ascii", "backslashreplace")) < MAX_LINE:
+                return line
+            longest //= 2
+
+    def _sentence(self, found: EventDict, at: datetime) -> str:
         lines = [printable(line) for line in found.get(PLAIN, ())]
         if not lines:
-            at = datetime.fromisoformat(found["timestamp"]).astimezone()
             level = found["level"]
             head = level.upper()
             if self._coloured and level in _COLOURS:
                 head = f"{_COLOURS[level]}{head}{_NO_COLOUR}"
-            when = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"
-            lines.append(f"{when} {head} {printable(self._who + _said(found))}")
+            here = at.astimezone()
+            when = f"{here:%Y-%m-%d %H:%M:%S}.{here.microsecond // 1000:03}"
+            lines.append(f"{when} {head} {printable(self._who + found['message'])}")
         # The traceback is indented so that no part of it looks like a separate log line.
         trace = found.get("exception", "").splitlines()
         return "\n".join([*lines, *(f"  {printable(line)}" for line in trace)])
 
 
-def _said(found: EventDict) -> str:
-    if "message" in found:
-        return str(found["message"])
-    rest = [name for name in found if name not in (*_LEADING, "exception")]
-    return " ".join([str(found["event"]), *(f"{name}={found[name]}" for name in rest)])
+def _joined(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _value(name: str, value: object, longest: int) -> object:
+    """Return a value as JSON can have it, texts with at most `longest` characters."""
+    if name in _WHOLE or value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_value(name, each, longest) for each in value[:longest]]
+    text = str(value)
+    if name == "message":
+        longest = max(longest, MIN_MESSAGE)
+    if name == "exception":
+        kept = MAX_TRACE * longest
+        return text if len(text) <= kept else f"... {text[len(text) - kept :]}"
+    return text if len(text) <= longest else f"{text[:longest]} ..."
 
 
 def printable(text: str) -> str:

@@ -4,12 +4,10 @@ restarted when it ends, ended with the proxy.
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +15,9 @@ from rlproxy.config.config import Config
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.restart_policy import RestartPolicy, ending
-
-log = logging.getLogger("rlproxy")
 
 QUIET_S: Final = 60.0  # seconds between two log lines about failures; those in between are counted
 
@@ -43,10 +40,6 @@ def warnings(config: Config) -> list[str]:
     return [f"--admin {admin}: it asks nobody who they are, and {seen}"]
 
 
-def _say(line: str, fields: Mapping[str, object]) -> None:
-    log.warning("%s", line, extra={**fields})
-
-
 class AdminProcess:
     """The listening socket of --admin and the process that serves it.
 
@@ -64,7 +57,7 @@ class AdminProcess:
         self._memory = memory
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = RestartPolicy(time.monotonic)
-        self._failures = LogThrottle(time.monotonic, _say, QUIET_S)
+        self._failures = LogThrottle(time.monotonic, log.warning, QUIET_S)
         self.due = float("inf")  # time.monotonic() of the next start; infinite: none is due
 
     @property
@@ -109,8 +102,10 @@ class AdminProcess:
         self._process = None
         self.due = time.monotonic() + self._restarts.ended()
         self._failures.happened(
-            f"the admin process {how}, {{}} times; it is started again",
-            one=f"the admin process {how}; it is started again",
+            "admin_died",
+            "the admin process {reason}, {count:,} times; it is started again",
+            one="the admin process {reason}; it is started again",
+            reason=how,
         )
 
     def forget(self) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import mmap
 import os
 import socket
@@ -22,12 +21,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-log = logging.getLogger("rlproxy")
+from rlproxy.observability.logs import log
 
-CANNOT_ACCEPT: Final = (
-    "cannot accept: %s; new clients wait. Raise the limit of open files (ulimit -n), or lower "
-    "--max-clients"
-)
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
 TICK_S: Final = 0.001  # shortest timer of the event loop, in seconds
 GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
@@ -37,6 +32,16 @@ GONE: Final = 2  # one client was accepted that had already disconnected
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
+
+
+def log_not_accepted(error: OSError) -> None:
+    """Log that new clients wait because of `error`."""
+    log.error(
+        "accept_failed",
+        "cannot accept: {reason}; new clients wait. Raise the limit of open files (ulimit -n), or "
+        "lower --max-clients",
+        reason=error.strerror or str(error),
+    )
 
 
 def least_loaded(
@@ -197,7 +202,7 @@ class Intake:
         except OSError as error:
             if not self._full:
                 self._full = True
-                log.error(CANNOT_ACCEPT, error.strerror or error)
+                log_not_accepted(error)
             self._unwatch()
             self._loop.call_later(FULL_S, self._watch)
         else:

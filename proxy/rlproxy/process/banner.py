@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -10,15 +9,13 @@ from typing import TYPE_CHECKING, Final
 from rlproxy.admin.probes import WITHOUT
 from rlproxy.build import describe
 from rlproxy.config.urls import Address, Upstream
-from rlproxy.observability import logs
+from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import FULL, UNREACHABLE
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.version import VERSION
 
 if TYPE_CHECKING:
     from rlproxy.process.wiring import Wiring
-
-log = logging.getLogger("rlproxy")
 
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
@@ -45,23 +42,21 @@ def print_banner(
         banner.append(f"  admin         {admin.url}")
     banner.append(f"  try           {cli} RL.HIT user:42 5 60")
     log.info(
-        "rlproxy %s listens on %s, in front of %s",
-        VERSION,
-        where,
-        upstream,
-        extra={
-            "listen": [str(each) for each in addresses],
-            "admin": admin.url if admin is not None else None,
-            "workers": workers,
-            logs.PLAIN: banner,
-        },
+        "started",
+        "rlproxy {version} listens on {listen}, in front of {in_front_of}",
+        version=VERSION,
+        in_front_of=upstream,
+        listen=[str(each) for each in addresses],
+        admin=admin.url if admin is not None else None,
+        workers=workers,
+        plain=banner,
     )
 
 
 def log_end(up_at: float | None) -> None:
     """Log the end of the proxy; it served since `up_at` (time.monotonic()), or never if None."""
     served_s = time.monotonic() - up_at if up_at is not None else 0.0
-    log.info("stopped; it served for %.1f s", round(served_s, 1))
+    log.info("stopped", "stopped; it served for {seconds:.1f} s", seconds=round(served_s, 1))
 
 
 def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:

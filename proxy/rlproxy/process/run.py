@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from rlproxy.config import loader
 from rlproxy.config.config import Config, ConfigError, differences, reloaded
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
+from rlproxy.observability.logs import log
 from rlproxy.process import admin_process
 from rlproxy.process.post import CANNOT_RUN, Post, alone
 from rlproxy.process.server import Server
@@ -25,8 +25,6 @@ try:
     from uvloop import new_event_loop
 except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
     from asyncio import new_event_loop  # type: ignore[assignment]
-
-log = logging.getLogger("rlproxy")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,12 +52,13 @@ def main(argv: Sequence[str]) -> int:
         return 2
     logs.configure(settings.log_level, settings.log_format)
     for warning in _warnings(settings):
-        log.warning("check the settings: %s", warning)
+        log.warning("settings_doubtful", "check the settings: {reason}", reason=warning)
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _run(settings, read)
     except CANNOT_RUN as error:
-        log.critical("failed: %s", error, extra={logs.PLAIN: [f"rlproxy: {error}"]})
+        plain = [f"rlproxy: {error}"]
+        log.critical("failed", "failed: {reason}", reason=str(error), plain=plain)
         return 1
     return 0
 
@@ -107,16 +106,19 @@ def _reload(
         contexts = tls_contexts.contexts(made)
     except ConfigError as error:
         for mistake in error.mistakes:
-            log.error("SIGHUP: %s; all stays as it was", mistake)
+            text = "SIGHUP: {reason}; all stays as it was"
+            log.error("settings_rejected", text, reason=mistake)
         return None
     if logged:
         # The next line is logged if the old or the new level permits it.
         logs.lower_level(made.log_level)
         changed, later = differences(config, new)
         names = ", ".join(option.flag for option in changed) or "nothing"
-        log.info("SIGHUP: settings and certificates were read again; changed: %s", names)
+        text = "SIGHUP: settings and certificates were read again; changed: {changed}"
+        log.info("settings_reloaded", text, changed=names)
         for option in later:
-            log.warning("SIGHUP: %s has changed; that takes a restart", option.flag)
+            text = "SIGHUP: {option} has changed; that takes a restart"
+            log.warning("restart_needed", text, option=option.flag)
     logs.set_level(made.log_level)
     return made, contexts
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 from typing import Final
 
 from rlproxy.config.config import Config
 from rlproxy.net import tls_contexts
+from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER
 from rlproxy.process.banner import FIRST_CONTACT_S, describe_upstream
 from rlproxy.process.post import CUT, LEAVING, READY, Post, Reload, StartError
@@ -18,8 +18,6 @@ from rlproxy.process.wiring import Wiring
 from rlproxy.upstream.control import Control
 from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.password_probe import Probe
-
-log = logging.getLogger("rlproxy")
 
 SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
@@ -96,7 +94,8 @@ class Server:
         if self._wiring is not None:
             owed = self._owed(self._wiring)
             if owed:
-                log.warning("%d client(s) were cut: they were still owed replies", owed)
+                text = "{clients} client(s) were cut: they were still owed replies"
+                log.warning("clients_cut", text, clients=owed)
             for client in list(self._wiring.clients.clients):
                 client.cut()
 
@@ -163,7 +162,7 @@ class Server:
             try:
                 wiring.telemetry.publish(loop.time())
             except Exception:  # clients are still served, and /healthz reports a silent worker
-                log.critical("unexpected error", exc_info=True)
+                log.critical("unexpected_error", "unexpected error", exc_info=True)
                 return
 
     # -- shutdown ---------------------------------------------------------------------------------
@@ -208,10 +207,11 @@ class Server:
         owed = self._owed(wiring)
         if owed:
             log.info(
-                "stopping: replies are owed to %d client(s), waiting up to %g s; "
+                "draining",
+                "stopping: replies are owed to {clients} client(s), waiting up to {timeout_s:g} s; "
                 "a second signal cuts them",
-                owed,
-                self._config.drain_timeout_s,
+                clients=owed,
+                timeout_s=self._config.drain_timeout_s,
             )
 
 

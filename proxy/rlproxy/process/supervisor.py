@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -27,9 +26,10 @@ from typing import Final, NoReturn
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
+from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.balancer import AWAY, CANNOT_ACCEPT, FULL_S, Balancer, accepted
+from rlproxy.process.balancer import AWAY, FULL_S, Balancer, accepted, log_not_accepted
 from rlproxy.process.banner import log_end, print_banner
 from rlproxy.process.post import (
     CANNOT_RUN,
@@ -45,8 +45,6 @@ from rlproxy.process.post import (
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedServer, end_with_parent
-
-log = logging.getLogger("rlproxy")
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
 HELD_S: Final = 0.05  # seconds until a client that no inbox had room for is offered again
@@ -227,7 +225,7 @@ class Supervisor:
         except CANNOT_RUN as error:
             self._report(worker, FAILED, str(error))
         except BaseException:
-            log.critical("unexpected error", exc_info=True)
+            log.critical("unexpected_error", "unexpected error", exc_info=True)
         finally:
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
@@ -287,13 +285,16 @@ class Supervisor:
             if word == FAILED and self._up_at is None:
                 self._failed = behind
             elif word == FAILED:
-                log.error("failed: %s", f"worker {worker.number + 1}: {behind}")
+                why = f"worker {worker.number + 1}: {behind}"
+                log.error("failed", "failed: {reason}", reason=why)
             elif word == LEAVING and self._up_at is not None:
-                log.info("worker %d (process %d) ends", worker.number + 1, worker.pid)
+                text = "worker {worker} (process {process}) ends"
+                log.info("worker_ends", text, worker=worker.number + 1, process=worker.pid)
             elif word == READY:
                 worker.ready = True
                 if self._up_at is not None:
-                    log.info("worker %d (process %d) serves", worker.number + 1, worker.pid)
+                    text = "worker {worker} (process {process}) serves"
+                    log.info("worker_serves", text, worker=worker.number + 1, process=worker.pid)
                 elif all(other.ready for other in self._workers):
                     self._up_at = time.monotonic()
                     print_banner(
@@ -328,10 +329,11 @@ class Supervisor:
         worker.due = time.monotonic() + pause_s
         number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
         if pid:
-            text = "worker %d (process %d) %s; it is started again %s"
-            log.warning(text, number, pid, how, when)
+            text = "worker {worker} (process {process}) {reason}; it is started again {when}"
+            log.warning("worker_died", text, worker=number, process=pid, reason=how, when=when)
         else:
-            log.warning("worker %d %s; it is started again %s", number, how, when)
+            text = "worker {worker} {reason}; it is started again {when}"
+            log.warning("worker_died", text, worker=number, reason=how, when=when)
 
     # -- clients of workers that are away ---------------------------------------------------------
 
@@ -365,7 +367,7 @@ class Supervisor:
         except OSError as error:
             if not self._full:
                 self._full = True
-                log.error(CANNOT_ACCEPT, error.strerror or error)
+                log_not_accepted(error)
             self._full_until = time.monotonic() + FULL_S
         else:
             self._full = False

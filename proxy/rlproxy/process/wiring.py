@@ -7,7 +7,6 @@ listeners ─> intake ─> handshakes ─> clients ─> context ─> lanes ─> 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +22,7 @@ from rlproxy.net.peers import Peer
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.logs import log
 from rlproxy.process.balancer import Intake
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
@@ -38,8 +38,6 @@ from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.password_probe import Probe
 from rlproxy.upstream.script_loading import ScriptLoading
-
-log = logging.getLogger("rlproxy")
 
 SERVING_S: Final = 0.1  # seconds since a reply of Redis for which clients are being served
 NEARLY: Final = 0.9  # share of --max-clients; a limit of open files for fewer causes a warning
@@ -112,9 +110,7 @@ class Wiring:
 
     def _wire_clients(self, config: Config, contexts: Contexts) -> None:
         loop, post, context = asyncio.get_running_loop(), self._post, self.context
-        throttle = LogThrottle(
-            time.monotonic, lambda line, of: log.warning("%s", line, extra={**of})
-        )
+        throttle = LogThrottle(time.monotonic, log.warning)
         self.admission = Admission(config, self.target.where, self._room(config.max_clients))
         self.clients = clients = Clients(
             loop, context, self.target, self.admission, config, throttle
@@ -165,11 +161,12 @@ class Wiring:
         room = file_limit.room(limit)
         if room < NEARLY * max_clients and self._is_first:
             log.warning(
-                "the limit of open files (%d, see ulimit -n) is enough for %d clients, not for the "
-                "%d of --max-clients",
-                limit,
-                room,
-                max_clients,
+                "descriptors_short",
+                "the limit of open files ({limit}, see ulimit -n) is enough for {room} clients, "
+                "not for the {max_clients} of --max-clients",
+                limit=limit,
+                room=room,
+                max_clients=max_clients,
             )
         return room
 
@@ -181,11 +178,13 @@ class Wiring:
             return
         if not needs_password:
             log.warning(
+                "protected_mode_applies",
                 "protected mode: Redis' default user needs no password, so clients of other "
-                "machines are turned away. Set a password there, or --protected-mode no"
+                "machines are turned away. Set a password there, or --protected-mode no",
             )
         elif known is not None:
-            log.info("Redis' default user needs a password: clients of other machines may come in")
+            text = "Redis' default user needs a password: clients of other machines may come in"
+            log.info("protected_mode_over", text)
 
     def _identified(self, found: Facts) -> None:
         """Apply the facts about the server that the control connection has found."""
@@ -204,15 +203,20 @@ class Wiring:
         self.control.probe()
         circuit = self.context.circuit
         if circuit.told and not self.control.warned:
-            more = f", and so {circuit.untold} times since this was last said"
+            text = (
+                "Redis at {address} does not answer ({reason}), {count} times since this was last "
+                "logged; hits are answered as --on-upstream-failure says ({answer})"
+                if circuit.untold
+                else "Redis at {address} does not answer ({reason}); hits are answered as "
+                "--on-upstream-failure says ({answer})"
+            )
             log.warning(
-                "Redis at %s does not answer (%s)%s; "
-                "hits are answered as --on-upstream-failure says (%s)",
-                self.context.server.where,
-                circuit.why,
-                more if circuit.untold else "",
-                self.context.failure.mode,
-                extra={"count": 1 + circuit.untold},
+                "redis_silent",
+                text,
+                address=self.context.server.where,
+                reason=circuit.why,
+                answer=self.context.failure.mode,
+                count=1 + circuit.untold,
             )
             circuit.untold = 0
 
@@ -220,10 +224,12 @@ class Wiring:
         """Log that Redis answers again after `out_s`; `without` hits were answered without it."""
         if self.context.circuit.told or self.control.warned:
             log.warning(
-                "Redis at %s is back after %.1f s; hits answered without it: %d",
-                self.context.server.where,
-                out_s,
-                without,
+                "redis_back",
+                "Redis at {address} is back after {seconds:.1f} s; "
+                "hits answered without it: {hits}",
+                address=self.context.server.where,
+                seconds=out_s,
+                hits=without,
             )
         self.control.warned = False
 

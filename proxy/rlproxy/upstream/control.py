@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from math import inf
@@ -13,6 +12,7 @@ from typing import Any, Final
 import hiredis
 
 from rlproxy.config.urls import Upstream
+from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import (
     CLUSTER,
     DATABASE,
@@ -30,8 +30,6 @@ from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import ScriptLoading
 from rlproxy.upstream.script_times import QUERIES, script_times
-
-log = logging.getLogger("rlproxy")
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
@@ -215,7 +213,12 @@ class Control:
         self._loading.over(False)
         if (self.reached or lacks(error)) and not (self._circuit.open or self.warned):
             self.warned = True
-            log.warning("cannot reach Redis at %s: %s; trying on", self._target.where, self.problem)
+            log.warning(
+                "redis_unreachable",
+                "cannot reach Redis at {address}: {reason}; trying on",
+                address=self._target.where,
+                reason=self.problem,
+            )
         if self._circuit.open or self.warned:
             self._unexplained = False
 
@@ -228,11 +231,14 @@ class Control:
         if self.kind == CLUSTER and not self.settled.is_set():
             return
         if self.problem and (self.warned or self.problem != self._logged):
-            log.warning("Redis at %s: %s", where, self.problem)
+            text = "Redis at {address}: {reason}"
+            log.warning("redis_refuses", text, address=where, reason=self.problem)
         elif not self.problem and (self.warned or self._logged):
-            log.warning("Redis at %s: the proxy's own connection works again", where)
+            text = "Redis at {address}: the proxy's own connection works again"
+            log.warning("redis_back", text, address=where)
         elif self._unexplained:
-            log.warning("Redis at %s: the proxy's own connection was lost; a new one works", where)
+            text = "Redis at {address}: the proxy's own connection was lost; a new one works"
+            log.warning("redis_back", text, address=where)
         self._logged = self.problem
         self.warned = self._unexplained = False
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,7 @@ import hiredis
 
 from rlproxy.config.urls import Address, Sentinels, Upstream
 from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.observability.logs import log
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.connector import Target, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
@@ -43,8 +43,6 @@ from rlproxy.upstream.sentinel import (
     role,
     unanswered,
 )
-
-log = logging.getLogger("rlproxy")
 
 REPLY_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
 RETRY_FIRST_S: Final = 0.1
@@ -254,7 +252,10 @@ class _Sentinel:
                 changed()  # the master may have changed before the subscription began
                 await self._follow(connection, changed)
             except OSError as error:
-                log.debug("subscription at Sentinel %s: %s", self.address, error)
+                text = "subscription at Sentinel {address}: {reason}"
+                log.debug(
+                    "sentinel_subscription_lost", text, address=self.address, reason=str(error)
+                )
             finally:
                 if connection is not None:
                     connection.abort()
@@ -370,7 +371,8 @@ class Failover:
             self._report(answers, refused)
         except Exception as error:  # an exception would end the task that follows the master
             if self._notice.news(f"{type(error).__name__}: {error}"):
-                log.error("cannot ask the Sentinels: %r; trying on", error)
+                text = "cannot ask the Sentinels: {reason}; trying on"
+                log.error("sentinels_failed", text, reason=repr(error))
             return False
         return self.master is not None and claim is not None and not refused and None not in answers
 
@@ -444,8 +446,9 @@ class Failover:
             return
         self._target.move(claim.address)
         if self.settled.is_set():
-            was = f" (was {former.address})" if former is not None else ""
-            log.info("master %s is now %s%s", self._name, claim.address, was)
+            was = str(former.address) if former is not None else "not known"
+            text = "master {master} is now {address} (was {former})"
+            log.info("master_changed", text, master=self._name, address=claim.address, former=was)
         self._on_master()
 
     def _report(self, answers: Sequence[Answer | None], refused: str) -> None:
@@ -468,6 +471,8 @@ class Failover:
         problem = "; ".join(filter(None, (refused, self._failing)))
         if self._notice.news(problem):
             if problem:
-                log.warning("%s; the master stays %s", problem, self.master.address)
+                text = "{reason}; the master stays {address}"
+                log.warning("sentinels_doubtful", text, reason=problem, address=self.master.address)
             else:
-                log.info("all Sentinels of %s answer again", self._name)
+                text = "all Sentinels of {master} answer again"
+                log.info("sentinels_well", text, master=self._name)

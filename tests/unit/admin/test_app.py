@@ -44,8 +44,11 @@ class Proxy:
         assert self.memory.publish(worker, told.to_json())
 
     def application(self, local: bool = True) -> Guard:
-        told = LogThrottle(lambda: self.now, lambda line, _: self.log.append(line))
+        told = LogThrottle(lambda: self.now, self.say)
         return application(self.watch, local, told)
+
+    def say(self, _: str, text: str, **fields: object) -> None:
+        self.log.append(text.format(**fields))
 
     async def ask(
         self, path: str, method: str = "GET", local: bool = True, **headers: str

@@ -124,13 +124,16 @@ class Bench:
         config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
         self.clock = Clock()
         self.said: list[str] = []
-        told = LogThrottle(self.clock.time, lambda line, _: self.said.append(line))
+        told = LogThrottle(self.clock.time, self.say)
         settings = WorkerContext(
             grammar=GRAMMAR, server=ServerFacts("redis:6379"), lane_of=lambda _: None
         )
         admission = Admission(config, "redis:6379", 10_000)
         target = Target(Address("redis", 6379), 1.0)
         self.clients = Clients(self.clock, settings, target, admission, config, told)
+
+    def say(self, _: str, text: str, **fields: object) -> None:
+        self.said.append(text.format(**fields))
 
     def client(self, sock: socket.socket | None = None, peer: Peer | None = None) -> Client:
         return Client(self, sock, peer)

@@ -1,162 +1,142 @@
-"""events: every line that is logged has a row, with as many values, and every row a line."""
+"""The table of events in docs/logging.md has every event that the program logs, and no other."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
-from rlproxy.downstream import admission
-from rlproxy.observability import log_events, log_throttle
-from rlproxy.observability.log_events import EVENTS, Event
+from rlproxy.observability import logs
 
 from tests.harness import ROOT
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 MODULES = sorted((ROOT / "proxy").rglob("*.py"))
-PLACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-z]")
-# the first argument of log.info() and others where it is a name
-NAMED = {"CANNOT_ACCEPT": "balancer"}
+PAGE = (ROOT / "docs" / "logging.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| ([a-z, ]+) \| (.*) \| (.*) \|$", re.MULTILINE)
+FIELD = re.compile(r"\{(\w+)[^}]*\}")
+RESERVED = {"timestamp", "level", "event", "message", "logger", "exception", "worker", logs.PLAIN}
+ADDED = {"happened": {"count", "client"}}  # fields that LogThrottle adds
+OPTIONS = {"one", "client", "exc_info"}  # arguments that are no fields
+
+
+@dataclass(frozen=True)
+class Line:
+    """One call that logs: where, its event, level, sentences, fields."""
+
+    where: str
+    event: str
+    level: str
+    texts: tuple[str, ...]
+    one: tuple[str, ...]
+    fields: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.event}"
+
+
+def strings(node: ast.AST) -> tuple[str, ...]:
+    """The strings that an expression can be: one, or both of `a if b else c`."""
+    if isinstance(node, ast.IfExp):
+        return strings(node.body) + strings(node.orelse)
+    assert isinstance(node, ast.Constant) and isinstance(node.value, str), ast.unparse(node)
+    return (node.value,)
 
 
 @cache
-def constants(path: Path) -> dict[str, str]:
-    """Names of the module, and of its functions, that stand for one text."""
-    found: dict[str, str] = {}
-    for node in ast.walk(ast.parse(path.read_text())):
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(node, ast.AnnAssign):
-            target = node.target
-        if isinstance(target, ast.Name) and isinstance(node, ast.Assign | ast.AnnAssign):
-            value = node.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[target.id] = value.value
-    return found
+def constants() -> dict[str, tuple[str, ...]]:
+    """The module constants that are strings, by name."""
+    return {
+        node.target.id: strings(node.value)
+        for path in MODULES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
 
 
-def lines() -> list[tuple[str, str, str]]:
-    """Module, level and text of every line that is logged."""
-    found = []
-    for path in MODULES:
-        names = constants(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id == "log"
-                and node.func.attr in LEVELS
-            ):
-                first = node.args[0]
-                if isinstance(first, ast.Name):
-                    home = path.with_stem(NAMED.get(first.id, path.stem))
-                    text = (names | constants(home))[first.id]
-                else:
-                    assert isinstance(first, ast.Constant), ast.unparse(node)
-                    text = str(first.value)
-                found.append((path.stem, node.func.attr, text))
-    return found
+def meant(node: ast.expr, tree: ast.Module) -> tuple[str, ...]:
+    """The strings that an argument can be; a variable's value is assigned just before the call."""
+    if not isinstance(node, ast.Name):
+        return strings(node)
+    assigned = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == node.id
+        if node.lineno - 15 < each.lineno < node.lineno
+    ]
+    if not assigned:
+        return constants()[node.id]
+    return strings(max(assigned, key=lambda each: each.lineno).value)
 
 
 @cache
-def texts(path: Path) -> set[str]:
-    """Every text in a module but for docstrings and the table; what an f-string fills in is x."""
-    if path.stem in ("log_events", "docs"):
-        return set()
+def lines() -> tuple[Line, ...]:
+    return tuple(each for path in MODULES for each in lines_of(path))
+
+
+def lines_of(path: Path) -> Iterator[Line]:
     tree = ast.parse(path.read_text())
-    parts = {
-        part
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr | ast.Expr)
-        for part in (node.values if isinstance(node, ast.JoinedStr) else [node.value])
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name, args = ast.unparse(node.func).rpartition(".")[2], node.args
+        if name == "_made":  # lines of the log's own handler
+            level, args = ast.unparse(args[0]).partition(".")[2].lower(), args[1:]
+        elif ast.unparse(node.func).partition(".")[0] == "log" and name in LEVELS:
+            level = name
+        elif name == "happened":
+            level = "error" if path.stem == "app" else "warning"
+        else:
+            continue
+        (event,) = meant(args[0], tree)
+        given = {word.arg: word.value for word in node.keywords if word.arg}
+        one = meant(given["one"], tree) if "one" in given else ()
+        fields = frozenset(given) - OPTIONS | ADDED.get(name, set())
+        if any(word.arg is None for word in node.keywords):
+            fields |= {"file", "line"}  # (of log_line_broken)
+        yield Line(path.stem, event, level, meant(args[1], tree), one, fields)
+
+
+def rows() -> set[tuple[str, str, str]]:
+    """Event, level and message of each row; a row with two levels counts as two."""
+    return {
+        (event, level, text)
+        for event, levels, text, _ in ROW.findall(PAGE.partition("\n## Events\n")[2])
+        for level in levels.split(", ")
     }
-    found = {
-        "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
+
+
+@pytest.mark.parametrize("line", lines(), ids=str)
+def test_every_line_has_a_row_and_passes_its_fields(line: Line) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", line.event)
+    for text in (*line.texts, *line.one):
+        assert set(FIELD.findall(text)) <= line.fields, text
+    for text in line.texts:
+        assert (line.event, line.level, FIELD.sub(r"*\1*", text)) in rows()
+    assert not line.fields & (RESERVED - {"worker", logs.PLAIN})
+
+
+def test_every_row_has_a_line() -> None:
+    logged = {
+        (line.event, line.level, FIELD.sub(r"*\1*", text))
+        for line in lines()
+        for text in line.texts
     }
-    return found | {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts
-    }
+    assert len(logged) > 35
+    by_packages = (logs.UNEXPECTED, "error", "unexpected error")
+    assert rows() - logged == {by_packages}
 
 
-def test_there_are_lines() -> None:
-    assert len(lines()) > 25
+def test_every_field_of_a_line_is_on_the_page() -> None:
+    for line in lines():
+        for name in line.fields - {logs.PLAIN}:
+            assert re.search(rf"[`*]{name}[`*]", PAGE), (str(line), name)
 
 
-@pytest.mark.parametrize(("module", "level", "text"), lines())
-def test_every_line_has_a_row(module: str, level: str, text: str) -> None:
-    if text == "%s":  # of what happens repeatedly: its kind has a row
-        assert module in ("wiring", "app", "admin_process")
-        return
-    event = log_events.of_text(text)
-    assert event is not None, f"{module} logs what has no row in log_events: {text}"
-    assert level == event.level or event.name in ("failed", log_events.UNEXPECTED)
-
-
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_every_row_has_a_line_and_a_name_for_each_value(event: Event) -> None:
-    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", event.name)
-    assert event.level in LEVELS
-    assert len(PLACES.findall(event.text)) == len(event.fields)
-    if "{}" in event.text:
-        assert log_events.of_kind(event.text) is not None
-        return
-    assert event.text in {text for path in MODULES for text in texts(path)}
-
-
-def test_names_and_texts() -> None:
-    assert len({event.text for event in EVENTS}) == len(EVENTS)
-    words = {name for event in EVENTS for name in event.fields if name}
-    reserved = {"timestamp", "level", "event", "message", "logger", "exception", "kind"}
-    assert not words & reserved
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "values"),
-    [
-        (admission.FULL.line, "clients_turned_away", ("max number of clients reached",)),
-        (
-            admission.FULL_ADDRESS.line,
-            "clients_turned_away",
-            ("max number of clients of one address reached",),
-        ),
-        (
-            admission.PROTECTED.line,
-            "clients_turned_away",
-            ("protected mode, and Redis' default user needs no password",),
-        ),
-        (
-            admission.UNJUDGED_LINE,
-            "clients_turned_away",
-            ("protected mode, and it is not known yet whether Redis needs a password",),
-        ),
-        ("{} TLS handshakes failed: a\nb", "tls_handshakes_failed", ("a\nb",)),
-        ("turned away {} clients: no PROXY header", "clients_turned_away", ("no PROXY header",)),
-        ("cut {} client(s) that read nothing for 60 s", "clients_stalled", ("60",)),
-        (log_throttle.OTHERS, "more_repeats", ()),
-    ],
-)
-def test_kinds(kind: str, name: str, values: tuple[str, ...]) -> None:
-    found = log_events.of_kind(kind)
-    assert found is not None
-    assert (found[0].name, found[1]) == (name, values)
-
-
-def test_every_kind_has_a_row() -> None:
-    """Texts with {} in them, where kinds are made."""
-    makers = {path for path in MODULES if ".happened(" in path.read_text()}
-    makers |= {path for path in MODULES if path.stem in ("admission", "log_throttle")}
-    kinds = {text for path in makers for text in texts(path) if "{}" in text} - {"{}"}
-    assert len(kinds) >= 7
-    for kind in kinds:
-        assert log_events.of_kind(kind) is not None, kind
-
-
-def test_what_has_no_row() -> None:
-    assert log_events.of_kind("nobody says {} times") is None
-    assert log_events.of_text("nobody says this") is None
+def test_events_of_other_packages_are_on_the_page() -> None:
+    assert f"`{logs.OTHER}`" in PAGE and f"`{logs.PYTHON_WARNING}`" in PAGE

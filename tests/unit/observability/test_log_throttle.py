@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rlproxy.observability.log_throttle import MAX_KINDS, LogThrottle
 
-FULL = "turned away {} client(s): full"
+FULL = ("turned_away", "turned away {count:,} client(s): full")
+NO_FILE = ("no_file", "no file descriptor")
+FAILED = ("failed", "{count} failed")
 
 
 class Bench:
@@ -16,9 +16,9 @@ class Bench:
         self.fields: list[dict[str, object]] = []
         self.repeats = LogThrottle(lambda: self.now, self.say, 10.0)
 
-    def say(self, line: str, fields: Mapping[str, object]) -> None:
-        self.said.append(line)
-        self.fields.append(dict(fields))
+    def say(self, event: str, text: str, **fields: object) -> None:
+        self.said.append(text.format(**fields))
+        self.fields.append({"event": event, **fields})
 
     def after(self, seconds: float) -> list[str]:
         """What is said by a sweep, so many seconds later."""
@@ -31,29 +31,29 @@ class Bench:
 def test_the_first_is_said_at_once_and_the_rest_counted() -> None:
     bench = Bench()
     for at in range(1235):
-        bench.repeats.happened(FULL, f"10.0.0.1:{at}")
+        bench.repeats.happened(*FULL, client=f"10.0.0.1:{at}")
     assert bench.said == ["turned away 1 client(s): full (the latest: 10.0.0.1:0)"]
     assert bench.after(9.9) == []
     assert bench.after(0.1) == ["turned away 1,234 client(s): full (the latest: 10.0.0.1:1234)"]
     assert bench.after(5) == []
-    bench.repeats.happened(FULL)
+    bench.repeats.happened(*FULL)
     assert bench.said == []
     assert bench.after(5) == ["turned away 1 client(s): full"]
 
 
 def test_after_a_quiet_time_the_next_is_a_first() -> None:
     bench = Bench()
-    bench.repeats.happened(FULL)
+    bench.repeats.happened(*FULL)
     assert bench.after(10) == []
-    bench.repeats.happened(FULL)
+    bench.repeats.happened(*FULL)
     assert bench.said == ["turned away 1 client(s): full"]
 
 
 def test_kinds_are_counted_apart() -> None:
     bench = Bench()
     for _ in range(3):
-        bench.repeats.happened(FULL)
-        bench.repeats.happened("no file descriptor")
+        bench.repeats.happened(*FULL)
+        bench.repeats.happened(*NO_FILE)
     assert bench.said == ["turned away 1 client(s): full", "no file descriptor"]
     assert bench.after(10) == ["turned away 2 client(s): full", "no file descriptor"]
 
@@ -61,7 +61,7 @@ def test_kinds_are_counted_apart() -> None:
 def test_kinds_are_bounded() -> None:
     bench = Bench()
     for at in range(10 * MAX_KINDS):
-        bench.repeats.happened(f"kind {at}: {{}}")
+        bench.repeats.happened("evil", "kind {reason}: {count}", reason=f"{at} {{}}")
     assert len(bench.said) == MAX_KINDS + 1
     more = 9 * MAX_KINDS - 1
     assert bench.after(10) == [f"{more} more of other kinds"]
@@ -70,23 +70,23 @@ def test_kinds_are_bounded() -> None:
 
 def test_one_alone_has_a_line_of_its_own() -> None:
     bench = Bench()
-    bench.repeats.happened("{} failed", "a", "a failed")
+    bench.repeats.happened(*FAILED, client="a", one="{client} failed")
     assert bench.said == ["a failed"]
-    bench.repeats.happened("{} failed", "b", "b failed")
+    bench.repeats.happened(*FAILED, client="b", one="{client} failed")
     assert bench.after(10) == ["b failed"]
     for name in "cd":
-        bench.repeats.happened("{} failed", name, f"{name} failed")
+        bench.repeats.happened(*FAILED, client=name, one="{client} failed")
     assert bench.after(10) == ["2 failed (the latest: d)"]
 
 
 def test_a_machine_gets_count_and_client() -> None:
     bench = Bench()
     for at in range(3):
-        bench.repeats.happened("{} failed", f"10.0.0.1:{at}", f"{at} failed")
+        bench.repeats.happened(*FAILED, client=f"10.0.0.1:{at}", reason="x")
     bench.after(10)
-    bench.repeats.happened("full")
+    bench.repeats.happened(*FULL)
     assert bench.fields == [
-        {"kind": "{} failed", "count": 1, "client": "10.0.0.1:0"},
-        {"kind": "{} failed", "count": 2, "client": "10.0.0.1:2"},
-        {"kind": "full", "count": 1},
+        {"event": "failed", "count": 1, "client": "10.0.0.1:0", "reason": "x"},
+        {"event": "failed", "count": 2, "client": "10.0.0.1:2", "reason": "x"},
+        {"event": "turned_away", "count": 1},
     ]

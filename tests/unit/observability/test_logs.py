@@ -1,4 +1,4 @@
-"""logs: JSON that machines can rely on, sentences that nobody can forge, nothing that waits."""
+"""The log: JSON with stable names, sentences that clients cannot forge, no blocking writes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-import structlog
 from rlproxy.downstream import admission
 from rlproxy.observability import logs
-from rlproxy.observability.logs import PLAIN, configure, printable
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.logs import PLAIN, configure, log, printable
 
 from tests.documents import blocks
 from tests.harness import ROOT
 
-log = logging.getLogger("rlproxy")
 TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Z]+) (.*)\n")
-CANNOT = "cannot reach Redis at %s: %s; trying on"
+CANNOT = ("redis_unreachable", "cannot reach Redis at {address}: {reason}; trying on")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,6 @@ def _as_before() -> Iterator[None]:
     root.handlers[:], level, sys.excepthook, sys.unraisablehook, threading.excepthook = kept
     root.setLevel(level)
     logging.captureWarnings(False)
-    structlog.reset_defaults()
 
 
 class Terminal(io.StringIO):
@@ -74,7 +72,7 @@ def one(stream: io.StringIO) -> dict[str, Any]:
 
 def test_an_event_and_its_values() -> None:
     stream = made()
-    log.warning(CANNOT, "10.0.0.1:6379", "connection refused")
+    log.warning(*CANNOT, address="10.0.0.1:6379", reason="connection refused")
     found = one(stream)
     assert list(found)[:4] == ["timestamp", "level", "event", "message"]
     at = found.pop("timestamp")
@@ -91,38 +89,46 @@ def test_an_event_and_its_values() -> None:
 
 def test_values_keep_their_kind_and_a_worker_names_itself() -> None:
     stream = made(worker=2)
-    log.warning("%d client(s) were cut: they were still owed replies", 3)
+    log.warning("clients_cut", "{clients} client(s) were cut", clients=3)
     found = one(stream)
     assert (found["clients"], found["worker"], found["event"]) == (3, 2, "clients_cut")
 
 
 def test_of_another_worker() -> None:
     stream = made()
-    log.info("worker %d (process %d) serves", 2, 4711)
+    log.info("worker_serves", "worker {worker} serves", worker=2, process=4711)
     found = one(stream)
     assert (found["worker"], found["process"], found["event"]) == (2, 4711, "worker_serves")
 
 
 def test_a_repeated_event_has_a_count() -> None:
     stream = made()
-    kind = "turned away {} client(s): max number of clients reached"
-    fields = {"kind": kind, "count": 1234, "client": "[::1]:9"}
-    log.warning("%s", "turned away 1,234 client(s): ... (the latest: [::1]:9)", extra=fields)
+    told = LogThrottle(lambda: 0.0, log.warning)
+    reason = admission.FULL.reason
+    told.happened("clients_turned_away", admission.TURNED_AWAY, client="[::1]:9", reason=reason)
     found = one(stream)
     assert (found["event"], found["count"], found["client"]) == (
-        *("clients_turned_away", 1234, "[::1]:9"),
+        *("clients_turned_away", 1, "[::1]:9"),
     )
     assert found["reason"] == "max number of clients reached"
-    assert "kind" not in found
+    line = "turned away 1 client(s): max number of clients reached (the latest: [::1]:9)"
+    assert found["message"] == line
+
+
+def test_a_list_is_joined_in_the_message() -> None:
+    stream = made()
+    log.info("started", "listens on {listen}", listen=["a:1", "b:2"])
+    found = one(stream)
+    assert (found["message"], found["listen"]) == ("listens on a:1, b:2", ["a:1", "b:2"])
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_value_begins_a_line_of_its_own(form: str) -> None:
     stream = made(form)
-    evil = 'a\n{"level": "error"}\r\n\x1b[2J\x00\x85\u2028\u202e\udc80%s %d'
-    log.warning(CANNOT, "h", evil)
+    evil = 'a\n{"level": "error"}\r\n\x1b[2J\x00\x85\u2028\u202e\udc80%s %d{x}{0}{'
+    log.warning(*CANNOT, address="h", reason=evil)
     log.warning(evil)
-    log.warning("%s", evil, extra={"kind": f"{{}} TLS handshakes failed: {evil}", "client": evil})
+    log.warning("tls_handshakes_failed", "{client}", client=evil, reason=evil)
     lines = stream.getvalue().splitlines()  # (which knows more ends of lines than \n)
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
@@ -135,7 +141,7 @@ def test_no_value_begins_a_line_of_its_own(form: str) -> None:
 
 def test_long_values_end_somewhere() -> None:
     stream = made()
-    log.warning(CANNOT, "h", "x" * 100_000)
+    log.warning(*CANNOT, address="h", reason="x" * 100_000)
     found = one(stream)
     assert len(found["reason"]) < 1100 and found["reason"].endswith("x ...")
     assert len(stream.getvalue()) < 4096
@@ -166,11 +172,12 @@ def test_configured_again_nothing_is_said_twice() -> None:
     assert one(second)["worker"] == 1
 
 
-def test_what_has_no_row_and_what_is_in_extra() -> None:
+def test_a_record_of_the_logging_module_and_its_extra() -> None:
     stream = made()
-    log.warning("nobody says this of %s", "x", extra={"address": "h:1", "n": 5, "of": ["a", None]})
+    other = logging.getLogger("package")
+    other.warning("this of %s", "x", extra={"address": "h:1", "n": 5, "of": ["a", None]})
     found = one(stream)
-    assert (found["event"], found["message"]) == ("other", "nobody says this of x")
+    assert (found["event"], found["message"]) == ("other", "this of x")
     assert (found["address"], found["n"], found["of"]) == ("h:1", 5, ["a", None])
 
 
@@ -182,37 +189,29 @@ def test_other_packages() -> None:
     logging.getLogger("uvicorn.error").info(
         "Started server process [%d]", 7, extra={"color_message": "Started \x1b[36m%d\x1b[0m"}
     )
-    structlog.get_logger("admin").warning("page_failed", path="/metrics", status=500)
     try:
         fail("x")
     except ValueError:
         logging.getLogger("uvicorn.error").exception("Exception in ASGI application\n")
-    first, second, third = objects(stream)
-    assert (third["event"], third["message"]) == (
+    first, second = objects(stream)
+    assert (second["event"], second["message"]) == (
         *("unexpected_error", "Exception in ASGI application"),
     )
-    for each in (first, second):
-        assert each.pop("timestamp")
+    assert first.pop("timestamp")
     assert first == {
         "level": "info",
         "event": "other",
         "message": "Started server process [7]",
         "logger": "uvicorn.error",
     }
-    assert second == {
-        "level": "warning",
-        "event": "page_failed",
-        "path": "/metrics",
-        "status": 500,
-    }
 
 
 def test_other_packages_as_text() -> None:
     stream = made("text")
-    structlog.get_logger("admin").warning("page_failed", path="/a\nb", status=500)
+    logging.getLogger("admin").warning("page %s failed", "/a\nb")
     found = TEXT.fullmatch(stream.getvalue())
     assert found is not None
-    assert found[3] == "page_failed path=/a\\nb status=500"
+    assert found[3] == "page /a\\nb failed"
 
 
 def test_python_warnings() -> None:
@@ -234,7 +233,7 @@ def failed(form: str) -> io.StringIO:
     try:
         fail("".join(["hun", "ter2"]))
     except ValueError:
-        log.critical("unexpected error", exc_info=True)
+        log.critical("unexpected_error", "unexpected error", exc_info=True)
     return stream
 
 
@@ -282,13 +281,16 @@ async def test_what_a_task_raised_that_nobody_asked() -> None:
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_a_line_that_cannot_be_written(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     stream = made(form)
-    log.info("%d hits", "no number")
+    logging.getLogger("package").info("%d hits", "no number")
+    log.info("hits", "{hits} hits")
+    log.info("hits", "{hits:d} hits", hits="no number")
     log.info("and on")
     assert capsys.readouterr().err == ""
-    text = stream.getvalue()
-    assert len(text.splitlines()) == 2
-    assert "a line of the log could not be written: TypeError: " in text
-    assert "test_logs.py line " in text
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4
+    for line, error in zip(lines, ("TypeError", "KeyError", "ValueError"), strict=False):
+        assert f"a line of the log could not be written: {error}: " in line
+        assert "test_logs.py line " in line
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ def test_a_line_that_cannot_be_written(form: str, capsys: pytest.CaptureFixture[
 
 def test_a_sentence() -> None:
     stream = made("text", worker=2)
-    log.warning(CANNOT, "h:1", "connection refused")
+    log.warning(*CANNOT, address="h:1", reason="connection refused")
     found = TEXT.fullmatch(stream.getvalue())
     assert found is not None
     assert found[2] == "WARNING"
@@ -316,28 +318,30 @@ def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(("form", "language"), [("text", "text"), ("json", "json")])
 @pytest.mark.usefixtures("_berlin")
-def test_the_page_shows_what_is_written(form: str, language: str) -> None:
+def test_the_page_shows_what_is_written(
+    form: str, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both lines of docs/logging.md, in both forms."""
     shown = [block for block in blocks(ROOT / "docs" / "logging.md") if block.language == language]
     stream = made(form, worker=2)
     at = datetime.fromisoformat("2026-03-01T12:00:00.250Z").timestamp()
-    lost = (CANNOT, ("10.0.0.5:6379", "no answer"))
-    many = "turned away 1,234 client(s): max number of clients reached"
-    full = ("%s", (f"{many} (the latest: 10.0.0.9:40112)",))
-    fields = {"kind": admission.FULL.line, "count": 1234, "client": "10.0.0.9:40112"}
-    for (text, args), later, extra in ((lost, 0, {}), (full, 0.75, fields)):
-        record = log.makeRecord(log.name, logging.WARNING, "", 0, text, args, None, extra=extra)
-        record.created = at + later
-        log.handle(record)
+    monkeypatch.setattr(time, "time", lambda: at)
+    monkeypatch.setattr(time, "time_ns", lambda: round(at * 1e9))
+    log.warning(*CANNOT, address="10.0.0.5:6379", reason="no answer")
+    at += 0.75
+    full = {"count": 1234, "client": "10.0.0.9:40112", "reason": admission.FULL.reason}
+    text = f"{admission.TURNED_AWAY} (the latest: {{client}})"
+    log.warning("clients_turned_away", text, **full)
     assert [stream.getvalue()] == [block.text for block in shown]
 
 
 def test_what_people_get_instead() -> None:
     people, machines = made("text"), io.StringIO()
-    log.info("rlproxy %s listens", "1", extra={PLAIN: ["rlproxy 1", "  at\x1b[2J home"]})
+    text = "rlproxy {version} listens"
+    log.info("started", text, version="1", plain=["rlproxy 1", "  at\x1b[2J home"])
     assert people.getvalue() == "rlproxy 1\n  at\\x1b[2J home\n"
     configure("info", "json", 0, machines)
-    log.info("rlproxy %s listens", "1", extra={PLAIN: ["rlproxy 1"]})
+    log.info("started", text, version="1", plain=["rlproxy 1"])
     assert one(machines)["message"] == "rlproxy 1 listens"
     assert PLAIN not in one(machines)
 
@@ -393,8 +397,49 @@ def test_lines_that_nobody_reads_are_lost_and_counted() -> None:
         told, last = (json.loads(line) for line in after)
         assert told["event"] == "log_lines_lost"
         assert told["count"] == 2000 - len(before)
-        assert told["message"] == f"{told['count']} line(s) of the log were lost: nobody read them"
+        lost = "line(s) of the log were lost: standard error was full"
+        assert told["message"] == f"{told['count']} {lost}"
         assert last["message"] == "again"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("char", ["x", "\u6f22", "\U0001f600", "\x1b", "\udc80"])
+def test_no_line_is_longer_than_what_a_pipe_takes(form: str, char: str) -> None:
+    """The values, also many of them, and the traceback are cut; the beginning is there."""
+    stream = made(form)
+    many = {f"value_{number}": char * 2000 for number in range(9)}
+    log.warning(*CANNOT, address="h", reason=char * 9999, listen=[char * 99] * 99, **many)
+    try:
+        raise ValueError(char * 9999)
+    except ValueError:
+        log.critical("unexpected_error", "unexpected error", exc_info=True)
+    text = stream.getvalue()
+    begin = r'^(?={"timestamp)' if form == "json" else r"^(?=\d{4}-)"
+    events = re.split(begin, text, flags=re.MULTILINE)[1:]
+    assert len(events) == 2
+    assert all(len(line.encode()) <= 4096 for line in events)
+    assert "cannot reach Redis at h: " in events[0] and " ..." in events[0]
+    assert "unexpected error" in events[1] and "..." in events[1]
+
+
+def test_long_lines_do_not_block_when_the_pipe_is_almost_full() -> None:
+    """After each write the pipe has some room left; no line waits for the reader."""
+    reading, writing = os.pipe()
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(300):
+            log.info("x", "{reason}", reason="\U0001f600" * number * 17)
+        done.set()
+
+    with open(writing, "w") as writer:
+        configure("info", "json", 0, writer)
+        threading.Thread(target=write, daemon=True).start()
+        ended = done.wait(10)
+        while os.read(reading, 1 << 20) and not done.wait(0.1):
+            pass
+        os.close(reading)
+    assert ended
 
 
 def test_a_reader_that_is_gone() -> None:
