@@ -311,7 +311,7 @@ def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
     """The settings that a command line and an environment of the proxy make."""
     try:
         if words[:1] == ["top"]:
-            app._parser().parse_args(words[1:])
+            app.PARSER.parse_args(words[1:])
             words = []
         if words[:1] == ["health"]:
             assert len(words) <= 2, words
@@ -566,7 +566,7 @@ def inline() -> Iterator[tuple[str, str]]:
 def test_the_options_in_the_text_are_right() -> None:
     options = {option.flag: option for option in config.OPTIONS}
     more = {*OTHERS, "--config", "--check-config", "--help", "--version"}
-    more |= {flag for action in app._parser()._actions for flag in action.option_strings}
+    more |= {flag for action in app.PARSER._actions for flag in action.option_strings}
     records = {path.name for path in documents.RECORDS}
     checked = 0
     for page, text in inline():

@@ -1,10 +1,21 @@
-"""top: how `rlproxy top` is called, and what ends it."""
+"""How `rlproxy top` is called, and what it makes of replies."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 from rlproxy import cli
-from rlproxy.top.app import Client
+from rlproxy.top.app import Client, Sample, TopError
+
+from tests.harness import ROOT
+
+STATS = (
+    b"# Server\r\nversion:1.2.3\r\nmean:1.5\r\nuptime_in_seconds:5\r\nhits:7\r\nupstream:a:6379\r\n"
+    b"\xff\x1b:\x00\r\nround_trips_us:100=3,250=4,inf=0\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -21,29 +32,37 @@ from rlproxy.top.app import Client
         (["--interval", "nan"], "argument --interval: expected seconds from 0.1 to 3600"),
         (["--interval"], "argument --interval: expected one argument"),
         (["one", "secret"], "an argument too many; the proxy's address is given with --url URL"),
-        ([], "this is no terminal; --once prints one frame"),
+        ([], "this is no terminal; --once prints one table"),
     ],
 )
 def test_wrong_usage(args: list[str], wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code: object = cli.main(["top", *args])
-    except SystemExit as ended:
-        code = ended.code
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["top", *args])
     out, line = capsys.readouterr()
-    assert (code, out) == (2, "")
+    assert (ended.value.code, out) == (2, "")
     assert line.startswith("rlproxy top: ") and wrong in line
     assert line.count("\n") == 1 and "secret" not in line
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["top", "--help"])
     assert ended.value.code == 0
     out, _ = capsys.readouterr()
-    assert "REDISCLI_AUTH" in out and "rlproxy top --once" in out and "\n  busiest " in out
+    assert "REDISCLI_AUTH" in out and "--once" in out and "q quits" in out
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     assert "rlproxy top --help" in capsys.readouterr()[0]
+
+
+def test_without_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['rich'] = None; from rlproxy.cli import main; "
+        "sys.exit(main(['top', '--once']))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    wanted = "rlproxy top: it needs the package rich: pip install rich\n"
+    assert (found.returncode, found.stdout, found.stderr) == (1, "", wanted)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +77,61 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_where_it_is(url: str, where: str) -> None:
     assert Client(url).where == where
+
+
+class Pipeline:
+    """The replies of a proxy, instead of a connection."""
+
+    def __init__(self, replies: Any) -> None:
+        self.replies = replies
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute_command(self, *words: object) -> None:
+        pass
+
+    def execute(self) -> Any:
+        return self.replies
+
+
+def sample(*replies: Any) -> Sample:
+    client = Client("redis://")
+    client._redis.pipeline = lambda **_: Pipeline(replies)  # type: ignore[method-assign,assignment]
+    return client.sample(10)
+
+
+def test_a_sample() -> None:
+    found = sample(STATS, [[b"a\x1b", 5, 1], [b"", 2, 0]], [])
+    assert found.stats["upstream"] == "a:6379" and found.stats[r"\xff\x1b"] == r"\x00"
+    numbers = [found.numbers[name] for name in ("hits", "mean", "version", "nothing")]
+    assert numbers == [7, 1.5, 0, 0]
+    assert found.calls == {100: 3, 250: 4, float("inf"): 0}
+    assert (found.hits, found.refused) == ({r"a\x1b": (5, 1), '""': (2, 0)}, {})
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        (),
+        (STATS,),
+        (STATS, [], [], []),
+        (b"", [], []),
+        (b"# Server\r\nredis_version:7.0.0\r\n", [], []),
+        (STATS.replace(b"hits:7", b"hits:x"), [], []),
+        (STATS.replace(b"hits:7", b"hits:" + b"9" * 400), [], []),
+        (STATS.replace(b"100=3", b"1.2.3=3"), [], []),
+        (7, [], []),
+        (STATS, None, []),
+        (STATS, [[b"k", b"x", 0]], []),
+        (STATS, [[b"k", 10**400, 0]], []),
+        (STATS, [[1, 1, 1]], []),
+        (STATS, [b"k", 1, 1], []),
+    ],
+)
+def test_replies_of_an_unexpected_form(replies: Any) -> None:
+    with pytest.raises(TopError, match="unexpected form"):
+        sample(*replies)
