@@ -16,11 +16,11 @@ import sys
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
 
 import structlog
 from structlog.stdlib import BoundLogger, ExtraAdder, LoggerFactory, ProcessorFormatter
-from structlog.typing import EventDict, WrappedLogger
+from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
 
 AUTO: Final = "auto"
 JSON: Final = "json"
@@ -45,9 +45,22 @@ _NO_FIELDS: Final = (  # internal keys of structlog, uvicorn and asyncio
 _WHOLE: Final = ("timestamp", "level", "event")  # never cut
 _LEADING: Final = (*_WHOLE, "message", "logger", "worker")
 
+
+class _Fields(dict[str, object]):
+    """The fields of an event, as the message of a record; as text, the sentence."""
+
+    def __str__(self) -> str:
+        (text,) = cast(tuple[str, ...], self.get("positional_args", ("{event}",)))
+        return text.format_map({name: _joined(value) for name, value in self.items()})
+
+
+def _wrapped(logger: WrappedLogger, name: str, found: EventDict) -> ProcessorReturnValue:
+    return ProcessorFormatter.wrap_for_formatter(logger, name, _Fields(found))
+
+
 log: Final[BoundLogger] = structlog.wrap_logger(
     LoggerFactory()("rlproxy"),
-    processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
+    processors=[structlog.stdlib.filter_by_level, _wrapped],
     wrapper_class=BoundLogger,
     context_class=dict,
 ).bind()
@@ -154,7 +167,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 def _made(level: int, event: str, text: str, **fields: object) -> logging.LogRecord:
     """Return a record of the handler's own; `log` could drop it for its level."""
-    found = {"event": event, "positional_args": (text,), **fields}
+    found = _Fields(event=event, positional_args=(text,), **fields)
     record = logging.LogRecord("rlproxy", level, "", 0, "", None, None)
     record.__dict__.update(msg=found, _logger=None, _name=event)
     return record
@@ -186,8 +199,7 @@ class _Line:
         """Return the line without its end; values are cut until it has at most MAX_LINE bytes."""
         record: logging.LogRecord = found["_record"]
         if found["_from_structlog"]:
-            (text,) = found.get("positional_args", ("{event}",))
-            found["message"] = text.format_map({name: _joined(found[name]) for name in found})
+            found["message"] = str(record.msg)
         at = datetime.fromtimestamp(record.created, UTC)
         found["timestamp"] = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found["level"] = record.levelname.lower()

@@ -100,7 +100,7 @@ def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command:
     admin = cast("AdminProcess", SimpleNamespace(url="http://a/"))
     print_banner([address, Address("b", 2)], "Redis 7 at h", 2, admin)
     (record,) = caplog.records
-    plain = vars(record)[logs.PLAIN]
+    plain = record.msg[logs.PLAIN]  # type: ignore[index]
     assert plain[1:] == [
         f"  listening on  {address}, b:2",
         "  in front of   Redis 7 at h",
@@ -108,7 +108,7 @@ def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command:
         "  admin         http://a/",
         f"  try           {command}",
     ]
-    assert vars(record)["listen"] == [str(address), "b:2"]
+    assert record.msg["listen"] == [str(address), "b:2"]  # type: ignore[index]
 
 
 def test_the_end(caplog: pytest.LogCaptureFixture) -> None:
