@@ -107,8 +107,9 @@ class Command:
 
 # Commands that leave no state on their connection and give one reply. READS change no data, WRITES
 # change data, rights or the server. With --share, those of SHARED_READS and SHARED_WRITES go by
-# shared connections: they never block and do not depend on connection state. The replies of SHARED_WRITES
-# are small. A command of SHARED_READS with a large reply is sent again on the private connection.
+# shared connections: they never block and do not depend on connection state. The replies of
+# SHARED_WRITES are small. A command of SHARED_READS with a large reply is sent again on the private
+# connection.
 SHARED_READS: Final = b"""
     BITCOUNT BITPOS ECHO EXISTS EXPIRETIME GEODIST GEOHASH GEOPOS GEOSEARCH GET GETBIT GETRANGE
     HEXISTS HEXPIRETIME HGET HGETALL HKEYS HLEN HMGET HPEXPIRETIME HPTTL HSCAN HSTRLEN HTTL HVALS
