@@ -8,6 +8,8 @@ import os
 import shutil
 import sys
 import sysconfig
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -62,9 +64,14 @@ HOT = {
 }
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
-MYPYC = "mypy[mypyc]>=2.1,<3"
 # The commands that need the extensions. A build runs setup.py several times, mypyc only for these.
 BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
+
+
+def requirements() -> list[str]:
+    """The packages that compilation needs."""
+    with open("pyproject.toml", "rb") as file:
+        return tomllib.load(file)["project"]["optional-dependencies"]["compile"]
 
 
 def compiler() -> str | None:
@@ -76,23 +83,50 @@ def compiler() -> str | None:
 def extensions() -> list[Extension]:
     """The hot modules as C; none where that fails, unless RLPROXY_COMPILE=1."""
     paths = [f"proxy/rlproxy/{role}/{name}.py" for role, names in HOT.items() for name in names]
-    # (the build environment has mypy, not the packages that rlproxy runs with)
+    # The build environment has mypy, but not the packages that rlproxy runs with.
     options = ["--strict", "--ignore-missing-imports", "--explicit-package-bases", *paths]
     os.environ["MYPYPATH"] = "proxy"
     try:
         from mypyc.build import mypycify
 
-        # The name puts the code that the modules share inside the package.
-        return mypycify(options, opt_level="3", debug_level="0", group_name="rlproxy.compiled")
-    except (Exception, SystemExit) as error:  # mypyc exits on what it doesn't like
+        found = mypycify(
+            options,
+            opt_level="2",
+            debug_level="0",
+            multi_file=True,
+            target_dir="build",
+            group_name="rlproxy.compiled",  # the modules' common code lies inside the package
+        )
+    except (Exception, SystemExit) as error:  # mypyc exits on errors in the source
         if WISH == "1":
             raise
         print(f"rlproxy: not compiled ({error}); it will run interpreted")
         return []
+    for extension in found:
+        # mypyc writes the group's header to the directory of its package.
+        extension.include_dirs.append("build/rlproxy")
+        # Without it every call between the files goes through the table of exported symbols.
+        extension.extra_compile_args.append("-fvisibility=hidden")
+    return found
 
 
-class OptionalBuild(build_ext):
-    """A machine without headers or with a broken compiler gets the interpreted modules."""
+class ParallelBuild(build_ext):
+    """Compile one C file per core at a time.
+
+    A machine without headers or with a broken compiler gets the interpreted modules.
+    """
+
+    def build_extensions(self) -> None:
+        """See setuptools."""
+        compile_all = self.compiler.compile
+
+        def compile_each(sources: list[str], **options: object) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                found = pool.map(lambda source: compile_all([source], **options), sources)
+                return [name for names in found for name in names]
+
+        self.compiler.compile = compile_each
+        super().build_extensions()
 
     def run(self) -> None:
         """See setuptools."""
@@ -107,7 +141,7 @@ class OptionalBuild(build_ext):
 
 compiles = WISH == "1" or (WISH != "0" and compiler() is not None)
 setup(
-    setup_requires=[MYPYC] if compiles and "egg_info" in sys.argv else [],
+    setup_requires=requirements() if compiles and "egg_info" in sys.argv else [],
     ext_modules=extensions() if compiles and BUILDS & set(sys.argv) else [],
-    cmdclass={"build_ext": OptionalBuild},
+    cmdclass={"build_ext": ParallelBuild},
 )
