@@ -1,74 +1,78 @@
-"""Lines over scales and bars of ratios, as SVG. No figures of the benchmark, no files."""
+"""Lines over scales and bars of ratios, drawn as SVG by matplotlib."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from xml.sax.saxutils import escape
 
-from . import svg
-from .svg import number, text
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-WIDTH: Final = 1000
-EDGE: Final = 20
-HEAD: Final = 50  # the baseline of the sentence below the title
-TICK: Final = 5
-MANY_TICKS: Final = 7
-
-PANEL_TITLE: Final = 84
-PANEL_LEGEND: Final = 105
-PANEL_TOP: Final = 124
-PANEL_BOTTOM: Final = 316
-PANEL_FOOT: Final = 356  # the baseline of the text below the axis
-PANELS_HEIGHT: Final = 376
-LABELS: Final = 48  # the width of the numbers left of a panel
-GAP: Final = 26  # space between panels
-
-BARS_TOP: Final = 96
-BARS_LEFT: Final = 170
-BARS_RIGHT: Final = 930
-BAR: Final = 14
-BARS_GAP: Final = 9  # space between groups
-BARS_FOOT: Final = 58
+DOTS: Final = 72  # SVG units per inch of a figure
+WIDTH: Final = 1000 / DOTS  # inches, like all sizes of figures below
+PANELS_HEIGHT: Final = 376 / DOTS
+HEAD: Final = 56 / DOTS  # the title and the sentence below it
+BAR: Final = 15 / DOTS
+BARS_FRAME: Final = 160 / DOTS  # all but the bars
 LEAST: Final = 1 / 16  # the ends of the scale of ratios, where bars are cut
 MOST: Final = 16.0
 
-# Colour (light, dark), dash and mark of each series, by its place; they differ for each.
+# Colour of each part, in light and in dark pages. matplotlib draws the light one; the style of the
+# SVG replaces it.
+TEXT: Final = ("#1f2328", "#e6edf3")
+SOFT: Final = ("#59636e", "#9198a1")
+GRID: Final = ("#d1d9e0", "#3d444d")
+CARD: Final = ("#ffffff", "#0d1117")
+BOUND: Final = ("#cf222e", "#f85149")
+# Colour, dash and mark of each series, by its place.
 COLOURS: Final = (
-    ("#59636e", "#9198a1"),
+    ("#58626d", "#9198a2"),
     ("#0969da", "#4493f8"),
     ("#bc4c00", "#db6d28"),
     ("#8250df", "#ab7df8"),
     ("#1a7f37", "#3fb950"),
     ("#bf3989", "#db61a2"),
 )
-DASHES: Final = ("6 3", "", "2 3", "9 3 2 3", "12 4", "1 4")
-MARKS: Final = (
-    "M-3.5 -3.5h7v7h-7z",
-    "M0 -4.2A4.2 4.2 0 1 1 0 4.2A4.2 4.2 0 1 1 0 -4.2z",
-    "M0 -4.6L4.6 3.6H-4.6z",
-    "M0 -5L5 0L0 5L-5 0z",
-    "M0 4.6L4.6 -3.6H-4.6z",
-    "M-4.5 -1.5h9v3h-9z",
-)
+PAIRS: Final = (TEXT, SOFT, GRID, CARD, BOUND, *COLOURS)
+DASHES: Final = ("--", "-", ":", "-.", (0, (8, 3)), (0, (1, 3)))
+MARKS: Final = "so^Dv_"
 
-
-def _style() -> str:
-    def of(scheme: int) -> str:
-        return "\n".join(
-            f".s{place}{{stroke:{pair[scheme]};fill:none}}.m{place}{{fill:{pair[scheme]}}}"
-            for place, pair in enumerate(COLOURS)
-        )
-
-    return (
-        f"{svg.STYLE}.one{{stroke:#59636e}}.bound{{stroke:#cf222e;stroke-width:2}}\n{of(0)}\n"
-        f"@media(prefers-color-scheme:dark){{\n{svg.DARK}.one{{stroke:#9198a1}}"
-        f".bound{{stroke:#f85149}}\n{of(1)}}}"
-    )
-
-
-STYLE: Final = _style()
+LEGEND: Final[dict[str, Any]] = {
+    "loc": "lower left",
+    "bbox_to_anchor": (-0.02, 1),
+    "borderpad": 0,
+}
+SETTINGS: Final[dict[Any, object]] = {
+    "axes.edgecolor": SOFT[0],
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.labelcolor": SOFT[0],
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": CARD[0],
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 12.0,
+    "grid.color": GRID[0],
+    "legend.frameon": False,
+    "legend.labelcolor": SOFT[0],
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rlproxy",
+    "text.color": TEXT[0],
+    "xtick.color": SOFT[0],
+    "ytick.color": SOFT[0],
+    "ytick.major.size": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -101,108 +105,135 @@ class Bar:
     bound: float | None = None
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A scale from values to pixels: `low` lies at `begin`, `high` at `end`."""
-
-    low: float
-    high: float
-    begin: float
-    end: float
-    log: bool = False
-
-    def at(self, value: float) -> float:
-        """Return the pixel of `value`; values outside the scale lie on its edge."""
-        value = min(max(value, self.low), self.high)
-        if self.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.begin + share * (self.end - self.begin)
-
-
-def linear_ticks(high: float) -> list[float]:
-    """Return round numbers from 0 to the first one at or above `high`: four to six of them."""
-    if high <= 0:
-        return [0.0, 1.0]
-    power = 10.0 ** math.floor(math.log10(high))
-    steps = (power * factor for factor in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0))
-    step = next(step for step in steps if high / step <= 5)
-    return [step * count for count in range(math.ceil(high / step - 1e-9) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten, from at or below `low` to at or above `high`.
-
-    From MANY_TICKS steps on, only powers of ten are kept between the two ends.
-    """
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    found = [10.0**power * digit for power in range(first, last + 1) for digit in (1, 2, 5)]
-    begin = max(place for place, tick in enumerate(found) if tick <= low * (1 + 1e-9))
-    end = min(place for place, tick in enumerate(found) if tick >= high * (1 - 1e-9))
-    end = max(end, begin + 1)
-    if end - begin < MANY_TICKS:
-        return found[begin : end + 1]
-    return [
-        found[place] for place in range(begin, end + 1) if place % 3 == 0 or place in (begin, end)
-    ]
-
-
-def short(value: float) -> str:
-    """Return a tick's label: 2000 is 2k, 1,500,000 is 1.5M."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-# -- lines -----------------------------------------------------------------------------------------
-
-
 def lines(title: str, says: str, panels: Sequence[Panel]) -> str:
     """Return the SVG of panels side by side; all with a logarithmic y axis have the same one.
 
     says: the sentence below the title.
     """
-    told = " ".join([says, *(_panel_told(panel) for panel in panels)])
-    parts = _head(PANELS_HEIGHT, title, says, told)
-    width = (WIDTH - 2 * EDGE - GAP * (len(panels) - 1)) / len(panels)
-    logs = [y for panel in panels if panel.log_y for y in _ys(panel)]
-    for place, panel in enumerate(panels):
-        left = EDGE + place * (width + GAP)
-        ticks = log_ticks(min(logs), max(logs)) if panel.log_y else linear_ticks(max(_ys(panel)))
-        parts += _panel(panel, ticks, left, left + width)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    with mpl.rc_context(SETTINGS):
+        figure = _figure(PANELS_HEIGHT)
+        logs = [
+            y for panel in panels if panel.log_y for line in panel.lines for _, y in line.points
+        ]
+        for place, panel in enumerate(panels):
+            axes = figure.add_subplot(1, len(panels), place + 1)
+            _draw(panel, axes)
+            if panel.log_y:
+                axes.set_yscale("log")
+                axes.set_ylim(min(logs) / 1.2, max(logs) * 1.2)
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_minor_locator(NullLocator())
+            else:
+                axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_formatter(FuncFormatter(short))
+        return _svg(figure, title, says, " ".join([says, *(_panel_told(one) for one in panels)]))
 
 
-def _ys(panel: Panel) -> list[float]:
-    return [y for line in panel.lines for _, y in line.points]
-
-
-def _panel(panel: Panel, ticks: Sequence[float], left: float, right: float) -> list[str]:
-    xs = sorted({x for line in panel.lines for x, _ in line.points})
-    inner = left + LABELS
-    log_x = panel.log_x and len(xs) > 1
-    low = xs[0] if log_x else 0.0
-    across = Scale(low, max(xs[-1], low + 1), inner + 8, right - 12, log_x)
-    up = Scale(ticks[0], ticks[-1], PANEL_BOTTOM, PANEL_TOP, panel.log_y)
-    found = [text(left, PANEL_TITLE, panel.title)]
-    found += _legend(left, PANEL_LEGEND, ((line.name, line.place) for line in panel.lines))
-    for tick in ticks:
-        y = number(up.at(tick))
-        found.append(f'<path class="grid" d="M{number(inner)} {y}H{number(right)}"/>')
-        found.append(text(inner - 6, up.at(tick) + 4, short(tick), "soft", "end"))
-    for x in xs:
-        at = number(across.at(x))
-        found.append(f'<path class="axis" d="M{at} {PANEL_BOTTOM}v{TICK}"/>')
-        found.append(text(across.at(x), PANEL_BOTTOM + 20, short(x), "soft", "middle"))
-    found.append(text((inner + right) / 2, PANEL_FOOT, panel.foot, "soft", "middle"))
+def _draw(panel: Panel, axes: Axes) -> None:
     for line in panel.lines:
-        points = [(across.at(x), up.at(y)) for x, y in line.points]
-        path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
-        found.append(_stroke(path, line.place))
-        found += [_mark(x, y, line.place) for x, y in points]
-    return found
+        place = line.place % len(COLOURS)
+        axes.plot(
+            *zip(*line.points, strict=True),
+            label=line.name,
+            color=COLOURS[place][0],
+            linestyle=DASHES[place],
+            marker=MARKS[place],
+        )
+    if panel.log_x:
+        axes.set_xscale("log")
+    axes.set_xticks(sorted({x for line in panel.lines for x, _ in line.points}))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.grid(axis="x", visible=False)
+    axes.set_title(panel.title, loc="left", fontsize=12, pad=24)
+    axes.set_xlabel(panel.foot)
+    axes.legend(ncols=3, **LEGEND)
+
+
+def bars(title: str, says: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
+    """Return the SVG of named groups of ratios on one logarithmic scale, which contains 1.
+
+    says: the sentence below the title.
+    """
+    shown = [bar for _, group in groups for bar in group]
+    limits = [bar.value for bar in shown] + [bar.bound for bar in shown if bar.bound is not None]
+    kept = [min(max(value, LEAST), MOST) for value in limits]
+    low, high = math.floor(math.log2(min(0.5, *kept))), math.ceil(math.log2(max(2.0, *kept)))
+    size = len(shown) * BAR + len(groups) * BAR / 2
+    with mpl.rc_context(SETTINGS):
+        figure = _figure(BARS_FRAME + size)
+        axes = figure.add_subplot()
+        middles: list[float] = []
+        y = 0.0
+        for _, group in groups:
+            middles.append(y + (len(group) - 1) / 2)
+            for bar in group:
+                _bar(axes, bar, y)
+                y += 1
+            y += 0.5
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(2.0 ** (low - 0.2), 2.0 ** (high + 0.2))  # with place for a value
+        axes.set_xticks([2.0**power for power in range(low, high + 1)])
+        axes.xaxis.set_major_formatter(FuncFormatter(_ratio))
+        axes.set_xlabel("ratio")
+        axes.set_yticks(middles, [name for name, _ in groups])
+        axes.set_ylim(y - 0.5, -1)
+        axes.grid(axis="y", visible=False)
+        axes.axvline(1, color=SOFT[0], linewidth=1)
+        handles, names = axes.get_legend_handles_labels()
+        legend = dict(zip(names, handles, strict=True))  # one entry a series
+        axes.legend(legend.values(), legend, ncols=len(legend), **LEGEND)
+        return _svg(figure, title, says, " ".join([says, *_bars_told(groups)]))
+
+
+def _bar(axes: Axes, bar: Bar, y: float) -> None:
+    """Draw a bar from 1 to its value, with the value beside its end; the bound is a stroke."""
+    end = min(max(bar.value, LEAST), MOST)
+    color = COLOURS[bar.place % len(COLOURS)][0]
+    axes.barh(y, end - 1, height=0.85, left=1, color=color, label=bar.name)
+    edges = [end]
+    if bar.bound is not None:
+        axes.vlines(bar.bound, y - 0.5, y + 0.5, BOUND[0], linewidth=2, label="the bound")
+        edges.append(bar.bound)
+    away = 1 if end >= 1 else -1
+    axes.annotate(
+        f"{bar.value:.2f}",
+        (away * max(away * edge for edge in edges), y),
+        (6 * away, 0),
+        textcoords="offset points",
+        color=SOFT[0],
+        ha="left" if away > 0 else "right",
+        va="center",
+    )
+
+
+def _figure(height: float) -> Figure:
+    layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / height))
+    return Figure(figsize=(WIDTH, height), layout=layout, edgecolor=GRID[0], linewidth=1)
+
+
+def _svg(figure: Figure, title: str, says: str, told: str) -> str:
+    """Return the SVG of a figure, with its text alternative `told` and the style of dark pages."""
+    for artist in figure.findobj():
+        artist.set_clip_on(False)  # the names of clip paths would differ in each run
+    height = figure.get_figheight()
+    figure.text(0.02, 1 - HEAD / 2 / height, title, fontsize=17, fontweight="bold")
+    figure.text(0.02, 1 - HEAD / height, says, color=SOFT[0], va="bottom")
+    written = io.StringIO()
+    figure.savefig(written, format="svg", dpi=DOTS, metadata=dict.fromkeys(("Creator", "Date")))
+    drawn = written.getvalue()
+    for number, (light, _) in enumerate(PAIRS):
+        drawn = drawn.replace(light, f"var(--c{number})")
+    light, dark = ("".join(f"--c{n}:{pair[k]};" for n, pair in enumerate(PAIRS)) for k in (0, 1))
+    opening, _, body = drawn[drawn.index("<svg") :].partition(">")
+    return (
+        f'{opening} role="img" aria-labelledby="title desc">\n<title id="title">{escape(title)}'
+        f'</title>\n<desc id="desc">{escape(told)}</desc>\n<style>:root{{{light}}}'
+        f"@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>{body}"
+    )
+
+
+# -- words -----------------------------------------------------------------------------------------
 
 
 def _panel_told(panel: Panel) -> str:
@@ -213,108 +244,20 @@ def _panel_told(panel: Panel) -> str:
     return f"{panel.title} by {panel.foot}: {'; '.join(told)}."
 
 
-# -- bars ------------------------------------------------------------------------------------------
-
-
-def bars(title: str, says: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    """Return the SVG of named groups of ratios on one logarithmic scale, which contains 1.
-
-    says: the sentence below the title.
-    """
-    values = [bar.value for _, group in groups for bar in group]
-    values += [bar.bound for _, group in groups for bar in group if bar.bound is not None]
-    kept = [min(max(value, LEAST), MOST) for value in values]
-    low = 2.0 ** math.floor(math.log2(min(0.5, *kept)))
-    high = 2.0 ** math.ceil(math.log2(max(2.0, *kept)))
-    count = round(math.log2(high / low))
-    size = sum(len(group) * BAR + BARS_GAP for _, group in groups)
-    bottom = BARS_TOP + size
-    scale = Scale(low, high, BARS_LEFT, BARS_RIGHT, log=True)
-    parts = _head(bottom + BARS_FOOT, title, says, " ".join([says, *_bars_told(groups)]))
-    series = {bar.name: bar.place for _, group in groups for bar in group}
-    bounded = any(bar.bound is not None for _, group in groups for bar in group)
-    parts += _legend(EDGE, 78, series.items(), filled=True)
-    if bounded:
-        parts.append(f'<path class="bound" d="M{BARS_RIGHT - 70} 67v14"/>')
-        parts.append(text(BARS_RIGHT - 62, 78, "the bound", "soft"))
-    for tick in (low * 2.0**power for power in range(count + 1)):
-        kind = "one" if tick == 1 else "grid"
-        parts.append(
-            f'<path class="{kind}" d="M{number(scale.at(tick))} {BARS_TOP - 6}V{bottom}"/>'
-        )
-        parts.append(text(scale.at(tick), bottom + 18, _ratio(tick), "soft", "middle"))
-    parts.append(text((BARS_LEFT + BARS_RIGHT) / 2, bottom + 40, "ratio", "soft", "middle"))
-    y: float = BARS_TOP
-    for name, group in groups:
-        parts.append(text(BARS_LEFT - 12, y + len(group) * BAR / 2 + 4, name, "", "end"))
-        for bar in group:
-            parts += _bar(bar, y, scale)
-            y += BAR
-        y += BARS_GAP
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _bar(bar: Bar, y: float, scale: Scale) -> list[str]:
-    """Draw a bar from 1 to its value, with the value beside its end; the bound is a stroke."""
-    one, end = scale.at(1), scale.at(bar.value)
-    left, width = min(one, end), abs(end - one)
-    where = f'x="{number(left)}" y="{number(y + 1)}" width="{number(max(width, 1))}"'
-    found = [f'<rect class="m{bar.place % len(COLOURS)}" {where} height="{BAR - 2}"/>']
-    if bar.bound is not None:
-        x = number(scale.at(bar.bound))
-        found.append(f'<path class="bound" d="M{x} {number(y - 1)}v{BAR + 2}"/>')
-    behind, anchor = (end + 6, "") if end >= one else (end - 6, "end")
-    if bar.bound is not None and abs(scale.at(bar.bound) - behind) < 40:
-        at = scale.at(bar.bound)  # the value must not overlap the bound's stroke
-        behind = max(behind, at + 6) if end >= one else min(behind, at - 6)
-    return [*found, text(behind, y + BAR - 3, f"{bar.value:.2f}", "soft", anchor)]
-
-
 def _bars_told(groups: Sequence[tuple[str, Sequence[Bar]]]) -> Iterable[str]:
     for name, group in groups:
         yield f"{name}: " + ", ".join(f"{bar.name} {bar.value:.2f}" for bar in group) + "."
 
 
-# -- common parts ----------------------------------------------------------------------------------
+def short(value: float, _place: int | None = None) -> str:
+    """Return a tick's label: 2000 is 2k, 1,500,000 is 1.5M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
 
 
-def _head(height: int, title: str, says: str, told: str) -> list[str]:
-    return [
-        *svg.opening(WIDTH, height, title, told, STYLE),
-        text(EDGE, 28, title, "name"),
-        text(EDGE, HEAD, says, "soft"),
-    ]
-
-
-def _legend(
-    x: float, y: float, series: Iterable[tuple[str, int]], filled: bool = False
-) -> list[str]:
-    found: list[str] = []
-    for name, place in series:
-        if filled:
-            where = f'x="{number(x)}" y="{number(y - 11)}" width="22"'
-            found.append(f'<rect class="m{place % len(COLOURS)}" {where} height="{BAR - 2}"/>')
-        else:
-            found.append(_stroke(f"M{number(x)} {number(y - 4)}h22", place))
-            found.append(_mark(x + 11, y - 4, place))
-        found.append(text(x + 28, y, name, "soft"))
-        x += 50 + svg.LETTER * len(name)
-    return found
-
-
-def _stroke(path: str, place: int) -> str:
-    dash = DASHES[place % len(DASHES)]
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<path class="s{place % len(COLOURS)}" stroke-width="1.8"{dashes} d="{path}"/>'
-
-
-def _mark(x: float, y: float, place: int) -> str:
-    where = f"translate({number(x)} {number(y)})"
-    kind, mark = f"m{place % len(COLOURS)}", MARKS[place % len(MARKS)]
-    return f'<path class="{kind}" transform="{where}" d="{mark}"/>'
-
-
-def _ratio(value: float) -> str:
+def _ratio(value: float, _place: int | None = None) -> str:
     return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"
 
 

@@ -16,7 +16,7 @@ from bench.bounds import Bound, Verdict
 from bench.charts import PREFIX, Image
 from bench.errors import UsageError
 from bench.figures import Figure
-from bench.plots import Bar, Line, Panel, Scale
+from bench.plots import Bar, Line, Panel
 from bench.result import Result
 from tests import documents
 from tests.harness import ROOT
@@ -216,46 +216,7 @@ def test_a_part_that_is_missing_is_named() -> None:
         Result({"schema": report.SCHEMA, **data})
 
 
-# -- scales ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("high", "ticks"),
-    [
-        (0, [0, 1]),
-        (1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (7, [0, 2, 4, 6, 8]),
-        (100, [0, 20, 40, 60, 80, 100]),
-        (101, [0, 25, 50, 75, 100, 125]),
-        (54_729, [0, 20_000, 40_000, 60_000]),
-        (0.03, [0, 0.01, 0.02, 0.03]),
-    ],
-)
-def test_linear_ticks_are_round_and_hold_the_highest(high: float, ticks: list[float]) -> None:
-    assert plots.linear_ticks(high) == pytest.approx(ticks)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (120, 740, [100, 200, 500, 1000]),
-        (100, 1000, [100, 200, 500, 1000]),
-        (3, 3, [2, 5]),
-        (5, 5, [5, 10]),
-        (50, 12_000, [50, 100, 1000, 10_000, 20_000]),
-        (120, 12_000, [100, 1000, 10_000, 20_000]),
-        (0.2, 0.9, [0.2, 0.5, 1.0]),
-    ],
-)
-def test_log_ticks_hold_all_values(low: float, high: float, ticks: list[float]) -> None:
-    assert plots.log_ticks(low, high) == pytest.approx(ticks)
-
-
-def test_a_scale_keeps_proportions_and_edges() -> None:
-    up = Scale(0, 100, begin=300, end=100)
-    assert [up.at(value) for value in (0, 25, 100, 200, -5)] == [300, 250, 100, 100, 300]
-    log = Scale(10, 1000, begin=0, end=200, log=True)
-    assert [log.at(value) for value in (10, 100, 1000, 1)] == pytest.approx([0, 100, 200, 0])
+# -- pictures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -266,16 +227,15 @@ def test_labels_are_short(value: float, label: str) -> None:
     assert plots.short(value) == label
 
 
-# -- pictures --------------------------------------------------------------------------------------
-
-
 def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
-    """About where each text of a picture stands: words, left, top, right, bottom."""
+    """The approximate place of each text of a picture: words, left, top, right, bottom."""
     found = []
     for one in ElementTree.fromstring(text).iter(f"{SVG}text"):
-        words, x, y = str(one.text), float(one.get("x", "")), float(one.get("y", ""))
+        words, style = str(one.text), str(one.get("style"))
+        x, y = float(one.get("x", "")), float(one.get("y", ""))
         width = svg.LETTER * len(words)
-        left = {"middle": x - width / 2, "end": x - width}.get(one.get("text-anchor", ""), x)
+        anchor = re.search(r"text-anchor: (\w+)", style)
+        left = {"middle": x - width / 2, "end": x - width}.get(anchor[1] if anchor else "", x)
         found.append((words, left, y - 10, left + width, y + 3))
     return found
 
@@ -290,7 +250,7 @@ def test_a_picture_can_be_read_by_everybody(name: str) -> None:
     assert [label.tag for label in labels] == [f"{SVG}title", f"{SVG}desc"]
     assert all(label.text for label in labels)
     assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
-    assert "href" not in text
+    assert not re.search('href="(?!#)', text)
     assert "url(" not in text
     assert images()[name].told
 
@@ -309,30 +269,48 @@ def test_no_label_stands_on_another_or_outside(name: str) -> None:
             assert apart, f"{words!r} stands on {other!r}"
 
 
+def paths(text: str, style: str, light: str) -> list[list[tuple[float, float]]]:
+    """The corners of all paths that are drawn with `style` (fill or stroke) in a colour."""
+    number = [pair[0] for pair in plots.PAIRS].index(light)
+    drawn = re.findall(r'<path d="([^"]+)"[^>]* style="([^"]+)"', text)
+    return [
+        [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", path)]
+        for path, styles in drawn
+        if f"{style}: var(--c{number})" in styles
+    ]
+
+
 def test_lines_are_drawn_where_their_points_are() -> None:
     line = Line("proxy", 1, [(10, 1000), (1000, 10)])
-    text = plots.lines("T", "S.", [Panel("up, µs", "x", [line], log_x=True, log_y=True)])
-    ((left, top), (right, bottom)) = [
-        tuple(map(float, point.split()))
-        for path in re.findall(r'class="s1" stroke-width="1.8" d="M([^"h]+)"', text)
-        for point in path.split("L")
-    ]
-    assert (top, bottom) == (plots.PANEL_TOP, plots.PANEL_BOTTOM)
+    other = Line("direct", 0, [(10, 1000), (1000, 1000)])
+    panel = Panel("up, µs", "x", [line, other], log_x=True, log_y=True)
+    text = plots.lines("T", "S.", [panel])
+    ((left, top), (right, bottom)), *_ = paths(text, "stroke", plots.COLOURS[1][0])
+    assert paths(text, "stroke", plots.COLOURS[0][0])[0] == [(left, top), (right, top)]
     assert left < right
+    assert top < bottom
     assert "up, µs by x: proxy: 1,000 at 10; " not in text
-    assert "up, µs by x: proxy: 1,000 at 10, 10 at 1,000." in text
+    assert "up, µs by x: proxy: 1,000 at 10, 10 at 1,000; direct: 1,000 at 10, " in text
 
 
 def test_bars_begin_at_one_and_show_their_bound() -> None:
-    groups = [("a", [Bar("x/y", 0, 2.0, 0.5)]), ("b", [Bar("x/y", 0, 0.5)])]
+    groups = [("a", [Bar("x/y", 0, 2.0, 0.5)]), ("b", [Bar("z", 1, 0.5)])]
     text = plots.bars("T", "S.", groups)
-    one = plots.Scale(0.5, 2, plots.BARS_LEFT, plots.BARS_RIGHT, log=True).at(1)
-    bars = re.findall(r'<rect class="m0" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', text)[1:]
-    (faster, slower) = [(float(x), float(width)) for x, width in bars]
-    assert faster == (one, plots.BARS_RIGHT - one)
-    assert slower == (plots.BARS_LEFT, one - plots.BARS_LEFT)
-    assert text.count('class="bound" d="M170 ') == 1
-    assert "a: x/y 2.00. b: x/y 0.50." in text
+    faster, slower = (
+        {x for x, _ in paths(text, "fill", plots.COLOURS[place][0])[0]} for place in (0, 1)
+    )
+    (one,) = faster & slower
+    assert one - min(slower) == pytest.approx(max(faster) - one)
+    (begin, _), (end, _) = paths(text, "stroke", plots.BOUND[0])[0]
+    assert begin == end == pytest.approx(min(slower))
+    assert "a: x/y 2.00. b: z 0.50." in text
+
+
+@pytest.mark.parametrize("name", sorted(images()))
+def test_a_picture_is_small_and_the_same_each_time(name: str) -> None:
+    text = images()[name].text
+    assert len(text.encode()) < 60_000
+    assert images()[name].text == text
 
 
 # -- the real thing --------------------------------------------------------------------------------
