@@ -24,6 +24,14 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a mark `flaky` that gives no reason, or asks for more than one retry."""
+    for item in items:
+        for mark in item.iter_markers("flaky"):
+            if mark.args or set(mark.kwargs) != {"reason"} or not mark.kwargs["reason"]:
+                raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.flaky(reason="...")')
+
+
 @pytest.fixture(scope="module", params=sorted(harness.engines()))
 def engine(request: pytest.FixtureRequest) -> str:
     """Each server at hand in turn."""
