@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from bench.processes import free_port as free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +59,18 @@ def engines() -> dict[str, str]:
         if match and f"redis-{match[1]}" not in found:
             found[f"redis-{match[1]}"] = system
     return {name: path for name, path in found.items() if path}
+
+
+def one_engine() -> str | None:
+    """Valkey where it is installed, else the newest server at hand; None without any."""
+    found = sorted(engines())
+    return "valkey-9.1" if "valkey-9.1" in found else found[-1] if found else None
+
+
+# For tests of the proxy alone, where each server does the same.
+ON_ONE_ENGINE = pytest.mark.parametrize(
+    "engine", [name for name in [one_engine()] if name], indirect=True
+)
 
 
 @dataclass

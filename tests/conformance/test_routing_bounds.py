@@ -22,7 +22,16 @@ from tests.conformance.test_routing_support import (
     names,
     rounds,
 )
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import (
+    DEADLINE_S,
+    ON_ONE_ENGINE,
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    command,
+    wait_until,
+)
 
 MB = 1 << 20
 PATIENCE_S = 0.25  # nothing can be written for so long: the proxy takes no more
@@ -72,6 +81,7 @@ FLOODS: dict[str, tuple[bytes, int, int]] = {
 }
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_client_that_never_reads_fills_no_memory(
     redis_server: RedisServer, look: Raw, name: str
@@ -96,6 +106,7 @@ def test_a_client_that_never_reads_fills_no_memory(
         assert peak - before < bound, f"{(peak - before) // MB} MB"
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("name", ["hits", "inline hits", "helps", "long keys"])
 def test_a_server_that_stands_still_fills_no_memory(redis_server: RedisServer, name: str) -> None:
     block, most, bound = FLOODS[name]
@@ -119,6 +130,7 @@ def test_a_server_that_stands_still_fills_no_memory(redis_server: RedisServer, n
         assert peak - before < bound, f"{(peak - before) // MB} MB"
 
 
+@ON_ONE_ENGINE
 def test_rules_that_nobody_repeats_fill_no_memory(redis_server: RedisServer) -> None:
     with fresh(redis_server) as proxy, proxy.raw() as client:
         client.ask("RL.HIT", "k", 5, 60)

@@ -242,7 +242,11 @@ def problem(made: Started, kind: str) -> bool:
     return found == ([kind] if kind else [])
 
 
-@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    ("engine", "more"),
+    [(name, ()) for name in sorted(harness.engines())] + [(harness.one_engine(), TWO)],
+    indirect=["engine"],
+)
 def test_a_wrong_password_is_degraded_until_redis_accepts_it(
     engine: str, more: tuple[str, ...]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, command
+from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, command
 
 CONNECTIONS = 24
 ROUNDS = 40
@@ -18,6 +18,7 @@ LONG_S = 10_000_000  # nothing drains or leaves while the test runs
 ROWS = [(f"ALGO {name.decode()}", name.decode()) for name in ALGORITHMS] + [("", "CL.THROTTLE")]
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize(("words", "name"), ROWS, ids=[row[1] for row in ROWS])
 def test_what_is_held_is_what_was_admitted_and_not_given_back(
     redis_server: RedisServer, proxy: Proxy, words: str, name: str

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import (
     by_lane,
     by_lane_of,
@@ -498,6 +498,7 @@ def test_a_busy_client_outlives_the_servers_timeout(one_engine: str) -> None:
         assert proxy.read_log().count("WARNING") <= 1, proxy.read_log()
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("how", ["changed", "no password", "config denied"])
 def test_a_busy_client_outlives_a_timeout_that_the_proxy_does_not_know(
     redis_server: RedisServer, how: str
