@@ -31,9 +31,10 @@ SOFT: Final = ("#59636e", "#9198a1")
 GRID: Final = ("#d1d9e0", "#3d444d")
 CARD: Final = ("#ffffff", "#0d1117")
 BOUND: Final = ("#cf222e", "#f85149")
+
 # Colour, dash and mark of each series, by its place.
 COLOURS: Final = (
-    ("#58626d", "#9198a2"),
+    ("#58626d", "#9198a2"),  # almost SOFT, so that a path shows what it belongs to
     ("#0969da", "#4493f8"),
     ("#bc4c00", "#db6d28"),
     ("#8250df", "#ab7df8"),
@@ -105,10 +106,10 @@ class Bar:
     bound: float | None = None
 
 
-def lines(title: str, says: str, panels: Sequence[Panel]) -> str:
+def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
     """Return the SVG of panels side by side; all with a logarithmic y axis have the same one.
 
-    says: the sentence below the title.
+    sentence: the sentence below the title.
     """
     with mpl.rc_context(SETTINGS):
         figure = _figure(PANELS_HEIGHT)
@@ -126,7 +127,9 @@ def lines(title: str, says: str, panels: Sequence[Panel]) -> str:
             else:
                 axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(FuncFormatter(short))
-        return _svg(figure, title, says, " ".join([says, *(_panel_told(one) for one in panels)]))
+        return _svg(
+            figure, title, sentence, " ".join([sentence, *(_panel_words(one) for one in panels)])
+        )
 
 
 def _draw(panel: Panel, axes: Axes) -> None:
@@ -150,14 +153,14 @@ def _draw(panel: Panel, axes: Axes) -> None:
     axes.legend(ncols=3, **LEGEND)
 
 
-def bars(title: str, says: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
+def bars(title: str, sentence: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
     """Return the SVG of named groups of ratios on one logarithmic scale, which contains 1.
 
-    says: the sentence below the title.
+    sentence: the sentence below the title.
     """
     shown = [bar for _, group in groups for bar in group]
     limits = [bar.value for bar in shown] + [bar.bound for bar in shown if bar.bound is not None]
-    kept = [min(max(value, LEAST), MOST) for value in limits]
+    kept = [_cut(value) for value in limits]
     low, high = math.floor(math.log2(min(0.5, *kept))), math.ceil(math.log2(max(2.0, *kept)))
     size = len(shown) * BAR + len(groups) * BAR / 2
     with mpl.rc_context(SETTINGS):
@@ -183,18 +186,18 @@ def bars(title: str, says: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> 
         handles, names = axes.get_legend_handles_labels()
         legend = dict(zip(names, handles, strict=True))  # one entry a series
         axes.legend(legend.values(), legend, ncols=len(legend), **LEGEND)
-        return _svg(figure, title, says, " ".join([says, *_bars_told(groups)]))
+        return _svg(figure, title, sentence, " ".join([sentence, *_bars_words(groups)]))
 
 
 def _bar(axes: Axes, bar: Bar, y: float) -> None:
     """Draw a bar from 1 to its value, with the value beside its end; the bound is a stroke."""
-    end = min(max(bar.value, LEAST), MOST)
+    end = _cut(bar.value)
     color = COLOURS[bar.place % len(COLOURS)][0]
     axes.barh(y, end - 1, height=0.85, left=1, color=color, label=bar.name)
     edges = [end]
     if bar.bound is not None:
-        axes.vlines(bar.bound, y - 0.5, y + 0.5, BOUND[0], linewidth=2, label="the bound")
-        edges.append(bar.bound)
+        edges.append(_cut(bar.bound))
+        axes.vlines(edges[-1], y - 0.5, y + 0.5, BOUND[0], linewidth=2, label="the bound")
     away = 1 if end >= 1 else -1
     axes.annotate(
         f"{bar.value:.2f}",
@@ -207,18 +210,22 @@ def _bar(axes: Axes, bar: Bar, y: float) -> None:
     )
 
 
+def _cut(ratio: float) -> float:
+    return min(max(ratio, LEAST), MOST)
+
+
 def _figure(height: float) -> Figure:
     layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / height))
     return Figure(figsize=(WIDTH, height), layout=layout, edgecolor=GRID[0], linewidth=1)
 
 
-def _svg(figure: Figure, title: str, says: str, told: str) -> str:
-    """Return the SVG of a figure, with its text alternative `told` and the style of dark pages."""
+def _svg(figure: Figure, title: str, sentence: str, words: str) -> str:
+    """Return the SVG of a figure, with the text alternative `words` and the style of dark pages."""
     for artist in figure.findobj():
         artist.set_clip_on(False)  # the names of clip paths would differ in each run
     height = figure.get_figheight()
     figure.text(0.02, 1 - HEAD / 2 / height, title, fontsize=17, fontweight="bold")
-    figure.text(0.02, 1 - HEAD / height, says, color=SOFT[0], va="bottom")
+    figure.text(0.02, 1 - HEAD / height, sentence, color=SOFT[0], va="bottom")
     written = io.StringIO()
     figure.savefig(written, format="svg", dpi=DOTS, metadata=dict.fromkeys(("Creator", "Date")))
     drawn = written.getvalue()
@@ -228,7 +235,7 @@ def _svg(figure: Figure, title: str, says: str, told: str) -> str:
     opening, _, body = drawn[drawn.index("<svg") :].partition(">")
     return (
         f'{opening} role="img" aria-labelledby="title desc">\n<title id="title">{escape(title)}'
-        f'</title>\n<desc id="desc">{escape(told)}</desc>\n<style>:root{{{light}}}'
+        f'</title>\n<desc id="desc">{escape(words)}</desc>\n<style>:root{{{light}}}'
         f"@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>{body}"
     )
 
@@ -236,15 +243,15 @@ def _svg(figure: Figure, title: str, says: str, told: str) -> str:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _panel_told(panel: Panel) -> str:
-    told = [
-        f"{line.name}: " + ", ".join(f"{_said(y)} at {_said(x)}" for x, y in line.points)
+def _panel_words(panel: Panel) -> str:
+    words = [
+        f"{line.name}: " + ", ".join(f"{_rounded(y)} at {_rounded(x)}" for x, y in line.points)
         for line in panel.lines
     ]
-    return f"{panel.title} by {panel.foot}: {'; '.join(told)}."
+    return f"{panel.title} by {panel.foot}: {'; '.join(words)}."
 
 
-def _bars_told(groups: Sequence[tuple[str, Sequence[Bar]]]) -> Iterable[str]:
+def _bars_words(groups: Sequence[tuple[str, Sequence[Bar]]]) -> Iterable[str]:
     for name, group in groups:
         yield f"{name}: " + ", ".join(f"{bar.name} {bar.value:.2f}" for bar in group) + "."
 
@@ -261,5 +268,5 @@ def _ratio(value: float, _place: int | None = None) -> str:
     return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"
 
 
-def _said(value: float) -> str:
+def _rounded(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
