@@ -127,7 +127,7 @@ class ReplyFramer:
             self._end = pos + 5
             return 0
         else:
-            at = data.find(b"\r\n", pos)
+            at = data.find(b"\r\n", pos + 1)  # compiled slices must not end before they begin
             count = _length(data[pos + 1 : at]) if at >= 0 else 0
         bulk = kind == 36 or kind == 61 or kind == 33  # $ = !
         array = kind == 42 or kind == 126 or kind == _PUSH  # * ~ >
