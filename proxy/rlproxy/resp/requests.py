@@ -178,7 +178,7 @@ class RequestFramer(RequestBuffer):
         if end - 2 > size:
             return self._wait(end - 2 - self.start)
         name = data[pos : end - 2]
-        command = self.commands.get(name) or self._unusual(name)
+        command = self.commands.get(name) or _unusual(self.commands, name, self.strict)
         self.command = command
         self.name = name
         self.first = end - self.start
@@ -225,15 +225,8 @@ class RequestFramer(RequestBuffer):
                 return _BAD
             if self.end + MAX_NAME + 1 > len(self.buf):
                 return ~self._wait(self.end + MAX_NAME + 1 - self.start)
-            command = self._banned(self.buf[self.end : self.end + MAX_NAME + 1])
+            command = _banned(self.commands, self.buf[self.end : self.end + MAX_NAME + 1])
         return ~self._open_unnamed(self.end + length + 2, argc - 1, command)
-
-    def _unusual(self, name: bytes) -> Command:
-        """Return the row of a name that is in neither all upper nor all lower case, or unknown."""
-        command = self.commands.get(name.upper())
-        if command is not None:
-            return command
-        return self._banned(name) if self.strict else UNKNOWN_COMMAND
 
     def _arguments(self, left: int, pos: int, whole: bool) -> int:
         """Frame `left` arguments from `pos` on; the name of the command is parsed already.
@@ -340,15 +333,6 @@ class RequestFramer(RequestBuffer):
             return _BAD
         return self._number(pos + 1)
 
-    def _banned(self, name: bytes) -> Command:
-        """Return the banned command that Redis may find by a `name` with a NUL in it, if any."""
-        # Redis hashes the whole name but compares up to the NUL, so some such names match.
-        word, found, _ = name.partition(b"\0")
-        command = self.commands.get(word.upper()) if found else None
-        if command is None or command.ban is None or command.ours:
-            return UNKNOWN_COMMAND
-        return command
-
     def _wait(self, need: int) -> int:
         """Wait for more bytes: next() can make progress with `need` bytes from `start` on."""
         self._need = need
@@ -447,14 +431,6 @@ class RequestFramer(RequestBuffer):
 
     # -- arguments of the command just returned --------------------------------------------------
 
-    def argument(self, index: int) -> bytes:
-        """Return argument `index` of a whole command; 0 is the first after the name."""
-        words = self.words
-        if words is not None:
-            return words[index + 1]
-        start = self.start
-        return self.buf[start + self.args[2 * index] : start + self.args[2 * index + 1]]
-
     def arguments(self) -> list[bytes]:
         """Return the arguments after the name of a whole command.
 
@@ -463,4 +439,24 @@ class RequestFramer(RequestBuffer):
         words = self.words
         if words is not None:
             return words[1:]
-        return [self.argument(index) for index in range(len(self.args) // 2)]
+        data, start, args = self.buf, self.start, self.args
+        ends = range(1, len(args), 2)
+        return [data[start + args[end - 1] : start + args[end]] for end in ends]
+
+
+def _unusual(commands: dict[bytes, Command], name: bytes, strict: bool) -> Command:
+    """Return the row of a name that is in neither all upper nor all lower case, or unknown."""
+    command = commands.get(name.upper())
+    if command is not None:
+        return command
+    return _banned(commands, name) if strict else UNKNOWN_COMMAND
+
+
+def _banned(commands: dict[bytes, Command], name: bytes) -> Command:
+    """Return the banned command that Redis may find by a `name` with a NUL in it, if any."""
+    # Redis hashes the whole name but compares up to the NUL, so some such names match.
+    word, found, _ = name.partition(b"\0")
+    command = commands.get(word.upper()) if found else None
+    if command is None or command.ban is None or command.ours:
+        return UNKNOWN_COMMAND
+    return command

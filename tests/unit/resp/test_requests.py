@@ -212,7 +212,7 @@ def test_first_argument_is_where_its_header_begins() -> None:
     framer.feed(bulks(b"RL.HIT", b"key", b"10", b"60"))
     assert framer.next() == f.COMMAND
     assert framer.buf[framer.first :].startswith(b"$3\r\nkey\r\n")
-    assert [framer.argument(at) for at in range(3)] == [b"key", b"10", b"60"]
+    assert framer.arguments() == [b"key", b"10", b"60"]
 
 
 def test_command_row_by_name() -> None:
