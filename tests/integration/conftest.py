@@ -1,4 +1,6 @@
-"""Fixtures of the integration tests: one engine for what does not differ between engines."""
+"""Fixtures of the integration tests: one engine for behaviour that does not depend on the
+engine.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ def one_engine() -> str:
 
 @pytest.fixture
 def own_server(one_engine: str) -> Iterator[RedisServer]:
-    """A server of one test's own."""
+    """Start a server for one test."""
     with harness.server(one_engine) as made:
         yield made
 
 
 @pytest.fixture
 def unstarted_server(one_engine: str) -> Iterator[RedisServer]:
-    """A server with a port, not running yet."""
+    """Reserve a port for a server that is not running yet."""
     made = RedisServer(one_engine, harness.engines()[one_engine])
     try:
         yield made

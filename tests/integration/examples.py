@@ -1,7 +1,7 @@
-"""The programs in examples/, how each is run, and the table of them in docs/examples.md.
+"""The programs in examples/, how each is run, and their table in docs/examples.md.
 
-`python -m tests.integration.examples docs/examples.md` writes the table anew, with the versions of
-this machine.
+`python -m tests.integration.examples docs/examples.md` writes the table with the versions of this
+machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ TAIL = "<!-- /examples -->\n"
 
 @dataclass(frozen=True)
 class Example:
-    """A program: its file, its client, and the shell's lines to run and build it in examples/."""
+    """A program: its file, its client, and the shell commands that build and run it in
+    examples/.
+    """
 
     file: str
     client: Client
@@ -33,12 +35,12 @@ class Example:
     build: str = ""
 
     def prepare(self, directory: Path) -> None:
-        """Build it in a copy of examples/, where that is needed and not done."""
+        """Build it once in a copy of examples/, where it has a build command."""
         if self.build and not (directory / self.run).exists():
             subprocess.run(["sh", "-c", self.build], cwd=directory, env=environment(), check=True)
 
     def start(self, directory: Path, url: str, *args: str) -> subprocess.Popen[str]:
-        """Run it in a copy of examples/ where it is prepared."""
+        """Start it in the copy of examples/ where it was built."""
         return subprocess.Popen(
             ["sh", "-c", f'exec {self.run} "$@"', "sh", *args],
             stdout=subprocess.PIPE,
@@ -76,20 +78,20 @@ SERVICES = (
 
 
 def environment(**more: str) -> dict[str, str]:
-    """In which `python` is this one."""
+    """The environment in which `python` is this interpreter."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return runtimes.environment(PATH=path, **more)
 
 
 def copied(directory: Path) -> Path:
-    """A copy of examples/."""
+    """Copy examples/ and return the copy's path."""
     made = directory / "examples"
     shutil.copytree(EXAMPLES, made, ignore=shutil.ignore_patterns("__pycache__"))
     return made
 
 
 def table() -> str:
-    """The examples, with the versions that this machine runs them with."""
+    """The table of examples, with the versions this machine runs them with."""
     lines = ["| example | client | run with | how |", "|---|---|---|---|"]
     for example in (*PROGRAMS, *SERVICES):
         client = example.client
@@ -103,7 +105,7 @@ def table() -> str:
 
 
 def filled(text: str) -> str:
-    """`text` with the table between its markers written anew.
+    """Return `text` with the table between its markers replaced.
 
     Raises:
         ValueError: there are no markers.
@@ -116,7 +118,7 @@ def filled(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code 0, or 2 on wrong usage."""
+    """Return exit code 0, or 2 for a wrong command line."""
     if len(argv) != 1:
         print("usage: python -m tests.integration.examples PAGE", file=sys.stderr)
         return 2

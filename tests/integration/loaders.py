@@ -1,4 +1,6 @@
-"""The load clients in clients/: which of them this machine can run, and running several at once."""
+"""The load clients in clients/: which of them this machine can run, and how to run several at
+once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ KINDS = [(f"exact:{number}", 2 + 3 * number, 40 + 25 * number) for number in ran
 
 @dataclass
 class Loader:
-    """One library's load client, and what it reported."""
+    """One library's load client, and the replies it reported."""
 
     name: str
     command: list[str]
@@ -27,7 +29,7 @@ class Loader:
     process: subprocess.Popen[str] | None = None
 
     def start(self, port: int, seconds: int) -> None:
-        """Begin."""
+        """Start the process."""
         self.process = subprocess.Popen(
             [*self.command, str(port), str(seconds), str(self.connections)],
             stdout=subprocess.PIPE,
@@ -36,7 +38,7 @@ class Loader:
         )
 
     def finish(self, timeout_s: float) -> None:
-        """Wait for its end and read what it got."""
+        """Wait until the process ends and parse its report."""
         assert self.process is not None
         try:
             text, _ = self.process.communicate(timeout=timeout_s)
@@ -55,7 +57,9 @@ class Loader:
 
 
 def python_loaders(connections: int) -> list[Loader]:
-    """Four libraries that a machine with the test requirements has, `connections` in all."""
+    """Load clients of four Python libraries, with `connections` in all. The test requirements
+    install them.
+    """
     fourth = "valkey" if importlib.util.find_spec("valkey") else "sockets"
     script = str(CLIENTS / "python_client.py")
     return [
@@ -65,7 +69,7 @@ def python_loaders(connections: int) -> list[Loader]:
 
 
 def foreign_loaders(connections: int, directory: Path) -> list[Loader]:
-    """Those of other languages that are installed, `connections` each."""
+    """Load clients of the other languages that are installed, `connections` each."""
     scripts = {
         "redis-rb": "ruby_client.rb",
         "Redis.pm": "perl_client.pl",

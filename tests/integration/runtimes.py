@@ -1,4 +1,4 @@
-"""The clients of other languages that this machine has, and in which versions."""
+"""The clients of other languages that this machine has, and their versions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from tests.harness import DEADLINE_S
 
 HERE = Path(__file__).parent
-# Debian's Go packages lie there, and are used without modules.
+# Debian installs Go packages in this folder; they are used without modules.
 GO = {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode"}
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client library: its name, its language's program, and the arguments with which the program
-    prints the library's version (and fails where that is missing) and its own.
+    """A client library: its name, its language's program, and the program's arguments that print
+    the library's version. The same arguments fail where the library is missing.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Client:
     runtime_version: tuple[str, ...]
 
     def path(self) -> str | None:
-        """The program's."""
+        """The path of the language's program."""
         return sys.executable if self.program == "python" else shutil.which(self.program)
 
     def missing(self) -> str:
-        """Why it can't be run here; empty if it can."""
+        """Why the client cannot run here; empty if it can."""
         if self.path() is None:
             return f"no {self.program} on this machine"
         return "" if self.installed() else f"no {self.name} for {self.program}"
@@ -45,7 +45,7 @@ class Client:
         return _printed(self.path(), self.version)
 
     def runs(self) -> str:
-        """The program's version."""
+        """The version of the language's program."""
         return f"{self.runtime} {_printed(self.path(), self.runtime_version)}".strip()
 
 
@@ -113,7 +113,7 @@ CLIENTS = {
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a program in another language."""
+    """The environment of a program in another language."""
     return {**os.environ, **GO, **more}
 
 

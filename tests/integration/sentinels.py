@@ -17,19 +17,19 @@ from tests.harness import Raw, RedisServer, free_port, wait_until
 
 NAME = "mymaster"
 DOWN_AFTER_MS = 500
-# Seconds for an action of the Sentinels. One whose process was stalled for 2 s enters TILT mode and
-# takes no action for 30 s.
+# Seconds to wait for an action of the Sentinels. A Sentinel whose process was stalled for 2 s
+# enters TILT mode and takes no action for 30 s.
 ACTION_S = 60.0
-NEVER_MS = 60_000  # so that a machine that is busy looks like no failure
-# Milliseconds. A Sentinel bears for four times the publish period that a server is not what it
-# should be: that must be longer than the second in which the leader notices the promotion. It
-# promotes nobody of whom it has not heard for three info periods, or five ping periods.
+NEVER_MS = 60_000  # a busy machine must not look like a failure
+# Milliseconds. A Sentinel tolerates a server in the wrong role for four publish periods. That must
+# be longer than the second in which the leader notices the promotion. It promotes no replica that
+# has been silent for three info periods or five ping periods.
 _MEETING = ("info-period", 100, "ping-period", 100, "ask-period", 100, "publish-period", 100)
 _MET = ("info-period", 1000, "ping-period", 500, "publish-period", 600)
 
 
 class Sentinel:
-    """One of them."""
+    """One Sentinel process."""
 
     def __init__(
         self,
@@ -39,7 +39,9 @@ class Sentinel:
         password: str = "",
         more: tuple[str, ...] = (),
     ) -> None:
-        """`password` is wanted here, and at the servers; `more` are lines of its configuration."""
+        """`password` is required by this Sentinel and by the servers; `more` are lines of its
+        configuration.
+        """
         self.port = free_port()
         self._executable = executable
         self._password = password
@@ -60,7 +62,7 @@ class Sentinel:
         (Path(self._directory) / "conf").write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """Start it, with what it knew when it ended, and wait until it answers."""
+        """Start it with the state it had when it ended, and wait until it answers."""
         self._process = subprocess.Popen(
             [self._executable, str(Path(self._directory) / "conf"), "--sentinel"],
             stdout=subprocess.DEVNULL,
@@ -75,48 +77,48 @@ class Sentinel:
         return False
 
     def raw(self) -> Raw:
-        """A new connection, logged in."""
+        """Return a new connection that is logged in."""
         raw = Raw(self.port)
         if self._password:
             raw.ask("AUTH", self._password)
         return raw
 
     def ask(self, *words: str | int) -> object:
-        """The reply to one command."""
+        """Return the reply to one command."""
         with self.raw() as raw:
             return raw.ask(*words)
 
     def facts(self) -> dict[bytes, bytes]:
-        """SENTINEL MASTER."""
+        """Return the fields of SENTINEL MASTER."""
         found = self.ask("SENTINEL", "MASTER", NAME)
         assert isinstance(found, list), found
         return dict(zip(found[::2], found[1::2], strict=True))
 
     def master(self) -> int:
-        """The port of the master, as it says."""
+        """The port of the master that this Sentinel reports."""
         found = self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         assert isinstance(found, list), found
         return int(found[1])
 
     def log(self) -> str:
-        """What it has written."""
+        """The text of its log."""
         return (Path(self._directory) / "log").read_text()
 
     def stop(self) -> None:
-        """SIGKILL."""
+        """Kill it with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def close(self) -> None:
-        """End it and remove its directory."""
+        """Kill it and remove its directory."""
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class Group:
-    """A master (`servers[0]` at first), replicas, Sentinels."""
+    """A master (`servers[0]` at first), its replicas and the Sentinels."""
 
     def __init__(
         self, engine: str, replicas: int = 2, sentinels: int = 3, password: str = ""
@@ -135,7 +137,7 @@ class Group:
         ]
 
     def start(self) -> None:
-        """Start all, and wait until they know each other."""
+        """Start all processes and wait until they have found each other."""
         for each in self.servers:
             each.start()
         for sentinel in self.sentinels:
@@ -145,7 +147,7 @@ class Group:
             sentinel.ask("SENTINEL", "DEBUG", *_MET)
 
     def complete(self) -> bool:
-        """Whether all replicate, and all Sentinels know that."""
+        """Whether all replicas replicate and all Sentinels have seen that."""
         with self.servers[0].raw() as raw:
             if self._password:
                 raw.ask("AUTH", self._password)
@@ -164,16 +166,16 @@ class Group:
         return True
 
     def kill(self, server: RedisServer) -> None:
-        """SIGKILL the master; the Sentinels soon take it for dead."""
+        """Kill the master with SIGKILL; the Sentinels soon consider it down."""
         server.stop()
         self._down_after(DOWN_AFTER_MS)
 
     def keep(self) -> None:
-        """No more failover but on demand."""
+        """Allow no further failover except on demand."""
         self._down_after(NEVER_MS)
 
     def leave_replicas_alone(self, on: bool = True) -> None:
-        """A server that is not what it should be is borne for a minute, and its clients with it."""
+        """Let the Sentinels tolerate a server in the wrong role, and its clients, for a minute."""
         for each in self.sentinels:
             each.ask("SENTINEL", "DEBUG", "publish-period", 15_000 if on else 600)
 
@@ -182,7 +184,7 @@ class Group:
             assert each.ask("SENTINEL", "SET", NAME, "down-after-milliseconds", ms) == "OK"
 
     def demote(self) -> None:
-        """SENTINEL FAILOVER, until one is not given up."""
+        """Send SENTINEL FAILOVER until one of them completes."""
         first = self.sentinels[0]
         old = first.master()
 
@@ -196,16 +198,16 @@ class Group:
         wait_until(done, "a replica is promoted", ACTION_S)
 
     def url(self, *only: Sentinel, name: str = NAME, scheme: str = "redis+sentinel") -> str:
-        """For --upstream; of all Sentinels, or `only` these."""
+        """The value of --upstream with all Sentinels, or `only` these."""
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in only or self.sentinels)
         return f"{scheme}://{hosts}/{name}"
 
     def server(self, port: int) -> RedisServer:
-        """The one at `port`."""
+        """The server at `port`."""
         return next(each for each in self.servers if each.port == port)
 
     def close(self) -> None:
-        """End all."""
+        """End all processes."""
         for sentinel in self.sentinels:
             sentinel.close()
         for each in self.servers:
@@ -216,7 +218,7 @@ class Group:
 def group(
     engine: str, replicas: int = 2, sentinels: int = 3, password: str = ""
 ) -> Iterator[Group]:
-    """A running group."""
+    """Run a group and end it afterwards."""
     made = Group(engine, replicas, sentinels, password)
     try:
         made.start()
@@ -226,12 +228,12 @@ def group(
 
 
 class Switch:
-    """When one Sentinel of many first tells +switch-master, and what."""
+    """The time of the first +switch-master that any Sentinel publishes, and its port."""
 
     def __init__(self, sentinels: list[Sentinel]) -> None:
         self._sentinels = sentinels
         self.at = 0.0  # time.monotonic()
-        self.port = 0  # of the new master
+        self.port = 0  # port of the new master
         self._done = threading.Event()
         self._raws = [each.raw() for each in sentinels]
         self._threads = [
@@ -253,16 +255,17 @@ class Switch:
                 self._done.set()
 
     def wait(self) -> int:
-        """The port of the new master."""
+        """Wait for the event and return the port of the new master."""
         told = self._done.wait(harness.DEADLINE_S)
         assert told, "\n".join(each.log()[-2000:] for each in self._sentinels)
         return self.port
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for raw in self._raws:
             with contextlib.suppress(OSError):
-                raw.sock.shutdown(socket.SHUT_RDWR)  # (closing wakes no thread that reads)
+                # closing the socket would not wake the reading thread
+                raw.sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(harness.DEADLINE_S)
         for raw in self._raws:

@@ -43,19 +43,19 @@ class Started:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     def output(self) -> str:
-        """What it has written to stdout."""
+        """The text it has written to stdout."""
         return _content(self._output.fileno())
 
     def log(self) -> str:
-        """What it has written to stderr, harness.FEW_FILES apart."""
+        """The text it has written to stderr, without harness.FEW_FILES."""
         return harness.FEW_FILES.sub("", self.whole_log())
 
     def whole_log(self) -> str:
-        """What it has written to stderr."""
+        """The text it has written to stderr."""
         return _content(self._log.fileno())
 
     def logged(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
@@ -71,7 +71,7 @@ class Started:
             time.sleep(0.005)
 
     def port(self) -> int:
-        """Of the first TCP listener; waits for the banner."""
+        """The port of the first TCP listener; waits for the banner."""
         self.logged(r"  try  .*\n", START_S)
         return int(self.logged(r"listening on .*?127\.0\.0\.1:(\d+)")[1])
 
@@ -80,19 +80,19 @@ class Started:
         return Raw(self.port())
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         self._process.send_signal(number)
 
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def wait(self, timeout_s: float = DEADLINE_S) -> int:
-        """The exit code, once it has ended."""
+        """Wait for the process and return its exit code."""
         return self._process.wait(timeout_s)
 
     def close(self) -> None:
-        """End it; fails if it wrote a traceback."""
+        """End the process; fail if it wrote a traceback."""
         if self.running():
             self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,7 +115,7 @@ def _content(descriptor: int) -> str:
 def started(
     *args: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Started]:
-    """A running proxy; ended afterwards."""
+    """Run a proxy and end it afterwards."""
     made = Started(*args, env=env, stdin=stdin)
     try:
         yield made
@@ -124,7 +124,7 @@ def started(
 
 
 def ended(*args: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a proxy that is expected to end by itself."""
+    """Exit code, stdout and stderr of a proxy that is expected to exit."""
     with started(*args) as made:
         code = made.wait()
         return code, made.output(), made.log()
@@ -132,7 +132,9 @@ def ended(*args: str) -> tuple[int, str, str]:
 
 @contextlib.contextmanager
 def answering(data: bytes) -> Iterator[int]:
-    """The port of a server that says this to each client, or nothing, as soon as it hears one."""
+    """The port of a server that sends these bytes to each client, or nothing, at the client's first
+    bytes.
+    """
     with contextlib.ExitStack() as clients, socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -161,13 +163,13 @@ class UnixRaw(Raw):
 
 
 def ask_once(port: int, *words: bytes | str | int) -> object:
-    """The reply to one command on a connection of its own."""
+    """The reply to one command on a new connection."""
     with Raw(port) as raw:
         return raw.ask(*words)
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
+    """Whether the process runs; a zombie does not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -189,7 +191,7 @@ def children(pid: int) -> list[int]:
 
 
 def client_list(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:
-    """CLIENT LIST of the server, without the connection that asks."""
+    """CLIENT LIST of the server, without the connection that sends it."""
     with contextlib.ExitStack() as stack:
         used = raw or stack.enter_context(server.raw())
         me = used.ask("CLIENT", "ID")
@@ -209,7 +211,7 @@ def lanes(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:
 
 
 def private(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:
-    """The clients that are no connection of the proxy's own."""
+    """The clients that are not the proxy's own connections."""
     return [row for row in client_list(server, raw) if not row["name"].startswith("rlproxy-")]
 
 
@@ -231,7 +233,7 @@ def by_lane_of(server: RedisServer, raw: Raw, key: str, admin: Raw | None = None
 
 
 def lane_commands(server: RedisServer, admin: Raw | None = None) -> int:
-    """How many EVALSHAs the server has run (while no script is missing, only lanes send them)."""
+    """How many EVALSHAs the server has run. While no script is missing, only lanes send them."""
     with contextlib.ExitStack() as stack:
         raw = admin or stack.enter_context(server.raw())
         text = raw.ask("INFO", "commandstats")
@@ -241,7 +243,7 @@ def lane_commands(server: RedisServer, admin: Raw | None = None) -> int:
 
 
 def stopped_listening(made: Started) -> None:
-    """Wait until it accepts nobody any more."""
+    """Wait until it accepts no more connections."""
     port = made.port()
 
     def refused() -> bool:
@@ -249,8 +251,8 @@ def stopped_listening(made: Started) -> None:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except ConnectionRefusedError:
             return True
-        except ConnectionResetError:  # it was closed with this one in its queue
+        except ConnectionResetError:  # it was closed while this connection was in its queue
             return False
         return False
 
-    wait_until(refused, "nobody listens")
+    wait_until(refused, "it refuses connections")

@@ -1,4 +1,4 @@
-"""The one line of rights that docs/operations.md gives suffices, and none of it is too much."""
+"""The line of rights in docs/operations.md suffices, and each right in it is needed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ LINE = re.search(r"^ACL SETUSER app .*$", PAGE.read_text(), re.MULTILINE)
 assert LINE is not None
 RULES = shlex.split(LINE[0])[3:]
 RIGHTS = [rule for rule in RULES if rule.startswith("+")]
-SINCE_7 = ["+eval_ro", "+evalsha_ro"]  # the page says so: leave them out on Redis 6.2
+# the page names them as optional: leave them out on Redis 6.2
+SINCE_7 = ["+eval_ro", "+evalsha_ro"]
 SPARES_BYTES = ["+evalsha", "+evalsha_ro"]  # without them the script's source is sent
-# Without them no refusal is remembered.
+# Without these no refusal is cached.
 REMEMBERS = ["+pttl", "+client|tracking", "+client|caching"]
 
 
@@ -36,7 +37,9 @@ def admin(redis_server: RedisServer) -> Iterator[Raw]:
 
 
 def everything(raw: Raw, admin: Raw) -> list[object]:
-    """Every way a script or command of the family can go; the replies."""
+    """Send every script and command of the family in every way they can travel; return the
+    replies.
+    """
     admin.ask("FLUSHALL")
     seconds = int(time.time())
     old, late = f"{seconds - 3600}000000", f"{seconds + 3600}000000"
@@ -45,7 +48,7 @@ def everything(raw: Raw, admin: Raw) -> list[object]:
     def each(*commands: str) -> None:
         replies.extend(raw.ask(*command.split()) for command in commands)
 
-    # stamps that have left the window, one that is an hour ahead; a penalty that is over
+    # Stamps that have left the window, one that is an hour ahead; a penalty that is over.
     admin.ask("RPUSH", "limit:log", f"-{old}", old, f"{seconds - 1}000000")
     admin.ask("RPUSH", "limit:late", late)
     admin.ask(
@@ -62,13 +65,13 @@ def everything(raw: Raw, admin: Raw) -> list[object]:
     each("RL.HIT limit:and 2 60 GAP 1 STRICT AND 5 600", "RL.HIT limit:wait 5 1 WAIT 1")
     each("CL.THROTTLE limit:cell 1 10 60", "RL.THROTTLE limit:cell 1 10 60")
     each("RL.RESET limit:log limit:LOG", "RL.HELP")
-    # what client libraries send besides
+    # Commands that client libraries send besides.
     each("PING", "INFO server", "MULTI", "RL.HIT limit:m 5 60", "EXEC", "MULTI", "DISCARD")
     return replies
 
 
 def rules(server: RedisServer, missing: str = "") -> list[str]:
-    """The page's line for this server, without the right that is `missing`."""
+    """The page's line for this server, without the right `missing`."""
     unknown = SINCE_7 if server.version < (7, 0) else []
     return [rule for rule in RULES if rule != missing and rule not in unknown]
 
@@ -83,11 +86,11 @@ def refused(replies: list[object]) -> list[object]:
     return [reply for reply in replies if isinstance(reply, ReplyError)]
 
 
-def test_the_line_suffices(proxy: Proxy, redis_server: RedisServer, admin: Raw) -> None:
+def test_documented_rights_suffice(proxy: Proxy, redis_server: RedisServer, admin: Raw) -> None:
     assert admin.ask("ACL", "SETUSER", "app", "reset", *rules(redis_server)) == "OK"
     with proxy.raw() as raw:
         assert refused(everything(raw, admin)) == []
-        # and on a lane, where a user needs no more
+        # And on a lane, where a user needs no further rights.
         wait_until(lambda: on_a_lane(raw, admin), "a lane of the user")
         assert refused([raw.ask("RL.HIT", "limit:a", 1000, 60)]) == []
         assert refused([raw.ask("RL.PEEK", "limit:a", 1000, 60)]) == []
@@ -96,7 +99,7 @@ def test_the_line_suffices(proxy: Proxy, redis_server: RedisServer, admin: Raw) 
 @pytest.mark.parametrize(
     "missing", [right for right in RIGHTS if right not in SPARES_BYTES + REMEMBERS]
 )
-def test_each_right_is_needed(
+def test_hits_fail_without_any_one_right(
     proxy: Proxy, redis_server: RedisServer, admin: Raw, missing: str
 ) -> None:
     if missing not in rules(redis_server):
@@ -111,7 +114,7 @@ def test_each_right_is_needed(
 
 
 @pytest.mark.parametrize("missing", ["", *REMEMBERS])
-def test_refusals_are_remembered_with_all_rights_and_hits_served_without(
+def test_without_client_rights_hits_work_but_are_not_cached(
     proxy: Proxy, redis_server: RedisServer, admin: Raw, missing: str
 ) -> None:
     made = rules(redis_server, missing)
@@ -133,7 +136,9 @@ def test_refusals_are_remembered_with_all_rights_and_hits_served_without(
         assert calls == 50 if missing else calls < 10
 
 
-def test_other_keys_are_refused(proxy: Proxy, redis_server: RedisServer, admin: Raw) -> None:
+def test_hits_on_other_keys_are_refused(
+    proxy: Proxy, redis_server: RedisServer, admin: Raw
+) -> None:
     assert admin.ask("ACL", "SETUSER", "app", "reset", *rules(redis_server)) == "OK"
     with proxy.raw() as raw:
         assert raw.ask("AUTH", "app", "secret") == "OK"
@@ -159,7 +164,7 @@ def for_server(line: str, server: RedisServer) -> str:
 
 
 def cli(tmp_path: Path) -> str:
-    """redis-cli, or what sends its arguments as they are."""
+    """redis-cli, or a stand-in that sends its arguments unchanged."""
     found = redis_cli()
     if found is not None:
         return found
@@ -169,7 +174,7 @@ def cli(tmp_path: Path) -> str:
     return str(made)
 
 
-def needs_its_password(server: RedisServer, admin: Raw, user: str) -> None:
+def requires_its_password(server: RedisServer, admin: Raw, user: str) -> None:
     with server.raw() as raw:
         for wrong in ("", "nothing"):
             assert str(raw.ask("AUTH", user, wrong)).startswith("WRONGPASS")
@@ -178,7 +183,7 @@ def needs_its_password(server: RedisServer, admin: Raw, user: str) -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
-def test_a_line_pasted_into_a_shell_makes_a_user_with_a_password(
+def test_line_pasted_into_a_shell_creates_a_user_with_a_password(
     redis_server: RedisServer, admin: Raw, tmp_path: Path, line: str
 ) -> None:
     place = tmp_path / "place"
@@ -191,12 +196,12 @@ def test_a_line_pasted_into_a_shell_makes_a_user_with_a_password(
         timeout=20,
     )
     assert (done.stdout.strip(), done.stderr) == ("OK", "")
-    assert list(place.iterdir()) == []  # (a redirection would have made one)
-    needs_its_password(redis_server, admin, line.split()[2])
+    assert list(place.iterdir()) == []  # a redirection would have made a file
+    requires_its_password(redis_server, admin, line.split()[2])
 
 
 @pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
-def test_a_line_typed_at_the_prompt_makes_a_user_with_a_password(
+def test_line_typed_at_the_prompt_creates_a_user_with_a_password(
     redis_server: RedisServer, admin: Raw, line: str
 ) -> None:
     found = redis_cli()
@@ -210,4 +215,4 @@ def test_a_line_typed_at_the_prompt_makes_a_user_with_a_password(
         timeout=20,
     )
     assert (done.stdout.strip(), done.stderr) == ("OK", "")
-    needs_its_password(redis_server, admin, line.split()[2])
+    requires_its_password(redis_server, admin, line.split()[2])

@@ -1,4 +1,4 @@
-"""--admin of real proxies: metrics, probes and the live page, and what becomes of its process."""
+"""--admin of real proxies: metrics, probes, the live page, and the life of its process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def url(server: RedisServer) -> str:
 
 @dataclass
 class Page:
-    """An answer."""
+    """An HTTP response."""
 
     status: int
     text: str
@@ -65,12 +65,12 @@ class Page:
 
 
 def port(made: Started) -> int:
-    """Of --admin, as the banner has it."""
+    """The port of --admin, from the banner."""
     return int(made.logged(r"  admin +http://127\.0\.0\.1:(\d+)/\n")[1])
 
 
 def get(made: Started, path: str, method: str = "GET") -> Page:
-    """The answer; raises OSError if there is none."""
+    """Return the response; raises OSError if there is none."""
     connection = http.client.HTTPConnection("127.0.0.1", port(made), timeout=DEADLINE_S)
     with contextlib.closing(connection):
         connection.request(method, path)
@@ -80,7 +80,7 @@ def get(made: Started, path: str, method: str = "GET") -> Page:
 
 
 def answers(made: Started, path: str, status: int, text: str = "") -> None:
-    """Wait until it does so."""
+    """Wait until the response is as expected."""
     seen: list[object] = []
 
     def does() -> bool:
@@ -99,7 +99,7 @@ def answers(made: Started, path: str, status: int, text: str = "") -> None:
 
 
 def samples(made: Started) -> dict[str, float]:
-    """Every sample of /metrics, by its name and labels as they are written."""
+    """Every sample of /metrics, by name and labels as they are written."""
     found = {}
     for family in text_string_to_metric_families(get(made, "/metrics").text):
         for sample in family.samples:
@@ -109,7 +109,7 @@ def samples(made: Started) -> dict[str, float]:
 
 
 def admin_pid(made: Started) -> int:
-    """The process that answers, once there is one."""
+    """The id of the process that answers, once there is one."""
     found: list[int] = []
 
     def is_there() -> bool:
@@ -139,7 +139,7 @@ def sockets(pid: int) -> set[str]:
 
 
 def listening(pid: int, port: int) -> set[str]:
-    """Those of them that listen there."""
+    """The inodes among them that listen on the admin port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     there = {row[9] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
     return there & sockets(pid)
@@ -155,7 +155,7 @@ def _command_line(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_metrics_are_what_was_counted(server: RedisServer, more: tuple[str, ...]) -> None:
+def test_metrics_equal_the_counters(server: RedisServer, more: tuple[str, ...]) -> None:
     with started(*HERE, "--upstream", url(server), *more) as made:
         for _ in range(3):
             with made.raw() as raw:
@@ -187,7 +187,7 @@ def test_metrics_are_what_was_counted(server: RedisServer, more: tuple[str, ...]
                 assert f"# TYPE {row.name} {row.kind}\n" in text
 
 
-def test_the_page_and_its_numbers(server: RedisServer) -> None:
+def test_page_shows_the_counted_numbers(server: RedisServer) -> None:
     with started(*HERE, "--upstream", url(server)) as made, made.raw() as raw:
         by_lane(server, raw)
         assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
@@ -213,7 +213,7 @@ def test_the_page_and_its_numbers(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_probes_while_redis_is_away_and_back(server: RedisServer, more: tuple[str, ...]) -> None:
+def test_readiness_follows_redis(server: RedisServer, more: tuple[str, ...]) -> None:
     with started(*HERE, "--upstream", url(server), *more) as made:
         answers(made, "/healthz", 200, "ok")
         answers(made, "/readyz", 200, "ok")
@@ -226,7 +226,7 @@ def test_probes_while_redis_is_away_and_back(server: RedisServer, more: tuple[st
         answers(made, "/readyz", 200, r"ok\n")
 
 
-def test_probes_without_any_redis_where_hits_are_admitted() -> None:
+def test_probes_without_redis_where_hits_are_admitted() -> None:
     nowhere = f"redis://127.0.0.1:{harness.free_port()}"
     allow = ("--on-upstream-failure", "allow")
     with started(*HERE, "--upstream", nowhere, *allow) as made:
@@ -236,7 +236,7 @@ def test_probes_without_any_redis_where_hits_are_admitted() -> None:
 
 
 def problem(made: Started, kind: str) -> bool:
-    """Whether the metric says so, and only so."""
+    """Whether the metric reports this problem and no other."""
     text = get(made, "/metrics").text
     found = re.findall(r'^rlproxy_upstream_problem\{kind="(\w+)"\} 1\.0$', text, re.MULTILINE)
     return found == ([kind] if kind else [])
@@ -266,7 +266,7 @@ def test_a_wrong_password_is_degraded_until_redis_accepts_it(
             assert made.log().count("WARNING") == 2 * workers
 
 
-def test_a_missing_password_is_degraded(one_engine: str) -> None:
+def test_missing_password_is_degraded(one_engine: str) -> None:
     with (
         harness.server(one_engine, "--requirepass", "secret") as guarded,
         started(*HERE, "--upstream", url(guarded)) as made,
@@ -285,7 +285,7 @@ def test_a_missing_password_is_degraded(one_engine: str) -> None:
     ("failure", "status", "answer"),
     [("error", 503, ""), ("allow", 200, "degraded: "), ("deny", 200, "degraded: ")],
 )
-def test_a_server_without_room_for_the_proxy(
+def test_readyz_reports_a_server_at_its_client_limit(
     own_server: RedisServer, failure: str, status: int, answer: str
 ) -> None:
     more = ("--on-upstream-failure", failure)
@@ -305,7 +305,7 @@ def test_a_server_without_room_for_the_proxy(
         assert problem(made, "")
 
 
-def test_a_server_that_becomes_a_node_of_a_cluster(engine: str) -> None:
+def test_server_that_becomes_a_cluster_node_is_not_ready(engine: str) -> None:
     with contextlib.ExitStack() as stack:
         made = RedisServer(engine, harness.engines()[engine])
         stack.callback(made.close)
@@ -328,9 +328,7 @@ def test_a_server_that_becomes_a_node_of_a_cluster(engine: str) -> None:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_one_outage_is_one_warning_of_each_worker(
-    own_server: RedisServer, more: tuple[str, ...]
-) -> None:
+def test_outage_is_one_warning_per_worker(own_server: RedisServer, more: tuple[str, ...]) -> None:
     workers = 2 if more else 1
     with started(*HERE, "--upstream", url(own_server), *more) as made:
         answers(made, "/readyz", 200, r"ok\n")
@@ -359,7 +357,7 @@ def connects_failed(made: Started) -> int:
     return int(found[1])
 
 
-def test_what_is_no_redis_is_not_ready() -> None:
+def test_upstream_that_is_not_redis_is_not_ready() -> None:
     with (
         answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port,
         started(*HERE, "--upstream", f"redis://127.0.0.1:{port}") as made,
@@ -368,9 +366,7 @@ def test_what_is_no_redis_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_a_proxy_that_drains_is_alive_and_not_ready(
-    server: RedisServer, more: tuple[str, ...]
-) -> None:
+def test_draining_proxy_is_alive_and_not_ready(server: RedisServer, more: tuple[str, ...]) -> None:
     with started(*HERE, "--upstream", url(server), *more) as made, made.raw() as raw:
         answers(made, "/readyz", 200)
         assert raw.ask("PING") == "PONG"
@@ -380,7 +376,7 @@ def test_a_proxy_that_drains_is_alive_and_not_ready(
         made.signal(signal.SIGTERM)
         answers(made, "/readyz", 503, "the proxy is ending: it takes no new clients\n")
         stopped_listening(made)
-        if not more:  # (of two workers the one without clients has ended)
+        if not more:  # of two workers, the one without clients has ended
             assert get(made, "/healthz").status == 200
         with server.raw() as other:
             other.ask("RPUSH", "nothing", "x")
@@ -396,7 +392,7 @@ def _blocked(server: RedisServer) -> bool:
     return isinstance(text, bytes) and b"blocked_clients:1\r\n" in text
 
 
-def test_a_worker_that_stands_still_or_dies(server: RedisServer) -> None:
+def test_stalled_or_dead_worker_is_reported(server: RedisServer) -> None:
     with started(*HERE, "--upstream", url(server), *TWO) as made:
         answers(made, "/healthz", 200)
         with made.raw() as raw:
@@ -420,11 +416,11 @@ def test_a_worker_that_stands_still_or_dies(server: RedisServer) -> None:
         wait_until(lambda: samples(made)[admitted] == 1, "the count goes on")
 
 
-# -- its process -----------------------------------------------------------------------------------
+# -- the admin process -- --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_it_is_back_when_it_was_killed_and_ends_with_the_proxy(
+def test_killed_admin_process_is_restarted_and_ends_with_the_proxy(
     server: RedisServer, more: tuple[str, ...]
 ) -> None:
     with started(*HERE, "--upstream", url(server), *more) as made, made.raw() as raw:
@@ -441,7 +437,7 @@ def test_it_is_back_when_it_was_killed_and_ends_with_the_proxy(
         wait_until(lambda: not any(map(alive, left)), "nothing is left of it")
 
 
-def test_killed_again_and_again_it_comes_back_later_and_is_told_of_once(
+def test_repeatedly_killed_admin_process_restarts_later_and_is_logged_once(
     server: RedisServer,
 ) -> None:
     with started(*HERE, "--upstream", url(server)) as made:
@@ -453,7 +449,7 @@ def test_killed_again_and_again_it_comes_back_later_and_is_told_of_once(
         assert made.log().count("the admin process") == 1
 
 
-def test_ctrl_c_ends_all(server: RedisServer) -> None:
+def test_ctrl_c_ends_all_processes(server: RedisServer) -> None:
     with started(*HERE, "--upstream", url(server)) as made:
         answers(made, "/healthz", 200)
         pid = admin_pid(made)
@@ -463,7 +459,7 @@ def test_ctrl_c_ends_all(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_an_address_that_is_taken_is_told_at_the_start(
+def test_admin_address_in_use_is_reported_at_start(
     server: RedisServer, more: tuple[str, ...]
 ) -> None:
     where = f"127.0.0.1:{server.port}"
@@ -474,7 +470,7 @@ def test_an_address_that_is_taken_is_told_at_the_start(
     assert log.endswith(f"rlproxy: cannot listen on {where}: {why} (see --admin)\n")
 
 
-def test_a_unix_socket(server: RedisServer, tmp_path: Path) -> None:
+def test_admin_on_a_unix_socket(server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     listen = ("--listen", "127.0.0.1:0", "--upstream", url(server))
     with started(*listen, "--admin", f"unix:{path}") as made:
@@ -488,7 +484,7 @@ def test_a_unix_socket(server: RedisServer, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_who_may_see_keys_is_told(server: RedisServer) -> None:
+def test_admin_reachable_from_elsewhere_is_a_warning(server: RedisServer) -> None:
     listen = ("--listen", "127.0.0.1:0", "--upstream", url(server))
     with started(*listen, "--admin", "0.0.0.0:0") as made:
         warning = "it asks nobody who they are, and whoever reaches it sees keys and addresses"
@@ -497,7 +493,9 @@ def test_who_may_see_keys_is_told(server: RedisServer) -> None:
     assert (code, log.count(warning)) == (0, 1), output
 
 
-def test_modules_where_it_is_started_are_not_its_own(server: RedisServer, tmp_path: Path) -> None:
+def test_modules_in_the_working_directory_are_not_imported(
+    server: RedisServer, tmp_path: Path
+) -> None:
     for name in ("uvicorn", "starlette", "prometheus_client", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')\n")
     code = (
@@ -527,7 +525,7 @@ def test_modules_where_it_is_started_are_not_its_own(server: RedisServer, tmp_pa
 # -- connections that are slow, many or malformed --------------------------------------------------
 
 
-def test_hundreds_of_half_requests_keep_nobody_from_asking(server: RedisServer) -> None:
+def test_hundreds_of_partial_requests_block_no_other_client(server: RedisServer) -> None:
     with started(*HERE, "--upstream", url(server)) as made, contextlib.ExitStack() as stack:
         answers(made, "/healthz", 200)
         place = port(made)
@@ -549,7 +547,7 @@ def test_hundreds_of_half_requests_keep_nobody_from_asking(server: RedisServer) 
         with Raw(place) as raw:
             raw.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)
             assert raw.closes()
-        with Raw(place) as raw:  # (a body is not waited for)
+        with Raw(place) as raw:  # the server does not wait for a body
             raw.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
             assert raw.line() == b"HTTP/1.1 200 OK\r\n"
         assert get(made, "/healthz").status == 200
@@ -558,7 +556,7 @@ def test_hundreds_of_half_requests_keep_nobody_from_asking(server: RedisServer) 
 
 @contextlib.asynccontextmanager
 async def served(monkeypatch: pytest.MonkeyPatch, request_s: float) -> AsyncIterator[int]:
-    """The port of an admin process within this one."""
+    """The port of an admin server within this process."""
     monkeypatch.setattr(app, "REQUEST_S", request_s)
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
@@ -571,7 +569,7 @@ async def served(monkeypatch: pytest.MonkeyPatch, request_s: float) -> AsyncIter
         await task
 
 
-async def test_whoever_takes_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with served(monkeypatch, 0.2) as place:
         for sent in (b"", whole[:20], whole + whole[:20]):
@@ -583,7 +581,7 @@ async def test_whoever_takes_too_long_is_closed(monkeypatch: pytest.MonkeyPatch)
             writer.close()
 
 
-async def test_whoever_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(monkeypatch, 0.3) as place:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -595,7 +593,7 @@ async def test_whoever_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) 
             await loop.sock_sendall(sock, asked[: 1 << 15])
             wanted = 1000 * app.PAGE.stat().st_size
             found = 0
-            await asyncio.sleep(1)  # (what is seen is that it does not last)
+            await asyncio.sleep(1)  # the check is that the load does not last
             async with asyncio.timeout(DEADLINE_S):
                 with contextlib.suppress(ConnectionResetError):
                     while data := await loop.sock_recv(sock, 1 << 20):

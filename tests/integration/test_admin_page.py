@@ -19,7 +19,7 @@ WIDTHS = (390, 768, 1180)
 HOSTILE = b"<img src=x onerror=alert(1)>\x00\xff\r\n\xe2\x80\xaeabc"
 SHOWN = "<img src=x onerror=alert(1)>\\x00\\xff\\x0d\\x0a\\xe2\\x80\\xaeabc"
 
-# Of every text that is seen: its contrast with what is behind it (WCAG 2), where that is below 4.5.
+# The contrast (WCAG 2) of every visible text with its background, where it is below 4.5.
 CONTRAST = """
 (() => {
   const parse = text => text.match(/[\\d.]+/g).map(Number);
@@ -48,7 +48,7 @@ CONTRAST = """
 })()
 """
 
-# Of each kind of hits: hue, in degrees, and lightness of its colour.
+# For each kind of hits: hue of its colour, in degrees, and lightness.
 COLOURS = """
 Object.fromEntries(["admitted", "refused", "local", "without"].map(name => {
   const mark = document.querySelector(".i-" + name);
@@ -85,7 +85,7 @@ def server(one_engine: str) -> Iterator[RedisServer]:
 
 
 def opened(page: Browser, made: Started) -> str:
-    """Go to the page of a proxy; where that is."""
+    """Open the page of a proxy; return its address."""
     where = made.logged(r"  admin +(http://\S+)\n")[1]
     page.open(where)
     wait_until(lambda: page.text("main"), "the page has been answered")
@@ -98,8 +98,8 @@ def shows(page: Browser, selector: str, text: str) -> None:
     )
 
 
-def fits_and_is_read(page: Browser) -> None:
-    """In all widths and both schemes of colours."""
+def fits_and_is_legible(page: Browser) -> None:
+    """Whether the page fits all widths and is legible in both colour schemes."""
     grounds = set()
     for dark in (False, True):
         for width in WIDTHS:
@@ -112,7 +112,7 @@ def fits_and_is_read(page: Browser) -> None:
 
 
 def no_axe_violations(page: Browser) -> None:
-    """In both schemes, at the widths of a telephone and a screen; where axe-core is installed."""
+    """Fail on a violation that axe-core reports, in both schemes, at phone and screen width."""
     places = os.environ.get("NODE_PATH", "").split(os.pathsep) + [
         str(harness.ROOT / ".venv/node/node_modules")
     ]
@@ -133,45 +133,45 @@ def no_axe_violations(page: Browser) -> None:
     assert page.value("found.passes.length") > 20
 
 
-def quiet(page: Browser) -> None:
-    """The page asks no more: what it shows is chosen by the test."""
+def stop_polling(page: Browser) -> None:
+    """Stop the page's polling, so that the test chooses the data it shows."""
     page.value("ask = () => { document.body.dataset.asks = 'no more'; }")
     wait_until(lambda: page.value("document.body.dataset.asks"), "it asks no more")
 
 
-def apart(one: float, other: float) -> float:
-    """Two hues, in degrees."""
+def hue_distance(one: float, other: float) -> float:
+    """The distance of two hues, in degrees."""
     return abs((one - other + 180) % 360 - 180)
 
 
-def each_kind_keeps_its_hue(page: Browser) -> None:
-    """From light to dark, and none is taken for another."""
+def each_kind_has_its_hue(page: Browser) -> None:
+    """Hues are the same in light and dark schemes, and no two kinds are confused."""
     schemes = []
     for dark in (False, True):
         page.look(1180, dark=dark)
         schemes.append(page.value(COLOURS))
     light, dimmed = schemes
     for kind, (hue, _) in light.items():
-        assert apart(hue, dimmed[kind][0]) < 10, kind
+        assert hue_distance(hue, dimmed[kind][0]) < 10, kind
         for other in set(light) - {kind}:
-            assert apart(hue, light[other][0]) > 20, (kind, other)
-            assert apart(dimmed[kind][0], dimmed[other][0]) > 20, (kind, other)
-    # (and those that cannot tell the hues see the same one as the darker)
+            assert hue_distance(hue, light[other][0]) > 20, (kind, other)
+            assert hue_distance(dimmed[kind][0], dimmed[other][0]) > 20, (kind, other)
+    # Readers who cannot distinguish the hues see the same one as the darker.
     for scheme in schemes:
         assert scheme["refused"][1] < scheme["local"][1]
 
 
-def later(page: Browser, change: str) -> None:
-    """Show what the page got last, changed."""
+def show_changed(page: Browser, change: str) -> None:
+    """Show the page's last data with a change."""
     page.value(f"(() => {{ const view = structuredClone(latest); {change}; show(view); }})()")
 
 
-def test_it_teaches_and_then_shows_what_was_counted(page: Browser, server: RedisServer) -> None:
+def test_empty_page_explains_hits_and_then_shows_counts(page: Browser, server: RedisServer) -> None:
     upstream = f"redis://127.0.0.1:{server.port}"
     with started(*HERE, "--upstream", upstream, "--workers", "2") as made:
         where = opened(page, made)
         shows(page, "#empty", f"redis-cli -p {made.port()} RL.HIT user:42 5 60")
-        fits_and_is_read(page)
+        fits_and_is_legible(page)
         with made.raw() as raw:
             for _ in range(7):
                 assert isinstance(raw.ask("RL.HIT", HOSTILE, 5, 60), list)
@@ -186,20 +186,18 @@ def test_it_teaches_and_then_shows_what_was_counted(page: Browser, server: Redis
             shows(page, "#addresses", "127.0.0.1")
             shows(page, "#workers", "serves")
             shows(page, "#where", f"127.0.0.1:{made.port()} → 127.0.0.1:{server.port}")
-            each_kind_keeps_its_hue(page)
+            each_kind_has_its_hue(page)
             assert page.text("#empty") == page.text("#lost") == page.text("#mode") == ""
             areas = "document.querySelectorAll('#chart path').length"
             wait_until(lambda: page.value(areas) >= 3, "there is a chart")
-            fits_and_is_read(page)
-            # what no key may do, whoever chose it
+            fits_and_is_legible(page)
+            # Markup that no key may inject.
             assert page.value("document.querySelectorAll('img, iframe, main script').length") == 0
         assert page.complaints == []
         assert set(page.fetched) <= {where, f"{where}live.json"}
 
 
-def test_one_is_no_plural_and_estimates_are_told_as_such(
-    page: Browser, server: RedisServer
-) -> None:
+def test_singular_forms_and_estimates_are_marked(page: Browser, server: RedisServer) -> None:
     with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}") as made:
         opened(page, made)
         with made.raw() as raw:
@@ -209,12 +207,12 @@ def test_one_is_no_plural_and_estimates_are_told_as_such(
             shows(page, "#totals", "2 hits since the start")
         shows(page, "#busiest tbody", "a\t2")
         assert page.text("#busiest ~ .note") == ""
-        quiet(page)
-        later(page, "view.commands = 1; view.waiting = 1; view.denials = 1")
+        stop_polling(page)
+        show_changed(page, "view.commands = 1; view.waiting = 1; view.denials = 1")
         assert page.text("#clients p") == "1 other command /s; 1 hit waits; 1 refusal remembered"
-        later(page, "view.commands = 0; view.waiting = 2; view.denials = 3")
+        show_changed(page, "view.commands = 0; view.waiting = 2; view.denials = 3")
         assert page.text("#clients p") == "0 other commands /s; 2 hits wait; 3 refusals remembered"
-        later(page, "view.busiest = [['big', 333000, 16000], ['small', 7000, 0]]")
+        show_changed(page, "view.busiest = [['big', 333000, 16000], ['small', 7000, 0]]")
         assert page.text("#busiest tbody").replace("\n", "").replace("\xa0", " ") == (
             "big\t333 k+16,000small\t7,000"
         )
@@ -222,21 +220,23 @@ def test_one_is_no_plural_and_estimates_are_told_as_such(
             "333,000 to 349,000"
         )
         assert page.text("#busiest ~ .note").startswith("At least so many")
-        fits_and_is_read(page)
+        fits_and_is_legible(page)
         for lag, kind in (("[0.002, 0.09]", ""), ("[0.002, 0.3]", "bad-text")):
-            later(page, f"view.times.lag = {lag}")
+            show_changed(page, f"view.times.lag = {lag}")
             assert page.value("document.querySelector('#lag p').className") == kind
             assert page.value("document.querySelector('#lag dd').className") == ""
-        later(page, "view.upstream = {}; view.not_ready = ['worker 1 was last heard of long ago']")
+        show_changed(
+            page, "view.upstream = {}; view.not_ready = ['worker 1 was last heard of long ago']"
+        )
         assert (page.text("#state"), page.text("#mode")) == ("not ready", "")
-        later(page, "Object.assign(view.upstream, {up: false, asked: 2, seen_by: 1})")
+        show_changed(page, "Object.assign(view.upstream, {up: false, asked: 2, seen_by: 1})")
         assert (
             page.text("#mode strong") == "Redis does not answer: hits of 1 of 2 workers get errors"
         )
         assert page.complaints == []
 
 
-def test_it_says_when_redis_is_away_and_when_the_proxy_is(
+def test_page_reports_unreachable_redis_and_unreachable_proxy(
     page: Browser, server: RedisServer
 ) -> None:
     upstream = f"redis://127.0.0.1:{server.port}"
@@ -255,7 +255,7 @@ def test_it_says_when_redis_is_away_and_when_the_proxy_is(
         shows(page, "#redis p", "since ")
         shows(page, "#numbers", "without Redis")
         shows(page, "#state", "without Redis")
-        fits_and_is_read(page)
+        fits_and_is_legible(page)
         server.start()
         wait_until(lambda: not page.text("#mode"), "Redis is back")
         assert page.complaints == []
@@ -265,7 +265,7 @@ def test_it_says_when_redis_is_away_and_when_the_proxy_is(
         shows(page, "#state", "no answer")
 
 
-# 120 seconds of admitted hits, `rate` of them in each: in view.history, older ones first.
+# 120 seconds of admitted hits, `rate` in each: in view.history, older ones first.
 HISTORY = """
 const none = view.outcomes.map(() => 0);
 const row = (age, rate) => [view.at - age, rate, ...none.slice(1)];
@@ -274,14 +274,14 @@ TEXTS = "[...document.querySelectorAll('#chart text')].map(each => each.textCont
 
 
 @pytest.fixture
-def quiet_page(page: Browser, server: RedisServer) -> Iterator[Browser]:
-    """The page of a proxy with one hit, which asks no more."""
+def still_page(page: Browser, server: RedisServer) -> Iterator[Browser]:
+    """The page of a proxy with one hit, with polling stopped."""
     with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}") as made:
         opened(page, made)
         with made.raw() as raw:
             raw.ask("RL.HIT", "a", 5, 60)
             shows(page, "#totals", "1 hit since the start")
-        quiet(page)
+        stop_polling(page)
         yield page
         assert page.complaints == []
 
@@ -295,33 +295,35 @@ def quiet_page(page: Browser, server: RedisServer) -> Iterator[Browser]:
         ("41000", ["0", "20\xa0k", "40\xa0k", "60\xa0k"]),
     ],
 )
-def test_the_axis_has_a_unit_and_fits_the_data(
-    quiet_page: Browser, rate: str, ticks: list[str]
+def test_axis_has_a_unit_and_fits_the_data(
+    still_page: Browser, rate: str, ticks: list[str]
 ) -> None:
-    later(quiet_page, f"{HISTORY} view.history = [row(3, 0), row(2, {rate}), row(1, {rate} / 2)]")
-    assert quiet_page.value(TEXTS) == ["hits/s", *ticks, "2 min ago", "1 min", "now"]
-    assert quiet_page.text("#hits-title") == "Hits per second"
+    show_changed(
+        still_page, f"{HISTORY} view.history = [row(3, 0), row(2, {rate}), row(1, {rate} / 2)]"
+    )
+    assert still_page.value(TEXTS) == ["hits/s", *ticks, "2 min ago", "1 min", "now"]
+    assert still_page.text("#hits-title") == "Hits per second"
 
 
-def test_gaps_are_shown_as_gaps(quiet_page: Browser) -> None:
-    later(
-        quiet_page,
+def test_gaps_are_shown_as_gaps(still_page: Browser) -> None:
+    show_changed(
+        still_page,
         f"{HISTORY} view.history = [row(60, 5), row(59, 5), [view.at - 30], row(29, 5), row(28, 5),"
         "[view.at - 10], row(9, 5)]",
     )
-    edges = quiet_page.value(
+    edges = still_page.value(
         "[...document.querySelectorAll('#chart .a-admitted')].map(path => path.getBBox())"
         ".map(box => [box.x, box.x + box.width, box.height])"
     )
-    width = quiet_page.value("document.querySelector('#chart svg').clientWidth") - 46
+    width = still_page.value("document.querySelector('#chart svg').clientWidth") - 46
     ages = [[round((1 - (edge - 44) / width) * 120) for edge in both] for *both, _ in edges]
     assert ages == [[60, 59], [29, 28], [10, 9]]
     assert len({round(height) for *_, height in edges}) == 1 and edges[0][2] > 50
 
 
-def test_the_keyboard_reaches_what_hovering_shows(quiet_page: Browser) -> None:
-    page = quiet_page
-    later(
+def test_keyboard_reaches_the_hover_details(still_page: Browser) -> None:
+    page = still_page
+    show_changed(
         page,
         f"{HISTORY} view.history = [row(3, 7), row(2, 8), row(1, 9)];"
         "view.busiest = [['k'.repeat(200), 333000, 16000]]; view.not_ready = ['no script'];"
@@ -350,7 +352,7 @@ def test_the_keyboard_reaches_what_hovering_shows(quiet_page: Browser) -> None:
     assert {"metrics", "healthz", "readyz"} <= set(reached)
     hinted = page.value("document.querySelectorAll('[data-hint]').length")
     assert sum(text != "" for text in reached.values()) == hinted
-    # the chart, second by second
+    # The chart, second by second.
     page.value("document.querySelector('#chart svg').focus()")
     for key, told in (
         ("Home", "3 s ago, admitted 7"),
@@ -368,8 +370,8 @@ def test_the_keyboard_reaches_what_hovering_shows(quiet_page: Browser) -> None:
     assert page.text("#tip") == ""
 
 
-def test_axe_finds_nothing(page: Browser, server: RedisServer) -> None:
-    """With all tables, with Redis away, and before the first hit."""
+def test_axe_reports_no_violation(page: Browser, server: RedisServer) -> None:
+    """With all tables, with Redis unreachable, and before the first hit."""
     options = ("--metrics-prefixes", "10", "--on-upstream-failure", "allow")
     with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}", *options) as made:
         opened(page, made)
@@ -399,4 +401,4 @@ def test_prefixes_are_shown_where_they_are_counted(page: Browser, server: RedisS
                 raw.ask("RL.HIT", key, 1, 60)
         shows(page, "#prefixes tbody", "user\t3\t1")
         shows(page, "#prefixes tbody", "login\t1\t0")
-        fits_and_is_read(page)
+        fits_and_is_legible(page)

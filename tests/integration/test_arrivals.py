@@ -1,4 +1,4 @@
-"""The PROXY protocol, plain and with TLS: who clients are, and who is turned away."""
+"""The PROXY protocol, plain and with TLS: client addresses, and clients that are rejected."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def behind(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy, int]]:
-    """A proxy whose clients come through a load balancer, and its plain port."""
+def behind_balancer(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy, int]]:
+    """A proxy behind a load balancer, and its plain port."""
     with harness.server(one_engine) as server:
         url = f"redis://127.0.0.1:{server.port}"
         words = ("--proxy-protocol", "--handshake-timeout", "2", "--protected-mode", "no")
@@ -50,10 +50,14 @@ def behind(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy,
 @pytest.mark.parametrize("header", [VERSION_1, VERSION_2, LOCAL, b"PROXY UNKNOWN\r\n"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("slow", [False, True], ids=["whole", "slow"])
-def test_clients_with_a_header(
-    behind: tuple[Proxy, int], certificates: Certificates, header: bytes, tls: bool, slow: bool
+def test_clients_with_a_header_are_served(
+    behind_balancer: tuple[Proxy, int],
+    certificates: Certificates,
+    header: bytes,
+    tls: bool,
+    slow: bool,
 ) -> None:
-    made, plain_port = behind
+    made, plain_port = behind_balancer
     with Raw(made.port if tls else plain_port) as raw:
         if slow:
             raw.send_slowly(header)
@@ -67,8 +71,8 @@ def test_clients_with_a_header(
         assert raw.reply() == "PONG"
 
 
-def test_who_comes_without_a_header_is_turned_away(behind: tuple[Proxy, int]) -> None:
-    made, plain_port = behind
+def test_client_without_a_header_is_rejected(behind_balancer: tuple[Proxy, int]) -> None:
+    made, plain_port = behind_balancer
     for port in (plain_port, made.port):
         for start in (command("PING"), b"\x16\x03\x01", b"PROXY TCP9\r\n", b"PROXY TCP4 1.1"):
             with Raw(port) as raw:
@@ -89,7 +93,7 @@ def test_who_comes_without_a_header_is_turned_away(behind: tuple[Proxy, int]) ->
     ]
 
 
-def test_an_address_in_the_header_is_one_of_another_machine(one_engine: str) -> None:
+def test_address_in_the_header_counts_as_remote(one_engine: str) -> None:
     with harness.server(one_engine) as server:
         url = f"redis://127.0.0.1:{server.port}"
         with harness.proxy(url, "--proxy-protocol") as made:
@@ -99,8 +103,8 @@ def test_an_address_in_the_header_is_one_of_another_machine(one_engine: str) -> 
                     assert raw.line().decode().startswith(reply)
 
 
-def test_the_log_names_the_client_and_not_the_load_balancer(behind: tuple[Proxy, int]) -> None:
-    made, _ = behind
+def test_log_names_the_client_and_not_the_load_balancer(behind_balancer: tuple[Proxy, int]) -> None:
+    made, _ = behind_balancer
     with Raw(made.port) as raw:
         raw.send(VERSION_2 + command("PING"))
         assert raw.closes()
@@ -113,8 +117,8 @@ def quiet() -> LogThrottle:
     return LogThrottle(time.monotonic, lambda *_, **__: None)
 
 
-class Serves(asyncio.Protocol):
-    """Says who it was told that the client is, and what came."""
+class RecordingProtocol(asyncio.Protocol):
+    """A protocol that records the client's address and the bytes it receives."""
 
     def __init__(self, peer: Peer | None) -> None:
         self._peer = peer
@@ -138,9 +142,9 @@ class Serves(asyncio.Protocol):
         (LOOPBACK, "127.0.0.1:40000"),
     ],
 )
-async def test_who_is_served(header: bytes, peer: str) -> None:
+async def test_accepted_headers_set_the_client_address(header: bytes, peer: str) -> None:
     loop = asyncio.get_running_loop()
-    arrivals = Handshakes(loop, Serves, True, 5.0, None, quiet())
+    arrivals = Handshakes(loop, RecordingProtocol, True, 5.0, None, no_log())
     server = await loop.create_server(lambda: arrivals.protocol(False, True), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(header + b"PING")
@@ -151,8 +155,8 @@ async def test_who_is_served(header: bytes, peer: str) -> None:
     server.close()
 
 
-async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
-    """The load balancer's own machine is not this one."""
+async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
+    """The load balancer's loopback address is not this machine's."""
 
     class FromAfar(asyncio.Transport):
         def get_extra_info(self, name: str, default: object = None) -> object:
@@ -167,7 +171,7 @@ async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
         peers.append(peer)
         return asyncio.Protocol()
 
-    arrivals = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, None, quiet())
+    arrivals = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, None, no_log())
     for header in (LOOPBACK, VERSION_1):
         arrival = arrivals.protocol(False, True)
         arrival.connection_made(FromAfar())
@@ -178,8 +182,8 @@ async def test_a_loopback_address_told_from_afar_is_not_ours() -> None:
 async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:
     loop = asyncio.get_running_loop()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    arrivals = Handshakes(loop, Serves, True, 5.0, context, quiet())
-    assert isinstance(arrivals.protocol(False, False), Serves)
+    arrivals = Handshakes(loop, RecordingProtocol, True, 5.0, context, no_log())
+    assert isinstance(arrivals.protocol(False, False), RecordingProtocol)
     gone: list[int] = []
     arrivals.on_gone = lambda: gone.append(1)
     server = await loop.create_server(lambda: arrivals.protocol(True, True), "127.0.0.1", 0)

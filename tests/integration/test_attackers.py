@@ -1,6 +1,7 @@
-"""While attacked (see tests/attackers.py), the proxy serves the others, within bounds, quietly.
+"""During an attack of tests/attackers.py the proxy serves other clients, within its memory bounds,
+and logs little.
 
-Here the attacks are small and short, and no time is judged: `python -m tests.attackers` measures.
+Here the attacks are small and short, and no timing is judged; `python -m tests.attackers` measures.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.harness import Proxy, RedisServer, wait_until
 
 SCALE = 0.05  # of the attack's connections
 SECONDS = 0.25
-MOST_LINES = 3  # of the log, for each attack
+MOST_LINES = 3  # lines of the log for each attack
 
 Parts = tuple[RedisServer, Proxy]
 
@@ -29,7 +30,7 @@ def parts(one_engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_others_are_served_in_bounded_memory(parts: Parts, row: Row) -> None:
+def test_other_clients_are_served_in_bounded_memory(parts: Parts, row: Row) -> None:
     server, attacked = parts
     found = attackers.endure(attacked, server, row, 1, SECONDS, SCALE)
     print(attackers.line(row, found))
@@ -39,11 +40,12 @@ def test_others_are_served_in_bounded_memory(parts: Parts, row: Row) -> None:
     assert len(found.lines) <= MOST_LINES, found.lines[:10]
 
 
-def test_thousands_of_connections_that_come_and_go_leave_nothing(parts: Parts) -> None:
-    """As the memory of each would show: 4 kB at least."""
+def test_thousands_of_closed_connections_leave_no_memory(parts: Parts) -> None:
+    """Memory per connection would show: at least 4 kB each."""
     _, attacked = parts
     before = attacked.memory()
-    # (one that hung up with more behind a BLPOP than is read: its end of file is not here yet)
+    # A client that closed with more data behind a BLPOP than is read: its end of file has not
+    # arrived.
     already = attackers.clients_of(attacked)
     steps = next(row for row in ROWS if row.name == "comes_and_goes")
     all_ = attackers.Attacker(attacked.port, 1.0, False)

@@ -1,7 +1,7 @@
-"""Every fenced block and every command line in the project's pages is accounted for: run, read by
-what it is for, or told here why not. A new one that is none of these fails.
+"""Every fenced block and every command line in the project's pages is accounted for: run, checked
+against its purpose, or listed here with a reason. A new block that is none of these fails.
 
-Sessions and programs are run by test_docs.py, what is typed into a shell is typed here.
+Sessions and programs are run by test_docs.py; shell commands are run here.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tests.integration.started import started
 from tests.integration.typed import Desk
 from tests.tlsparts import Certificates, secure, tls_proxy
 
-ATTEMPTS = 5  # times in replies differ where the machine is busy
+ATTEMPTS = 5  # times in replies differ on a busy machine
 README = ROOT / "README.md"
 
-# Blocks that nobody types: the page, the first line, and what it shows.
+# Blocks that are no input: the page, the first line, and what the block shows.
 FIGURES = {
     ("ARCHITECTURE.md", "  cli\n"): "the packages, one layer a line",
     (
@@ -53,13 +53,13 @@ FIGURES = {
         "limited      0: yes, it may; and it was counted. 1: no, and nothing was counted",
     ): "what they mean",
 }
-# Blocks with a test of their own: the page, how they begin, and the test.
+# Blocks with a dedicated test: the page, the block's first words, and the test.
 ELSEWHERE = {
     ("operations.md", "ACL SETUSER app "): "tests/integration/test_acl.py",
     ("SECURITY.md", "ACL SETUSER rlproxy "): "test_the_proxys_own_user_needs_no_more (below)",
     ("hot-keys.md", "rlproxy 0.1.0 at "): "tests/unit/top/test_screen.py",
 }
-# Options that are another program's.
+# Options of other programs.
 OTHERS = {
     "--forwarded-allow-ips": "uvicorn",
     "--profile": "docker compose",
@@ -76,12 +76,12 @@ def drawing(block: Block) -> bool:
 
 
 def listed(table: dict[tuple[str, str], str], block: Block) -> list[tuple[str, str]]:
-    """The rows of FIGURES or ELSEWHERE that are meant for this block."""
+    """The rows of FIGURES or ELSEWHERE that describe this block."""
     return [row for row in table if block.page.name == row[0] and block.text.startswith(row[1])]
 
 
 def typed_blocks() -> Iterator[tuple[Block, str]]:
-    """What is typed into a shell, and what is shown below it ("" if nothing is)."""
+    """The commands typed into a shell, and the output shown below them ("" if none)."""
     run = [str(program) for program, _ in test_docs.PROGRAMS]
     for block in BLOCKS:
         known = drawing(block) or listed(FIGURES, block) or listed(ELSEWHERE, block)
@@ -94,12 +94,12 @@ TYPED = list(typed_blocks())
 SETTINGS = {"toml", "yaml", "yml", "json", "ini", "promql"}
 
 
-def accounted(block: Block) -> str:
-    """How a block is; empty if it is not."""
+def how_checked(block: Block) -> str:
+    """How a block is checked; empty if it is not."""
     if drawing(block) or listed(FIGURES, block):
         return "a figure"
     if listed(ELSEWHERE, block):
-        return "a test of its own"
+        return "a dedicated test"
     if block.language == "redis" and block in test_docs.SESSIONS:
         return "a session, run"
     if block in [program for program, _ in test_docs.PROGRAMS]:
@@ -123,15 +123,17 @@ def accounted(block: Block) -> str:
 def test_every_block_is_accounted_for(page: Path) -> None:
     found = documents.blocks(page)
     fences = re.findall(r"^[ \t>]*(?:```|~~~)", page.read_text(), re.MULTILINE)
-    assert len(fences) == 2 * len(found), "a fence that is indented, not closed, or says too much"
+    assert len(fences) == 2 * len(found), (
+        "a fence that is indented, not closed, or has unknown words"
+    )
     for block in found:
-        assert accounted(block), (
+        assert how_checked(block), (
             f"{block}, a block of {block.language or 'no language'}: how such blocks are written "
-            "is told in tests/documents.py and tests/integration/test_blocks.py"
+            "is described in tests/documents.py and tests/integration/test_blocks.py"
         )
 
 
-def test_the_tables_list_what_is_there() -> None:
+def test_tables_list_existing_blocks() -> None:
     for table in (FIGURES, ELSEWHERE):
         for row in table:
             found = [block for block in BLOCKS if row in listed(table, block)]
@@ -144,20 +146,20 @@ def test_the_tables_list_what_is_there() -> None:
 
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
-    """What the pages have at port 6379."""
+    """The server for port 6379 of the pages."""
     with harness.server(one_engine) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def admin_port() -> int:
-    """For what the pages have at port 9121."""
+    """The admin port for port 9121 of the pages."""
     return harness.free_port()
 
 
 @pytest.fixture(scope="module")
 def front(server: RedisServer, admin_port: int) -> Iterator[Proxy]:
-    """What they have at port 6380, where a block starts none of its own."""
+    """The proxy for port 6380 of the pages, where a block starts no proxy."""
     with harness.proxy(server, "--admin", f"127.0.0.1:{admin_port}") as made:
         yield made
 
@@ -176,9 +178,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def elsewhere(
     text: str, server: RedisServer, certificates: Certificates, stack: ExitStack
 ) -> dict[str, str]:
-    """What stands for the machines that a block names, started only where it does."""
+    """Stand-ins for the machines that a block names, started only where it names them."""
     found = {}
-    if "redis.example:6380" in text:  # a Redis that speaks TLS
+    if "redis.example:6380" in text:  # a Redis with TLS
         url = f"redis://127.0.0.1:{server.port}"
         _, port = stack.enter_context(tls_proxy(certificates, url))
         found["redis.example:6380"] = f"localhost:{port}"
@@ -189,7 +191,7 @@ def elsewhere(
 
 
 @pytest.mark.parametrize(("block", "below"), TYPED, ids=[str(block) for block, _ in TYPED])
-def test_what_is_typed_works(
+def test_typed_commands_work_as_shown(
     block: Block,
     below: str,
     server: RedisServer,
@@ -215,7 +217,7 @@ def test_what_is_typed_works(
             (desk.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
             (desk.directory / "key.pem").write_bytes(Path(certificates.key).read_bytes())
             try:
-                output = judged(words, desk)
+                output = checked_output(words, desk)
                 for _, log in desk.started():
                     serves(log, certificates)
             finally:
@@ -226,8 +228,8 @@ def test_what_is_typed_works(
         assert as_shown(shown, output), output
 
 
-def judged(words: str, desk: Desk) -> str:
-    """What is written when `words` are typed, the calls of stand-ins judged."""
+def checked_output(words: str, desk: Desk) -> str:
+    """The output of typing `words`, with the stand-ins' calls checked."""
     output = desk.type(words)
     for name, *args in desk.calls():
         JUDGES[name](args, desk)
@@ -235,7 +237,7 @@ def judged(words: str, desk: Desk) -> str:
 
 
 def as_shown(shown: str, output: str) -> bool:
-    """Whether each line is as shown; behind two blanks a line may have a remark."""
+    """Whether each line is as shown; a remark may follow two blanks."""
     lines, wanted = output.splitlines(), shown.splitlines()
     return len(lines) == len(wanted) and all(
         line == want or want.startswith(f"{line}  ")
@@ -244,7 +246,7 @@ def as_shown(shown: str, output: str) -> bool:
 
 
 def serves(log: str, certificates: Certificates) -> None:
-    """A proxy that was started admits a hit."""
+    """Whether a started proxy admits a hit."""
     found = re.search(r"listening on +(tls:)?[\w.]+:(\d+)", log)
     assert found is not None, log
     with Raw(int(found[2])) as raw:
@@ -259,7 +261,7 @@ def test_top_shows_one_frame(server: RedisServer, front: Proxy, tmp_path: Path) 
     assert desk.started() == []
 
 
-def test_six_hits_as_readme_says(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+def test_readme_admits_five_of_six_hits(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
     """ "Five are admitted, with remaining 4, 3, 2, 1, 0; the sixth is refused"."""
     text = re.sub(r"\s+", " ", README.read_text())
     found = re.search(r"six times: ``` (redis-cli [^`]*) ``` Five are admitted, with (.*?);", text)
@@ -275,8 +277,10 @@ def test_six_hits_as_readme_says(server: RedisServer, front: Proxy, tmp_path: Pa
     assert 50 < replies[5][3] <= 60
 
 
-def test_the_tutorial_from_top_to_bottom(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
-    """As a user goes through it: on one server that nobody empties in between."""
+def test_tutorial_works_from_top_to_bottom(
+    server: RedisServer, front: Proxy, tmp_path: Path
+) -> None:
+    """As a user follows it: on one server that is not emptied in between."""
     page = ROOT / "docs" / "tutorial.md"
     programs = {str(program): shown for program, shown in documents.programs(page)}
     for _ in range(ATTEMPTS):
@@ -296,11 +300,11 @@ def test_the_tutorial_from_top_to_bottom(server: RedisServer, front: Proxy, tmp_
     assert found == told
 
 
-# -- programs that only stand there ----------------------------------------------------------------
+# -- programs that are only checked -- -------------------------------------------------------------
 
 
 class Strict(argparse.ArgumentParser):
-    """Wrong arguments are an assertion that fails."""
+    """An argument parser whose error is a failed assertion."""
 
     def error(self, message: str) -> Any:
         """See argparse."""
@@ -308,7 +312,7 @@ class Strict(argparse.ArgumentParser):
 
 
 def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
-    """The settings that a command line and an environment of the proxy make."""
+    """The configuration that a command line and an environment of the proxy produce."""
     try:
         if words[:1] == ["top"]:
             app.PARSER.parse_args(words[1:])
@@ -428,7 +432,7 @@ JUDGES: dict[str, Callable[[list[str], Desk], None]] = {
 }
 
 
-def test_every_stand_in_is_judged() -> None:
+def test_every_stand_in_is_checked() -> None:
     assert JUDGES.keys() == typed.STAND_INS.keys()
 
 
@@ -457,10 +461,10 @@ def test_every_stand_in_is_judged() -> None:
         "redis-cli -p 1 PING",
     ],
 )
-def test_a_wrong_line_is_found(line: str, tmp_path: Path) -> None:
+def test_wrong_line_is_found(line: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path / "desk", {"6379": 1, "6380": 2}, {})
     with contextlib.closing(desk), pytest.raises((AssertionError, OSError, config.ConfigError)):
-        judged(line, desk)
+        checked_output(line, desk)
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -469,7 +473,9 @@ def test_a_wrong_line_is_found(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.language in SETTINGS], ids=str
 )
-def test_settings_are_right(block: Block, certificates: Certificates, tmp_path: Path) -> None:
+def test_settings_in_blocks_are_valid(
+    block: Block, certificates: Certificates, tmp_path: Path
+) -> None:
     if block.language == "toml":
         file = tmp_path / "rlproxy.toml"
         text = re.sub(r'"[^"]*/(\w+)\.(?:pem|key|crt)"', rf'"{tmp_path}/\1.pem"', block.text)
@@ -522,7 +528,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def containers(node: Any) -> Iterator[dict[str, Any]]:
-    """All that run the proxy's image, wherever they stand."""
+    """All containers that run the proxy's image."""
     if isinstance(node, dict):
         if re.search(r"(^|/)rlproxy(:|$)", str(node.get("image", ""))):
             yield node
@@ -537,14 +543,14 @@ def _list(words: str | list[str] | None) -> list[str]:
     return shlex.split(words) if isinstance(words, str) else list(words or [])
 
 
-def test_the_command_lines_in_deploy_are_accepted() -> None:
+def test_command_lines_in_deploy_are_valid() -> None:
     found = list(command_lines())
     assert len(found) >= 2
     for _, words in found:
         accepted(words, {})
 
 
-def test_a_command_line_in_a_manifest_is_found() -> None:
+def test_command_line_in_a_manifest_is_found() -> None:
     container = {"image": "registry/rlproxy:1", "command": ["rlproxy"], "args": ["--share", "yes"]}
     assert list(containers({"spec": [{"a": container}, {"image": "redis:8"}]})) == [container]
 
@@ -553,7 +559,7 @@ def test_a_command_line_in_a_manifest_is_found() -> None:
 
 
 def inline() -> Iterator[tuple[str, str]]:
-    """What stands between backquotes outside of blocks: the page and the text, each once."""
+    """The text between backquotes outside of blocks: (page, text) pairs without duplicates."""
     seen = set()
     for page in EVERY_PAGE:
         for found in re.findall(r"`([^`]+)`", documents.outside(page)):
@@ -563,14 +569,15 @@ def inline() -> Iterator[tuple[str, str]]:
                 yield page.name, text
 
 
-def test_the_options_in_the_text_are_right() -> None:
+def test_options_in_the_text_are_valid() -> None:
     options = {option.flag: option for option in config.OPTIONS}
     more = {*OTHERS, "--config", "--check-config", "--help", "--version"}
     more |= {flag for action in app.PARSER._actions for flag in action.option_strings}
     records = {path.name for path in documents.RECORDS}
     checked = 0
     for page, text in inline():
-        if not text.startswith("--") or page in records:  # (which name options of other programs)
+        # records also name options of other programs
+        if not text.startswith("--") or page in records:
             continue
         words = shlex.split(text)
         flags = {word for word in words if word.startswith("--")}
@@ -578,7 +585,7 @@ def test_the_options_in_the_text_are_right() -> None:
         if len(words) == 1 or flags & more or words[1] == options[words[0]].value.takes:
             continue
         wrong = mistakes(words)
-        # a placeholder (`--listen tls:HOST:PORT`) may be no value
+        # A placeholder (`--listen tls:HOST:PORT`) may be no valid value.
         if wrong and not re.search(r"\b[A-Z]{1,}\b|\.\.\.$|:$", words[1]):
             raise AssertionError(f"{page}: {text}: {wrong}")
         checked += not wrong
@@ -586,7 +593,7 @@ def test_the_options_in_the_text_are_right() -> None:
 
 
 def mistakes(words: list[str]) -> list[str]:
-    """What is wrong with these options, whatever else they would need."""
+    """The errors in these options, ignoring options they would require."""
     try:
         accepted(words, {})
     except config.ConfigError as error:
@@ -594,7 +601,7 @@ def mistakes(words: list[str]) -> list[str]:
     return []
 
 
-def test_the_programs_in_the_text_are_there() -> None:
+def test_programs_in_the_text_exist() -> None:
     checked = 0
     for page, text in inline():
         if re.match(r"scripts/[\w-]+( |$)", text):
@@ -616,15 +623,15 @@ def test_the_programs_in_the_text_are_there() -> None:
 # -- rights ----------------------------------------------------------------------------------------
 
 
-def test_the_line_of_rights_is_the_one_that_is_tested() -> None:
+def test_line_of_rights_equals_the_tested_one() -> None:
     found = [block for block in BLOCKS if listed(ELSEWHERE, block)]
     (block,) = [block for block in found if block.page == test_acl.PAGE]
     assert test_acl.LINE is not None
     assert block.text.strip() == test_acl.LINE[0]
 
 
-def test_the_proxys_own_user_needs_no_more(engine: str) -> None:
-    """SECURITY.md's line: the control connection logs in, loads the scripts, warns of nothing."""
+def test_documented_rights_suffice_for_the_proxys_user(engine: str) -> None:
+    """SECURITY.md's line: the control connection logs in, loads the scripts and logs no warning."""
     (block,) = [block for block in BLOCKS if block.text.startswith("ACL SETUSER rlproxy ")]
     with harness.server(engine) as server:
         with server.raw() as raw:

@@ -1,4 +1,4 @@
-"""A few seconds of chaos and of soak, and the relay that makes the faults."""
+"""A few seconds of chaos and of soak, and the relay that injects the faults."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import pytest
 from tests import chaos, harness, soak
 from tests.stress.relay import Relay
 
-SLOW_MACHINE_S = 10.0  # here is asked whether service is back at all; the command asks for 1 s
+SLOW_MACHINE_S = 10.0  # the test requires that service returns; the command requires it within 1 s
 
 
-async def test_seconds_of_chaos(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_proxy_survives_seconds_of_chaos(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if engine != sorted(harness.engines())[-1]:
         pytest.skip("one server: it is the proxy that is tried")
     code = await chaos.run(5, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S)
     assert code == 0, capsys.readouterr().out
 
 
-async def test_seconds_of_soak(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_proxy_survives_seconds_of_soak(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if engine != sorted(harness.engines())[-1]:
         pytest.skip("one server: it is the proxy that is tried")
     code = await soak.run(4, 7, engine, ["--share"], clients=2)
     assert code == 0, capsys.readouterr().out
 
 
-async def test_a_violation_is_an_exit_code(
+async def test_violation_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(chaos, "FAULTS", (_nothing,))
@@ -48,7 +52,7 @@ async def _nothing(_: chaos.Chaos) -> None:
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Behind:
+class RelayedEcho:
     """A server that echoes, with a relay in front of it."""
 
     def __init__(self) -> None:
@@ -80,8 +84,8 @@ async def _ask(stream: Stream, data: bytes) -> bytes:
     return await asyncio.wait_for(stream[0].readexactly(len(data)), 10)
 
 
-async def test_the_relay_passes_on_and_delays() -> None:
-    async with Behind() as relay:
+async def test_relay_forwards_and_delays() -> None:
+    async with RelayedEcho() as relay:
         stream = await _client(relay)
         assert await _ask(stream, b"x" * 300_000) == b"x" * 300_000
         relay.delay_s = 0.1
@@ -91,8 +95,8 @@ async def test_the_relay_passes_on_and_delays() -> None:
         stream[1].close()
 
 
-async def test_the_relay_cuts_in_mid_frame() -> None:
-    async with Behind() as relay:
+async def test_relay_cuts_within_a_frame() -> None:
+    async with RelayedEcho() as relay:
         stream = await _client(relay)
         await _ask(stream, b"x")
         assert relay.cut_in_frame(1.0, 50) == 1
@@ -102,8 +106,8 @@ async def test_the_relay_cuts_in_mid_frame() -> None:
         stream[1].close()
 
 
-async def test_the_relay_stalls_and_heals() -> None:
-    async with Behind() as relay:
+async def test_relay_stalls_and_heals() -> None:
+    async with RelayedEcho() as relay:
         stream = await _client(relay)
         relay.stalled = True
         stream[1].write(b"late")
@@ -114,8 +118,8 @@ async def test_the_relay_stalls_and_heals() -> None:
         stream[1].close()
 
 
-async def test_the_relay_throttles_until_it_is_healed() -> None:
-    async with Behind() as relay:
+async def test_relay_throttles_until_it_heals() -> None:
+    async with RelayedEcho() as relay:
         stream = await _client(relay)
         relay.bytes_per_s = 500
         stream[1].write(b"s" * 200)
@@ -126,8 +130,8 @@ async def test_the_relay_throttles_until_it_is_healed() -> None:
         stream[1].close()
 
 
-async def test_the_relay_refuses() -> None:
-    async with Behind() as relay:
+async def test_relay_refuses_connections() -> None:
+    async with RelayedEcho() as relay:
         relay.refuses = True
         reader, writer = await _client(relay)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):

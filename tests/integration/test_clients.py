@@ -1,4 +1,4 @@
-"""redis-py uses the proxy as if it were Redis, and calls RL.HIT by execute_command."""
+"""redis-py works with the proxy as with Redis, and sends RL.HIT by execute_command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def aclient(proxy: Proxy, protocol: int) -> AsyncIterator[Any]:
     await made.aclose()
 
 
-def test_commands_of_all_kinds(client: Any) -> None:
+def test_commands_of_all_kinds_work(client: Any) -> None:
     assert client.ping()
     assert client.set("s", "value", ex=100)
     assert client.get("s") == "value"
@@ -156,7 +156,7 @@ def test_publish_and_subscribe(client: Any, proxy: Proxy, protocol: int) -> None
         pubsub.unsubscribe()
         pubsub.punsubscribe()
         wait_until(lambda: client.pubsub_numpat() == 0, "it is gone")
-    if protocol == 3:  # a connection that is subscribed may do other things
+    if protocol == 3:  # in RESP3 a subscribed connection may send other commands
         raw = client.connection_pool.get_connection()
         raw.send_command("SUBSCRIBE", "c")
         raw.send_command(*HIT)
@@ -177,7 +177,8 @@ def test_blocking(client: Any, proxy: Proxy, redis_server: RedisServer) -> None:
         thread.start()
         blocked = lambda: client.info("clients")["blocked_clients"] == 1  # noqa: E731
         wait_until(blocked, "the other waits")
-        assert client.execute_command(*HIT) == FIVE[0]  # nobody waits for it
+        # the hit does not wait for the blocked client
+        assert client.execute_command(*HIT) == FIVE[0]
         assert client.rpush("queue", "job") == 1
         thread.join(20)
     assert [tuple(each) for each in got] == [("queue", "job")]
@@ -191,7 +192,8 @@ def test_scripts(client: Any) -> None:
     assert double(args=[4]) == 8
     assert client.execute_command(*HIT) == FIVE[0]
     assert client.eval("return redis.call('LLEN', KEYS[1])", 1, "limit") == 1
-    with pytest.raises(redis.exceptions.NoScriptError):  # their own script: as Redis says it
+    # a NOSCRIPT of the client's own script is Redis' error
+    with pytest.raises(redis.exceptions.NoScriptError):
         client.evalsha("0" * 40, 0)
 
 
@@ -250,7 +252,9 @@ def test_a_pool_of_connections(client: Any, redis_server: RedisServer) -> None:
     assert client.llen("pool") == 300
 
 
-def test_close_means_close(client: Any, redis_server: RedisServer) -> None:
+def test_closed_client_closes_its_upstream_connection(
+    client: Any, redis_server: RedisServer
+) -> None:
     assert client.ping()
     assert len(private(redis_server)) == 1
     client.close()
@@ -273,19 +277,23 @@ def test_from_url(proxy: Proxy) -> None:
         assert made.client_info()["db"] == 4
 
 
-def test_by_lane_after_every_greeting(client: Any, proxy: Proxy, redis_server: RedisServer) -> None:
-    """What redis-py sends first (HELLO, CLIENT SETINFO, ...) must not keep it off the lanes."""
+def test_hits_go_by_lane_after_every_handshake(
+    client: Any, proxy: Proxy, redis_server: RedisServer
+) -> None:
+    """The commands redis-py sends first (HELLO, CLIENT SETINFO, ...) must not keep it off the
+    lanes.
+    """
     with proxy.raw() as raw:
         by_lane(redis_server, raw)
 
-    def of_strangers() -> list[dict[str, str]]:
+    def of_clients() -> list[dict[str, str]]:
         rows = lanes(redis_server)
         return [row for row in rows if (row["user"], row["db"]) == ("default", "0")]
 
-    (lane,) = of_strangers()
+    (lane,) = of_clients()
     for reply in FIVE[:4]:
         assert client.execute_command(*HIT) == reply
-    (same,) = of_strangers()
+    (same,) = of_clients()
     assert same["id"] == lane["id"]
     assert same["cmd"] == "evalsha"
     (own,) = (row for row in private(redis_server) if row["cmd"] != "client|list")

@@ -1,4 +1,4 @@
-"""Connections that the proxy closes: the replies before that arrive, whatever the client sends."""
+"""Connections that the proxy closes: earlier replies arrive, whatever the client sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIVE = re.compile(rb"\*5\r\n(?::-?\d+\r\n){5}")
 
 
 def everything(raw: Raw) -> bytes:
-    """All that comes until the proxy closes."""
+    """All bytes that arrive until the proxy closes."""
     parts = []
     while not raw.closed:
         parts.append(raw.quiet(harness.DEADLINE_S))
@@ -29,32 +29,32 @@ def everything(raw: Raw) -> bytes:
 
 
 def counted(server: RedisServer) -> int:
-    """How many hits Redis has counted."""
+    """The number of hits Redis has counted."""
     with harness.proxy(server) as other, other.raw() as raw:
         found = raw.ask("RL.PEEK", "k", 1_000_000, 3600, "ALGO", "FIXED")
         assert isinstance(found, list)
         return 1_000_000 - int(found[2])
 
 
-def sends_in_the_background(raw: Raw, data: bytes) -> threading.Thread:
+def send_in_the_background(raw: Raw, data: bytes) -> threading.Thread:
     thread = threading.Thread(target=raw.send, args=(data,))
     thread.start()
     return thread
 
 
-def stops_under_way(server: RedisServer, proxy: Proxy, raw: Raw) -> None:
-    """A client sends many hits, the proxy is stopped meanwhile, and the client reads late."""
-    sending = sends_in_the_background(raw, HIT * HITS)
+def stop_with_hits_in_flight(server: RedisServer, proxy: Proxy, raw: Raw) -> None:
+    """The proxy is stopped while a client's hits are in flight; the client reads late."""
+    sending = send_in_the_background(raw, HIT * HITS)
 
-    def under_way() -> bool:
+    def in_flight() -> bool:
         with server.raw() as admin:
             text = admin.ask("INFO", "commandstats")
             assert isinstance(text, bytes)
             return sum(map(int, re.findall(rb"cmdstat_eval(?:sha)?:calls=(\d+)", text))) > 500
 
-    wait_until(under_way, "hits are counted")
+    wait_until(in_flight, "hits are counted")
     proxy.terminate()
-    time.sleep(1.5)  # (the fault: replies that are not read by now were lost)
+    time.sleep(1.5)  # Unread replies must survive until now; a fault would have lost them.
     got = everything(raw)
     sending.join()
     proxy.wait()
@@ -62,16 +62,18 @@ def stops_under_way(server: RedisServer, proxy: Proxy, raw: Raw) -> None:
     assert len(FIVE.findall(got)) == counted(server)
 
 
-def test_replies_that_are_owed_arrive_when_the_proxy_stops(own_server: RedisServer) -> None:
+def test_outstanding_replies_arrive_when_the_proxy_stops(own_server: RedisServer) -> None:
     with harness.proxy(own_server, "--drain-timeout", "8") as proxy, proxy.raw() as raw:
-        stops_under_way(own_server, proxy, raw)
+        stop_with_hits_in_flight(own_server, proxy, raw)
 
 
-def test_replies_by_tls_arrive_too(own_server: RedisServer, tmp_path: Path) -> None:
+def test_outstanding_tls_replies_arrive_when_the_proxy_stops(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
     certificates = Certificates(tmp_path)
     url = f"redis://127.0.0.1:{own_server.port}"
     with tls_proxy(certificates, url, "--drain-timeout", "8") as (proxy, _), proxy.raw() as raw:
-        stops_under_way(own_server, proxy, raw)
+        stop_with_hits_in_flight(own_server, proxy, raw)
 
 
 LAST = {
@@ -82,8 +84,8 @@ LAST = {
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_what_comes_before_the_end_arrives(redis_server: RedisServer, last: str) -> None:
-    """Though the client reads late, and sends more when the proxy closes the connection."""
+def test_replies_before_a_close_arrive(redis_server: RedisServer, last: str) -> None:
+    """The client reads late, and sends more when the proxy closes the connection."""
     words, reply = LAST[last]
     value = b"x" * 200_000
     got_value = b"$%d\r\n%b\r\n" % (len(value), value)
@@ -97,9 +99,9 @@ def test_what_comes_before_the_end_arrives(redis_server: RedisServer, last: str)
             admin.ask("CLIENT", "KILL", "TYPE", "normal")
         raw.send(words)
         wait_until(lambda: not private(redis_server, admin), "Redis closes the connection")
-        time.sleep(0.2)  # (the fault: the proxy closes its socket)
-        sending = sends_in_the_background(raw, command("PING") * 200_000)
-        time.sleep(0.5)  # (and what its kernel holds is lost)
+        time.sleep(0.2)  # the fault: the proxy closes its socket
+        sending = send_in_the_background(raw, command("PING") * 200_000)
+        time.sleep(0.5)  # the fault: the kernel drops its send buffer
         got = everything(raw)
         sending.join()
     assert got[: len(got_value)] == got_value
@@ -111,7 +113,7 @@ def unsent(server: RedisServer, admin: Raw) -> int:
     return sum(int(row["omem"]) + int(row["obl"]) for row in private(server, admin))
 
 
-def test_a_client_that_never_closes_is_closed(proxy: Proxy) -> None:
+def test_client_that_never_closes_is_closed(proxy: Proxy) -> None:
     with proxy.raw() as raw:
         assert raw.ask("QUIT") == "OK"
         raw.sock.settimeout(harness.DEADLINE_S)
@@ -127,7 +129,7 @@ def test_a_client_that_never_closes_is_closed(proxy: Proxy) -> None:
         wait_until(refused, "its connection is reset")
 
 
-def test_a_client_that_is_turned_away_reads_why(redis_server: RedisServer) -> None:
+def test_rejected_client_reads_the_reason(redis_server: RedisServer) -> None:
     with harness.proxy(redis_server, "--max-clients", "1") as proxy, proxy.raw() as first:
         assert first.ask("PING") == "PONG"
         for _ in range(20):

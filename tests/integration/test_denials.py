@@ -1,15 +1,16 @@
-"""The denial cache against real servers: what is answered without asking is what Redis would say.
+"""The denial cache against real servers: an answer from the cache is the answer Redis would give.
 
-A refusal is trusted for as long as nothing can have changed it. The tests try to make it wrong:
+A cached refusal is valid until something may have changed it. The tests try to make one wrong:
 
-- Own writes: whatever a client changes, its own next hit is judged by what it made of the key. The
-  lane passes a relay here, which holds back what Redis says to it: the reply to the write is
-  readable long before the word that the key was touched, and only the session itself can know.
-- Foreign writes: once the lane was heard of after them, they are known.
-- What Redis tells nobody (SWAPDB, rights, clocks, cut lines, a demoted server) is over in a second.
-- A walk at random over few keys, by three clients of two proxies and one without any, one command
-  at a time, each hit between two looks of Redis' own.
-- Many clients at once, judged by the server's own record.
+- Own writes: after a client changes a key, its own next hit is judged on the changed key. The lane
+  passes through a relay here, which holds back what Redis sends on it: the reply to the write is
+  readable long before the invalidation push, and only the session itself can act on it.
+- Foreign writes: they are seen once the lane has received anything sent after them.
+- Changes that Redis does not announce (SWAPDB, rights, clocks, cut connections, a demoted server)
+  take effect within a second.
+- A random walk over few keys, by three clients of two proxies and one without a proxy, one command
+  at a time; each hit is enclosed by two peeks at the server.
+- Many concurrent clients, checked against the server's own record.
 
 TESTS_DENIALS_SECONDS makes the walk longer, TESTS_DENIALS_SEED repeats one.
 """
@@ -49,11 +50,11 @@ from tests.integration.test_exact import Monitor
 Word = bytes | str | int
 Words = tuple[Word, ...]
 
-MOST_S: Final = 1.0  # an entry lives no longer
-SLOW_S: Final = 1.5  # by how much a busy machine may be late
+MOST_S: Final = 1.0  # the maximum age of an entry
+SLOW_S: Final = 1.5  # the delay allowed on a busy machine
 OLD: Final = 1_000_000_000_000_000  # a stamp of 2001
 KEY: Final = "k"
-RULE: Final = (1, 3600)  # its next hit is admitted by a change of the key, or not at all
+RULE: Final = (1, 3600)  # its next hit is admitted only after a change of the key
 ADMITTED: Final = [0, 1, 0, -1, 3600]
 DENIALS: Final = str(1 << 16)
 
@@ -62,7 +63,7 @@ DENIALS: Final = str(1 << 16)
 
 
 class Relay:
-    """A port before a server's, which can hold back what the server says to lanes."""
+    """A port in front of a server's, which can hold back what the server sends to lanes."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -110,24 +111,24 @@ class Relay:
         _shut(client)
 
     def hold(self) -> None:
-        """From here on nothing is passed to lanes."""
+        """Hold back everything sent to lanes from here on."""
         with self._lock:
             self._holding = True
 
     def held(self) -> bytes:
-        """What is held back."""
+        """The bytes held back."""
         with self._lock:
             return b"".join(data for _, data in self._held)
 
     def let(self, count: int) -> None:
-        """Pass the first `count` bytes of it."""
+        """Pass on the first `count` bytes held back."""
         with self._lock:
             sock, data = self._held[0]
             sock.sendall(data[:count])
             self._held[0] = (sock, data[count:])
 
     def let_go(self) -> None:
-        """Pass all of it, and hold back nothing more."""
+        """Pass on everything held back and stop holding back."""
         with self._lock:
             self._holding = False
             for sock, data in self._held:
@@ -136,7 +137,7 @@ class Relay:
             self._held.clear()
 
     def close(self) -> None:
-        """End it and all that runs through it."""
+        """Close it with all its connections."""
         for sock in (self._listener, *self._socks):
             _shut(sock)
             sock.close()
@@ -149,7 +150,9 @@ def _shut(sock: socket.socket) -> None:
 
 @dataclass
 class Parts:
-    """A server, the relay before it, a proxy before that, and a connection without any."""
+    """A server, the relay in front of it, a proxy in front of the relay, and a direct
+    connection.
+    """
 
     server: RedisServer
     relay: Relay
@@ -157,17 +160,17 @@ class Parts:
     admin: Raw
 
     def asked(self) -> int:
-        """How many calls of scripts the server has run."""
+        """How many script calls the server has run."""
         return calls(self.admin)
 
-    def heard(self, raw: Raw) -> None:
-        """Return when `raw`'s lane has heard all that Redis said to it before now."""
-        reply = raw.ask("RL.HIT", "heard", 1_000_000, 3600)
+    def lane_caught_up(self, raw: Raw) -> None:
+        """Return when `raw`'s lane has received everything Redis has sent to it before now."""
+        reply = raw.ask("RL.HIT", "sync", 1_000_000, 3600)
         assert isinstance(reply, list) and reply[0] == 0, reply
 
 
 def calls(admin: Raw) -> int:
-    """How many calls of scripts the server has run."""
+    """How many script calls the server has run."""
     text = admin.ask("INFO", "commandstats")
     assert isinstance(text, bytes)
     return sum(int(n) for n in re.findall(rb"cmdstat_eval(?:sha)?(?:_ro)?:calls=(\d+)", text))
@@ -175,7 +178,7 @@ def calls(admin: Raw) -> int:
 
 @contextlib.contextmanager
 def parts_of(server: RedisServer, *args: str) -> Iterator[Parts]:
-    """A relay and a proxy before `server`."""
+    """A relay and a proxy in front of `server`."""
     relay = Relay(server)
     try:
         with (
@@ -195,7 +198,7 @@ def module_parts(module_server: RedisServer) -> Iterator[Parts]:
 
 @pytest.fixture
 def parts(module_parts: Parts) -> Iterator[Parts]:
-    """The module's parts, the server empty."""
+    """The module's parts, with the server empty."""
     module_parts.admin.ask("FLUSHALL")
     yield module_parts
     module_parts.relay.let_go()
@@ -207,8 +210,8 @@ def own_parts(own_server: RedisServer) -> Iterator[Parts]:
         yield made
 
 
-def remember(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
-    """Say `hit` until its refusal is told without asking the server; that refusal."""
+def cache_refusal(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
+    """Send `hit` until its refusal comes from the cache; return that refusal."""
     found: list[list[int]] = []
 
     def told() -> bool:
@@ -226,7 +229,7 @@ def remember(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
 
 # -- own writes -----------------------------------------------------------------------------------
 
-# What makes room on KEY; `spare` holds a limiter with room, and so does the dump DUMP.
+# Commands that make room on KEY; `spare` holds a limiter with room, and so does the dump DUMP.
 DUMP: Final = "<a dump>"
 ROOM: Final[dict[str, list[Words]]] = {
     "DEL": [("DEL", KEY)],
@@ -261,13 +264,13 @@ ROOM: Final[dict[str, list[Words]]] = {
 
 
 def prepare(parts: Parts, raw: Raw) -> dict[str, bytes]:
-    """A remembered refusal of KEY, and what ROOM needs."""
+    """Cache a refusal of KEY, and prepare what ROOM needs."""
     admin = parts.admin
     admin.ask("DEL", KEY, "spare", "elsewhere")
     admin.ask("RPUSH", "spare", OLD)
     dump = admin.ask("DUMP", "spare")
     assert isinstance(dump, bytes)
-    remember(parts, raw, "RL.HIT", KEY, *RULE)
+    cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
     return {DUMP: dump}
 
 
@@ -277,7 +280,7 @@ def room_on(name: str, values: dict[str, bytes]) -> list[Words]:
 
 
 def write_and_hit(parts: Parts, raw: Raw, name: str) -> None:
-    """Nothing is heard of the write but its own reply, and the next hit knows."""
+    """Of the write only its own reply arrives; the next hit is still judged by Redis."""
     writes = room_on(name, prepare(parts, raw))
     parts.relay.hold()
     for words in writes:
@@ -290,12 +293,12 @@ def write_and_hit(parts: Parts, raw: Raw, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ROOM if name != "unknown to the proxy"])
-def test_a_client_s_own_write_holds_for_its_next_hit(parts: Parts, name: str) -> None:
+def test_clients_own_write_applies_to_its_next_hit(parts: Parts, name: str) -> None:
     with parts.proxy.raw() as raw:
         write_and_hit(parts, raw, name)
 
 
-def test_so_does_its_own_write_on_a_shared_connection(own_server: RedisServer) -> None:
+def test_own_write_on_a_shared_connection_applies_to_the_next_hit(own_server: RedisServer) -> None:
     with parts_of(own_server, "--share", "yes") as parts, parts.proxy.raw() as raw:
 
         def shared() -> bool:
@@ -312,7 +315,7 @@ def test_so_does_its_own_write_on_a_shared_connection(own_server: RedisServer) -
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "piece by piece"])
 @pytest.mark.parametrize("name", ROOM)
-def test_a_write_and_a_hit_at_once(parts: Parts, name: str, apart: bool) -> None:
+def test_write_and_hit_in_one_pipeline(parts: Parts, name: str, apart: bool) -> None:
     with parts.proxy.raw() as raw:
         writes = room_on(name, prepare(parts, raw))
         pieces = [command(*words) for words in [*writes, ("RL.HIT", KEY, *RULE)]]
@@ -322,20 +325,20 @@ def test_a_write_and_a_hit_at_once(parts: Parts, name: str, apart: bool) -> None
 
 
 @pytest.mark.parametrize("hit", [("RL.REFUND", KEY, *RULE, 1), ("RL.HIT", KEY, 1, 3600, "COST", 1)])
-def test_what_else_goes_by_lane_ends_it(parts: Parts, hit: Words) -> None:
+def test_other_calls_by_lane_drop_the_entry(parts: Parts, hit: Words) -> None:
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         for who in (raw, other):
-            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             by_lane_of(parts.server, other, "warm", parts.admin)
             before = parts.asked()
-            who.ask(*hit)  # (the second one is refused, but who knows)
+            who.ask(*hit)  # the second one is refused, from the cache or by Redis
             reply = raw.ask("RL.HIT", KEY, *RULE)
             assert isinstance(reply, list) and reply[0] == (hit[0] == "RL.HIT")
             assert parts.asked() == before + 2
 
 
-def test_a_refund_that_is_sent_again_ends_what_was_opened_before_it(parts: Parts) -> None:
-    """Its script is missing for a moment; that of the hits around it is not."""
+def test_resent_refund_drops_an_entry_opened_before_it(parts: Parts) -> None:
+    """Its script is missing for a moment; the script of the surrounding hits is not."""
     admin, relay = parts.admin, parts.relay
     hit = command("RL.HIT", KEY, *RULE)
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
@@ -343,7 +346,7 @@ def test_a_refund_that_is_sent_again_ends_what_was_opened_before_it(parts: Parts
             by_lane_of(parts.server, who, "warm", admin)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
         relay.hold()
-        raw.send(hit)  # which will mark the key
+        raw.send(hit)  # marks the key
         wait_until(relay.held, "it is answered")
         first = len(relay.held())
         admin.ask("SCRIPT", "FLUSH")
@@ -353,39 +356,39 @@ def test_a_refund_that_is_sent_again_ends_what_was_opened_before_it(parts: Parts
         relay.let(first)
         raw.reply()
         before = parts.asked()
-        raw.send(hit)  # which opens an entry
+        raw.send(hit)  # opens an entry
         wait_until(lambda: parts.asked() > before, "it is opened")
         relay.let_go()
         assert other.reply() == [0, 1, 1, -1, 0]
         assert other.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
 
-def test_a_hit_that_is_sent_again_opens_nothing(parts: Parts) -> None:
-    """The server would not tell when its key is touched."""
+def test_resent_hit_opens_no_entry(parts: Parts) -> None:
+    """The server would not announce a change of its key."""
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         by_lane_of(parts.server, raw, "warm", parts.admin)
         by_lane_of(parts.server, other, "warm", parts.admin)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
-        told = raw.ask("RL.HIT", KEY, *RULE)  # which marks the key
+        told = raw.ask("RL.HIT", KEY, *RULE)  # marks the key
         parts.admin.ask("SCRIPT", "FLUSH")
         assert raw.ask("RL.HIT", KEY, *RULE) == told == [1, 1, 0, 3600, 3600]
         parts.admin.ask("DEL", KEY)
-        parts.heard(other)
+        parts.lane_caught_up(other)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
 
-def test_own_writes_cost_the_rest_nothing(parts: Parts) -> None:
-    """After the first answer by lane a client is served from memory again."""
+def test_own_write_suspends_the_cache_until_the_next_answer_by_lane(parts: Parts) -> None:
+    """After the first answer by lane a client is served from the cache again."""
     with parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
-        remember(parts, raw, "RL.HIT", "other", *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", "other", *RULE)
         assert raw.ask("DEL", KEY) == 1
         before = parts.asked()
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
         for _ in range(20):
             told = raw.ask("RL.HIT", "other", *RULE)
             assert isinstance(told, list) and told[0] == 1
-        assert raw.ask("GET", "nothing") is None  # which changes nothing
+        assert raw.ask("GET", "nothing") is None  # changes nothing
         raw.ask("RL.HIT", "other", *RULE)
         assert parts.asked() == before + 1
 
@@ -394,7 +397,7 @@ def test_own_writes_cost_the_rest_nothing(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("name", ROOM)
-def test_a_foreign_write_is_known_once_the_lane_was_heard(parts: Parts, name: str) -> None:
+def test_foreign_write_applies_once_the_lane_has_received_data(parts: Parts, name: str) -> None:
     ours = any(str(word).startswith("RL.") for words in ROOM[name] for word in words)
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(parts.proxy.raw())
@@ -406,29 +409,29 @@ def test_a_foreign_write_is_known_once_the_lane_was_heard(parts: Parts, name: st
         for words in writes:
             stranger.ask(*words)
         told = raw.ask("RL.HIT", KEY, *RULE)
-        assert isinstance(told, list) and told[0] == 1  # (nobody has said a word yet)
+        assert isinstance(told, list) and told[0] == 1  # the invalidation has not arrived yet
         parts.relay.let_go()
-        parts.heard(other)
+        parts.lane_caught_up(other)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
 
-def test_what_leaves_by_itself_is_known(parts: Parts) -> None:
-    """A shortened TTL counts, and so does a server that forgets what it was to tell."""
+def test_expired_key_drops_its_entry(parts: Parts) -> None:
+    """A shortened TTL counts, and so does a server that loses its tracking table."""
     admin = parts.admin
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         by_lane_of(parts.server, other, "warm", admin)
         for milliseconds in (1, 20, 80):
-            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             admin.ask("PEXPIRE", KEY, milliseconds)
-            parts.heard(other)
+            parts.lane_caught_up(other)
             gone: object = 0
             while raw.ask("RL.HIT", KEY, *RULE) != ADMITTED:
                 assert not gone
                 gone = not admin.ask("EXISTS", KEY)
 
 
-def test_what_the_server_does_not_keep_track_of_any_more_is_forgotten(parts: Parts) -> None:
-    """Its table is full, mostly while it runs a command of the lane's own."""
+def test_key_dropped_from_the_tracking_table_drops_its_entry(parts: Parts) -> None:
+    """The server's tracking table is full, mostly while it runs a command of the lane."""
     admin = parts.admin
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         by_lane_of(parts.server, other, "warm", admin)
@@ -440,17 +443,17 @@ def test_what_the_server_does_not_keep_track_of_any_more_is_forgotten(parts: Par
                 for key in keys:
                     for _ in range(4):
                         raw.ask("RL.HIT", key, *RULE)
-                parts.heard(other)
+                parts.lane_caught_up(other)
                 admin.ask("DEL", *keys)
-                parts.heard(other)
+                parts.lane_caught_up(other)
                 for key in keys:
                     assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
         finally:
             admin.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
 
 
-def test_what_the_server_evicts_is_forgotten(parts: Parts) -> None:
-    """For the lane's own hits on other keys."""
+def test_evicted_key_drops_its_entry(parts: Parts) -> None:
+    """Evictions caused by the lane's own hits on other keys."""
     admin = parts.admin
     memory = admin.ask("INFO", "memory")
     assert isinstance(memory, bytes)
@@ -471,7 +474,7 @@ def test_what_the_server_evicts_is_forgotten(parts: Parts) -> None:
                 for n in range(300):
                     other.ask("RL.HIT", f"{turn}:{n}:" + 400 * "x", *RULE)
                 held = [admin.ask("EXISTS", key) for key in keys]
-                parts.heard(other)
+                parts.lane_caught_up(other)
                 for key in (key for key, exists in zip(keys, held, strict=True) if not exists):
                     gone += 1
                     assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
@@ -483,16 +486,16 @@ def test_what_the_server_evicts_is_forgotten(parts: Parts) -> None:
         admin.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-def test_a_late_answer_opens_nothing(parts: Parts) -> None:
-    """What Redis said is counted from the sending: when it is heard it may be over."""
+def test_late_answer_opens_no_entry(parts: Parts) -> None:
+    """A refusal's age counts from the sending: it may be over when the reply arrives."""
     admin, hit = parts.admin, ("RL.HIT", KEY, 1, 300, "MS")
     with parts.proxy.raw() as raw:
         by_lane_of(parts.server, raw, "warm", admin)
-        parts.heard(raw)
+        parts.lane_caught_up(raw)
         reply = raw.ask(*hit)
         assert isinstance(reply, list) and reply[0] == 0
-        admin.ask("PERSIST", KEY)  # or its expiry would be told
-        raw.ask(*hit)  # which marks it
+        admin.ask("PERSIST", KEY)  # or an invalidation would announce its expiry
+        raw.ask(*hit)  # marks it
         parts.relay.hold()
         before = parts.asked()
         raw.send(command(*hit))
@@ -505,32 +508,33 @@ def test_a_late_answer_opens_nothing(parts: Parts) -> None:
         assert isinstance(reply, list) and reply[0] == 0
 
 
-def test_a_lost_lane_takes_what_it_promised_along(parts: Parts) -> None:
+def test_lost_lane_drops_its_entries(parts: Parts) -> None:
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         for _ in range(20):
             by_lane_of(parts.server, other, "warm", parts.admin)
-            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             began = time.monotonic()
             parts.relay.hold()
             parts.admin.ask("DEL", KEY)
             for row in lanes(parts.server, parts.admin):
                 parts.admin.ask("CLIENT", "KILL", "ID", row["id"])
-            other.ask("RL.HIT", "warm", 1_000_000, 3600)  # answered once the proxy knows
+            # answered once the proxy has seen the loss
+            other.ask("RL.HIT", "warm", 1_000_000, 3600)
             parts.relay.let_go()
             by_lane_of(parts.server, other, "warm", parts.admin)
             took_s = time.monotonic() - began
             assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
             if took_s < MOST_S:
-                break  # else it would have been forgotten by itself, which proves nothing
+                break  # after that the entry would have expired anyway, which proves nothing
 
 
-# -- what Redis tells nobody: a second at most ----------------------------------------------------
+# -- changes that Redis does not announce: at most a second -- -------------------------------------
 
 
 def within_a_second(
     raw: Raw, right: Callable[[object], bool], hit: Words = ("RL.HIT", KEY, *RULE)
 ) -> None:
-    """Say `hit` until the reply is right."""
+    """Send `hit` until the reply is right."""
     wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MOST_S + SLOW_S)
 
 
@@ -538,46 +542,46 @@ def is_error(start: str) -> Callable[[object], bool]:
     return lambda reply: str(reply).startswith(start)
 
 
-def test_swapped_databases(parts: Parts) -> None:
+def test_swapped_databases_apply_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         parts.admin.ask("SWAPDB", 0, 7)
         within_a_second(raw, lambda reply: reply == ADMITTED)
 
 
-def test_own_swapped_databases(parts: Parts) -> None:
-    """Who swaps them knows at once, of the key it hits next, and then everybody does."""
+def test_clients_own_swap_applies_at_its_next_hit(parts: Parts) -> None:
+    """The client that swaps them sees the change at its next hit, and then all clients do."""
     hit = ("RL.HIT", KEY, 2, 3600)
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
-        remember(parts, raw, *hit)
+        cache_refusal(parts, raw, *hit)
         assert raw.ask("SWAPDB", 0, 7) == "OK"
         assert raw.ask(*hit) == [0, 2, 1, -1, 3600]
         by_lane_of(parts.server, other, "warm", parts.admin)
         assert other.ask(*hit) == [0, 2, 0, -1, 3600]
 
 
-def test_rights_taken_and_given(parts: Parts) -> None:
+def test_changed_rights_apply_within_a_second(parts: Parts) -> None:
     admin, more = parts.admin, ["~*", "&*", "+@all"]
     assert admin.ask("ACL", "SETUSER", "app", "reset", "on", ">pw", *more) == "OK"
     with parts.proxy.raw() as raw:
         assert raw.ask("AUTH", "app", "pw") == "OK"
         for taken, given in (("-evalsha -eval", "+evalsha +eval"), ("resetkeys ~x", "~*")):
-            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             assert admin.ask("ACL", "SETUSER", "app", *taken.split()) == "OK"
             within_a_second(raw, is_error("NOPERM"))
             assert admin.ask("ACL", "SETUSER", "app", *given.split()) == "OK"
-            reply = raw.ask("RL.HIT", KEY, *RULE)  # an error is never remembered
+            reply = raw.ask("RL.HIT", KEY, *RULE)  # an error is never cached
             assert isinstance(reply, list) and reply[0] == 1
         admin.ask("ACL", "DELUSER", "app")
         assert raw.closes()
 
 
-def test_a_demoted_server(parts: Parts) -> None:
-    """Its data is that of its new primary, who has never heard of the key."""
+def test_demoted_servers_entries_expire_within_a_second(parts: Parts) -> None:
+    """The demoted server takes the data of its new primary, which has no such key."""
     admin = parts.admin
     engine, at_once = parts.server.engine, ("--repl-diskless-sync-delay", "0")
     with harness.server(engine, *at_once) as primary, parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         try:
             assert admin.ask("REPLICAOF", "127.0.0.1", primary.port) == "OK"
 
@@ -595,9 +599,9 @@ def test_a_demoted_server(parts: Parts) -> None:
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
 
-def told_until(raw: Raw, asked: Callable[[float], bool]) -> float:
-    """Hit KEY until there is no answer, and the server was `asked` (given the silence in seconds);
-    after how long that was.
+def hit_until_uncached(raw: Raw, asked: Callable[[float], bool]) -> float:
+    """Hit KEY until the cache no longer answers and the server was `asked` (a function of the
+    silence in seconds); return the seconds that took.
     """
     began = time.monotonic()
     while True:
@@ -611,23 +615,23 @@ def told_until(raw: Raw, asked: Callable[[float], bool]) -> float:
         assert isinstance(reply, list) and reply[0] == 1
 
 
-def test_a_line_that_is_cut_without_a_word(parts: Parts) -> None:
+def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         parts.relay.hold()
         parts.admin.ask("DEL", KEY)
         before = parts.asked()
-        assert told_until(raw, lambda _: parts.asked() > before) < MOST_S + SLOW_S
+        assert hit_until_uncached(raw, lambda _: parts.asked() > before) < MOST_S + SLOW_S
         parts.relay.let_go()
         assert raw.reply() == ADMITTED
 
 
-def test_a_server_that_stands_still(parts: Parts) -> None:
+def test_stopped_server_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         os.kill(parts.server.pid, signal.SIGSTOP)
         try:
-            assert told_until(raw, lambda silent_s: silent_s > 0.3) < MOST_S + SLOW_S
+            assert hit_until_uncached(raw, lambda silent_s: silent_s > 0.3) < MOST_S + SLOW_S
         finally:
             os.kill(parts.server.pid, signal.SIGCONT)
         reply = raw.reply()
@@ -670,7 +674,7 @@ time_t time(time_t *now) {
 
 @pytest.fixture
 def clocked(engine: str, tmp_path: Path) -> Iterator[tuple[Parts, Callable[[int], None]]]:
-    """Parts whose server has a clock of its own, and what steps it by seconds."""
+    """Parts whose server has its own clock, and a function that steps it by seconds."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler to make a clock that can be stepped")
@@ -707,7 +711,9 @@ def server_time(raw: Raw) -> int:
     return int(found[0])
 
 
-def test_a_clock_that_is_stepped(clocked: tuple[Parts, Callable[[int], None]]) -> None:
+def test_stepped_clock_applies_within_a_second(
+    clocked: tuple[Parts, Callable[[int], None]],
+) -> None:
     parts, step = clocked
     hits: list[Words] = [("RL.HIT", name, *RULE, "ALGO", name) for name in NAMES]
     with parts.proxy.raw() as raw:
@@ -715,14 +721,14 @@ def test_a_clock_that_is_stepped(clocked: tuple[Parts, Callable[[int], None]]) -
         def steps(seconds: int, right: Callable[[Words], bool]) -> None:
             step(0)
             for hit in hits:
-                remember(parts, raw, *hit)
+                cache_refusal(parts, raw, *hit)
             step(seconds)
             end = time.monotonic() + MOST_S + SLOW_S
             for hit in hits:
                 left_s = end - time.monotonic()
                 wait_until(partial(right, hit), f"{hit} is answered right", left_s)
 
-        def told_enough(hit: Words) -> bool:
+        def cached_answers(hit: Words) -> bool:
             told, true = raw.ask(*hit), raw.ask("RL.PEEK", *hit[1:])
             assert isinstance(told, list) and isinstance(true, list)
             return bool(told[3] >= true[3])
@@ -732,14 +738,15 @@ def test_a_clock_that_is_stepped(clocked: tuple[Parts, Callable[[int], None]]) -
             assert isinstance(told, list)
             return bool(told[0] == 0)
 
-        steps(-600, told_enough)  # what is held lies ahead: it is refused for longer than was told
+        # the stored stamps lie ahead: the refusal lasts longer than its `retry_after`
+        steps(-600, cached_answers)
         steps(2 * 3600, admitted)
 
 
-# -- nobody gets another's ------------------------------------------------------------------------
+# -- an entry answers only its own client, database, key and rule -- -------------------------------
 
 
-def test_an_entry_is_of_one_user_database_key_and_rule(parts: Parts) -> None:
+def test_entry_belongs_to_one_user_database_key_and_rule(parts: Parts) -> None:
     admin, warm = parts.admin, ("RL.HIT", "warm", 1_000_000, 3600)
     admin.ask("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~warm", "+@all")
     admin.ask("ACL", "SETUSER", "rich", "reset", "on", ">pw", "~*", "+@all")
@@ -749,7 +756,7 @@ def test_an_entry_is_of_one_user_database_key_and_rule(parts: Parts) -> None:
         assert far.ask("SELECT", 5) == "OK"
         for each in (raw, other, poor, rich, far):
             by_lane_of(parts.server, each, "warm", admin)
-        told = remember(parts, raw, "RL.HIT", KEY, *RULE)
+        told = cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         before = parts.asked()
         assert other.ask("RL.HIT", KEY, *RULE) == told  # the same in everything
         assert parts.asked() == before
@@ -760,15 +767,15 @@ def test_an_entry_is_of_one_user_database_key_and_rule(parts: Parts) -> None:
         for key in (KEY.upper(), KEY + " ", "", KEY + KEY, f" {KEY}", f"${len(KEY)}\r\n{KEY}"):
             assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
         for rule in ((2, 3600), (1, 3600, "COST", 0), (1, 3600, "ALGO", "LOG", "MS")):
-            remember(parts, raw, "RL.HIT", KEY, *RULE)
+            cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             before = parts.asked()
             raw.ask("RL.HIT", KEY, *rule)
             raw.ask("RL.PEEK", KEY, *RULE)
             assert parts.asked() == before + 2
             admin.ask("DEL", KEY)
-            parts.heard(other)
-        # and on one connection
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+            parts.lane_caught_up(other)
+        # And on one connection.
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         assert raw.ask("SELECT", 5) == "OK"
         far.ask("DEL", KEY)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
@@ -780,14 +787,14 @@ def test_an_entry_is_of_one_user_database_key_and_rule(parts: Parts) -> None:
         admin.ask("ACL", "DELUSER", "poor", "rich")
 
 
-def test_a_key_of_another_sort_is_told(parts: Parts) -> None:
+def test_key_of_another_type_is_an_error(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         assert raw.ask("SET", KEY, "x") == "OK"
         assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("WRONGTYPE")
 
 
-# -- what it tells --------------------------------------------------------------------------------
+# -- what the cache answers -- ---------------------------------------------------------------------
 
 SCRIPTS: Final = scripts.load()
 GRAMMAR: Final = Grammar(SCRIPTS)
@@ -804,27 +811,27 @@ def rule_of(words: Words) -> Rule:
 
 
 def look(direct: Raw, words: Words) -> list[int]:
-    """What the server itself would answer the hit `words`; times in microseconds."""
+    """The answer the server itself would give to the hit `words`; times in microseconds."""
     asked = rule_of(words).look()
     assert asked.script is not None and asked.limiter is not None
-    source = asked.script.source + b" "  # a script of its own: the proxies' may be missing
+    source = asked.script.source + b" "  # a script of the test, because the proxies' may be missing
     found = direct.ask("EVAL", source, 1, words[1], *asked.limiter.argv())
     assert isinstance(found, list), (words, found)
     return found[:5]
 
 
 class Judge:
-    """Says whether the reply to a hit is what Redis said, or would have said."""
+    """Checks that the reply to a hit is one that Redis gave or would have given."""
 
     def __init__(self, direct: Raw) -> None:
         self._direct = direct
-        self._slowest_us: float = 0.0  # the longest that a hit was under way
+        self._slowest_us: float = 0.0  # the longest round trip of a hit
         self.hits = 0
         self.refused = 0
 
     def hit(self, raw: Raw, words: Words, sure: bool = True) -> tuple[list[int], str]:
-        """The reply to the hit `words`, and what is wrong with it: if `sure`, all that was ever
-        done to the key is known, to `raw`'s proxy too.
+        """Return the reply to the hit `words`, and an error text. If `sure`, all earlier changes of
+        the key have reached `raw`'s proxy.
         """
         before = look(self._direct, words)
         began = time.monotonic()
@@ -845,14 +852,15 @@ class Judge:
         if before[0] == 0:
             return "though there was room"
         if after[0] == 0:
-            return ""  # it has come meanwhile
+            return ""  # the change has arrived since
         if reply[1:3] not in (before[1:3], after[1:3]):
             return "which is another limit or remaining"
         if reply[3] < 1:
             return "which is no time to wait"
         late_us = 1000 + self._slowest_us
-        if before[1] != after[1]:  # the reset is that of the limit it names: the times of another
-            if reply[1] == before[1]:  # one, which holds from now on, bound nothing
+        # the reset belongs to the limit it names: times of another limit differ
+        if before[1] != after[1]:
+            if reply[1] == before[1]:  # one that applies from now on and refused nothing
                 after = [*after[:4], 0]
             else:
                 before = [*before[:4], after[4]]
@@ -865,7 +873,7 @@ class Judge:
 
 
 def cases(algorithm: str) -> list[Words]:
-    """Hits of one algorithm with all that may be remembered."""
+    """Hits of one algorithm with every result that may be cached."""
     limiter = ALGORITHMS[algorithm.encode()]
     words: list[Words] = [(1, "0.7"), (2, 1200, "MS"), (1, "0.4", "PENALTY", "0.9"), (1, "2.2")]
     if b"BURST" in limiter.options:
@@ -882,12 +890,12 @@ def cases(algorithm: str) -> list[Words]:
     return made
 
 
-def test_what_it_tells_ages_as_redis_says(parts: Parts) -> None:
-    """Every sort of hit in turn, again and again, each told what Redis would tell at that moment;
-    and who waits as told is admitted.
+def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
+    """Send every kind of hit in turn and repeatedly; each gets the answer Redis would give at that
+    moment. A client that waits `retry_after` is admitted.
     """
     hits = [hit for name in NAMES for hit in cases(name)]
-    waits: dict[Words, float] = {}  # until when each was told to wait
+    waits: dict[Words, float] = {}  # the end of each hit's `retry_after`
     admitted: dict[Words, int] = dict.fromkeys(hits, 0)
     judge = Judge(parts.admin)
     with parts.proxy.raw() as raw, parts.server.raw() as stats:
@@ -909,11 +917,11 @@ def test_what_it_tells_ages_as_redis_says(parts: Parts) -> None:
         asked = lane_commands(parts.server, stats) - before
     assert min(admitted.values()) >= 1 and sum(admitted.values()) > 2 * len(hits)
     print(f"{judge.hits} hits, {judge.refused} refused, the server asked for {asked}")
-    # (an entry lives for a second: where there are few hits in one, few of them can find it)
+    # An entry lives for a second: with few hits in a second, few of them find it.
     assert asked < judge.hits / 2 or judge.hits < 2000
 
 
-def test_a_refusal_that_counts_is_never_remembered(parts: Parts) -> None:
+def test_refusal_that_counts_is_never_cached(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         by_lane_of(parts.server, raw, "warm", parts.admin)
         hits: list[Words] = [
@@ -930,9 +938,9 @@ def test_a_refusal_that_counts_is_never_remembered(parts: Parts) -> None:
 # -- how many -------------------------------------------------------------------------------------
 
 
-def test_it_saves_calls(parts: Parts) -> None:
+def test_cache_saves_script_calls(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
-        remember(parts, raw, "RL.HIT", KEY, *RULE)
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         before = parts.asked()
         began = time.monotonic()
         raw.send(command("RL.HIT", KEY, *RULE) * 5000)
@@ -940,10 +948,11 @@ def test_it_saves_calls(parts: Parts) -> None:
             reply = raw.reply()
             assert isinstance(reply, list) and reply[0] == 1
         took = time.monotonic() - began
-        assert parts.asked() <= before + 64 * (1 + took / MOST_S)  # 64 may be under way at once
+        # up to 64 may be in flight at once
+        assert parts.asked() <= before + 64 * (1 + took / MOST_S)
 
 
-def test_none_is_none(own_server: RedisServer) -> None:
+def test_capacity_zero_caches_nothing(own_server: RedisServer) -> None:
     with parts_of(own_server, "--denial-cache", "0") as parts, parts.proxy.raw() as raw:
         before = parts.asked()
         for _ in range(50):
@@ -952,7 +961,7 @@ def test_none_is_none(own_server: RedisServer) -> None:
         assert all("t" not in row["flags"] for row in lanes(own_server, parts.admin))
 
 
-def test_two_of_many_are_right(own_server: RedisServer) -> None:
+def test_cache_of_two_entries_stays_correct(own_server: RedisServer) -> None:
     chance = random.Random(2)
     with parts_of(own_server, "--denial-cache", "2") as parts, parts.proxy.raw() as raw:
         by_lane_of(own_server, raw, "warm", parts.admin)
@@ -964,14 +973,14 @@ def test_two_of_many_are_right(own_server: RedisServer) -> None:
                 assert not wrong
             if chance.random() < 0.1:
                 raw.ask("DEL", key)
-        remember(parts, raw, "RL.HIT", "a", *RULE)
-        remember(parts, raw, "RL.HIT", "b", *RULE)
+        cache_refusal(parts, raw, "RL.HIT", "a", *RULE)
+        cache_refusal(parts, raw, "RL.HIT", "b", *RULE)
         before = parts.asked()
         for _ in range(20):
             raw.ask("RL.HIT", "a", *RULE)
             raw.ask("RL.HIT", "b", *RULE)
         assert parts.asked() <= before + 2
-        for n in range(20):  # who is of use stays, whoever passes by
+        for n in range(20):  # entries in use stay, others are evicted
             raw.ask("RL.HIT", f"once:{n}", *RULE)
             raw.ask("RL.HIT", f"once:{n}", *RULE)
             raw.ask("RL.HIT", "a", *RULE)
@@ -984,7 +993,7 @@ MB: Final = 1 << 20
 def grown_by(
     server: RedisServer, proxy: Proxy, hits: Callable[[int], Words], count: int, times: int
 ) -> int:
-    """By how many bytes the proxy grows as `count` hits are said `times` times each."""
+    """By how many bytes the proxy grows when `count` hits are sent `times` times each."""
     with proxy.raw() as raw, server.raw() as admin:
         by_lane_of(server, raw, "warm", admin)
         raw.send(command("RL.HIT", "warm", 1_000_000, 3600) * 300)
@@ -1009,8 +1018,8 @@ end
 
 
 @pytest.mark.heavy
-def test_tens_of_thousands_of_refused_keys(own_server: RedisServer) -> None:
-    """Two entries cost nothing, 10,000 at most 1 kB each, whatever else is refused."""
+def test_tens_of_thousands_of_refused_keys_use_bounded_memory(own_server: RedisServer) -> None:
+    """Two entries cost nothing and 10,000 at most 1 kB each, regardless of other refusals."""
     count = 60_000
     with own_server.raw() as admin:
         admin.ask("EVAL", FILL, 0, count, "m:")
@@ -1025,9 +1034,9 @@ def test_tens_of_thousands_of_refused_keys(own_server: RedisServer) -> None:
     assert grown[1] < 2 * MB + 10_000 * 1000
 
 
-@pytest.mark.parametrize("sort", ["long keys", "rules of their own"])
-def test_what_is_remembered_is_small(own_server: RedisServer, sort: str) -> None:
-    """Also what could be made to cost more than anything else."""
+@pytest.mark.parametrize("sort", ["long keys", "other rules"])
+def test_largest_entries_use_bounded_memory(own_server: RedisServer, sort: str) -> None:
+    """The limit holds for hits chosen to cost the most memory."""
 
     def hit(n: int) -> Words:
         if sort == "long keys":
@@ -1042,10 +1051,10 @@ def test_what_is_remembered_is_small(own_server: RedisServer, sort: str) -> None
         with own_server.raw() as admin:
             admin.ask("FLUSHALL")
     print(f"{sort}: {grown[0] / MB:.1f} MB without the cache, {grown[1] / MB:.1f} MB with it")
-    assert grown[1] < grown[0] + 12 * MB + 1000 * count  # (what is under way takes megabytes)
+    assert grown[1] < grown[0] + 12 * MB + 1000 * count  # hits in flight take megabytes
 
 
-# -- a walk at random -----------------------------------------------------------------------------
+# -- a random walk -- ------------------------------------------------------------------------------
 
 SECONDS: Final = float(os.environ.get("TESTS_DENIALS_SECONDS", "4"))
 SEED: Final = os.environ.get("TESTS_DENIALS_SEED")
@@ -1054,7 +1063,7 @@ GONE: Final = [("DEL", 0), ("UNLINK", 0), ("RL.RESET", 0), ("FLUSHDB",), ("EXPIR
 
 
 def walk_rules(algorithm: str) -> list[Words]:
-    """What is said of each of KEYS by those who know it; others say the others' rules."""
+    """The rules of each of KEYS: the key's own, and those of other keys."""
     options = ALGORITHMS[algorithm.encode()].options
     more: Words = ("BURST", 2) if b"BURST" in options else ()
     if b"AND" in options:
@@ -1069,10 +1078,11 @@ def walk_rules(algorithm: str) -> list[Words]:
 
 
 class Walk:
-    """Three clients of two proxies and one without any, over KEYS; one command at a time.
+    """Three clients of two proxies and one without a proxy, over KEYS; one command at a time.
 
-    `unsure` are those to whom something may be news still; a hit of somebody else's on their lane
-    tells them.
+    `unsure` are the clients that may not have received a change yet; a hit of another client on
+    their
+    lane shows that it has arrived.
     """
 
     def __init__(
@@ -1088,12 +1098,12 @@ class Walk:
         self._loose_until = 0.0
         self._dumps: list[bytes] = []
         self.story: list[str] = []
-        self.strict = 0  # hits that nothing excuses
+        self.strict = 0  # hits for which no excuse applies
         self.lost = 0
         self.cuts = 0
 
     def run(self, seed: int, seconds: float) -> None:
-        """Walk; fails with what was done."""
+        """Walk; fails with the list of steps."""
         self._chance = chance = random.Random(seed)
         self._algorithm = NAMES[seed % len(NAMES)]
         self._rules = walk_rules(self._algorithm)
@@ -1117,13 +1127,13 @@ class Walk:
             self._hit(who, key, key)
 
     def _stray(self) -> None:
-        """By a rule that is another key's."""
+        """Hit by a rule of another key."""
         who, key = self._chance.randrange(3), self._chance.randrange(4)
         self._hit(who, key, self._chance.randrange(4))
         self._hit(who, key, key)
 
     def _change(self) -> None:
-        """Somebody writes, and hits (or somebody else does)."""
+        """One client writes, and it or another one hits."""
         chance = self._chance
         key, who = chance.randrange(4), chance.randrange(5)
         writer = self._clients[who] if who < 3 else self._direct
@@ -1134,7 +1144,7 @@ class Walk:
             self._hit(who if who < 3 and chance.random() < 0.7 else chance.randrange(3), key, key)
 
     def _at_once(self) -> None:
-        """A key is removed and hit in one piece, or without a look at what the removal brings."""
+        """A key is removed and hit in one write, or without a peek after the removal."""
         chance = self._chance
         who, key = chance.randrange(3), chance.randrange(4)
         hit = ("RL.HIT", KEYS[key], *self._rules[key])
@@ -1163,7 +1173,7 @@ class Walk:
         self._news(who)
 
     def _keep(self) -> None:
-        """A state of now, to come back to."""
+        """Save the current state, to restore it later."""
         dump = self._direct.ask("DUMP", self._chance.choice(KEYS))
         if isinstance(dump, bytes):
             self._dumps = [*self._dumps[-5:], dump]
@@ -1175,7 +1185,7 @@ class Walk:
             self._direct.ask("CLIENT", "KILL", "ID", row["id"])
 
     def _forget(self) -> None:
-        """The server forgets scripts, or what it was to tell."""
+        """The server loses its scripts or its tracking table."""
         if self._chance.random() < 0.5:
             self._direct.ask("SCRIPT", "FLUSH")
         else:
@@ -1191,7 +1201,7 @@ class Walk:
     # -- writes -----------------------------------------------------------------------------------
 
     def _write(self, number: int, by_proxy: bool) -> list[Words]:
-        """Commands that may change a key, or all."""
+        """Commands that may change a key, or all keys."""
         chance = self._chance
         key, other = KEYS[number], chance.choice(KEYS)
         soon = chance.choice((0, 1, 5, 30, 200))
@@ -1259,7 +1269,7 @@ class Walk:
             self._unsure |= {0, 1, 2} - {who}
 
     def _news(self, who: int) -> None:
-        """Something was written by `who`, who knows it."""
+        """The client `who` has changed something; the other clients are unsure."""
         self._unsure = {0, 1, 2} - {who}
 
     def _excused(self, reply: object) -> bool:
@@ -1273,7 +1283,7 @@ class Walk:
         return "\n".join([self.story[0], *self.story[-30:], wrong])
 
 
-def test_a_walk(module_server: RedisServer) -> None:
+def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
     first = int(SEED) if SEED else 1 if SECONDS < 10 else random.randrange(1 << 30)
     each_s = max(0.5, min(3, SECONDS / len(NAMES)))
     seeds = itertools.repeat(first) if SEED else itertools.count(first)
@@ -1302,11 +1312,11 @@ def test_a_walk(module_server: RedisServer) -> None:
     assert walk.lost <= 4 * walk.cuts
 
 
-# -- many at once ---------------------------------------------------------------------------------
+# -- many concurrent clients -- --------------------------------------------------------------------
 
 
 class Hammer(threading.Thread):
-    """Hits the keys `many:<n>` in turn, one after another; notes when each was refused."""
+    """Hits the keys `many:<n>` in turn, one after another; records when each was refused."""
 
     def __init__(self, proxy: Proxy, number: int, most: int, over: threading.Event) -> None:
         super().__init__()
@@ -1330,7 +1340,7 @@ class Hammer(threading.Thread):
                 self.refused.append((key, sent, time.time()))
             else:
                 self.admitted += 1
-            time.sleep(0.001)  # so that room lasts for long, and who doesn't see it is seen
+            time.sleep(0.001)  # room must last long enough for a missed change to be seen
         self._raw.close()
 
 
@@ -1338,10 +1348,10 @@ MANY: Final = 4
 LINE: Final = re.compile(rb"\+(\d+\.\d{6}) \[\d+ ([^\]]+)\] \"(\w+)\" \"many:(\d)\"")
 
 
-def test_many_at_once(own_server: RedisServer) -> None:
-    """Two proxies, six clients, and one that removes the keys. By MONITOR's word of what was
-    admitted and removed it is known when a key was full; whoever was refused must have asked then,
-    or a moment later.
+def test_concurrent_clients_get_no_wrong_refusal(own_server: RedisServer) -> None:
+    """Two proxies, six clients, and one that removes the keys. MONITOR shows the admissions and
+    removals, and so when a key was full. Every refusal was received at such a moment, or within the
+    allowed delay.
     """
     most, moment_s, seconds = 300, 0.5, 4.0
     with contextlib.ExitStack() as stack:
@@ -1362,7 +1372,7 @@ def test_many_at_once(own_server: RedisServer) -> None:
                     return direct.ask("LLEN", name) == most or time.monotonic() > late
 
                 wait_until(full_or_over, f"{name} is full", 9 * seconds)
-                for _ in range(chance.randrange(100, 300)):  # so that many are told so
+                for _ in range(chance.randrange(100, 300)):  # so that many hits are refused
                     direct.ask("PING")
                 direct.ask("DEL", name)
                 removed += 1
@@ -1372,7 +1382,7 @@ def test_many_at_once(own_server: RedisServer) -> None:
             hammer.join(DEADLINE_S)
         lines = monitor.lines(own_server)
     assert [text for hammer in hammers for text in hammer.problems] == []
-    # per key: since when it was full, and until when
+    # Per key: since when it was full, and until when.
     full: list[list[tuple[float, float]]] = [[] for _ in range(MANY)]
     held, since, admitted = [0] * MANY, [0.0] * MANY, 0
     for line in lines:

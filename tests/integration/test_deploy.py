@@ -1,4 +1,6 @@
-"""Redis, proxy and demo of deploy/docker-compose.yml, run without Docker, as the file says."""
+"""Redis, proxy and demo of deploy/docker-compose.yml, run without Docker from the file's
+settings.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.integration.started import started
 from tests.unit.test_deploy import HEALTH, PAGE, PASSWORD, compose
 
 
-def test_the_services_of_the_compose_file(tmp_path: Path) -> None:
+def test_services_of_the_compose_file_work_together(tmp_path: Path) -> None:
     for program in ("redis-server", "redis-cli"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} on this machine")
@@ -48,7 +50,7 @@ def test_the_services_of_the_compose_file(tmp_path: Path) -> None:
             assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
             assert raw.ask("CONFIG", "GET", "save") == [b"save", b""]
             alive(made.port())
-            assert hit_as_the_page_says(made.port()) == ["0", "5", "3", "-1", "60"]
+            assert hit_of_the_page(made.port()) == ["0", "5", "3", "-1", "60"]
             with traffic(services["traffic"], made.port()):
                 wait_until(lambda: admitted_by("fixed", raw) > 5, "the demo makes traffic")
             assert admitted_by("log", raw) > 5
@@ -67,7 +69,7 @@ def listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def traffic(service: dict[str, Any], port: int) -> Iterator[None]:
-    """What `--profile demo` starts."""
+    """The programs that `--profile demo` starts."""
     *shell, script = service["command"]
     assert "-h rlproxy -p 6380" in script
     script = script.replace("-h rlproxy -p 6380", f"-h 127.0.0.1 -p {port}").replace("$$", "$")
@@ -94,8 +96,8 @@ def admitted_by(algorithm: str, raw: Raw) -> int:
     return int(found[1])
 
 
-def hit_as_the_page_says(port: int) -> list[str]:
-    """The reply to the page's hit with redis-cli."""
+def hit_of_the_page(port: int) -> list[str]:
+    """The reply to the page's redis-cli hit."""
     (line,) = re.findall(r"^redis-cli -u .* RL\.HIT .*$", PAGE, re.MULTILINE)
     done = subprocess.run(
         ["sh", "-c", line.replace("6380", str(port))],

@@ -1,5 +1,5 @@
-"""The pages of docs/: each command shown is run, its reply compared, and so are the other claims
-that can be: the pictures, the table of costs, the answers over HTTP.
+"""The pages of docs/: each shown command is run and its reply compared. Pictures, the table of
+costs and the answers over HTTP are checked too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests import documents, harness
 from tests.documents import Block
 from tests.harness import ROOT, Proxy, RedisServer
 
-QUICK_S = 0.3  # a block that took longer than its pauses and so much was run on a busy machine
+QUICK_S = 0.3  # a block that took longer than this beside its pauses was run on a busy machine
 ATTEMPTS = 5
 CHOOSING = ROOT / "docs" / "algorithms.md"
 HTTP = ROOT / "docs" / "http-headers.md"
@@ -38,7 +38,7 @@ PROGRAMS = [program for page in documents.EVERY_PAGE for program in documents.pr
 
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
-    """One server for what is read from a server."""
+    """One server for examples that only need some server."""
     with harness.server(one_engine) as made:
         yield made
 
@@ -47,7 +47,7 @@ def server(one_engine: str) -> Iterator[RedisServer]:
 
 
 def session(block: Block, proxy: Proxy) -> tuple[list[tuple[str, list[str]]], float]:
-    """What a block's commands are answered, and the seconds that went by beside its pauses."""
+    """The replies to a block's commands, and the seconds it took beside its pauses."""
     found: list[tuple[str, list[str]]] = []
     began = time.monotonic()
     told_s = 0.0
@@ -76,19 +76,19 @@ def test_each_reply_is_as_shown(block: Block, redis_server: RedisServer, proxy: 
             return
 
 
-# What RL.HELP gives as a command's form: `RL.RESET key [key ...]`.
+# The form of a command in RL.HELP: `RL.RESET key [key ...]`.
 SIGNATURES = {
     re.sub("[<>]", "", line) for line in grammar.HELP if re.match("(RL|CL)[.][A-Z]", line)
 }
 
 
-def test_the_reference_has_each_command_in_the_form_of_help() -> None:
+def test_reference_has_each_command_in_the_form_of_help() -> None:
     reference = ROOT / "docs" / "commands.md"
     rows = documents.rows(reference.read_text(), "| command | reply |")
     assert {row[0].strip("`") for row in rows} == SIGNATURES
 
 
-def test_each_command_in_the_text_is_a_right_one(module_proxy: Proxy) -> None:
+def test_each_command_in_the_text_is_valid(module_proxy: Proxy) -> None:
     asked = 0
     for page in documents.PAGES:
         text = documents.outside(page)
@@ -103,7 +103,7 @@ def test_each_command_in_the_text_is_a_right_one(module_proxy: Proxy) -> None:
     assert asked > 5
 
 
-def test_there_are_sessions() -> None:
+def test_sessions_are_found() -> None:
     assert len(SESSIONS) > 20
 
 
@@ -118,12 +118,12 @@ def front(server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=[str(each) for each, _ in PROGRAMS])
-def test_each_program_prints_what_is_shown(
+def test_each_program_prints_the_shown_output(
     program: Block, shown: str, server: RedisServer, front: Proxy
 ) -> None:
     if missing := documents.missing(program):
         pytest.skip(f"not on this machine: {' '.join(missing)}")
-    for attempt in range(1, ATTEMPTS + 1):  # some of them sleep
+    for attempt in range(1, ATTEMPTS + 1):  # some programs sleep
         with server.raw() as raw:
             raw.ask("FLUSHALL")
         found = documents.printed(program, server.port, front.port)
@@ -140,7 +140,7 @@ OLD = [  # those that wait for no window
 
 
 @pytest.mark.parametrize("program", OLD, ids=str)
-def test_the_old_libraries_work_through_the_proxy(
+def test_libraries_to_migrate_from_work_through_the_proxy(
     program: Block, server: RedisServer, front: Proxy
 ) -> None:
     if missing := documents.missing(program):
@@ -151,7 +151,7 @@ def test_the_old_libraries_work_through_the_proxy(
     assert documents.printed(program, front.port, front.port) == wanted
 
 
-def test_there_are_old_libraries() -> None:
+def test_libraries_to_migrate_from_are_found() -> None:
     assert {program.language for program in OLD} == {"python", "js"}
 
 
@@ -159,7 +159,7 @@ def test_there_are_old_libraries() -> None:
 
 
 def answers() -> list[tuple[dict[str, Any], str]]:
-    """The examples of http-headers.md: what goes into the function, and the answer shown."""
+    """The examples of http-headers.md: the function's arguments, and the answer shown."""
     text = HTTP.read_text()
     found = re.findall(r"<!-- (\{[^\n]*\}) -->\n```http\n(.*?)```", text, re.DOTALL)
     assert len(found) == text.count("```http")
@@ -167,7 +167,7 @@ def answers() -> list[tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize(("given", "shown"), answers())
-def test_each_answer_is_what_the_function_makes(given: dict[str, Any], shown: str) -> None:
+def test_each_answer_equals_the_functions_result(given: dict[str, Any], shown: str) -> None:
     status, fields = documents.rate_limit()(given["reply"], given["policies"], given["now"])
     head, _, body = shown.partition("\n\n")
     first, *lines = head.splitlines()
@@ -182,7 +182,7 @@ def test_each_answer_is_what_the_function_makes(given: dict[str, Any], shown: st
 
 
 def phrase(status: int) -> str:
-    """The reason phrase of RFC 9110, which Python before 3.13 has from an older one."""
+    """The reason phrase of RFC 9110; Python before 3.13 has those of an older one."""
     return "Content Too Large" if status == 413 else HTTPStatus(status).phrase
 
 
@@ -197,10 +197,12 @@ REPLIES = [
 
 
 @pytest.mark.parametrize(("command", "quota", "window", "times"), REPLIES)
-def test_the_fields_of_real_replies_are_valid(
+def test_fields_of_real_replies_are_valid(
     command: str, quota: int, window: int, times: int, proxy: Proxy
 ) -> None:
-    """By the draft: integers that are not negative, t not after Retry-After, r not above q."""
+    """As the draft requires: integers that are not negative, t not after Retry-After, r not above
+    q.
+    """
     with proxy.raw() as raw:
         for _ in range(times):
             reply = raw.ask(*command.split())
@@ -221,7 +223,7 @@ def test_the_fields_of_real_replies_are_valid(
 # -- pictures --------------------------------------------------------------------------------------
 
 
-def test_the_pictures_are_what_the_scripts_do(module_server: RedisServer) -> None:
+def test_pictures_equal_the_scripts_results(module_server: RedisServer) -> None:
     with Client(module_server.port) as client:
         drawn = pictures.drawn(client)
     shown = {path.name for path in IMAGES.iterdir() if not path.name.startswith(charts.PREFIX)}
@@ -230,8 +232,8 @@ def test_the_pictures_are_what_the_scripts_do(module_server: RedisServer) -> Non
         assert (IMAGES / name).read_text() == text, "run: python -m bench.pictures docs/images"
 
 
-def test_what_is_said_of_the_pictures(server: RedisServer) -> None:
-    """The figures that algorithms.md and the pictures' own sentences give in words."""
+def test_figures_in_the_captions_equal_the_pictures(server: RedisServer) -> None:
+    """The figures that algorithms.md and the pictures' captions give in words."""
     with Client(server.port) as client:
         runs = {picture.name: traffic.run(client, picture.options) for picture in pictures.PICTURES}
     fullest = {name: run.worst()[1] for name, run in runs.items()}
@@ -253,20 +255,18 @@ def test_what_is_said_of_the_pictures(server: RedisServer) -> None:
 
 
 def table() -> dict[str, list[str]]:
-    """The rows of the table of costs by ALGO."""
+    """The rows of the table of costs, by ALGO."""
     rows = documents.rows(CHOOSING.read_text(), "| ALGO | an admitted hit calls")
     return {row[0]: row[1:] for row in rows}
 
 
-def test_the_table_of_costs_has_every_algorithm() -> None:
+def test_table_of_costs_has_every_algorithm() -> None:
     assert list(table()) == [name.decode() for name in calls.algorithms()]
     assert costs.filled(CHOOSING.read_text(), "") != CHOOSING.read_text()
 
 
 @pytest.mark.parametrize("algorithm", list(table()))
-def test_the_calls_of_a_hit_are_those_of_the_table(
-    algorithm: str, module_server: RedisServer
-) -> None:
+def test_calls_of_a_hit_equal_the_table(algorithm: str, module_server: RedisServer) -> None:
     cells = table()[algorithm]
     for case, cell in zip(costs.CASES, (cells[0], cells[2]), strict=True):
         found = costs.called(module_server.port, algorithm.encode(), costs.CASES[case])
@@ -274,7 +274,7 @@ def test_the_calls_of_a_hit_are_those_of_the_table(
 
 
 @pytest.mark.parametrize("algorithm", list(table()))
-def test_the_header_of_the_script_names_the_same_commands(algorithm: str) -> None:
+def test_header_of_the_script_names_the_same_commands(algorithm: str) -> None:
     (script,) = [one for one in scripts.load().values() if one.header["algo"] == algorithm]
     told = re.fullmatch(
         r"admitted: ([A-Z ]+).*?; refused: ([A-Z ]+), and no write.*", script.header["cost"]
@@ -285,7 +285,7 @@ def test_the_header_of_the_script_names_the_same_commands(algorithm: str) -> Non
         assert set(words.split()) == set(cell.split()[1:])
 
 
-def test_the_bytes_of_a_key_are_those_of_the_table() -> None:
+def test_bytes_of_a_key_equal_the_table() -> None:
     if costs.ENGINE not in harness.engines():
         pytest.skip(f"measured with {costs.ENGINE}, which is not here")
     with harness.server(costs.ENGINE) as made:

@@ -1,4 +1,6 @@
-"""Who may come in, what they may say there, and how long they may be silent or read nothing."""
+"""Admission: protected mode, commands for local clients, client limits, and timeouts of idle and
+stuck clients.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,23 @@ FULL = ReplyError("ERR max number of clients reached")
 ONLY_LOCAL = "rlproxy lets only local clients"
 
 
-def own_address() -> str:
+def remote_address() -> str:
     """An address of this machine that is not loopback; empty if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect(("192.0.2.1", 9))  # (sends nothing)
+            sock.connect(("192.0.2.1", 9))  # sends nothing
         except OSError:
             return ""
         found = str(sock.getsockname()[0])
     return "" if found.startswith("127.") else found
 
 
-OWN = own_address()
+OWN = remote_address()
 elsewhere = pytest.mark.skipif(not OWN, reason="this machine has only loopback addresses")
 
 
 class Remote(Raw):
-    """A client that comes from an address that is not loopback."""
+    """A client that connects from an address that is not loopback."""
 
     def __init__(self, proxy: Proxy) -> None:
         port = re.search(r"0\.0\.0\.0:(\d+)", proxy.read_log())
@@ -56,8 +58,8 @@ def guarded(server: RedisServer | str, *args: str) -> Iterator[Proxy]:
         yield made
 
 
-def let_in(proxy: Proxy) -> str:
-    """What a client of another machine gets for a PING."""
+def reply_to_ping(proxy: Proxy) -> str:
+    """The reply that a client of another machine gets to PING."""
     with Remote(proxy) as raw:
         return str(raw.ask("PING"))
 
@@ -76,61 +78,63 @@ def test_protected_mode_follows_the_password(own_server: RedisServer) -> None:
         with proxy.raw() as local:
             assert local.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
         direct.ask("CONFIG", "SET", "requirepass", "s3")
-        wait_until(lambda: let_in(proxy).startswith("NOAUTH"), "the door opens", 6)
+        wait_until(lambda: reply_to_ping(proxy).startswith("NOAUTH"), "the door opens", 6)
         with Remote(proxy) as raw:
             assert raw.ask("AUTH", "s3") == "OK"
             assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
             direct.ask("ACL", "SETUSER", "default", "nopass")
-            wait_until(lambda: let_in(proxy).startswith("DENIED"), "the door closes", 6)
-            assert raw.ask("PING") == "PONG"  # who is in, stays
+            wait_until(lambda: reply_to_ping(proxy).startswith("DENIED"), "the door closes", 6)
+            assert raw.ask("PING") == "PONG"  # a connected client stays connected
         log = proxy.read_log()
         assert log.count("turned away 1 client(s): protected mode, and Redis' default user") == 1
         assert log.count("Set a password there, or --protected-mode no") == 2
 
 
 @elsewhere
-def test_a_password_in_the_url_opens_no_door(own_server: RedisServer) -> None:
-    """It is the proxy's own: what counts is whether a client needs one."""
+def test_password_in_the_url_does_not_end_protected_mode(own_server: RedisServer) -> None:
+    """It is the proxy's own password: protected mode depends on whether clients need one."""
     with own_server.raw() as direct:
         direct.ask("ACL", "SETUSER", "proxy", "on", ">pw", "~*", "+@all")
         url = f"redis://proxy:pw@127.0.0.1:{own_server.port}"
         with guarded(url) as proxy:
-            assert let_in(proxy).startswith("DENIED")
+            assert reply_to_ping(proxy).startswith("DENIED")
         direct.ask("ACL", "SETUSER", "default", "off")
         with guarded(url) as proxy:
-            assert let_in(proxy).startswith("NOAUTH")
+            assert reply_to_ping(proxy).startswith("NOAUTH")
 
 
 @elsewhere
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_protected_mode_before_redis_is_there(unstarted_server: RedisServer, workers: str) -> None:
+def test_protected_mode_while_redis_is_unreachable(
+    unstarted_server: RedisServer, workers: str
+) -> None:
     with guarded(unstarted_server, "--workers", workers) as proxy:
         for _ in range(4):
             with Remote(proxy) as raw:
                 assert raw.line().startswith(b"-UPSTREAMDOWN rlproxy has not reached Redis at ")
                 assert raw.closes()
         unstarted_server.start()
-        wait_until(lambda: let_in(proxy).startswith("DENIED"), "it is known", 6)
+        wait_until(lambda: reply_to_ping(proxy).startswith("DENIED"), "it is known", 6)
         with proxy.raw() as local:
             assert local.ask("PING") == "PONG"
 
 
 @elsewhere
-def test_protected_mode_off(own_server: RedisServer) -> None:
+def test_protected_mode_off_admits_all_addresses(own_server: RedisServer) -> None:
     with guarded(own_server, "--protected-mode", "no") as proxy:
-        assert let_in(proxy) == "PONG"
+        assert reply_to_ping(proxy) == "PONG"
         assert "WARNING" not in proxy.read_log()
 
 
 @elsewhere
-def test_the_embedded_server_is_protected_too() -> None:
+def test_embedded_server_is_protected() -> None:
     with guarded("embedded:") as proxy:
-        assert let_in(proxy).startswith("DENIED")
+        assert reply_to_ping(proxy).startswith("DENIED")
         with proxy.raw() as local:
             assert local.ask("PING") == "PONG"
 
 
-def test_nobody_is_asked_for_who_only_listens_on_loopback(own_server: RedisServer) -> None:
+def test_loopback_listener_has_no_protected_mode(own_server: RedisServer) -> None:
     with harness.proxy(own_server) as proxy, proxy.raw() as raw:
         assert raw.ask("PING") == "PONG"
         assert "protected mode" not in proxy.read_log()
@@ -140,7 +144,7 @@ def test_nobody_is_asked_for_who_only_listens_on_loopback(own_server: RedisServe
 
 
 @elsewhere
-def test_what_redis_protects_is_for_local_clients(engine: str) -> None:
+def test_protected_commands_require_a_local_client(engine: str) -> None:
     switches = ("debug-command", "module-command", "protected-configs")
     args = [word for name in switches for word in (f"--enable-{name}", "local")]
     with (
@@ -164,23 +168,23 @@ def test_what_redis_protects_is_for_local_clients(engine: str) -> None:
         assert remote.ask("MULTI") == "OK"
         assert ONLY_LOCAL in str(remote.ask("DEBUG", "SLEEP", 0))
         assert str(remote.ask("EXEC")).startswith("EXECABORT")
-        # Lua is no way around: these commands are not for scripts.
+        # Lua does not bypass this: scripts may not call these commands.
         for script in ("'DEBUG', 'JMAP'", "'CONFIG', 'SET', 'dir', '/'", "'MODULE', 'LOAD', '/x'"):
             found = remote.ask("EVAL", f"return redis.call({script})", 0)
             assert "not allowed from" in str(found).lower(), found
 
 
 @elsewhere
-def test_local_commands_for_all(own_server: RedisServer) -> None:
+def test_protected_commands_can_be_allowed_for_all(own_server: RedisServer) -> None:
     args = ("--protected-mode", "no", "--local-commands", "yes")
     with guarded(own_server, *args) as proxy, Remote(proxy) as raw:
         assert ONLY_LOCAL not in str(raw.ask("DEBUG", "SLEEP", 0))
 
 
-# -- how many --------------------------------------------------------------------------------------
+# -- client limits -- ------------------------------------------------------------------------------
 
 
-def test_the_number_of_clients(own_server: RedisServer) -> None:
+def test_clients_above_the_limit_are_refused(own_server: RedisServer) -> None:
     with harness.proxy(own_server, "--max-clients", "3") as proxy, contextlib.ExitStack() as stack:
         raws = [stack.enter_context(proxy.raw()) for _ in range(3)]
         assert [raw.ask("PING") for raw in raws] == ["PONG"] * 3
@@ -197,7 +201,7 @@ def test_the_number_of_clients(own_server: RedisServer) -> None:
 
 
 @elsewhere
-def test_the_number_of_clients_of_an_address(own_server: RedisServer) -> None:
+def test_clients_of_one_address_above_the_limit_are_refused(own_server: RedisServer) -> None:
     args = ("--protected-mode", "no", "--max-clients-per-address", "2")
     with guarded(own_server, *args) as proxy, contextlib.ExitStack() as stack:
         for make in (proxy.raw, lambda: Remote(proxy)):
@@ -216,7 +220,7 @@ def answers(make: Callable[[], Raw]) -> bool:
         return raw.ask("PING") == "PONG"
 
 
-def test_the_number_of_clients_of_each_worker(own_server: RedisServer) -> None:
+def test_client_limit_applies_per_worker(own_server: RedisServer) -> None:
     args = ("--workers", "2", "--max-clients", "2")
     with harness.proxy(own_server, *args) as proxy, contextlib.ExitStack() as stack:
         raws = [stack.enter_context(proxy.raw()) for _ in range(12)]
@@ -226,7 +230,7 @@ def test_the_number_of_clients_of_each_worker(own_server: RedisServer) -> None:
         for raw in raws:
             raw.close()
 
-        def room() -> bool:  # (also that each worker counts right who was turned away)
+        def room() -> bool:  # each worker must also count rejected clients correctly
             with contextlib.ExitStack() as four:
                 some = [four.enter_context(proxy.raw()) for _ in range(4)]
                 return [raw.ask("PING") for raw in some] == ["PONG"] * 4
@@ -242,24 +246,26 @@ def test_without_descriptors_new_clients_wait(own_server: RedisServer) -> None:
         most = max(int(entry.name) for entry in Path(f"/proc/{proxy.pid}/fd").iterdir()) + 3
         resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (most, limits[1]))
         late = [stack.enter_context(proxy.raw()) for _ in range(20)]
-        wait_until(lambda: "cannot accept: Too many open files" in proxy.read_log(), "it says so")
+        wait_until(
+            lambda: "cannot accept: Too many open files" in proxy.read_log(), "the log reports it"
+        )
         used = cpu_s(proxy)
         assert raw.ask("PING") == "PONG"
-        time.sleep(1.5)  # (longer than between two looks)
+        time.sleep(1.5)  # longer than between two checks
         assert cpu_s(proxy) - used < 0.2
         assert proxy.read_log().count("cannot accept: Too many open files") == 1
         resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
-        for each in late:  # who waited is served
+        for each in late:  # clients that waited are served
             assert each.ask("PING") == "PONG"
 
 
 def cpu_s(proxy: Proxy) -> float:
-    """What the proxy has computed so far."""
+    """The processor time the proxy has used so far, in seconds."""
     fields = Path(f"/proc/{proxy.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_few_open_files_are_told_of_at_the_start(own_server: RedisServer) -> None:
+def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     made = Started("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
     try:
@@ -271,12 +277,12 @@ def test_few_open_files_are_told_of_at_the_start(own_server: RedisServer) -> Non
         made.close()
 
 
-# -- how long --------------------------------------------------------------------------------------
+# -- timeouts -- -----------------------------------------------------------------------------------
 
 IDLE = ("--idle-timeout", "0.5")
 
 
-def test_an_idle_client_is_closed(own_server: RedisServer) -> None:
+def test_idle_client_is_closed(own_server: RedisServer) -> None:
     with harness.proxy(own_server, *IDLE) as proxy, contextlib.ExitStack() as stack:
         silent, spoke, half, busy = (stack.enter_context(proxy.raw()) for _ in range(4))
         assert spoke.ask("PING") == "PONG"
@@ -296,15 +302,15 @@ def test_an_idle_client_is_closed(own_server: RedisServer) -> None:
             before, asked = asked, time.monotonic()
             try:
                 assert busy.ask("PING") == "PONG"
-            except AssertionError:  # only on a machine that stood still for so long
+            except AssertionError:  # only on a machine that stalled for that long
                 assert time.monotonic() - before > 0.4, "it was closed though it was not idle"
                 busy = stack.enter_context(proxy.raw())
-            gone = [is_closed(raw) for raw in (silent, spoke, half)]
+            gone = [closed_by_peer(raw) for raw in (silent, spoke, half)]
             time.sleep(0.05)
         assert all(gone)
-        time.sleep(1.6)  # (longer than the timeout and a sweep)
+        time.sleep(1.6)  # longer than the timeout and a sweep
         for raw in (*(pair[0] for pair in pairs), waits):
-            assert not is_closed(raw)
+            assert not closed_by_peer(raw)
         with own_server.raw() as direct:
             direct.ask("RPUSH", "nothing", "x")
             assert pairs[2][0].reply() == [b"nothing", b"x"]
@@ -314,8 +320,8 @@ def test_an_idle_client_is_closed(own_server: RedisServer) -> None:
         assert "WARNING" not in proxy.read_log()
 
 
-def is_closed(raw: Raw) -> bool:
-    """Whether the peer has closed; nothing is taken of what it has sent."""
+def closed_by_peer(raw: Raw) -> bool:
+    """Whether the peer has closed the connection; received data stays unread."""
     raw.sock.setblocking(False)
     try:
         return raw.sock.recv(1, socket.MSG_PEEK) == b""
@@ -330,8 +336,8 @@ def is_closed(raw: Raw) -> bool:
 MB = 1 << 20
 
 
-def full_of(proxy: Proxy, size: int = 8) -> Raw:
-    """A client with a small buffer that has asked for so many MB and reads nothing."""
+def unread(proxy: Proxy, size: int = 8) -> Raw:
+    """A client with a small buffer that has requested `megabytes` MB and reads nothing."""
     raw = Raw.__new__(Raw)
     raw.sock = socket.socket()
     raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
@@ -342,17 +348,17 @@ def full_of(proxy: Proxy, size: int = 8) -> Raw:
     return raw
 
 
-def test_who_reads_nothing_is_cut_and_who_reads_slowly_is_not(own_server: RedisServer) -> None:
+def test_stuck_reader_is_cut_and_slow_reader_is_not(own_server: RedisServer) -> None:
     with own_server.raw() as direct:
         direct.ask("SET", "mb", "x" * MB)
     with harness.proxy(own_server, "--write-timeout", "1.2") as proxy:
-        stuck, slow = full_of(proxy, 64), full_of(proxy)  # (more than any kernel holds)
+        stuck, slow = unread(proxy, 64), unread(proxy)  # more than any kernel holds
         with stuck, slow, proxy.raw() as other:
             began = time.monotonic()
             read = 0
             while clients(own_server) == 3 or time.monotonic() - began < 4:
                 assert other.ask("PING") == "PONG"
-                # (in 4 s less than half of what the kernels of both sides hold)
+                # In 4 s less than half of what the kernels of both sides hold.
                 read += len(slow.sock.recv(20_000))
                 time.sleep(0.1)
                 assert time.monotonic() - began < 15
@@ -368,18 +374,20 @@ def test_who_reads_nothing_is_cut_and_who_reads_slowly_is_not(own_server: RedisS
 
 
 def clients(server: RedisServer) -> int:
-    """Private connections that are open."""
+    """The number of open private connections."""
     with server.raw() as raw:
         listed = raw.ask("CLIENT", "LIST")
     assert isinstance(listed, bytes)
     return listed.count(b"\n") - listed.count(b"name=rlproxy-") - 1
 
 
-# -- how much --------------------------------------------------------------------------------------
+# -- memory -- -------------------------------------------------------------------------------------
 
 
-def test_without_a_password_little_is_held(own_server: RedisServer) -> None:
-    """Forty clients that know no password send what is held until it is whole, or for ever."""
+def test_unauthenticated_clients_use_bounded_memory(own_server: RedisServer) -> None:
+    """Forty unauthenticated clients send data that is held until a request is whole, or for
+    ever.
+    """
     endless = [
         b"*4\r\n$6\r\nRL.HIT\r\n$65000\r\n" + b"x" * 64_000,
         b"*3\r\n$6\r\nCLIENT\r\n$16000\r\n" + b"x" * 15_000,
@@ -404,8 +412,10 @@ def test_without_a_password_little_is_held(own_server: RedisServer) -> None:
         assert proxy.memory() - before < 42 * 2 * 131_072
 
 
-def test_while_redis_is_away_little_is_held(own_server: RedisServer) -> None:
-    """Redis accepts no connection (its queue is full): what is sent meanwhile has a bound."""
+def test_clients_use_bounded_memory_during_an_outage(own_server: RedisServer) -> None:
+    """Redis accepts no connection because its queue is full: the data that clients send has a
+    bound.
+    """
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -426,8 +436,8 @@ def test_while_redis_is_away_little_is_held(own_server: RedisServer) -> None:
             assert proxy.memory() - before < 10 * 2 * (262_144 + 262_144)
 
 
-def test_more_may_be_left_unread(own_server: RedisServer) -> None:
-    """--max-unread is how much of a reply the proxy takes from Redis for who does not read it."""
+def test_max_unread_bounds_unread_replies(own_server: RedisServer) -> None:
+    """--max-unread bounds the unread reply bytes that the proxy takes from Redis for a client."""
     with own_server.raw() as direct:
         direct.ask("SET", "mb", "x" * (16 * MB))
         held = {}
@@ -436,14 +446,14 @@ def test_more_may_be_left_unread(own_server: RedisServer) -> None:
             with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw:
                 raw.ask("PING")
                 before = proxy.memory()
-                with full_of(proxy, 1):
-                    wait_until(partial(stands_still, proxy), "it takes no more")
+                with unread(proxy, 1):
+                    wait_until(partial(idle, proxy), "it takes no more")
                     held[most] = proxy.memory() - before
         assert held[12 * MB] - held[65_536] > 4 * MB, held
 
 
-def stands_still(proxy: Proxy) -> bool:
-    """Whether it computes nothing for a moment."""
+def idle(proxy: Proxy) -> bool:
+    """Whether the process uses no processor time for a moment."""
     before = cpu_s(proxy)
     time.sleep(0.3)
     return cpu_s(proxy) - before < 0.02

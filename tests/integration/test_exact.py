@@ -1,27 +1,27 @@
-"""Exact: whatever clients do at once, no window of a key ever holds more hits than it may, and no
-hit is refused that would have fitted. Proved from the server's own record of a real load.
+"""Limits are exact under concurrency: no window of a key ever holds more hits than its max, and no
+hit that would have fitted is refused. The server's own record of a real load proves it.
 
 The method. Clients of at least four libraries hit twenty keys over 64 connections (singly,
 pipelined, inside MULTI), while a connection to the server reads MONITOR. MONITOR shows every script
-call in the order in which the server ran it, with a time in microseconds, and below it what the
-script did: a hit was admitted if and only if there is an `[0 lua] "RPUSH" key stamp`, and then the
-stamp is the clock it was judged by. Hence:
+call in the order in which the server ran it, with a time in microseconds, followed by the calls of
+the script. A hit was admitted if and only if there is an `[0 lua] "RPUSH" key stamp`, and then the
+stamp is the clock that judged it. Hence:
 
-1. Brute force, without any model: for each key, each admitted stamp and the hits from then until a
-   window later are at most max.
-2. A model of the sliding log in ten lines, fed with the server's order, says of each hit whether
-   there was room. An admitted hit's clock is its stamp, so there the model is exact, `remaining`
-   included. A refused hit's clock is not shown, but it lies between two times that are: it is not
-   before the last line MONITOR wrote for an earlier command, and not after the line of the script's
-   own TIME (for a hit inside EXEC, whose clock may stand still from EXEC's beginning: not before
-   the last line of somebody else). If even at the later time there was no room, the refusal was
-   right. If there was room at the earlier one, it was wrong. In between nothing can be said, so
-   the test asks that this is rare. The clock of scripts and that of MONITOR are not read in the
-   same way, and have been seen to differ by half a millisecond for moments on a busy machine: by
-   how much they did is measured at the admitted hits, whose stamps show it, and the bounds of the
-   refused ones are widened by that.
-3. What the clients were told, counted by key, verdict and `remaining`, is exactly what the model
-   says they were to be told: nothing is lost, repeated or handed to somebody else on the way.
+1. Brute force, without a model: for each key and each admitted stamp, at most max hits are admitted
+   from then until a window later.
+2. A model of the sliding log in ten lines, fed in the server's order, computes for each hit whether
+   there was room. An admitted hit's clock is its stamp, so the model is exact there, `remaining`
+   included. A refused hit's clock is not shown, but it has two bounds: it is not before the last
+   MONITOR line of an earlier command, and not after the line of the script's own TIME. For a hit
+   inside EXEC, whose clock may stand still from EXEC's beginning, the lower bound is the last line
+   of another connection. If there was no room even at the later bound, the refusal was right. If
+   there was room at the earlier one, it was wrong. In between no verdict is possible, so the test
+   requires that this is rare. The clocks of scripts and of MONITOR are read differently and can
+   differ by half a millisecond for moments on a busy machine. The admitted hits' stamps show the
+   difference, and the bounds of the refused hits are widened by it.
+3. The replies, counted by key, verdict and `remaining`, are exactly those the model computes: none
+   is
+   lost, repeated or delivered to another client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.harness import RedisServer
 from tests.integration.loaders import KINDS, Loader, foreign_loaders, python_loaders
 
 SECONDS = 6
-MANY = 5000  # refusals are enough
+MANY = 5000  # refusals suffice
 CONNECTIONS = 64
 LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ ([^\]]+)\] (.*)")
 CALL = re.compile(rb'"1" "(exact:\d+)" "(\d+)" "(\d+)" "1000"$')
@@ -66,7 +66,7 @@ class Monitor:
                 return
 
     def lines(self, server: RedisServer) -> list[bytes]:
-        """Everything up to now."""
+        """All lines so far."""
         with server.raw() as raw:
             raw.ask("ECHO", END)
         self._thread.join(60)
@@ -84,15 +84,15 @@ class Hit:
     window: int
     earliest: int
     latest: int
-    stamp: int | None = None  # admitted
+    stamp: int | None = None  # of an admitted hit
 
 
 def hits_of(lines: list[bytes]) -> list[Hit]:
     """All hits in the server's order."""
     hits: list[Hit] = []
-    before = 0  # the last line's time
-    turn: bytes = b""  # the address whose commands come in a row
-    turn_before = 0  # the last line's time before that row
+    before = 0  # time of the last line
+    turn: bytes = b""  # the address of the current run of commands
+    turn_before = 0  # time of the last line before that run
     turn_hits: list[Hit] = []
     current: Hit | None = None
     judged = 0
@@ -130,7 +130,7 @@ def hits_of(lines: list[bytes]) -> list[Hit]:
 
 
 def skew_of(hits: list[Hit]) -> int:
-    """By how much the clock of scripts ever differed from MONITOR's, in microseconds."""
+    """The largest difference between the clock of scripts and that of MONITOR, in microseconds."""
     found = [
         max(hit.earliest - hit.stamp, hit.stamp - hit.latest, 0)
         for hit in hits
@@ -142,7 +142,9 @@ def skew_of(hits: list[Hit]) -> int:
 
 
 def load(server: RedisServer, directory: Path, seconds: int) -> tuple[list[Loader], list[bytes]]:
-    """All clients for so long, on an empty server; they, and what MONITOR saw."""
+    """Run all clients for a number of seconds on an empty server; return them and MONITOR's
+    lines.
+    """
     with server.raw() as raw:
         raw.ask("FLUSHALL")
     loaders = python_loaders(CONNECTIONS) + foreign_loaders(2, directory)
@@ -163,7 +165,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
         assert [text for loader in loaders for text in loader.errors] == []
         told_no = sum(n for loader in loaders for key, n in loader.seen.items() if key[1])
         if told_no > MANY:
-            break  # else the machine is slow
+            break  # otherwise the machine is slow
     check_the_load(loaders, lines)
     by_key: dict[str, list[Hit]] = {key: [] for key, _, _ in KINDS}
     all_hits = hits_of(lines)
@@ -178,7 +180,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
         assert all((hit.max_hits, hit.window) == (max_hits, window) for hit in hits)
         stamps = [hit.stamp for hit in hits if hit.stamp is not None]
         assert stamps == sorted(stamps)
-        assert len(stamps) > 2 * max_hits, "too few to say anything"
+        assert len(stamps) > 2 * max_hits, "too few to prove anything"
         for index, stamp in enumerate(stamps):
             inside = bisect.bisect_left(stamps, stamp + window) - index
             assert inside <= max_hits, f"{key}: {inside} hits in a window of {max_hits}"
@@ -206,7 +208,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
 
 
 def check_the_load(loaders: list[Loader], lines: list[bytes]) -> None:
-    """The load was what the test needs: several libraries, the lane, and MULTI."""
+    """The load was what the test requires: several libraries, the lane, and MULTI."""
     assert len(loaders) >= 4
     assert sum(loader.connections for loader in loaders[:4]) == CONNECTIONS
     for loader in loaders:

@@ -1,4 +1,4 @@
-"""The programs in examples/ are run: they limit, and a limiter that is away does not stop them."""
+"""The programs in examples/ are run: they limit, and an unreachable limiter does not stop them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.integration.test_acl import RULES, SINCE_7
 
 PAGE = ROOT / "docs" / "examples.md"
 ALL_S = 60.0  # forty processes at once
-ATTEMPTS = 5  # a reply that took half a second was given on a busy machine
+ATTEMPTS = 5  # a reply that took half a second came from a busy machine
 ADMITTED = [f"admitted, {left} left" for left in (4, 3, 2, 1, 0)]
 UNCOUNTED = ["admitted, not counted"] * 6
 POLICY = {"default": (5, 60)}
@@ -41,8 +41,8 @@ POLICY = {"default": (5, 60)}
 
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
-    """`app` has the rights of the line in docs/operations.md, `narrow` the same on other keys, and
-    the user of clients that send no password has none.
+    """`app` has the rights of the line in docs/operations.md and `narrow` the same rights on other
+    keys. The user of clients without a password has no rights.
     """
     with harness.server(one_engine) as made:
         rules = [rule for rule in RULES if made.version >= (7, 0) or rule not in SINCE_7]
@@ -69,7 +69,7 @@ def front(server: RedisServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def url(front: Proxy, server: RedisServer) -> str:
-    """The proxy's, in front of an empty server."""
+    """The proxy's URL, in front of an empty server."""
     with admin(server) as raw:
         raw.ask("FLUSHALL")
         raw.ask("SET", "limit:text", "x")
@@ -78,7 +78,7 @@ def url(front: Proxy, server: RedisServer) -> str:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the examples are run."""
+    """The directory in which the examples run."""
     return examples.copied(tmp_path_factory.mktemp("run"))
 
 
@@ -103,8 +103,8 @@ def test_five_are_admitted_and_the_sixth_is_refused(
     assert process.returncode == 0
 
 
-class Cut:
-    """A way to the proxy that is cut when a hit has gone over it, before its reply."""
+class CuttingRelay:
+    """A relay to the proxy that cuts a connection after a hit has passed and before its reply."""
 
     def __init__(self, port: int) -> None:
         self.hits = 0
@@ -136,7 +136,7 @@ class Cut:
                         return
 
     def close(self) -> None:
-        """No more."""
+        """Accept no more."""
         self._listener.close()
 
 
@@ -150,7 +150,9 @@ def prepared(directory: Path) -> list[Example]:
 
 
 def ended(process: subprocess.Popen[str], end: float) -> tuple[str, str]:
-    """What a process printed; one that runs until `end` is killed, which its errors say."""
+    """The output of a process; a process that runs until `end` is killed, which its stderr
+    shows.
+    """
     try:
         return process.communicate(timeout=max(0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -159,16 +161,16 @@ def ended(process: subprocess.Popen[str], end: float) -> tuple[str, str]:
         return output, f"{errors}\nnot ended after {ALL_S:g} s"
 
 
-def test_without_an_answer_hits_are_admitted(directory: Path, front: Proxy) -> None:
-    """When nothing listens (`away`), when no reply comes (`silent`), when Redis is down behind the
-    proxy (`no redis`), and when the connection is lost after the hit (`cut`). All programs run at
-    once, since most of the time they wait; one test, so that no two processes of pytest do it.
+def test_hits_without_an_answer_are_admitted(directory: Path, front: Proxy) -> None:
+    """Nothing listens (`away`), no reply comes (`silent`), Redis is down behind the proxy (`no
+    redis`), or the connection is lost after the hit (`cut`). All programs run at once, because they
+    mostly wait. It is one test, so that no two pytest processes run them.
     """
     programs = prepared(directory)
     with contextlib.ExitStack() as stack:
         down = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{harness.free_port()}"))
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
-        cuts = {program.file: Cut(front.port) for program in programs}
+        cuts = {program.file: CuttingRelay(front.port) for program in programs}
         for cut in cuts.values():
             stack.callback(cut.close)
         ports = {
@@ -198,11 +200,11 @@ def test_without_an_answer_hits_are_admitted(directory: Path, front: Proxy) -> N
             if cuts[program.file].hits > 6:
                 wrong[f"{program.file}, hits sent"] = (cuts[program.file].hits, output, errors)
         assert wrong == {}
-        # (on a busy machine a program may not be connected within half a second)
+        # On a busy machine a program may need more than half a second to connect.
         assert any(cut.hits for cut in cuts.values())
 
 
-# Mistakes in a configuration, and what the error reply to each is about.
+# Configuration errors, and the subject of the error reply to each.
 MISTAKES = {
     "wrong password": ("app:wrong@", "invalid username-password pair"),
     "no password": ("", "(?i)authenticat"),
@@ -212,33 +214,35 @@ MISTAKES = {
 }
 
 
-def mistaken(case: str, front: Proxy, server: RedisServer) -> str:
-    """The URL with which a mistake is made."""
+def url_with_error(case: str, front: Proxy, server: RedisServer) -> str:
+    """The URL with which the program has this configuration error."""
     port = server.port if case == "not the proxy" else front.port
     return f"redis://{MISTAKES[case][0]}127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_in_the_configuration_ends_a_program(
+def test_configuration_error_ends_a_program(
     case: str, directory: Path, front: Proxy, server: RedisServer, url: str
 ) -> None:
-    """No hit of it is admitted, and one line on stderr says why."""
+    """None of its hits is admitted, and one line on stderr gives the reason."""
     key = "limit:text" if case == "another type" else "limit:k"
     programs = prepared(directory)
     wrong: dict[str, tuple[int, str, str]] = {}
     for _ in range(ATTEMPTS):
         running = [
-            (program, program.start(directory, mistaken(case, front, server), key))
+            (program, program.start(directory, url_with_error(case, front, server), key))
             for program in programs
         ]
         end = time.monotonic() + ALL_S
         printed = [(*both, *ended(both[1], end)) for both in running]
         programs = []
         for program, process, output, errors in printed:
-            told = re.fullmatch("RL.HIT: .*\n", errors) and re.search(MISTAKES[case][1], errors)
+            fields_of_the_page = re.fullmatch("RL.HIT: .*\n", errors) and re.search(
+                MISTAKES[case][1], errors
+            )
             if "not counted" in output:
-                programs.append(program)  # once more: half a second is short on a busy machine
-            elif output or not told or process.returncode <= 0:
+                programs.append(program)  # repeat: half a second is short on a busy machine
+            elif output or not fields_of_the_page or process.returncode <= 0:
                 wrong[program.file] = (process.returncode, output, errors)
     assert (wrong, programs) == ({}, [])
 
@@ -268,8 +272,8 @@ async def asgi(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield module
 
 
-def told(reply: list[int]) -> dict[str, str]:
-    """What the function of http-headers.md returns, without the fields that the examples lack."""
+def fields_of_the_page(reply: list[int]) -> dict[str, str]:
+    """The result of the function in http-headers.md, without the fields that the examples lack."""
     _, fields = documents.rate_limit()(reply, POLICY, 0)
     return {name: text for name, text in fields.items() if not name.startswith("X-")}
 
@@ -281,16 +285,19 @@ def limit_fields(headers: Any) -> dict[str, str]:
 
 
 def expected(number: int, window_s: tuple[int, ...] = (60, 59)) -> list[tuple[int, dict[str, str]]]:
-    """Status and fields of the request with this number, from 0; a second may have gone by."""
+    """Status and fields of request number n, from 0; a second may have passed."""
     if number < 5:
-        return [(200, told([0, 5, 4 - number, -1, left])) for left in window_s]
+        return [(200, fields_of_the_page([0, 5, 4 - number, -1, left])) for left in window_s]
     return [
-        (429, told([1, 5, 0, wait, left])) for wait in window_s for left in window_s if wait <= left
+        (429, fields_of_the_page([1, 5, 0, wait, left]))
+        for wait in window_s
+        for left in window_s
+        if wait <= left
     ]
 
 
 @pytest.mark.parametrize("name", ["app_starlette", "app_fastapi"])
-async def test_asgi_tells_the_limit_and_refuses(
+async def test_asgi_sends_limit_fields_and_refuses(
     name: str, url: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asgi(name, url, monkeypatch) as module:
@@ -311,23 +318,25 @@ async def test_asgi_tells_the_limit_and_refuses(
 REPLIES = [[0, 5, 2, -1, 60], [1, 5, 0, 12, 59], [1, 5, 0, 600, 600]]
 
 
-async def test_asgi_tells_what_the_function_of_the_page_makes(
+async def test_asgi_fields_equal_those_of_the_documented_function(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asgi("app_starlette", url, monkeypatch) as module:
         limit = module.RateLimit(module.app, redis=module.client, max=5, window=60)
         for reply in REPLIES:
-            assert limit.fields(reply) == told(reply)
+            assert limit.fields(reply) == fields_of_the_page(reply)
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-async def test_asgi_without_an_answer(
+async def test_asgi_without_an_answer_follows_its_setting(
     fail_open: bool,
     own_server: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Requests pass, or get 503, as told; one line when it begins and one when it is over."""
+    """Requests pass or get 503, as configured; one log line when that begins and one when it
+    ends.
+    """
     with harness.proxy(own_server) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}"
         own_server.stop()
@@ -351,7 +360,7 @@ async def test_asgi_without_an_answer(
 
 @pytest.mark.parametrize("fail_open", [True, False])
 @pytest.mark.parametrize("case", [*MISTAKES, "wrong rule"])
-async def test_asgi_with_a_mistake_in_the_configuration(
+async def test_asgi_with_a_configuration_error_fails_every_request(
     case: str,
     fail_open: bool,
     front: Proxy,
@@ -360,10 +369,10 @@ async def test_asgi_with_a_mistake_in_the_configuration(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """No request passes, and one line of the log says why."""
+    """No request passes, and one log line gives the reason."""
     where, why = url, "max is 1 to 1000000 with ALGO LOG"
     if case in MISTAKES:
-        where, why = mistaken(case, front, server), MISTAKES[case][1]
+        where, why = url_with_error(case, front, server), MISTAKES[case][1]
     async with asgi("app_starlette", where, monkeypatch) as module:
         given = module.app.user_middleware[0].kwargs
         given["fail_open"] = fail_open
@@ -380,13 +389,15 @@ async def test_asgi_with_a_mistake_in_the_configuration(
     assert re.search(why, line)
 
 
-async def test_asgi_with_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asgi_without_a_proxy_passes_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"redis://127.0.0.1:{harness.free_port()}"
     async with asgi("app_starlette", url, monkeypatch) as module:
         assert (await module.http.get("/")).json() == {"hello": "world"}
 
 
-async def test_asgi_leaves_alone_what_has_no_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asgi_does_not_limit_requests_without_a_key(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with asgi("app_starlette", url, monkeypatch) as module:
         module.app.user_middleware[0].kwargs["key"] = lambda scope: None
         answers = [await module.http.get("/") for _ in range(6)]
@@ -399,7 +410,7 @@ async def test_asgi_leaves_alone_what_has_no_key(url: str, monkeypatch: pytest.M
 
 @pytest.fixture
 def express() -> Iterator[Any]:
-    """Starts a script that prints the address it listens on, and tells that."""
+    """Starts a script that prints the address it listens on, and returns the address."""
     client = CLIENTS["express"]
     if missing := client.missing() or CLIENTS["node-redis"].missing():
         pytest.skip(missing)
@@ -436,13 +447,16 @@ def get(address: str) -> tuple[int, Message, Any]:
             return error.code, error.headers, json.load(error)
 
 
-def test_express_tells_the_limit_and_refuses(express: Any, url: str, server: RedisServer) -> None:
+def test_express_sends_limit_fields_and_refuses(
+    express: Any, url: str, server: RedisServer
+) -> None:
     address = express(url)
     for _ in range(ATTEMPTS):
         with admin(server) as raw:
             raw.ask("FLUSHALL")
         answers = [get(address) for _ in range(7)]
-        if all("RateLimit" in headers for _, headers, _ in answers):  # else half a second was short
+        # otherwise half a second was too short
+        if all("RateLimit" in headers for _, headers, _ in answers):
             break
     for number, (status, headers, body) in enumerate(answers):
         assert (status, limit_fields(headers)) in expected(number)
@@ -453,12 +467,12 @@ def test_express_tells_the_limit_and_refuses(express: Any, url: str, server: Red
             assert (body["status"], body["violated-policies"]) == (429, ["default"])
 
 
-def test_express_with_nobody_there(express: Any) -> None:
+def test_express_without_a_proxy_passes_requests(express: Any) -> None:
     status, headers, body = get(express(f"redis://127.0.0.1:{harness.free_port()}"))
     assert (status, limit_fields(headers), body) == (200, {}, {"hello": "world"})
 
 
-# As app.js, with a client, a rule and a key of the test's own.
+# As app.js, with the test's own client, rule and key.
 MISTAKEN = """
 const {{ once }} = require("node:events");
 const app = require("express")();
@@ -489,7 +503,7 @@ const call = (...words) => client.call(...words);
 
 @pytest.mark.parametrize("client", NODE_CLIENTS)
 @pytest.mark.parametrize("case", [*MISTAKES, "wrong rule"])
-def test_express_with_a_mistake_in_the_configuration(
+def test_express_with_a_configuration_error_fails_every_request(
     case: str,
     client: str,
     front: Proxy,
@@ -498,12 +512,12 @@ def test_express_with_a_mistake_in_the_configuration(
     express: Any,
     tmp_path: Path,
 ) -> None:
-    """No request passes, and one line of the log says why."""
+    """No request passes, and one log line gives the reason."""
     if missing := CLIENTS[client].missing():
         pytest.skip(missing)
     where, why, most, key = url, "max is 1 to 1000000 with ALGO LOG", 0, "limit:k"
     if case in MISTAKES:
-        where, why, most = mistaken(case, front, server), MISTAKES[case][1], 5
+        where, why, most = url_with_error(case, front, server), MISTAKES[case][1], 5
     if case == "another type":
         key = "limit:text"
     script = MISTAKEN.format(client=NODE_CLIENTS[client], max=most, key=key)
@@ -531,11 +545,14 @@ const server = app.listen(0, "127.0.0.1", () => {
 """
 
 
-def test_express_tells_what_the_function_of_the_page_makes(express: Any) -> None:
+def test_express_fields_equal_those_of_the_documented_function(express: Any) -> None:
     address = express("", GIVEN)
     for reply in REPLIES:
         status, headers, _ = get(f"{address}/?reply={quote(json.dumps(reply))}")
-        assert (status, limit_fields(headers)) == (429 if reply[0] else 200, told(reply))
+        assert (status, limit_fields(headers)) == (
+            429 if reply[0] else 200,
+            fields_of_the_page(reply),
+        )
 
 
 FAILING = """
@@ -551,7 +568,7 @@ const server = app.listen(0, "127.0.0.1", () => {
 """
 
 
-def test_express_can_stay_closed(express: Any) -> None:
+def test_express_can_fail_closed(express: Any) -> None:
     address = express("", FAILING)
     assert get(f"{address}/?key=k")[0] == 503
     assert get(address)[0] == 200
@@ -570,7 +587,7 @@ def test_every_example_is_run() -> None:
     assert found == known | {"asgi/rate_limit.py", "express/rate_limit.js"}
 
 
-def test_the_table_has_every_example_in_the_versions_that_were_run() -> None:
+def test_table_lists_every_example_with_its_version() -> None:
     rows = documents.rows(PAGE.read_text(), "| example | client")
     wanted = documents.rows("\n" + examples.table(), "| example | client")
     versions = r"\d+(\.\d+)+"
@@ -581,7 +598,7 @@ def test_the_table_has_every_example_in_the_versions_that_were_run() -> None:
         assert re.search(versions, row[1]), f"{row}: run it where it is installed"
 
 
-def test_how_many_they_are() -> None:
+def test_number_of_examples_equals_the_documented_one() -> None:
     clients = {program.client.name for program in PROGRAMS}
     languages = {program.client.runtime for program in PROGRAMS}
     assert (len(clients), len(languages)) == (9, 8)
@@ -589,7 +606,7 @@ def test_how_many_they_are() -> None:
     assert "nine clients" in (ROOT / "docs" / "tutorial.md").read_text()
 
 
-def test_wrong_usage_of_the_table_is_told(
+def test_wrong_usage_of_the_table_command_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert examples.main([]) == 2

@@ -1,4 +1,4 @@
-"""Every algorithm counts each hit once: many connections through two proxies hit and give back."""
+"""Every algorithm counts each hit once: many connections through two proxies hit and refund."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, command
 CONNECTIONS = 24
 ROUNDS = 40
 MAX = 150
-LONG_S = 10_000_000  # nothing drains or leaves while the test runs
+LONG_S = 10_000_000  # nothing drains or expires during the test
 ROWS = [(f"ALGO {name.decode()}", name.decode()) for name in ALGORITHMS] + [("", "CL.THROTTLE")]
 
 
 @ON_ONE_ENGINE
 @pytest.mark.parametrize(("words", "name"), ROWS, ids=[row[1] for row in ROWS])
-def test_what_is_held_is_what_was_admitted_and_not_given_back(
+def test_stored_hits_equal_admitted_minus_refunded(
     redis_server: RedisServer, proxy: Proxy, words: str, name: str
 ) -> None:
     rule: list[str | int] = [MAX, LONG_S, *words.split()]
@@ -31,7 +31,7 @@ def test_what_is_held_is_what_was_admitted_and_not_given_back(
     back = command("RL.REFUND", "k", MAX, LONG_S, 1, *algorithm.split())
 
     def client(number: int, port: int) -> tuple[int, int]:
-        """One connection's work: how many of its hits were admitted, and refused."""
+        """Run one connection's load; return how many of its hits were admitted and refused."""
         chance = random.Random(number)
         held = refused = 0
         with Raw(port) as raw:
@@ -50,7 +50,7 @@ def test_what_is_held_is_what_was_admitted_and_not_given_back(
                 admitted = sum(reply[0] == 0 for reply in found)
                 held += admitted
                 refused += many - admitted
-                while held and chance.random() < 0.7:  # only what is its own is given back
+                while held and chance.random() < 0.7:  # only the client's own hits are refunded
                     raw.send(back)
                     assert isinstance(raw.reply(), list)
                     held -= 1
@@ -61,7 +61,7 @@ def test_what_is_held_is_what_was_admitted_and_not_given_back(
         done = list(pool.map(client, range(CONNECTIONS), ports))
         held = sum(one[0] for one in done)
         assert 0 < held <= MAX
-        assert sum(one[1] for one in done) > 0, "nobody was refused: this shows nothing"
+        assert sum(one[1] for one in done) > 0, "no hit was refused: this proves nothing"
         with second.raw() as raw:
             found = raw.ask("RL.PEEK", "k", MAX, LONG_S, *algorithm.split())
             assert isinstance(found, list)

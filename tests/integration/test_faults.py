@@ -1,4 +1,6 @@
-"""Redis fails: stopped, killed, never there, cut off, full. What hits get, and how it ends."""
+"""Redis fails: stopped, killed, never started, cut off, full. The replies to hits, and the
+recovery.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tests.integration.started import by_lane, by_lane_of, lanes, private
 MODES = ("error", "allow", "deny")
 TIMEOUT_S = 0.4
 TIMEOUT = ("--hit-timeout", "400")
-BACK_S = 8.0  # within that long of Redis' return hits are counted (half a second, undisturbed)
+# hits are counted within this time of Redis' return (half a second on an idle machine)
+BACK_S = 8.0
 
 
 def is_error(reply: object, start: str) -> bool:
@@ -31,22 +34,22 @@ def is_error(reply: object, start: str) -> bool:
 
 
 def by_mode(mode: str, reply: object, limit: int) -> bool:
-    """Whether `reply` is what a hit gets without Redis."""
+    """Whether `reply` is the reply to a hit without Redis."""
     if mode == "error":
         return is_error(reply, "UPSTREAMDOWN ")
     return reply == ([0, limit, limit, -1, 0] if mode == "allow" else [1, limit, 0, 1, 1])
 
 
 def counted(reply: object, limit: int) -> bool:
-    """Whether `reply` is Redis' own admission of a hit that was not the first on its key, or was
-    within a window that will not be over soon.
+    """Whether `reply` is Redis' own admission of a hit that was not the first on its key, or whose
+    window is still long.
     """
     return isinstance(reply, list) and reply[:2] == [0, limit] and reply[4] > 0
 
 
 @contextlib.contextmanager
 def stopped(server: RedisServer) -> Iterator[None]:
-    """The server hangs: its connections are there, and nothing is answered."""
+    """The server hangs: its connections stay open, and it answers nothing."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
@@ -57,12 +60,12 @@ def stopped(server: RedisServer) -> Iterator[None]:
 def failing(
     server: RedisServer, mode: str = "error", *args: str
 ) -> contextlib._GeneratorContextManager[Proxy]:
-    """A proxy that is impatient."""
+    """A proxy with short timeouts."""
     return harness.proxy(server, "--on-upstream-failure", mode, *TIMEOUT, *args)
 
 
-def back(raw: Raw, begin: float) -> float:
-    """Seconds since `begin` until a hit of `raw` is counted by Redis."""
+def recovered_after_s(raw: Raw, begin: float) -> float:
+    """Seconds since `begin` until Redis counts a hit of `raw`."""
     wait_until(
         lambda: counted(raw.ask("RL.HIT", "back", 1_000_000, 3600), 1_000_000), "hits are counted"
     )
@@ -70,7 +73,7 @@ def back(raw: Raw, begin: float) -> float:
 
 
 class Relay:
-    """A TCP relay to a port that can stop forwarding: some connections, or all."""
+    """A TCP relay to a port that can stop forwarding: one connection, or all."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port
@@ -84,7 +87,7 @@ class Relay:
         self._thread.start()
 
     def kill(self, name: str, server: RedisServer) -> None:
-        """Forward nothing any more of the connection that the server knows as `name`."""
+        """Stop forwarding the connection that the server lists as `name`."""
         (row,) = [row for row in lanes(server) if row["name"] == name]
         port = int(row["addr"].rpartition(":")[2])
         for pair in self.pairs:
@@ -130,11 +133,11 @@ def relay(own_server: RedisServer) -> Iterator[Relay]:
     made.close()
 
 
-# -- never there, or gone -------------------------------------------------------------------------
+# -- never started, or gone -- ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_server_that_was_never_there(unstarted_server: RedisServer, mode: str) -> None:
+def test_hits_without_any_server_follow_the_mode(unstarted_server: RedisServer, mode: str) -> None:
     with failing(unstarted_server, mode) as proxy, proxy.raw() as raw:
         where = f"127.0.0.1:{unstarted_server.port}"
         hits: list[tuple[tuple[str | int, ...], int]] = [
@@ -167,7 +170,7 @@ def test_a_server_that_was_never_there(unstarted_server: RedisServer, mode: str)
         assert [is_error(raw.reply(), "UPSTREAMDOWN") for _ in range(3)] == [True] * 3
         assert by_mode(mode, raw.reply(), 8)
         unstarted_server.start()
-        assert back(raw, time.monotonic()) < BACK_S
+        assert recovered_after_s(raw, time.monotonic()) < BACK_S
         assert raw.ask("ECHO", "x") == b"x"
         log = proxy.read_log()
     assert log.count("does not answer") == 1
@@ -177,28 +180,30 @@ def test_a_server_that_was_never_there(unstarted_server: RedisServer, mode: str)
     ) in log
     assert f"WARNING Redis at {where} is back after " in log
     without = re.search(r" s; hits answered without it: (\d+)\n", log)
-    assert without and int(without[1]) != 14  # (PEEK and others count too)
+    assert without and int(without[1]) != 14  # PEEK and others count too
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_denied_hit_stays_denied(unstarted_server: RedisServer, mode: str) -> None:
+def test_denied_command_stays_denied_during_an_outage(
+    unstarted_server: RedisServer, mode: str
+) -> None:
     with failing(unstarted_server, mode, "--deny-command", "rl.hit") as proxy, proxy.raw() as raw:
-        for _ in range(2):  # the circuit opens with the first connection that is refused
+        for _ in range(2):  # the circuit opens with the first refused connection
             assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOPERM command 'rl.hit' is denied")
             assert by_mode(mode, raw.ask("CL.THROTTLE", "k", 15, 30, 60), 16)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_server_that_is_killed_and_started_again(own_server: RedisServer, mode: str) -> None:
+def test_killed_and_restarted_server_serves_hits_again(own_server: RedisServer, mode: str) -> None:
     with failing(own_server, mode) as proxy:
         with proxy.raw() as first:
             by_lane(own_server, first)
             own_server.stop()
-            assert first.closes()  # its own connection to Redis is gone
+            assert first.closes()  # its private connection to Redis is closed
         with proxy.raw() as raw:
             assert all(by_mode(mode, raw.ask("RL.HIT", "k", 5, 60), 5) for _ in range(20))
             own_server.start()
-            assert back(raw, time.monotonic()) < BACK_S
+            assert recovered_after_s(raw, time.monotonic()) < BACK_S
 
 
 # -- hung -----------------------------------------------------------------------------------------
@@ -234,8 +239,8 @@ def test_a_hit_is_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
         begin = time.monotonic()
         assert raw.reply() == b"raw"
         assert other.reply() == b"other"
-        assert back(raw, begin) < BACK_S
-        assert back(other, begin) < BACK_S
+        assert recovered_after_s(raw, begin) < BACK_S
+        assert recovered_after_s(other, begin) < BACK_S
         assert raw.ask("ECHO", "x") == b"x"
         if mode == "error":
             log = proxy.read_log()
@@ -275,12 +280,12 @@ def test_late_hits_count_and_their_replies_are_dropped(own_server: RedisServer) 
         with stopped(own_server):
             raw.send(command("RL.HIT", "k", 100, 60) * 80)
             assert [raw.reply() for _ in range(80)] == [[0, 100, 100, -1, 0]] * 80
-        assert back(raw, time.monotonic()) < BACK_S
-        assert admin.ask("LLEN", "k") == 64  # as many as may be on a lane; no more were sent
+        assert recovered_after_s(raw, time.monotonic()) < BACK_S
+        assert admin.ask("LLEN", "k") == 64  # the maximum on a lane; no more were sent
         assert raw.ask("RL.HIT", "k", 100, 60) == [0, 100, 35, -1, 60]
 
 
-def test_what_is_behind_a_command_of_the_clients_own_is_not_late(own_server: RedisServer) -> None:
+def test_hit_behind_a_clients_own_command_has_no_timeout(own_server: RedisServer) -> None:
     with failing(own_server, "allow") as proxy, proxy.raw() as raw:
         assert raw.ask("PING") == "PONG"
         raw.send(command("BLPOP", "nothing", "0.5") + command("RL.HIT", "k", 5, 60))
@@ -300,7 +305,7 @@ def test_what_is_behind_a_command_of_the_clients_own_is_not_late(own_server: Red
         assert raw.ask("LLEN", "k") in (3, 4)
 
 
-def test_redis_alone_decides_about_a_transaction(own_server: RedisServer) -> None:
+def test_hits_in_a_transaction_have_no_timeout(own_server: RedisServer) -> None:
     with failing(own_server, "allow") as proxy, proxy.raw() as raw, proxy.raw() as subscriber:
         assert raw.ask("MULTI") == "OK"
         assert subscriber.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
@@ -315,8 +320,8 @@ def test_redis_alone_decides_about_a_transaction(own_server: RedisServer) -> Non
 
 
 @pytest.mark.parametrize("by", ["lane", "private"])
-def test_a_hit_with_wait(own_server: RedisServer, by: str) -> None:
-    """The time to wait is for being admitted, not for Redis."""
+def test_wait_time_is_not_a_hit_timeout(own_server: RedisServer, by: str) -> None:
+    """WAIT's time applies to admission, not to Redis' reply."""
     with failing(own_server, "deny") as proxy, proxy.raw() as raw, proxy.raw() as first:
         if by == "lane":
             by_lane(own_server, raw)
@@ -325,16 +330,16 @@ def test_a_hit_with_wait(own_server: RedisServer, by: str) -> None:
         with stopped(own_server):
             raw.send(command("RL.HIT", "w", 5, 60, "WAIT", 30))
             assert raw.reply() == [1, 5, 0, 1, 1]
-        assert back(raw, time.monotonic()) < BACK_S
+        assert recovered_after_s(raw, time.monotonic()) < BACK_S
         assert first.ask("RL.HIT", "q", 1, 1) == [0, 1, 0, -1, 1]
         raw.send(command("RL.HIT", "q", 1, 1, "WAIT", 30))
         assert raw.quiet(0.1) == b""  # it sleeps for a second
         with stopped(own_server):
-            assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""  # and its turn has not come
+            assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""  # and it is not served yet
         assert raw.reply() == [0, 1, 0, -1, 1]
 
 
-def test_without_a_timeout_redis_takes_as_long_as_it_takes(own_server: RedisServer) -> None:
+def test_hit_without_a_timeout_waits_for_redis(own_server: RedisServer) -> None:
     args = ("--on-upstream-failure", "allow", "--hit-timeout", "0")
     with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw, proxy.raw() as own:
         by_lane(own_server, raw)
@@ -349,7 +354,7 @@ def test_without_a_timeout_redis_takes_as_long_as_it_takes(own_server: RedisServ
         ]
 
 
-def test_an_order_to_stop_does_not_wait_for_a_server_that_hangs(own_server: RedisServer) -> None:
+def test_stop_does_not_wait_for_a_hung_server(own_server: RedisServer) -> None:
     with failing(own_server, "error", "--drain-timeout", "15") as proxy:
         with proxy.raw() as by_lanes, proxy.raw() as own, stopped(own_server):
             pass
@@ -370,7 +375,7 @@ def test_an_order_to_stop_does_not_wait_for_a_server_that_hangs(own_server: Redi
                 assert time.monotonic() - begin < 10
 
 
-def test_who_leaves_meanwhile_disturbs_nobody(own_server: RedisServer) -> None:
+def test_client_that_leaves_during_a_hang_affects_no_other_client(own_server: RedisServer) -> None:
     with failing(own_server, "allow") as proxy, proxy.raw() as stays:
         gone = [proxy.raw() for _ in range(4)]
         for raw in (stays, *gone[:2]):
@@ -381,12 +386,12 @@ def test_who_leaves_meanwhile_disturbs_nobody(own_server: RedisServer) -> None:
             for raw in gone:
                 raw.close()
             assert [stays.reply() for _ in range(3)] == [[0, 9, 9, -1, 0]] * 3
-        assert back(stays, time.monotonic()) < BACK_S
+        assert recovered_after_s(stays, time.monotonic()) < BACK_S
         assert stays.ask("ECHO", "x") == b"x"
 
 
-def test_a_late_refusal_opens_nothing_wrongly(own_server: RedisServer) -> None:
-    """The second refusal of a hit makes the entry; its reply is late, and the key is freed."""
+def test_late_refusal_opens_no_stale_entry(own_server: RedisServer) -> None:
+    """The second refusal of a hit opens the entry; its reply is late, and the key is freed."""
     with failing(own_server, "deny") as proxy, proxy.raw() as raw, own_server.raw() as admin:
         by_lane(own_server, raw, admin)
         assert raw.ask("RL.HIT", "d", 1, 60)[0] == 0  # type: ignore[index]
@@ -396,7 +401,7 @@ def test_a_late_refusal_opens_nothing_wrongly(own_server: RedisServer) -> None:
             assert raw.reply() == [1, 1, 0, 1, 1]
             admin.send(command("DEL", "d"))
         assert admin.reply() == 1
-        assert back(raw, time.monotonic()) < BACK_S
+        assert recovered_after_s(raw, time.monotonic()) < BACK_S
         assert raw.ask("RL.HIT", "d", 1, 60) in ([0, 1, 0, -1, 60], [1, 1, 0, 60, 60])
         assert admin.ask("LLEN", "d") == 1
 
@@ -405,7 +410,7 @@ def test_a_late_refusal_opens_nothing_wrongly(own_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_server_that_is_cut_off(own_server: RedisServer, relay: Relay, mode: str) -> None:
+def test_cut_off_server_is_an_outage(own_server: RedisServer, relay: Relay, mode: str) -> None:
     url = f"redis://127.0.0.1:{relay.port}/2"
     args = ("--on-upstream-failure", mode, *TIMEOUT)
     with harness.proxy(url, *args) as proxy, proxy.raw() as old, proxy.raw() as new:
@@ -421,11 +426,11 @@ def test_a_server_that_is_cut_off(own_server: RedisServer, relay: Relay, mode: s
         begin = time.monotonic()
         assert new.reply() == b"new"
         assert counted(new.reply(), 5)
-        assert back(old, begin) < BACK_S
-        assert back(new, begin) < BACK_S
+        assert recovered_after_s(old, begin) < BACK_S
+        assert recovered_after_s(new, begin) < BACK_S
 
 
-def test_a_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: Relay) -> None:
+def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: Relay) -> None:
     url = f"redis://127.0.0.1:{relay.port}"
     args = ("--on-upstream-failure", "deny", "--hit-timeout", "400")
     with harness.proxy(url, *args) as proxy, proxy.raw() as raw, proxy.raw() as other:
@@ -437,15 +442,15 @@ def test_a_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay
         while raw.ask("RL.HIT", "k", 1000, 60) == [1, 1000, 0, 1, 1]:
             assert time.monotonic() - begin < 15
         assert "does not answer" not in proxy.read_log()
-        assert back(raw, time.monotonic()) < BACK_S
+        assert recovered_after_s(raw, time.monotonic()) < BACK_S
 
 
 # -- full -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_server_that_has_no_room_for_one_more_client(own_server: RedisServer, mode: str) -> None:
-    """Its clients get what it sends, as they would without the proxy."""
+def test_server_at_its_client_limit_is_no_outage(own_server: RedisServer, mode: str) -> None:
+    """Clients get the server's error, as without the proxy."""
     with failing(own_server, mode) as proxy, proxy.raw() as old, own_server.raw() as admin:
         by_lane(own_server, old, admin)
         room = len(private(own_server, admin)) + len(lanes(own_server, admin)) + 2
@@ -457,14 +462,14 @@ def test_a_server_that_has_no_room_for_one_more_client(own_server: RedisServer, 
         assert counted(old.ask("RL.HIT", "x", 5, 60), 5)
         assert admin.ask("CONFIG", "SET", "maxclients", 500) == "OK"
         with proxy.raw() as raw:
-            assert back(raw, time.monotonic()) < BACK_S
+            assert recovered_after_s(raw, time.monotonic()) < BACK_S
         assert "does not answer" not in proxy.read_log()
 
 
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_full_lane_sends_further_hits_over_their_clients_own(own_server: RedisServer) -> None:
+def test_hits_beyond_a_full_lane_use_private_connections(own_server: RedisServer) -> None:
     args = ("--max-lane-hits", "4", "--max-client-hits", "3")
     with harness.proxy(own_server, *args) as proxy, contextlib.ExitStack() as stack:
         raws = [stack.enter_context(proxy.raw()) for _ in range(3)]
@@ -486,11 +491,11 @@ def test_a_full_lane_sends_further_hits_over_their_clients_own(own_server: Redis
             assert b"cmdstat_eval:" in stats  # type: ignore[operator]
 
 
-# -- at random ------------------------------------------------------------------------------------
+# -- random faults -- ------------------------------------------------------------------------------
 
 
 class Client:
-    """Hits and echoes; every hit has a key of its client's own, and a limit of its own."""
+    """Sends hits and echoes; every hit has the client's own key and a distinct max."""
 
     def __init__(self, port: int, number: int, mode: str) -> None:
         self.raw = Raw(port)
@@ -537,7 +542,7 @@ class Client:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_reply_is_its_requests_while_redis_hangs_at_random(
+def test_every_reply_matches_its_request_during_random_hangs(
     own_server: RedisServer, mode: str
 ) -> None:
     chance = random.Random(mode)
@@ -557,7 +562,7 @@ def test_every_reply_is_its_requests_while_redis_hangs_at_random(
         assert [text for client in clients for text in client.problems] == []
         begin = time.monotonic()
         for client in clients:
-            assert back(client.raw, begin) < BACK_S
+            assert recovered_after_s(client.raw, begin) < BACK_S
             assert client.raw.ask("ECHO", "end") == b"end"
             client.raw.close()
         with own_server.raw() as admin:

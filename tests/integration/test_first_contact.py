@@ -1,4 +1,4 @@
-"""From the command line to the first reply and to the end: what a user meets who starts a proxy."""
+"""From the command line to the first reply and to the end: the first start as a user sees it."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_five_hits_are_admitted_and_the_sixth_is_refused() -> None:
         assert sixth[:3] == [1, 5, 0]
         assert 60 - (time.time() - begin) <= sixth[3] <= 60
         assert raw.ask("TTL", "user:42") in (59, 60)
-        assert raw.ask("LLEN", "user:42") == 5  # the refusal left nothing
+        assert raw.ask("LLEN", "user:42") == 5  # the refusal stored nothing
 
 
 @needs_embedded
-def test_who_waits_as_told_is_admitted_and_not_much_before() -> None:
+def test_retry_after_is_neither_too_early_nor_much_too_late() -> None:
     with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as raw:
         sent = time.monotonic()
         assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
@@ -85,7 +85,7 @@ def test_who_waits_as_told_is_admitted_and_not_much_before() -> None:
         assert refused[0] == 1
         assert 600 - 1000 * (told - sent) <= refused[3] <= 600
         polled = 0
-        while time.monotonic() < sent + 0.5:  # well before: every further try is refused
+        while time.monotonic() < sent + 0.5:  # well before: every further attempt is refused
             assert isinstance(again := raw.ask("RL.HIT", "k", 1, 600, "MS"), list)
             assert again[0] == 1 or time.monotonic() >= answered + 0.6
             polled += 1
@@ -95,7 +95,7 @@ def test_who_waits_as_told_is_admitted_and_not_much_before() -> None:
 
 
 @needs_embedded
-def test_the_banner_says_what_runs_and_what_to_type() -> None:
+def test_banner_names_addresses_and_a_first_command() -> None:
     with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         banner = made.log()
@@ -129,14 +129,14 @@ def redis_cli() -> str | None:
     return str(path) if path.exists() else None
 
 
-def test_the_banner_names_the_server_behind(own_server: RedisServer) -> None:
+def test_banner_names_the_upstream_server(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         made.port()
         where = re.escape(f"127.0.0.1:{own_server.port}")
         made.logged(rf"  in front of   \w+ [\d.]+ at {where}\n")
 
 
-def test_the_environment_is_a_command_line_too(own_server: RedisServer) -> None:
+def test_environment_sets_options(own_server: RedisServer) -> None:
     env = {"RLPROXY_UPSTREAM": url(own_server), "RLPROXY_LISTEN": "127.0.0.1:0"}
     with started(env=env) as made:
         assert ask_once(made.port(), "SET", "from", "environment") == "OK"
@@ -173,7 +173,7 @@ def test_version_and_help() -> None:
         ([*ANY_PORT], "--upstream embedded:"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_exit_2(args: list[str], named: str) -> None:
+def test_wrong_command_line_is_one_line_and_exit_2(args: list[str], named: str) -> None:
     code, output, log = ended(*args)
     assert code == 2, log
     assert output == ""
@@ -182,19 +182,19 @@ def test_a_wrong_command_line_is_one_line_and_exit_2(args: list[str], named: str
     assert named in log
 
 
-def test_a_wrong_url_does_not_show_its_password() -> None:
+def test_error_for_a_wrong_url_hides_its_password() -> None:
     code, _, log = ended("--upstream", "redis://bob:geheim@h:0")
     assert code == 2
     assert "geheim" not in log
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     code, _, log = ended("--upstream", "ftp://h", "--listen", "nowhere", "--drain-timeout", "x")
     assert code == 2
     assert log.count("\n") == 3
 
 
-def test_a_port_in_use_is_one_line_and_exit_1() -> None:
+def test_port_in_use_is_one_line_and_exit_1() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
@@ -205,7 +205,7 @@ def test_a_port_in_use_is_one_line_and_exit_1() -> None:
     assert log.startswith(f"rlproxy: cannot listen on 127.0.0.1:{port}: ")
 
 
-def test_an_unknown_host_to_listen_on_is_one_line_and_exit_1() -> None:
+def test_unknown_host_to_listen_on_is_one_line_and_exit_1() -> None:
     code, _, log = ended("--listen", "no-such-host.invalid:6380", *EMBEDDED)
     assert code == 1
     assert log.count("\n") == 1, log
@@ -227,13 +227,13 @@ def test_at_a_terminal_the_embedded_server_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--workers", "2"), ("--check-config",)])
-def test_away_from_a_terminal_an_upstream_is_required(words: tuple[str, ...]) -> None:
+def test_without_a_terminal_an_upstream_is_required(words: tuple[str, ...]) -> None:
     code, output, log = ended(*ANY_PORT, *words)
     assert (code, output) == (2, "")
     assert log == f"rlproxy: {loader.NO_UPSTREAM}\n"
 
 
-def test_a_misspelt_upstream_starts_nothing(own_server: RedisServer) -> None:
+def test_misspelt_upstream_starts_no_server(own_server: RedisServer) -> None:
     env = {"RLPROXY_UPSTREM": url(own_server), "RLPROXY_LISTENS": ":0"}
     with started(*ANY_PORT, env=env) as made:
         assert made.wait() == 2
@@ -296,7 +296,7 @@ def test_scripts_run_embeds_a_server_unless_an_upstream_is_given(
     assert done.stdout.splitlines() == [*added, *words]
 
 
-# -- something else there -------------------------------------------------------------------------
+# -- an upstream that is not Redis -- --------------------------------------------------------------
 
 
 ERRORS = "; clients get errors until it is there"
@@ -319,7 +319,7 @@ ERRORS = "; clients get errors until it is there"
         ),
     ],
 )
-def test_the_banner_says_that_it_is_no_redis(data: bytes, told: str) -> None:
+def test_banner_reports_an_upstream_that_is_not_redis(data: bytes, told: str) -> None:
     with (
         answering(data) as port,
         started(*ANY_PORT, "--upstream", f"redis://127.0.0.1:{port}") as made,
@@ -328,10 +328,10 @@ def test_the_banner_says_that_it_is_no_redis(data: bytes, told: str) -> None:
         made.logged(rf"  in front of   127.0.0.1:{port}: {re.escape(told)}")
 
 
-# -- a server that is not there -------------------------------------------------------------------
+# -- an unreachable server -- ----------------------------------------------------------------------
 
 
-def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
+def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(unstarted_server)) as made:
         begin = time.monotonic()
         port = made.port()
@@ -348,12 +348,12 @@ def test_a_server_that_comes_later(unstarted_server: RedisServer) -> None:
             raw.send(harness.command("RL.HIT", "k", 5, 60) * 3 + harness.command("GET", "k") * 2)
             assert all(is_error(raw.reply(), "UPSTREAMDOWN") for _ in range(5))
             unstarted_server.start()
-            # the same connection, and a new one
+            # The same connection, and a new one.
             wait_until(lambda: raw.ask("PING") == "PONG", "the old connection works")
             assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
             assert ask_once(port, "RL.HIT", "k", 5, 60) == [0, 5, 3, -1, 60]
         made.logged(rf"Redis at {re.escape(where)} is back")
-        assert made.log().count("WARNING") == 2  # one when it was away, one when it came
+        assert made.log().count("WARNING") == 2  # one for the outage, one for the recovery
 
 
 WITHOUT_REDIS = pytest.mark.parametrize(
@@ -367,7 +367,7 @@ WITHOUT_REDIS = pytest.mark.parametrize(
 
 
 @WITHOUT_REDIS
-def test_the_banner_says_what_hits_get_meanwhile(
+def test_banner_names_the_reply_to_hits_without_redis(
     unstarted_server: RedisServer, answer: str, told: str
 ) -> None:
     away = url(unstarted_server)
@@ -381,12 +381,12 @@ def test_the_banner_says_what_hits_get_meanwhile(
 
 
 @WITHOUT_REDIS
-def test_the_banner_where_redis_has_no_room(
+def test_banner_reports_a_server_at_its_client_limit(
     own_server: RedisServer, answer: str, told: str
 ) -> None:
     with own_server.raw() as admin:
         assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
-        for _ in range(5):  # (the refusal may be lost, and be read at the next start)
+        for _ in range(5):  # the refusal may be lost, and be read at the next start
             failing = ("--on-upstream-failure", answer)
             with started(*ANY_PORT, "--upstream", url(own_server), *failing) as made:
                 made.port()
@@ -404,7 +404,7 @@ def test_the_banner_where_redis_has_no_room(
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_a_node_of_a_cluster_is_refused(engine: str, workers: str) -> None:
+def test_cluster_node_is_refused(engine: str, workers: str) -> None:
     with harness.server(engine, "--cluster-enabled", "yes") as node:
         code, output, log = ended(*ANY_PORT, "--upstream", url(node), "--workers", workers)
     assert (code, output) == (1, "")
@@ -416,14 +416,15 @@ def test_a_node_of_a_cluster_is_refused(engine: str, workers: str) -> None:
     assert "redis+sentinel://" in log
 
 
-def test_a_node_of_a_cluster_is_refused_by_whoever_may_log_in(one_engine: str) -> None:
+def test_cluster_node_with_a_password_is_refused_after_login(one_engine: str) -> None:
     user = ("--user", "bare", "on", ">pw", "-@all")
     words = ("--cluster-enabled", "yes", "--requirepass", "pw", *user)
     with harness.server(one_engine, *words) as node:
         code, _, log = ended(*ANY_PORT, "--upstream", f"redis://bare:pw@127.0.0.1:{node.port}")
         assert code == 1
         assert "it is a node of a Redis Cluster" in log
-        with started(*ANY_PORT, "--upstream", url(node)) as made:  # (nothing can be learnt)
+        # the proxy has no right to find out
+        with started(*ANY_PORT, "--upstream", url(node)) as made:
             made.logged("in front of .* it wants a password")
 
 
@@ -431,18 +432,18 @@ def controlled(server: RedisServer) -> bool:
     return "rlproxy-control" in [row["name"] for row in client_list(server)]
 
 
-def test_a_server_killed_and_started_again(own_server: RedisServer) -> None:
+def test_killed_and_restarted_server_is_used_again(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         port = made.port()
         for turn in range(2):
-            # (else it is one and the same outage for the proxy)
+            # Otherwise the proxy counts it as the same outage.
             wait_until(lambda: controlled(own_server), "the control connection is there")
             with Raw(port) as busy, Raw(port) as idle:
                 assert idle.ask("PING") == "PONG"
                 for left in (4, 3, 2):
                     assert busy.ask("RL.HIT", "k", 5, 60) == [0, 5, left, -1, 60]
                 own_server.stop()
-                assert busy.closes()  # its private connection is gone, as with Redis itself
+                assert busy.closes()  # its private connection is closed, as with Redis itself
                 assert idle.closes()
             with Raw(port) as raw:
                 assert is_error(raw.ask("GET", "k"), "UPSTREAMDOWN")
@@ -453,7 +454,7 @@ def test_a_server_killed_and_started_again(own_server: RedisServer) -> None:
             made.logged(rf"(?s)((is back|a new one works).*){{{turn + 1}}}")
 
 
-def test_a_server_that_needs_a_password_which_the_url_lacks(one_engine: str) -> None:
+def test_missing_password_is_reported_and_clients_can_log_in(one_engine: str) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(harness.server(one_engine, "--requirepass", "pw"))
         with started(*ANY_PORT, "--upstream", url(server)) as made:
@@ -472,14 +473,15 @@ def test_a_server_that_needs_a_password_which_the_url_lacks(one_engine: str) -> 
                 assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")
 
 
-def test_a_password_in_the_url_is_the_proxy_s_own(one_engine: str) -> None:
+def test_password_in_the_url_serves_only_the_proxy(one_engine: str) -> None:
     with harness.server(one_engine, "--requirepass", "p@w:/x") as server:
         upstream = f"redis://:p%40w%3A%2Fx@127.0.0.1:{server.port}"
         with started(*ANY_PORT, "--upstream", upstream) as made, made.raw() as raw:
             made.logged(rf"  in front of   \w+ [\d.]+ at 127.0.0.1:{server.port}\n")
             assert "p@w" not in made.log()
             assert "WARNING" not in made.log()
-            assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")  # and nobody else's
+            # the proxy's password serves no client
+            assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOAUTH ")
             with server.raw() as admin:
                 assert admin.ask("AUTH", "p@w:/x") == "OK"
                 names = [row["name"] for row in client_list(server, admin)]
@@ -489,7 +491,7 @@ def test_a_password_in_the_url_is_the_proxy_s_own(one_engine: str) -> None:
 # -- where it listens and where it connects -------------------------------------------------------
 
 
-def test_a_unix_socket_is_its_owner_s_and_goes_with_the_proxy(
+def test_unix_socket_is_private_and_removed_at_the_end(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "proxy.sock"
@@ -506,7 +508,7 @@ def test_a_unix_socket_is_its_owner_s_and_goes_with_the_proxy(
         assert not path.exists()
 
 
-def test_a_stale_socket_is_replaced(own_server: RedisServer, tmp_path: Path) -> None:
+def test_stale_socket_is_replaced(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
     args = ("--listen", f"unix:{path}", "--upstream", url(own_server))
     with started(*args) as made:
@@ -520,7 +522,9 @@ def test_a_stale_socket_is_replaced(own_server: RedisServer, tmp_path: Path) -> 
             assert raw.ask("PING") == "PONG"
 
 
-def test_a_file_and_a_served_socket_are_left_alone(own_server: RedisServer, tmp_path: Path) -> None:
+def test_existing_file_and_served_socket_are_not_replaced(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine")
     code, _, log = ended("--listen", f"unix:{path}", "--upstream", url(own_server))
@@ -539,9 +543,7 @@ def test_a_file_and_a_served_socket_are_left_alone(own_server: RedisServer, tmp_
             assert raw.ask("PING") == "PONG"
 
 
-def test_what_was_bound_before_a_failed_start_is_left_clean(
-    own_server: RedisServer, tmp_path: Path
-) -> None:
+def test_failed_start_removes_its_sockets(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
     taken = f"127.0.0.1:{own_server.port}"
     code, _, log = ended("--listen", f"unix:{path}", "--listen", taken, "--upstream", "embedded:")
@@ -550,7 +552,7 @@ def test_what_was_bound_before_a_failed_start_is_left_clean(
     assert not path.exists()
 
 
-def test_several_listeners(own_server: RedisServer, tmp_path: Path) -> None:
+def test_several_listeners_serve(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
     args = [*ANY_PORT, "--listen", f"unix:{path}", *ANY_PORT]
     with started(*args, "--upstream", url(own_server)) as made:
@@ -563,7 +565,7 @@ def test_several_listeners(own_server: RedisServer, tmp_path: Path) -> None:
         assert left == [[0, 5, 4, -1, 60], [0, 5, 3, -1, 60], [0, 5, 2, -1, 60]]
 
 
-def test_ipv6(own_server: RedisServer) -> None:
+def test_ipv6_listener_serves(own_server: RedisServer) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
         with started("--listen", "[::1]:0", "--upstream", url(own_server)) as made:
@@ -576,7 +578,7 @@ def test_ipv6(own_server: RedisServer) -> None:
     pytest.skip("this machine has no IPv6")
 
 
-def test_a_server_on_a_unix_socket(one_engine: str, tmp_path: Path) -> None:
+def test_upstream_on_a_unix_socket(one_engine: str, tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(harness.server(one_engine, "--unixsocket", str(path)))
@@ -592,7 +594,7 @@ def test_a_server_on_a_unix_socket(one_engine: str, tmp_path: Path) -> None:
                 assert direct.ask("LLEN", "k") == 3
 
 
-def test_the_database_of_the_url(engine: str) -> None:
+def test_database_of_the_url_is_the_clients_first(engine: str) -> None:
     with harness.server(engine) as server:
         with started(*ANY_PORT, "--upstream", f"{url(server)}/3") as made, made.raw() as raw:
             assert raw.ask("SET", "k", "three") == "OK"
@@ -630,7 +632,7 @@ def test_the_database_of_the_url(engine: str) -> None:
 
 
 def draining(made: Started) -> None:
-    """Wait until it accepts nobody any more."""
+    """Wait until it accepts no more connections."""
     made.signal(signal.SIGTERM)
     stopped_listening(made)
 
@@ -642,7 +644,7 @@ def blocked(server: RedisServer, count: int = 1) -> bool:
     return b"blocked_clients:%d\r\n" % count in text
 
 
-def test_an_outstanding_reply_still_leaves(own_server: RedisServer) -> None:
+def test_outstanding_reply_is_sent_before_the_end(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         with made.raw() as waiting, made.raw() as idle, made.raw() as subscriber:
             assert idle.ask("PING") == "PONG"
@@ -661,8 +663,9 @@ def test_an_outstanding_reply_still_leaves(own_server: RedisServer) -> None:
 
 
 def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> None:
-    """Clients that keep asking while the proxy is told to end: each reply is whole, or the
-    connection ended before it."""
+    """Clients keep sending while the proxy stops: each reply is whole, or the connection ended
+    before it.
+    """
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         port = made.port()
         stop = threading.Event()
@@ -701,7 +704,7 @@ def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> No
             assert held in (count, count + 1)
 
 
-def test_the_deadline_cuts_what_waits_for_ever(own_server: RedisServer) -> None:
+def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.4")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(harness.command("BLPOP", "list", 0))
@@ -712,14 +715,14 @@ def test_the_deadline_cuts_what_waits_for_ever(own_server: RedisServer) -> None:
         assert 0.4 <= time.monotonic() - begin < 5
         assert waiting.closes()
         assert "1 client(s) were cut" in made.log()
-    # and the element pushed afterwards is not lost to a client that is gone
-    wait_until(lambda: blocked(own_server, 0), "nobody waits")
+    # The element pushed afterwards is not lost to a closed client.
+    wait_until(lambda: blocked(own_server, 0), "no client waits")
     assert ask_once(own_server.port, "RPUSH", "list", "x") == 1
     assert ask_once(own_server.port, "LLEN", "list") == 1
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> None:
+def test_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(harness.command("BLPOP", "list", 0))
@@ -731,7 +734,7 @@ def test_a_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> N
         assert waiting.closes()
 
 
-def test_a_client_that_leaves_meanwhile_is_not_waited_for(own_server: RedisServer) -> None:
+def test_drain_does_not_wait_for_a_client_that_left(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
     with started(*args) as made:
         with made.raw() as waiting:
@@ -750,14 +753,14 @@ def test_ctrl_c_is_a_clean_stop(own_server: RedisServer) -> None:
         assert made.wait() == 0
 
 
-def test_a_stop_while_the_server_is_away(unstarted_server: RedisServer) -> None:
+def test_stop_while_the_server_is_down(unstarted_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(unstarted_server)) as made, made.raw() as raw:
         assert is_error(raw.ask("PING"), "UPSTREAMDOWN")
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
 
 
-def test_a_stop_while_the_server_hangs(own_server: RedisServer) -> None:
+def test_stop_while_the_server_hangs(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as raw:
         assert raw.ask("PING") == "PONG"
@@ -771,7 +774,7 @@ def test_a_stop_while_the_server_hangs(own_server: RedisServer) -> None:
 
 
 @needs_embedded
-def test_the_embedded_server_ends_with_the_proxy() -> None:
+def test_embedded_server_ends_with_the_proxy() -> None:
     with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         pid = embedded_pid(made)
@@ -787,7 +790,7 @@ def test_the_embedded_server_ends_with_the_proxy() -> None:
 
 
 @needs_embedded
-def test_the_embedded_server_does_not_outlive_a_killed_proxy() -> None:
+def test_embedded_server_does_not_outlive_a_killed_proxy() -> None:
     with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         pid = embedded_pid(made)
@@ -805,8 +808,9 @@ def test_the_embedded_server_does_not_outlive_a_killed_proxy() -> None:
 
 @needs_embedded
 def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
-    """Ctrl-C goes to the whole process group: the server must not end before the proxy's clients
-    have their replies."""
+    """Ctrl-C signals the whole process group: the server must not end before the proxy's clients
+    have their replies.
+    """
     with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as waiting:
         pid = embedded_pid(made)
         assert os.getpgid(pid) != os.getpgid(made.pid)
@@ -823,7 +827,7 @@ def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
 
 
 @needs_embedded
-def test_a_dead_embedded_server_ends_the_proxy() -> None:
+def test_dead_embedded_server_ends_the_proxy() -> None:
     with started(*ANY_PORT, *EMBEDDED) as made:
         made.port()
         os.kill(embedded_pid(made), signal.SIGKILL)
@@ -831,14 +835,14 @@ def test_a_dead_embedded_server_ends_the_proxy() -> None:
         assert "rlproxy: the embedded server has ended, and its data with it\n" in made.log()
 
 
-def test_a_database_that_is_not_there_is_told(own_server: RedisServer) -> None:
+def test_missing_database_is_reported(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server) + "/99") as made, made.raw() as raw:
         assert ", database 99: database 99: ERR" in made.log()
         assert is_error(raw.ask("GET", "k"), "ERR ")
         assert raw.closes()
 
 
-def test_health(own_server: RedisServer) -> None:
+def test_health_command_reports_state(own_server: RedisServer) -> None:
     def health(*args: str, listen: str = "") -> int:
         return subprocess.run(
             [sys.executable, "-m", "rlproxy", "health", *args],

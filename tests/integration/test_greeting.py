@@ -1,5 +1,5 @@
-"""Clients that come while Redis is away, where hits are answered without it: they get as far as
-their hits, and Redis hears who they are before it hears anything else of theirs.
+"""Clients that connect during an outage, where hits are answered without Redis: their handshake is
+deferred, their hits are answered, and Redis receives the handshake before any other command.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ HIT = ("RL.HIT", "k", 5, 60)
 
 
 @pytest.fixture
-def locked(one_engine: str) -> Iterator[RedisServer]:
-    """A server with a password and a user, and with nobody's rights to change that."""
+def password_server(one_engine: str) -> Iterator[RedisServer]:
+    """A server with a password and a user, whose clients may not change passwords."""
     users = "bob on >bp ~* &* +@all"
     made = RedisServer(
         one_engine,
@@ -50,13 +50,13 @@ def failing(server: RedisServer, mode: str = "allow", *args: str, where: str = "
 
 
 def client(proxy: Proxy, protocol: int = 3, **options: Any) -> Any:
-    """redis-py, as it comes, but on one connection, and nothing is tried again."""
+    """redis-py with default settings, on one connection and without retries."""
     all_options: dict[str, Any] = {"single_connection_client": True, "retry": None, **options}
     return redis.Redis(port=proxy.port, protocol=protocol, decode_responses=True, **all_options)
 
 
 def counted(made: Any) -> list[int]:
-    """What a hit gets once Redis answers it."""
+    """The reply to a hit once Redis answers it."""
     found: list[int] = []
 
     def answered() -> bool:
@@ -69,8 +69,10 @@ def counted(made: Any) -> list[int]:
 
 @pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
 @pytest.mark.parametrize("mode", ["allow", "deny"])
-def test_who_they_are_and_where(locked: RedisServer, mode: str, protocol: int) -> None:
-    with failing(locked, mode) as proxy:
+def test_user_and_database_are_sent_after_the_outage(
+    password_server: RedisServer, mode: str, protocol: int
+) -> None:
+    with failing(password_server, mode) as proxy:
         one = client(proxy, protocol, username="bob", password="bp", db=2, client_name="one")
         two = client(proxy, protocol, password="pw")
         for made in (one, two):
@@ -79,14 +81,14 @@ def test_who_they_are_and_where(locked: RedisServer, mode: str, protocol: int) -
                 assert got == (ADMITTED if mode == "allow" else REFUSED)
             with pytest.raises(redis.ResponseError, match="UPSTREAMDOWN"):
                 made.get("s")
-        locked.start()
-        assert counted(one) == COUNTED  # its first, in a database of its own
+        password_server.start()
+        assert counted(one) == COUNTED  # its first hit, in another database
         assert counted(two) == COUNTED
         assert one.acl_whoami() == "bob"
         assert two.acl_whoami() == "default"
         me = one.client_info()
         assert (me["name"], me["db"], me["user"]) == ("one", 2, "bob")
-        if locked.version >= (7, 2):
+        if password_server.version >= (7, 2):
             assert me["lib-name"].startswith("redis-py")
             assert me["resp"] == str(protocol)
         assert one.set("s", 1)
@@ -94,14 +96,14 @@ def test_who_they_are_and_where(locked: RedisServer, mode: str, protocol: int) -
         assert two.exists("k")
 
 
-def test_as_it_was_killed(locked: RedisServer) -> None:
-    locked.start()
-    with failing(locked) as proxy:
+def test_clients_that_connect_after_a_kill_are_served(password_server: RedisServer) -> None:
+    password_server.start()
+    with failing(password_server) as proxy:
         made = client(proxy, password="pw", db=2, single_connection_client=False)
         assert made.execute_command(*HIT) == COUNTED
-        locked.stop()
+        password_server.stop()
 
-        def admitted() -> bool:  # (the connection that it had is gone, as with Redis itself)
+        def admitted() -> bool:  # its private connection was closed, as with Redis itself
             try:
                 return bool(made.execute_command(*HIT) == ADMITTED)
             except redis.RedisError:
@@ -109,19 +111,25 @@ def test_as_it_was_killed(locked: RedisServer) -> None:
 
         wait_until(admitted, "hits are admitted")
         assert all(made.execute_command(*HIT) == ADMITTED for _ in range(10))
-        locked.start()
+        password_server.start()
         assert counted(made) == COUNTED
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("where", ["", "/1"], ids=["0", "base"])
-def test_as_it_hangs(locked: RedisServer, known: bool, where: str) -> None:
-    """Clients that begin with a handshake are served once the proxy knows that Redis hangs."""
-    locked.start()
-    with failing(locked, "allow", where=where) as proxy, proxy.raw() as raw, proxy.raw() as first:
+def test_clients_that_connect_during_a_hang_are_served(
+    password_server: RedisServer, known: bool, where: str
+) -> None:
+    """Clients that begin with a handshake are served once the proxy has noticed that Redis hangs."""
+    password_server.start()
+    with (
+        failing(password_server, "allow", where=where) as proxy,
+        proxy.raw() as raw,
+        proxy.raw() as first,
+    ):
         assert raw.ask("AUTH", "pw") == "OK"
         assert raw.ask(*HIT) == COUNTED
-        os.kill(locked.pid, signal.SIGSTOP)
+        os.kill(password_server.pid, signal.SIGSTOP)
         if known:
             assert raw.ask(*HIT) == ADMITTED
         else:
@@ -130,7 +138,7 @@ def test_as_it_hangs(locked: RedisServer, known: bool, where: str) -> None:
             assert first.quiet(0.1) == b""
         made = client(proxy, username="bob", password="bp", db=3, socket_timeout=DEADLINE_S)
         assert made.execute_command(*HIT) == ADMITTED
-        os.kill(locked.pid, signal.SIGCONT)
+        os.kill(password_server.pid, signal.SIGCONT)
         assert counted(made) == COUNTED
         assert made.acl_whoami() == "bob"
         assert made.client_info()["db"] == 3
@@ -139,9 +147,9 @@ def test_as_it_hangs(locked: RedisServer, known: bool, where: str) -> None:
             assert first.reply() == [0, 5, 3, -1, 60]
 
 
-def test_as_it_has_no_room(locked: RedisServer) -> None:
-    locked.start()
-    with failing(locked) as proxy, proxy.raw() as raw, locked.raw() as admin:
+def test_clients_that_connect_at_the_client_limit_are_served(password_server: RedisServer) -> None:
+    password_server.start()
+    with failing(password_server) as proxy, proxy.raw() as raw, password_server.raw() as admin:
         assert raw.ask("AUTH", "pw") == "OK"
         assert raw.ask(*HIT) == COUNTED
         assert admin.ask("AUTH", "pw") == "OK"
@@ -157,8 +165,8 @@ def test_as_it_has_no_room(locked: RedisServer) -> None:
         assert made.client_info()["db"] == 3
 
 
-def test_a_wrong_password_behind_a_database(engine: str) -> None:
-    """Some versions of Redis leave out the error of an AUTH that is not the first of a write."""
+def test_wrong_password_in_a_deferred_handshake_is_refused(engine: str) -> None:
+    """Some versions of Redis omit the error of an AUTH that is not the first command of a write."""
     args = ("--requirepass", "pw", "--user", "bob", "on", ">bp", "~*", "&*", "+@all")
     made = RedisServer(engine, harness.engines()[engine], args)
     try:
@@ -183,8 +191,8 @@ def test_a_wrong_password_behind_a_database(engine: str) -> None:
         made.close()
 
 
-def test_who_is_not_let_in(locked: RedisServer) -> None:
-    with failing(locked) as proxy:
+def test_client_with_wrong_credentials_runs_no_command(password_server: RedisServer) -> None:
+    with failing(password_server) as proxy:
         with proxy.raw() as wrong, proxy.raw() as without, proxy.raw() as nowhere:
             assert wrong.ask("AUTH", "bob", "no") == "OK"
             assert isinstance(without.ask("HELLO", 2), list)
@@ -192,24 +200,24 @@ def test_who_is_not_let_in(locked: RedisServer) -> None:
             assert nowhere.ask("SELECT", 9999) == "OK"
             for raw in (wrong, without, nowhere):
                 assert raw.ask(*HIT) == ADMITTED
-            locked.start()
+            password_server.start()
             for raw, why in ((wrong, "WRONGPASS"), (without, "NOAUTH"), (nowhere, "ERR DB index")):
                 raw.send(harness.command("SET", "s", 1) + harness.command(*HIT))
                 refused = raw.reply()
                 assert isinstance(refused, ReplyError)
                 assert str(refused).startswith(why)
                 assert raw.closes()
-        with locked.raw() as direct:
+        with password_server.raw() as direct:
             assert direct.ask("AUTH", "pw") == "OK"
-            assert direct.ask("DBSIZE") == 0  # nothing ran
+            assert direct.ask("DBSIZE") == 0  # no command ran
 
 
-def test_the_ready_check_of_ioredis_gets_no_reply(locked: RedisServer) -> None:
-    """What the help of --on-upstream-failure says of it."""
+def test_ready_check_of_ioredis_gets_no_reply(password_server: RedisServer) -> None:
+    """The help of --on-upstream-failure documents this."""
     if missing := CLIENTS["ioredis"].missing():
         pytest.skip(missing)
     script = Path(__file__).parent / "clients" / "fail_open.js"
-    with failing(locked) as proxy:
+    with failing(password_server) as proxy:
         done = subprocess.run(
             ["node", str(script), str(proxy.port), "ioredis-ready-check"],
             capture_output=True,
@@ -222,11 +230,11 @@ def test_the_ready_check_of_ioredis_gets_no_reply(locked: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["ioredis", "node-redis"])
-def test_clients_of_node(locked: RedisServer, name: str) -> None:
+def test_node_clients_are_served_during_an_outage(password_server: RedisServer, name: str) -> None:
     if missing := CLIENTS[name].missing():
         pytest.skip(missing)
     script = Path(__file__).parent / "clients" / "fail_open.js"
-    with failing(locked) as proxy:
+    with failing(password_server) as proxy:
         process = subprocess.Popen(
             ["node", str(script), str(proxy.port), name],
             stdin=subprocess.PIPE,
@@ -239,7 +247,7 @@ def test_clients_of_node(locked: RedisServer, name: str) -> None:
             first = process.stdout.readline()
             assert first, process.stderr.read() if process.stderr else ""
             assert json.loads(first) == ADMITTED
-            locked.start()
+            password_server.start()
             with proxy.raw() as raw:
                 assert raw.ask("AUTH", "pw") == "OK"
                 wait_until(lambda: raw.ask("PING") == "PONG", "Redis is back")
@@ -248,7 +256,7 @@ def test_clients_of_node(locked: RedisServer, name: str) -> None:
             process.kill()
             process.wait()
         assert [json.loads(line) for line in out.splitlines()] == ["OK", COUNTED], err
-        with locked.raw() as direct:
+        with password_server.raw() as direct:
             assert direct.ask("AUTH", "pw") == "OK"
             assert direct.ask("SELECT", 2) == "OK"
             assert direct.ask("DBSIZE") == 2

@@ -1,5 +1,5 @@
-"""redis-cli's help and hints, and clients that ask COMMAND before they send a command they don't
-know: redis-py and ioredis, alone and against a cluster of one node that announces the proxy.
+"""redis-cli's help and hints, and clients that send COMMAND before a command they lack: redis-py
+and ioredis, alone and against a cluster of one node that announces the proxy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SYNTAX = "key max window [MS] [ALGO LOG|ZLOG|FIXED|COUNTER|TOKEN|LEAKY|GCRA] [CO
 
 @pytest.fixture(scope="module")
 def redis_cli() -> str:
-    """A redis-cli that asks COMMAND DOCS."""
+    """A redis-cli that sends COMMAND DOCS."""
     path = shutil.which("redis-cli")
     if path is None:
         pytest.skip("no redis-cli on this machine")
@@ -50,8 +50,8 @@ def redis_cli() -> str:
     return path
 
 
-def told(redis_cli: str, proxy: Proxy, *words: str) -> str:
-    """What it prints, without colours."""
+def output_of(redis_cli: str, proxy: Proxy, *words: str) -> str:
+    """Its output without colours."""
     done = subprocess.run(
         [redis_cli, "-p", str(proxy.port), *words],
         capture_output=True,
@@ -62,9 +62,11 @@ def told(redis_cli: str, proxy: Proxy, *words: str) -> str:
 
 
 @pytest.mark.parametrize("options", [[], ["-3"]], ids=["RESP2", "RESP3"])
-def test_help(redis_cli: str, proxy: Proxy, redis_server: RedisServer, options: list[str]) -> None:
-    text = told(redis_cli, proxy, *options, "help", "rl.hit")
-    if redis_server.version < (7,):  # no COMMAND DOCS: redis-cli tells what COMMAND does
+def test_redis_cli_help_lists_the_commands(
+    redis_cli: str, proxy: Proxy, redis_server: RedisServer, options: list[str]
+) -> None:
+    text = output_of(redis_cli, proxy, *options, "help", "rl.hit")
+    if redis_server.version < (7,):  # without COMMAND DOCS, redis-cli shows the result of COMMAND
         assert "RL.HIT key arg arg ...options..." in text
         return
     assert f"RL.HIT {SYNTAX}" in text
@@ -73,10 +75,10 @@ def test_help(redis_cli: str, proxy: Proxy, redis_server: RedisServer, options: 
     assert "group: module" in text
     if redis_server.version >= (8,):
         return  # its own module commands have no summary: redis-cli 7 may crash on the group
-    text = told(redis_cli, proxy, *options, "help", "@module")
+    text = output_of(redis_cli, proxy, *options, "help", "@module")
     for name in NAMES:
         assert name.upper() in text
-    assert "GET key\n" in told(redis_cli, proxy, *options, "help", "get")
+    assert "GET key\n" in output_of(redis_cli, proxy, *options, "help", "get")
 
 
 class Terminal:
@@ -93,7 +95,7 @@ class Terminal:
         self._text = ""
 
     def until(self, pattern: str) -> None:
-        """Wait until what has come since the last match matches (colours left out)."""
+        """Wait until the output since the last match matches (colours removed)."""
         end = time.monotonic() + DEADLINE_S
         while True:
             found = re.search(pattern, self._text, re.DOTALL)
@@ -114,7 +116,7 @@ class Terminal:
         os.close(self._master)
 
 
-def test_hints(redis_cli: str, proxy: Proxy, redis_server: RedisServer) -> None:
+def test_redis_cli_shows_hints(redis_cli: str, proxy: Proxy, redis_server: RedisServer) -> None:
     with contextlib.closing(Terminal(redis_cli, "-p", str(proxy.port))) as terminal:
         terminal.until(r"> ")
         terminal.type("rl.hit k ")
@@ -156,7 +158,7 @@ def test_redis_py(proxy: Proxy, redis_server: RedisServer, protocol: int) -> Non
 def cluster(one_engine: str) -> Iterator[Proxy]:
     """A proxy in front of a node that serves all slots and announces the proxy's address."""
     port = harness.free_port()
-    while port > 55_000:  # a node needs the one 10,000 above it as well
+    while port > 55_000:  # a node also uses the port 10,000 above
         port = harness.free_port()
     node = RedisServer(
         one_engine, harness.engines()[one_engine], ("--cluster-enabled", "yes"), port

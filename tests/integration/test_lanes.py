@@ -1,4 +1,6 @@
-"""Lanes: who shares one, what happens when scripts, rights, passwords or connections go away."""
+"""Lanes: which clients share one, and the effect of missing scripts, changed rights and passwords,
+and lost connections.
+"""
 
 from __future__ import annotations
 
@@ -33,29 +35,29 @@ def admitted(*left: int, limit: int = 5) -> list[list[int]]:
 
 @pytest.fixture
 def server(engine: str) -> Iterator[RedisServer]:
-    """A server of one test's own, of each engine."""
+    """A server for one test, of each engine."""
     with harness.server(engine) as made:
         yield made
 
 
 @pytest.fixture
 def made(server: RedisServer) -> Iterator[Proxy]:
-    """A proxy of one test's own in front of it."""
+    """A proxy for one test in front of it."""
     with harness.proxy(server) as running:
         yield running
 
 
 @pytest.fixture
 def own_proxy(own_server: RedisServer) -> Iterator[Proxy]:
-    """A proxy of one test's own in front of the one engine's server."""
+    """A proxy for one test in front of one engine's server."""
     with harness.proxy(own_server) as running:
         yield running
 
 
-# -- who shares one -------------------------------------------------------------------------------
+# -- which clients share a lane -- -----------------------------------------------------------------
 
 
-def test_the_hits_of_many_clients_travel_on_one_connection(
+def test_hits_of_many_clients_share_one_connection(
     own_server: RedisServer, own_proxy: Proxy
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -82,7 +84,7 @@ def test_the_hits_of_many_clients_travel_on_one_connection(
         assert [row["id"] for row in lanes(own_server)] == [lane["id"]]
 
 
-def test_one_lane_for_each_user_password_and_database(
+def test_each_user_password_and_database_has_its_lane(
     own_server: RedisServer, own_proxy: Proxy
 ) -> None:
     with own_server.raw() as admin:
@@ -114,7 +116,7 @@ def test_one_lane_for_each_user_password_and_database(
         )
 
 
-def test_a_client_that_selects_moves_to_another_lane(
+def test_client_that_selects_moves_to_another_lane(
     own_server: RedisServer, own_proxy: Proxy
 ) -> None:
     with own_proxy.raw() as client:
@@ -129,11 +131,11 @@ def test_a_client_that_selects_moves_to_another_lane(
         assert sorted(row["db"] for row in lanes(own_server)) == ["0", "2"]
 
 
-# -- scripts that are gone ------------------------------------------------------------------------
+# -- missing scripts -- ----------------------------------------------------------------------------
 
 
 def noscripts(server: RedisServer) -> int:
-    """How often the server said NOSCRIPT."""
+    """How often the server has answered NOSCRIPT."""
     with server.raw() as raw:
         text = raw.ask("INFO", "errorstats")
     assert isinstance(text, bytes)
@@ -141,7 +143,7 @@ def noscripts(server: RedisServer) -> int:
     return int(found[1]) if found else 0
 
 
-def test_a_missing_script_is_brought_along_by_lane(server: RedisServer, made: Proxy) -> None:
+def test_hits_by_lane_survive_a_missing_script(server: RedisServer, made: Proxy) -> None:
     with made.raw() as client, server.raw() as admin:
         by_lane(server, client)
         before = noscripts(server)
@@ -162,7 +164,9 @@ def test_a_missing_script_is_brought_along_by_lane(server: RedisServer, made: Pr
         assert len(lanes(server)) == 1
 
 
-def test_a_missing_script_in_a_mixed_pipeline(own_server: RedisServer, own_proxy: Proxy) -> None:
+def test_missing_script_in_a_mixed_pipeline_keeps_the_order(
+    own_server: RedisServer, own_proxy: Proxy
+) -> None:
     with own_proxy.raw() as client, own_server.raw() as admin:
         by_lane(own_server, client)
         for turn in range(10):
@@ -179,7 +183,7 @@ def test_a_missing_script_in_a_mixed_pipeline(own_server: RedisServer, own_proxy
             assert admin.ask("LLEN", key) == 3
 
 
-def test_a_missing_script_inside_multi(server: RedisServer, made: Proxy) -> None:
+def test_hits_inside_multi_survive_a_missing_script(server: RedisServer, made: Proxy) -> None:
     with made.raw() as client, server.raw() as admin:
         by_lane(server, client)
         for turn in range(10):
@@ -201,7 +205,7 @@ def test_a_missing_script_inside_multi(server: RedisServer, made: Proxy) -> None
             assert refused[:3] == [1, 5, 0]
 
 
-def test_a_transaction_whose_watch_fails_counts_nothing(own_server: RedisServer) -> None:
+def test_transaction_whose_watch_fails_counts_no_hit(own_server: RedisServer) -> None:
     with harness.proxy(own_server) as proxy, proxy.raw() as client, own_server.raw() as admin:
         by_lane(own_server, client)
         assert client.ask("WATCH", "w") == "OK"
@@ -212,12 +216,10 @@ def test_a_transaction_whose_watch_fails_counts_nothing(own_server: RedisServer)
         assert client.ask("RL.HIT", "k", 5, 60) == admitted(3)[0]
 
 
-# -- connections that are gone --------------------------------------------------------------------
+# -- lost connections -- ---------------------------------------------------------------------------
 
 
-def test_a_killed_lane_costs_no_client_its_connection(
-    own_server: RedisServer, own_proxy: Proxy
-) -> None:
+def test_killed_lane_closes_no_client(own_server: RedisServer, own_proxy: Proxy) -> None:
     with own_proxy.raw() as client, own_server.raw() as admin:
         by_lane(own_server, client, admin)
         count = 0
@@ -236,11 +238,11 @@ def test_a_killed_lane_costs_no_client_its_connection(
         assert count >= 10
 
 
-def test_hits_on_a_lane_that_is_cut_get_upstreamdown_once_each(own_server: RedisServer) -> None:
+def test_hits_on_a_cut_lane_get_upstreamdown_once_each(own_server: RedisServer) -> None:
     with harness.proxy(own_server) as proxy, own_server.raw() as admin, proxy.raw() as client:
         by_lane(own_server, client)
         (lane,) = lanes(own_server, admin)
-        # The server is stopped with a kill of the lane and hits before it in its queue.
+        # The server is stopped, with a kill of the lane and earlier hits in its queue.
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
             admin.send(command("CLIENT", "KILL", "ID", lane["id"]))
@@ -259,7 +261,7 @@ def test_hits_on_a_lane_that_is_cut_get_upstreamdown_once_each(own_server: Redis
         assert 10 - lost <= held <= 10
 
 
-def test_a_killed_private_connection_closes_its_client_only(
+def test_killed_private_connection_closes_only_its_client(
     own_server: RedisServer, own_proxy: Proxy
 ) -> None:
     with own_proxy.raw() as one, own_proxy.raw() as two, own_server.raw() as admin:
@@ -272,12 +274,12 @@ def test_a_killed_private_connection_closes_its_client_only(
         assert two.ask("RL.HIT", "k", 5, 60) == admitted(4)[0]
 
 
-def test_a_restarted_server_gets_its_lanes_back(own_server: RedisServer, own_proxy: Proxy) -> None:
+def test_lanes_reopen_after_a_restart(own_server: RedisServer, own_proxy: Proxy) -> None:
     with own_proxy.raw() as client:
         by_lane(own_server, client)
         own_server.stop()
         assert client.closes()
-    own_server.start()  # without scripts, without data
+    own_server.start()  # without scripts and data
     with own_proxy.raw() as client:
         wait_until(lambda: isinstance(client.ask("RL.HIT", "k", 9, 60), list), "hits work")
         by_lane(own_server, client)
@@ -287,9 +289,7 @@ def test_a_restarted_server_gets_its_lanes_back(own_server: RedisServer, own_pro
             assert client.ask("RL.HIT", "k", 9, 60) == [0, 9, 8 - int(str(held)), -1, 60]
 
 
-def test_a_server_that_hangs_delays_hits_and_loses_none(
-    own_server: RedisServer, own_proxy: Proxy
-) -> None:
+def test_hung_server_delays_hits_and_loses_none(own_server: RedisServer, own_proxy: Proxy) -> None:
     with own_proxy.raw() as client, own_proxy.raw() as other:
         by_lane(own_server, client)
         by_lane(own_server, other)
@@ -305,7 +305,7 @@ def test_a_server_that_hangs_delays_hits_and_loses_none(
         assert other.reply() == b"x"
 
 
-def test_more_hits_at_once_than_one_client_may_have_on_a_lane(
+def test_more_hits_than_one_client_may_have_in_flight_are_answered(
     own_server: RedisServer, own_proxy: Proxy
 ) -> None:
     with own_proxy.raw() as client, own_proxy.raw() as other:
@@ -322,7 +322,7 @@ def test_more_hits_at_once_than_one_client_may_have_on_a_lane(
 # -- rights ---------------------------------------------------------------------------------------
 
 
-def test_rights_act_at_once_and_per_key(server: RedisServer, made: Proxy) -> None:
+def test_changed_rights_apply_at_once_and_per_key(server: RedisServer, made: Proxy) -> None:
     scripting = ["+eval", "+evalsha", "+time", "+lindex", "+llen", "+rpush", "+ltrim", "+pexpire"]
     with server.raw() as admin, made.raw() as bob, made.raw() as free:
         words = ["ACL", "SETUSER", "bob", "on", ">pw", "~mine:*", "+ping", *scripting, "+lset"]
@@ -346,12 +346,12 @@ def test_rights_act_at_once_and_per_key(server: RedisServer, made: Proxy) -> Non
         assert admin.ask("LLEN", "yours") == 2
 
 
-def test_redis_own_refusals(server: RedisServer, made: Proxy) -> None:
+def test_errors_of_redis_pass_unchanged(server: RedisServer, made: Proxy) -> None:
     """Errors that Redis raises inside a script read as they do outside of one."""
     with server.raw() as admin, made.raw() as client, made.raw() as bob:
 
         def refusals() -> list[object]:
-            """By lane or not, and inside MULTI."""
+            """The errors by lane or not, and inside MULTI."""
             found = [client.ask("RL.HIT", "k", 5, 60), client.ask("RL.HIT", "k", 5, 60)]
             found.append(client.ask("RL.HIT", "k", 5, 60, "COST", 2))
             client.send(command("MULTI") + command("RL.HIT", "k", 5, 60) + command("EXEC"))
@@ -391,7 +391,7 @@ def test_redis_own_refusals(server: RedisServer, made: Proxy) -> None:
                 assert re.search(r"[0-9a-f]{40}|user_script|script: on", text) is None, text
 
 
-def test_a_deleted_user_is_gone_and_nobody_else(server: RedisServer, made: Proxy) -> None:
+def test_deleted_user_closes_only_its_clients(server: RedisServer, made: Proxy) -> None:
     with server.raw() as admin, made.raw() as bob, made.raw() as free:
         assert admin.ask("ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "+@all") == "OK"
         assert bob.ask("AUTH", "bob", "pw") == "OK"
@@ -408,9 +408,10 @@ def test_a_deleted_user_is_gone_and_nobody_else(server: RedisServer, made: Proxy
             assert is_error(again.ask("AUTH", "bob", "pw"), "WRONGPASS ")
 
 
-def test_a_lane_that_cannot_authenticate_any_more(server: RedisServer, made: Proxy) -> None:
-    """The user's password changed: the connections it has keep their rights, as with Redis, and
-    no lane can be opened with the old password."""
+def test_lane_with_an_old_password_is_not_reopened(server: RedisServer, made: Proxy) -> None:
+    """The user's password changed: open connections keep their rights, as with Redis, and no lane
+    can be opened with the old password.
+    """
     with server.raw() as admin, made.raw() as bob:
         assert admin.ask("ACL", "SETUSER", "bob", "on", ">old", "~*", "&*", "+@all") == "OK"
         assert bob.ask("AUTH", "bob", "old") == "OK"
@@ -433,8 +434,10 @@ def test_a_lane_that_cannot_authenticate_any_more(server: RedisServer, made: Pro
         assert isinstance(bob.ask("RL.HIT", "k", 1000, 60), list)
 
 
-def test_a_password_set_while_lanes_exist(server: RedisServer, made: Proxy) -> None:
-    """Strangers must not slip in through a lane that was opened before."""
+def test_password_set_while_lanes_exist_applies_to_new_clients(
+    server: RedisServer, made: Proxy
+) -> None:
+    """Unauthenticated clients must not use a lane that was opened before."""
     with server.raw() as admin, made.raw() as old, made.raw() as unused:
         by_lane(server, old, admin)
         assert admin.ask("CONFIG", "SET", "requirepass", "pw") == "OK"
@@ -449,7 +452,7 @@ def test_a_password_set_while_lanes_exist(server: RedisServer, made: Proxy) -> N
                 by_lane(server, stranger, admin)
         assert admin.ask("LLEN", "k") == 1
         assert old.ask("RL.HIT", "k", 5, 60) == admitted(3)[0]
-        # the old lane, which can't be opened again
+        # The old lane, which cannot be opened again.
         victims = [row["id"] for row in lanes(server, admin)]
         for victim in victims:
             admin.ask("CLIENT", "KILL", "ID", victim)
@@ -461,7 +464,7 @@ def test_a_password_set_while_lanes_exist(server: RedisServer, made: Proxy) -> N
         assert admin.ask("CONFIG", "SET", "requirepass", "") == "OK"
 
 
-def test_who_resets_is_a_stranger_again(own_server: RedisServer, own_proxy: Proxy) -> None:
+def test_reset_client_is_unauthenticated_again(own_server: RedisServer, own_proxy: Proxy) -> None:
     with own_server.raw() as admin, own_proxy.raw() as client:
         assert admin.ask("CONFIG", "SET", "requirepass", "pw") == "OK"
         assert client.ask("AUTH", "pw") == "OK"
@@ -485,7 +488,7 @@ def keep_hitting(client: Raw, seconds: float) -> None:
         time.sleep(0.02)
 
 
-def test_a_busy_client_outlives_the_servers_timeout(one_engine: str) -> None:
+def test_busy_client_outlives_the_servers_timeout(one_engine: str) -> None:
     with harness.server(one_engine, "--timeout", "1") as server, harness.proxy(server) as proxy:
         with proxy.raw() as busy, proxy.raw() as idle:
             assert idle.ask("PING") == "PONG"
@@ -493,23 +496,23 @@ def test_a_busy_client_outlives_the_servers_timeout(one_engine: str) -> None:
             keep_hitting(busy, 3.5)
             assert busy.ask("CLIENT", "ID") == number
             assert idle.closes()  # as with Redis itself
-            assert lane_commands(server) > 20  # most went by lane all the same
-        # The control connection must not come and go with each second, nor fill the log.
+            assert lane_commands(server) > 20  # most went by lane
+        # The control connection must not reconnect each second, nor fill the log.
         assert proxy.read_log().count("WARNING") <= 1, proxy.read_log()
 
 
 @ON_ONE_ENGINE
 @pytest.mark.parametrize("how", ["changed", "no password", "config denied"])
-def test_a_busy_client_outlives_a_timeout_that_the_proxy_does_not_know(
+def test_busy_client_outlives_a_timeout_unknown_to_the_proxy(
     redis_server: RedisServer, how: str
 ) -> None:
-    """Hits by lane, refusals that are remembered, and a held hit count as activity."""
+    """Hits by lane, cached refusals and a held hit count as activity."""
     args = ["--requirepass", "s3"] if how == "no password" else []
     login = ("AUTH", "s3") if how == "no password" else ("PING",)
     with harness.server(redis_server.engine, *args) as server, contextlib.ExitStack() as stack:
         admin = stack.enter_context(server.raw())
         admin.ask(*login)
-        if how == "config denied":  # (who is logged in as another user keeps that one's rights)
+        if how == "config denied":  # a client logged in as another user keeps that user's rights
             assert admin.ask("ACL", "SETUSER", "admin", "on", ">pw", "~*", "&*", "+@all") == "OK"
             assert admin.ask("AUTH", "admin", "pw") == "OK"
             assert admin.ask("ACL", "SETUSER", "default", "-config") == "OK"
@@ -541,10 +544,10 @@ def test_a_busy_client_outlives_a_timeout_that_the_proxy_does_not_know(
 
 
 @pytest.fixture
-def nodes(one_engine: str) -> Iterator[tuple[RedisServer, RedisServer]]:
+def cluster_nodes(one_engine: str) -> Iterator[tuple[RedisServer, RedisServer]]:
     """A cluster of two masters: the first has slots 0 to 8191, the second the others."""
     with contextlib.ExitStack() as stack:
-        # The bus wants the port 10000 above: harness ports may be too high for that.
+        # The cluster bus uses the port 10000 above: harness ports may be too high for that.
         made = []
         for _ in range(2):
             bus = harness.free_port()
@@ -594,8 +597,10 @@ def keys_of(server: RedisServer) -> tuple[str, int, str]:
     return low, slot, high
 
 
-def test_moved_comes_through_by_lane_and_in_place(nodes: tuple[RedisServer, RedisServer]) -> None:
-    first, second = nodes
+def test_moved_reaches_the_client_by_lane_and_in_place(
+    cluster_nodes: tuple[RedisServer, RedisServer],
+) -> None:
+    first, second = cluster_nodes
     mine, _, other = keys_of(first)
     with harness.proxy_of_node(first) as proxy, proxy.raw() as client, first.raw() as admin:
 
@@ -624,10 +629,10 @@ def slot_of(raw: Raw, key: str) -> int:
     return found
 
 
-def test_asking_holds_for_the_hit_behind_it_even_without_its_script(
-    nodes: tuple[RedisServer, RedisServer],
+def test_asking_applies_to_the_next_hit_even_without_its_script(
+    cluster_nodes: tuple[RedisServer, RedisServer],
 ) -> None:
-    first, second = nodes
+    first, second = cluster_nodes
     key, slot, _ = keys_of(first)
     with first.raw() as a, second.raw() as b:
         assert b.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(first)) == "OK"
@@ -658,10 +663,10 @@ def test_asking_holds_for_the_hit_behind_it_even_without_its_script(
             assert admin.ask("LLEN", key) == 6
 
 
-# -- in the open ----------------------------------------------------------------------------------
+# -- over the whole test -- ------------------------------------------------------------------------
 
 
-def test_no_connection_is_left_behind(own_server: RedisServer, own_proxy: Proxy) -> None:
+def test_no_connection_is_left_open(own_server: RedisServer, own_proxy: Proxy) -> None:
     for _ in range(3):
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(own_proxy.raw()) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""What a process writes on standard error: JSON where that is no terminal, text where asked."""
+"""Standard error of a process: JSON where that is no terminal, text where requested."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
 from tests.integration.started import Started, children, started
 
-JSON = {"RLPROXY_LOG_FORMAT": "auto"}  # (standard error is a file here)
+JSON = {"RLPROXY_LOG_FORMAT": "auto"}  # standard error is a file here
 
 
 def objects(made: Started) -> list[dict[str, Any]]:
-    """Every whole line so far. One that is no object, or lacks what all have, fails."""
+    """Every whole line so far. A line that is no object, or lacks a common field, fails."""
     found = []
     for line in made.log().split("\n")[:-1]:
         each = json.loads(line)
@@ -33,8 +33,8 @@ def objects(made: Started) -> list[dict[str, Any]]:
     return found
 
 
-def told(made: Started, **wanted: object) -> dict[str, Any]:
-    """Wait for an event whose fields are so."""
+def wait_for_event(made: Started, **wanted: object) -> dict[str, Any]:
+    """Wait for an event with these fields."""
     found: list[dict[str, Any]] = []
 
     def seen() -> bool:
@@ -51,43 +51,43 @@ def words(server: RedisServer) -> tuple[str, ...]:
 
 
 def port(made: Started) -> int:
-    return int(told(made, event="started")["listen"][0].rpartition(":")[2])
+    return int(wait_for_event(made, event="started")["listen"][0].rpartition(":")[2])
 
 
-def test_a_life_in_json(own_server: RedisServer, tmp_path: Path) -> None:
-    """Start, clients turned away, Redis lost and back, settings read again, the end."""
+def test_whole_life_is_logged_in_json(own_server: RedisServer, tmp_path: Path) -> None:
+    """Start, rejected clients, Redis lost and back, settings read again, the end."""
     file = tmp_path / "rlproxy.toml"
     file.write_text("max-clients = 1\n")
     doubtful = ("--admin", "0.0.0.0:0")
     with started(*words(own_server), *doubtful, "--config", str(file), env=JSON) as made:
         at = port(made)
-        begun = told(made, event="started")
+        begun = wait_for_event(made, event="started")
         assert begun["workers"] == 1
         assert begun["message"].startswith("rlproxy 0.")
-        assert told(made, event="settings_doubtful")["reason"].startswith("--admin")
+        assert wait_for_event(made, event="settings_doubtful")["reason"].startswith("--admin")
         with Raw(at) as raw:
             assert raw.ask("PING") == "PONG"
-            for _ in range(5):  # (the rest are counted, and told of some seconds later)
+            for _ in range(5):  # the rest are counted and reported some seconds later
                 with Raw(at) as other:
                     assert "max number of clients reached" in str(other.reply())
             own_server.stop()
-            silent = told(made, event="redis_silent", level="warning")
+            silent = wait_for_event(made, event="redis_silent", level="warning")
             assert silent["address"] == f"127.0.0.1:{own_server.port}"
             assert silent["reason"] == "connection refused"
             assert (silent["count"], silent["answer"]) == (1, "error")
             own_server.start()
-            told(made, event="redis_back")
-        first = told(made, event="clients_turned_away")
+            wait_for_event(made, event="redis_back")
+        first = wait_for_event(made, event="clients_turned_away")
         assert first["count"] == 1
         assert first["reason"] == "max number of clients reached"
         assert first["client"].startswith("127.0.0.1:")
         file.write_text("max-clients = 2\nworkers = 3\n")
         made.signal(signal.SIGHUP)
-        assert told(made, event="settings_reloaded")["changed"] == "--max-clients"
-        assert told(made, event="restart_needed")["option"] == "--workers"
+        assert wait_for_event(made, event="settings_reloaded")["changed"] == "--max-clients"
+        assert wait_for_event(made, event="restart_needed")["option"] == "--workers"
         file.write_text('max-clients = "\\u001b[2J\\n{}"\n')
         made.signal(signal.SIGHUP)
-        assert "\n{}" in told(made, event="settings_rejected", level="error")["reason"]
+        assert "\n{}" in wait_for_event(made, event="settings_rejected", level="error")["reason"]
         assert "s3cret" not in made.log()
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
@@ -96,12 +96,10 @@ def test_a_life_in_json(own_server: RedisServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_last_line_says_that_it_has_stopped(
-    own_server: RedisServer, workers: str, number: int
-) -> None:
+def test_last_line_reports_the_stop(own_server: RedisServer, workers: str, number: int) -> None:
     before = time.monotonic()
     with started(*words(own_server), "--workers", workers, env=JSON) as made:
-        told(made, event="started")
+        wait_for_event(made, event="started")
         begun = time.monotonic()
         wait_until(lambda: time.monotonic() - begun > 0.3, "it has served for a while")
         made.signal(number)
@@ -114,7 +112,7 @@ def test_the_last_line_says_that_it_has_stopped(
         assert last["message"] == f"stopped; it served for {last['seconds']:.1f} s"
 
 
-def test_who_could_not_start_has_not_stopped() -> None:
+def test_failed_start_logs_no_stop() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         with started("--listen", at, "--upstream", "redis://127.0.0.1:1", env=JSON) as made:
@@ -124,33 +122,33 @@ def test_who_could_not_start_has_not_stopped() -> None:
 
 def test_workers_name_themselves(own_server: RedisServer) -> None:
     with started(*words(own_server), "--workers", "2", env=JSON) as made:
-        assert told(made, event="started")["workers"] == 2
+        assert wait_for_event(made, event="started")["workers"] == 2
         own_server.stop()
         for worker in (1, 2):
-            told(made, event="redis_silent", worker=worker)
+            wait_for_event(made, event="redis_silent", worker=worker)
         victim = children(made.pid)[0]
         os.kill(victim, signal.SIGKILL)
-        died = told(made, event="worker_died", process=victim)
+        died = wait_for_event(made, event="worker_died", process=victim)
         assert died["worker"] in (1, 2)
         assert died["reason"] == "was killed by SIGKILL"
-        told(made, event="worker_serves", worker=died["worker"])
+        wait_for_event(made, event="worker_serves", worker=died["worker"])
 
 
 def test_sighup_changes_the_level(own_server: RedisServer, tmp_path: Path) -> None:
     file = tmp_path / "rlproxy.toml"
     file.write_text("")
     with started(*words(own_server), "--config", str(file), env=JSON) as made:
-        told(made, event="started")
+        wait_for_event(made, event="started")
         own_server.stop()
-        told(made, event="redis_silent")
+        wait_for_event(made, event="redis_silent")
         file.write_text('log-level = "error"\n')
         made.signal(signal.SIGHUP)
-        assert told(made, event="settings_reloaded")["changed"] == "--log-level"
-        # (a mistake is an error: when that is said, all before it was done)
+        assert wait_for_event(made, event="settings_reloaded")["changed"] == "--log-level"
+        # An error: when it is logged, all earlier changes are done.
         file.write_text('log-level = "loud"\n')
         made.signal(signal.SIGHUP)
         reason = "log-level (in the file) loud: expected debug, info, warning or error"
-        told(made, event="settings_rejected", reason=reason)
+        wait_for_event(made, event="settings_rejected", reason=reason)
         before = len(objects(made))
         own_server.start()
         with Raw(port(made)) as raw:
@@ -158,7 +156,9 @@ def test_sighup_changes_the_level(own_server: RedisServer, tmp_path: Path) -> No
             wait_until(lambda: isinstance(raw.ask("RL.HIT", "k", 9, 60), list), "hits count")
         file.write_text('log-level = "debug"\nhit-timeout = 999\n')
         made.signal(signal.SIGHUP)
-        after = told(made, event="settings_reloaded", changed="--hit-timeout, --log-level")
+        after = wait_for_event(
+            made, event="settings_reloaded", changed="--hit-timeout, --log-level"
+        )
         assert objects(made)[before:] == [after]
 
 
@@ -174,7 +174,7 @@ def test_sighup_changes_the_level_of_all_workers(own_server: RedisServer, tmp_pa
         assert made.log() == ""
         file.write_text('log-level = "info"\n')
         made.signal(signal.SIGHUP)
-        told(made, event="settings_reloaded", changed="--log-level")
+        wait_for_event(made, event="settings_reloaded", changed="--log-level")
         speaks: set[object] = set()
 
         def both_logged() -> bool:
@@ -189,20 +189,21 @@ def test_sighup_changes_the_level_of_all_workers(own_server: RedisServer, tmp_pa
             return both_logged()
 
         wait_until(both_saw_redis, "both workers have logged a line on Redis")
-        # and back: the first process, too, is silent then
+        # Back to errors: now the first process is silent too.
         file.write_text('log-level = "error"\n')
         made.signal(signal.SIGHUP)
         wait_until(lambda: made.log().count("settings_reloaded") == 2, "it was read again")
-        file.write_text('log-level = "loud"\n')  # (when that is said, all before it was done)
+        # when this error is logged, all earlier changes are done
+        file.write_text('log-level = "loud"\n')
         made.signal(signal.SIGHUP)
-        told(made, event="settings_rejected")
+        wait_for_event(made, event="settings_rejected")
         before = children(made.pid)
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len({*children(made.pid)} - {*before}) == 1, "it is replaced")
         assert "worker_died" not in made.log()
 
 
-def test_only_errors(own_server: RedisServer) -> None:
+def test_level_error_logs_only_errors(own_server: RedisServer) -> None:
     at = free_port()
     more = ("--listen", f"127.0.0.1:{at}", "--log-level", "error")
     with started(*words(own_server), *more, env=JSON) as made:
@@ -219,7 +220,7 @@ def answers(at: int) -> bool:
 
 
 @pytest.mark.parametrize("option", ["--log-level", "--log-format"])
-def test_a_wrong_value(option: str) -> None:
+def test_wrong_value_is_an_error(option: str) -> None:
     with started("--upstream", "embedded:", option, "loud") as made:
         assert made.wait() == 2
         wanted = {
@@ -230,7 +231,7 @@ def test_a_wrong_value(option: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_it_cannot_start(form: str) -> None:
+def test_failed_start_is_logged(form: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         args = ("--listen", where, "--upstream", "redis://127.0.0.1:1", "--log-format", form)
@@ -240,7 +241,7 @@ def test_it_cannot_start(form: str) -> None:
             if form == "text":
                 assert made.log() == f"rlproxy: {why}\n"
             else:
-                assert told(made, event="failed", level="critical")["reason"] == why
+                assert wait_for_event(made, event="failed", level="critical")["reason"] == why
 
 
 BROKEN = """
@@ -255,8 +256,8 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_mistake_in_the_program_is_one_object(own_server: RedisServer, workers: str) -> None:
-    """(A task that nobody waits for, and asyncio's words about it.)"""
+def test_unhandled_exception_is_one_object(own_server: RedisServer, workers: str) -> None:
+    """A failed task without an awaiter, and asyncio's message about it."""
     process = subprocess.Popen(
         [sys.executable, "-c", BROKEN, *words(own_server), "--workers", workers],
         stderr=subprocess.PIPE,
@@ -281,8 +282,8 @@ def test_a_mistake_in_the_program_is_one_object(own_server: RedisServer, workers
     assert workers == "1" or all(each["worker"] in (1, 2) for each in said)
 
 
-def test_nobody_reads_the_log(own_server: RedisServer, tmp_path: Path) -> None:
-    """Clients are served all the same, and what is missing is told."""
+def test_unread_log_blocks_no_client(own_server: RedisServer, tmp_path: Path) -> None:
+    """Clients are still served, and lost lines are counted in the log."""
     file = tmp_path / "rlproxy.toml"
     file.write_text("")
     reading, writing = os.pipe()
@@ -312,7 +313,7 @@ def test_nobody_reads_the_log(own_server: RedisServer, tmp_path: Path) -> None:
                     lines[:] = [json.loads(line) for line in log.read(4096).splitlines()]
                     return any(each["event"] == "log_lines_lost" for each in lines)
 
-                wait_until(lost, "it tells of lost lines")
+                wait_until(lost, "it reports lost lines")
             process.terminate()
             assert process.wait(DEADLINE_S) == 0
         finally:

@@ -1,4 +1,6 @@
-"""Memory: a value of 512 MB in and out, and thousands of idle clients, cost the proxy little."""
+"""Memory: a value of 512 MB in each direction, and thousands of idle clients, cost the proxy
+little.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ pytestmark = pytest.mark.heavy
 
 
 def peak(proxy: Proxy) -> int:
-    """The most memory the proxy ever had, in bytes, since forget_peak()."""
+    """The proxy's peak memory in bytes since forget_peak()."""
     text = Path(f"/proc/{proxy.pid}/status").read_text()
     (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
     return 1024 * int(line.split()[1])
 
 
 def forget_peak(proxy: Proxy) -> None:
-    """Begin anew with what it has now."""
+    """Reset the peak to the current memory."""
     Path(f"/proc/{proxy.pid}/clear_refs").write_text("5")
 
 
@@ -54,7 +56,7 @@ def pieces() -> Iterator[bytes]:
 
 
 def receive_value(sock: socket.socket, pause_s: float) -> int:
-    """The checksum of the value that comes; stops reading for a while in the middle."""
+    """The checksum of the received value; stops reading for a while in the middle."""
     head = b""
     while not head.endswith(b"\r\n"):
         head += sock.recv(1)
@@ -68,12 +70,12 @@ def receive_value(sock: socket.socket, pause_s: float) -> int:
         left -= got
         if left < VALUE // 2 and not paused:
             paused = True
-            time.sleep(pause_s)  # a reader that stops: this tests the time nothing is read
+            time.sleep(pause_s)  # a reader that stops: this tests the time without reading
     assert sock.recv(2, socket.MSG_WAITALL) == b"\r\n"
     return crc
 
 
-def test_a_value_of_512_mb_goes_in_and_out(own_server: RedisServer) -> None:
+def test_value_of_512_mb_passes_in_bounded_memory(own_server: RedisServer) -> None:
     with harness.proxy(own_server) as proxy, proxy.raw() as raw:
         sock = raw.sock
         before = warmed_up(proxy, sock)
@@ -98,17 +100,19 @@ def test_a_value_of_512_mb_goes_in_and_out(own_server: RedisServer) -> None:
         assert out_of < 32 * MB
 
 
-def test_a_client_that_reads_nothing_holds_the_server_not_the_proxy(
+def test_unread_replies_fill_the_server_and_not_the_proxy(
     own_server: RedisServer,
 ) -> None:
-    """A pipeline of large replies that nobody reads: they stay with Redis, whose limits apply."""
+    """A pipeline of large replies that the client does not read: they stay in Redis, whose limits
+    apply.
+    """
     with harness.proxy(own_server) as proxy, proxy.raw() as raw, proxy.raw() as other:
         before = warmed_up(proxy, raw.sock)
         assert other.ask("SET", "mb", b"x" * MB) == "OK"
         raw.send(command("GET", "mb") * 200)
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            assert other.ask("RL.HIT", "k", 1_000_000, 60) is not None  # nobody else is held up
+            assert other.ask("RL.HIT", "k", 1_000_000, 60) is not None  # no other client is held up
         more = peak(proxy) - before
         print(f"200 MB of replies unread: {more / MB:.1f} MB more")
         assert more < 32 * MB
@@ -122,7 +126,7 @@ def test_a_client_that_reads_nothing_holds_the_server_not_the_proxy(
 
 @contextlib.contextmanager
 def many_files(count: int) -> Iterator[None]:
-    """This process and those it starts may open so many files."""
+    """Raise the limit of open files for this process and its children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         pytest.skip(f"the limit of open files is {hard}, and this needs {count}")
@@ -133,7 +137,7 @@ def many_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_five_thousand_idle_clients_cost_little(one_engine: str) -> None:
+def test_five_thousand_idle_clients_use_little_memory(one_engine: str) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(many_files(2 * IDLE + 500))
         server = stack.enter_context(harness.server(one_engine, "--maxclients", "10000"))
@@ -161,6 +165,6 @@ def test_five_thousand_idle_clients_cost_little(one_engine: str) -> None:
         )
         assert cost < 40 * MB
         assert at_most < 40 * MB
-        for sock in socks[:: IDLE // 50]:  # they are all still there
+        for sock in socks[:: IDLE // 50]:  # all are still connected
             sock.sendall(command("RL.HIT", "k", 1000, 60))
             assert sock.recv(4, socket.MSG_WAITALL) == b"*5\r\n"

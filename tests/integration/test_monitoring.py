@@ -29,10 +29,10 @@ from tests.monitoring import ALERTS, Asked
 pytest.importorskip("rlproxy.admin.app")
 
 SCRAPE_S = 1
-LOADED_S = 6  # of load behind every graph
+LOADED_S = 6  # seconds of load behind every graph
 LOOK_BACK = "4s"  # Grafana's: four scrapes
 
-# Figures that are 0 while all is well.
+# Figures that are 0 while the system is healthy.
 STILL = {
     "Not judged:A",
     "What goes wrong with Redis:A",
@@ -47,7 +47,7 @@ AT_A_START = "Starts"
 
 @contextlib.contextmanager
 def load(port: int) -> Iterator[None]:
-    """Clients that do some of everything."""
+    """Clients that send some of every kind of command."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -58,7 +58,7 @@ def load(port: int) -> Iterator[None]:
                     for number in range(40):
                         if not stop.is_set():
                             work(raw, number)
-        except AssertionError as error:  # (a connection that the end of the test closes)
+        except AssertionError as error:  # a connection that the end of the test closes
             if not stop.is_set():
                 failed.append(error)
 
@@ -88,7 +88,7 @@ def load(port: int) -> Iterator[None]:
 
 
 class Prometheus:
-    """The project's configuration and rules, for a proxy's admin address."""
+    """Prometheus with the project's configuration and rules, for a proxy's admin address."""
 
     def __init__(self, program: str, directory: Path, admin: str) -> None:
         text = (monitoring.DEPLOY / "prometheus" / "prometheus.yml").read_text()
@@ -115,7 +115,7 @@ class Prometheus:
         )
 
     def get(self, path: str, **query: str | float) -> Any:
-        """An answer of its API."""
+        """A response of its API."""
         url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urlencode(query)}"
         with urlopen(url, timeout=DEADLINE_S) as answer:
             return json.load(answer)["data"]
@@ -128,19 +128,19 @@ class Prometheus:
         return False
 
     def values(self, expr: str, seconds: int) -> list[float]:
-        """What an expression was in the last seconds, all series of it."""
+        """The values of an expression in the last seconds, of all its series."""
         now = time.time()
         data = self.get("query_range", query=expr, start=now - seconds, end=now, step=1)
         return [float(value) for series in data["result"] for _, value in series["values"]]
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """Of each alert: whether it could be evaluated, and what it is."""
+        """For each alert: whether it could be evaluated, and its state."""
         groups = self.get("rules")["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         return {rule["name"]: (rule["health"], rule["state"]) for rule in rules}
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.terminate()
         self._process.wait(DEADLINE_S)
         self._log.close()
@@ -148,7 +148,7 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """One that tells how long scripts took, if there is one."""
+    """A server that reports how long scripts took, if one is installed."""
     engines = harness.engines()
     if not engines:
         pytest.skip("no Redis or Valkey server on this machine")
@@ -165,7 +165,7 @@ class Scraped:
     admin: str
 
     def alive(self) -> bool:
-        """Whether the admin address says so."""
+        """Whether the admin address reports it alive."""
         with (
             contextlib.suppress(URLError, ConnectionError),
             urlopen(f"http://{self.admin}/healthz", timeout=DEADLINE_S) as answer,
@@ -176,7 +176,7 @@ class Scraped:
 
 @pytest.fixture(scope="module")
 def made(server: RedisServer) -> Iterator[Scraped]:
-    """A proxy of two workers that tells Prometheus."""
+    """A proxy of two workers with metrics for Prometheus."""
     admin = f"127.0.0.1:{harness.free_port()}"
     words = ["--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{server.port}"]
     words += ["--workers", "2", "--admin", admin, "--metrics-prefixes", "3"]
@@ -186,7 +186,7 @@ def made(server: RedisServer) -> Iterator[Scraped]:
         yield scraped
 
 
-def test_every_panel_has_data_and_alerts_work(
+def test_every_panel_has_data_and_alerts_evaluate(
     server: RedisServer, made: Scraped, tmp_path: Path
 ) -> None:
     program = monitoring.program("prometheus")
@@ -220,9 +220,9 @@ def test_every_panel_has_data_and_alerts_work(
 
 
 def shown(prometheus: Prometheus, one: Asked) -> bool:
-    """Whether a graph has something to show."""
+    """Whether a graph has data."""
     if one.where == AT_A_START or (one.where.startswith(NOT_BY_ALL)):
-        prometheus.values(one.expr, LOADED_S)  # (no error)
+        prometheus.values(one.expr, LOADED_S)  # must not raise
         return True
     values = prometheus.values(one.expr, LOADED_S)
     assert not any(map(math.isinf, values)), one.where

@@ -1,13 +1,14 @@
-"""Once: while scripts vanish and connections are cut under load, every hit counts once, every reply
-is its request's, and no client ever sees NOSCRIPT.
+"""While scripts vanish and connections are cut under load, every hit counts once, every reply is
+its request's, and no client sees NOSCRIPT.
 
-Each worker hits a key of its own that is never full, each hit with a max of its own, so that
-`limit` in the reply tells which request it answers, and `limit - remaining` which place in the
-server's list the hit took: no place may be told twice. Between the hits there are ECHOs of unique
-texts, hits that are wrong, and BLPOPs that hold up what is behind them; the bytes leave in pieces.
-Meanwhile the scripts are flushed every 50 ms, and lanes, private connections and the proxy's
-control connection are killed every 100 ms. At the end the list of each key holds every hit that was
-answered, and at most those more whose answer was lost with a connection or was -UPSTREAMDOWN.
+Each worker hits its own key, which is never full, each hit with a distinct max. `limit` in the
+reply identifies the request, and `limit - remaining` the hit's place in the server's list: no place
+may occur twice. Between the hits there are ECHOs of unique texts, invalid hits, and BLPOPs that
+hold
+up what follows; the bytes are sent in pieces. During the load the scripts are flushed every 50 ms,
+and lanes, private connections and the proxy's control connection are killed every 100 ms. At the
+end the list of each key holds every hit that was answered. It also holds at most those whose answer
+was lost with a connection or was -UPSTREAMDOWN.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _echoes = itertools.count()
 
 @dataclass
 class Worker:
-    """What one worker knows of its key."""
+    """One worker's record of its key."""
 
     number: int
     sent: int = 0
@@ -60,12 +61,12 @@ class Worker:
         return f"once:{self.number}"
 
     def hit(self) -> Words:
-        """A hit that no other of this worker looks like for a long time."""
+        """A hit that differs from all recent ones of this worker."""
         self.sent += 1
         return ("RL.HIT", self.key, 100_000 + self.sent % 9973, 3600)
 
     def batch(self, kind: int) -> list[Words]:
-        """What is sent at once: hits, hits and commands, a transaction, or one hit."""
+        """One write: hits, hits and commands, a transaction, or one hit."""
         if kind == 0:
             return [self.hit() for _ in range(random.randint(1, 16))]
         if kind == 1:
@@ -76,12 +77,12 @@ class Worker:
         return [self.hit()]
 
     def other(self) -> Words:
-        """Something else."""
+        """Another command."""
         chance = random.random()
         return BLPOP if chance < 0.05 else WRONG if chance < 0.4 else ("ECHO", f"e{next(_echoes)}")
 
     def note(self, words: Words, reply: Any) -> None:
-        """One reply to `words`."""
+        """Check one reply to `words`."""
         if words[0] == "ECHO":
             if reply not in (words[1], str(words[1]).encode()):
                 self.problems.append(f"{words} got {reply!r}")
@@ -124,7 +125,7 @@ def packed(words: Words) -> bytes:
 
 
 async def by_streams(worker: Worker, port: int, over: threading.Event) -> None:
-    """hiredis' parser over asyncio streams: sees every reply at its place."""
+    """hiredis' parser over asyncio streams: sees every reply in order."""
     while not over.is_set():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         parser = hiredis.Reader()
@@ -162,7 +163,7 @@ async def by_streams(worker: Worker, port: int, over: threading.Event) -> None:
 
 
 async def write_in_pieces(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Now and then cut somewhere, so that some replies are out before all requests are in."""
+    """Write the bytes, sometimes cut, so that replies begin before all requests are sent."""
     while len(data) > 40 and random.random() < 0.5:
         at = random.randrange(1, len(data))
         writer.write(data[:at])
@@ -185,7 +186,7 @@ def transaction(worker: Worker, many: list[Words], got: list[Any]) -> None:
 
 
 def by_raw(worker: Worker, port: int, over: threading.Event) -> None:
-    """Blocking sockets, without any library."""
+    """Blocking sockets, without a library."""
     while not over.is_set():
         owed: list[Words] = []
         with Raw(port) as raw:
@@ -204,7 +205,7 @@ def by_raw(worker: Worker, port: int, over: threading.Event) -> None:
 
 
 def by_library(worker: Worker, make: Callable[[], Any], module: Any, over: threading.Event) -> None:
-    """A client library with redis-py's interface, which reconnects by itself."""
+    """A client library with redis-py's interface, which reconnects automatically."""
     client = make()
     while not over.is_set():
         kind = random.randrange(3)
@@ -261,7 +262,7 @@ async def by_asyncio(worker: Worker, port: int, over: threading.Event) -> None:
 
 
 class Disturber:
-    """Flushes the scripts every 50 ms; kills connections of the named sorts every 100 ms."""
+    """Flushes the scripts every 50 ms; kills connections of the named types every 100 ms."""
 
     def __init__(self, server: RedisServer, kill_private: bool) -> None:
         self.server = server
@@ -292,7 +293,7 @@ class Disturber:
                     )
                     by_sort.get(sort, []).append(row["id"])
                 victims = []
-                if turn % 2:  # every other time, or the lane would hardly ever be there
+                if turn % 2:  # every other time, or there would hardly ever be a lane
                     victims += [("lane", number) for number in by_sort["lane"]]
                 elif self.kill_private:
                     few = random.sample(by_sort["private"], min(5, len(by_sort["private"])))
@@ -303,14 +304,14 @@ class Disturber:
                     self.killed[sort] += raw.ask("CLIENT", "KILL", "ID", number) == 1
 
     def end(self) -> None:
-        """Stop it."""
+        """Stop."""
         self._stop.set()
         for thread in self._threads:
             thread.join(20)
 
 
 def errors_of(server: RedisServer, name: str) -> int:
-    """How often the server answered with this error."""
+    """How often the server has answered with this error."""
     with server.raw() as raw:
         text = raw.ask("INFO", "errorstats")
     assert isinstance(text, bytes)
@@ -366,17 +367,17 @@ def test_every_hit_counts_once(own_server: RedisServer, kill_private: bool) -> N
             for thread in threads:
                 thread.join(60)
             disturber.end()
-        wait_until(lambda: quiet(own_server), "nothing runs any more")
+        wait_until(lambda: all_disconnected(own_server), "nothing runs any more")
         check(own_server, workers, disturber)
 
 
-def quiet(server: RedisServer) -> bool:
-    """Whether no client of the proxy's is connected any more."""
+def all_disconnected(server: RedisServer) -> bool:
+    """Whether no client of the proxy is connected any more."""
     return not private(server)
 
 
 def missing(workers: list[Worker], disturber: Disturber) -> str:
-    """What has not happened often enough for anything to be proved."""
+    """The events that have not happened often enough to prove anything."""
     killed = disturber.killed
     for worker in workers:
         if worker.admitted < 20:
@@ -415,6 +416,6 @@ def check(server: RedisServer, workers: list[Worker], disturber: Disturber) -> N
             assert max(worker.places) <= held
             admitted += worker.admitted
             unknown += worker.unknown
-    assert unknown < 0.5 * admitted, "so many answers were lost that nothing is proved"
+    assert unknown < 0.5 * admitted, "too many answers were lost to prove anything"
     if not disturber.kill_private:
         assert not any(worker.cuts for worker in workers), "a lost lane closed a client"

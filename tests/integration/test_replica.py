@@ -1,4 +1,4 @@
-"""Looks on a replica: RL.PEEK is answered there, hits are refused as Redis refuses any write."""
+"""Replicas: RL.PEEK is answered there, and hits are refused as Redis refuses any write."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def info(raw: Raw) -> bytes:
 
 
 @pytest.mark.parametrize("algorithm", [name.decode() for name in ALGORITHMS])
-def test_a_replica_tells_what_the_primary_counted(
-    pair: tuple[Proxy, Proxy], algorithm: str
-) -> None:
+def test_replica_reports_the_primarys_counts(pair: tuple[Proxy, Proxy], algorithm: str) -> None:
     key = f"k:{algorithm}"
     rule: list[str | int] = [key, 3, 600, "ALGO", algorithm]
     with pair[0].raw() as primary, pair[1].raw() as replica:
@@ -59,7 +57,7 @@ def peek(raw: Raw, rule: list[str | int]) -> list[int]:
     return found
 
 
-def test_who_may_only_read_may_look(module_server: RedisServer, module_proxy: Proxy) -> None:
+def test_read_only_user_may_peek(module_server: RedisServer, module_proxy: Proxy) -> None:
     if module_server.version < (7, 0):
         pytest.skip("this server knows no EVAL_RO")
     with module_server.raw() as admin, module_proxy.raw() as raw:
@@ -73,7 +71,7 @@ def test_who_may_only_read_may_look(module_server: RedisServer, module_proxy: Pr
         admin.ask("ACL", "DELUSER", "reader")
 
 
-def test_a_replica_of_a_cluster_answers_looks(engine: str) -> None:
+def test_replica_of_a_cluster_answers_peeks(engine: str) -> None:
     if engine == "redis-6.2":
         pytest.skip("this server knows no EVAL_RO")
     with ExitStack() as stack:
@@ -97,7 +95,7 @@ def test_a_replica_of_a_cluster_answers_looks(engine: str) -> None:
             assert str(raw.ask("RL.PEEK", "k", 3, 60)).startswith("MOVED")
             assert raw.ask("READONLY") == "OK"
             assert raw.ask("RL.PEEK", "k", 3, 60) == [0, 3, 3, -1, 0]
-            # (a script is judged by the commands in it, so this is no MOVED)
+            # Redis judges a script by the commands in it, so this is no MOVED.
             refusal = str(raw.ask("RL.HIT", "k", 3, 60))
             assert refusal.startswith(("ERR Attempted to access a non local key", "READONLY"))
 

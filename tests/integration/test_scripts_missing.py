@@ -1,7 +1,7 @@
-"""Scripts that Redis does not have, or not under the names of the commands that call them.
+"""Missing scripts, and servers on which script commands are renamed or forbidden.
 
-Every hit is counted once and answered as if the scripts had been there, and the hits of one client
-run in the order in which it sent them.
+Every hit is counted once and answered as if the scripts were present. The hits of one client run in
+the order in which it sent them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def loads(admin: Raw) -> int:
 
 
 def errors(admin: Raw) -> int:
-    """How many errors the server has answered, those of INFO itself apart."""
+    """How many errors the server has answered, without those of INFO itself."""
     return info(admin, "stats", "total_error_replies:")
 
 
 def has_lane(server: RedisServer, raw: Raw, admin: Raw) -> None:
-    """Hit the key `warm` until there is a lane, and a hit more that takes it."""
+    """Hit the key `warm` until there is a lane, and send one more hit on it."""
 
     def opened() -> bool:
         raw.ask("RL.HIT", "warm", MAX, 3600)
@@ -62,7 +62,7 @@ def has_lane(server: RedisServer, raw: Raw, admin: Raw) -> None:
 
 
 @contextlib.contextmanager
-def lacking(engine: str, name: str) -> Iterator[tuple[RedisServer, Proxy, Raw]]:
+def server_without(engine: str, name: str) -> Iterator[tuple[RedisServer, Proxy, Raw]]:
     """A server without the command `name`, a proxy in front, and a connection to the server."""
     with (
         harness.server(engine, "--rename-command", name, "") as server,
@@ -73,12 +73,12 @@ def lacking(engine: str, name: str) -> Iterator[tuple[RedisServer, Proxy, Raw]]:
 
 
 @pytest.mark.parametrize("name", ["EVALSHA", "EVALSHA_RO", "EVAL_RO"])
-def test_without_one_of_the_script_commands_all_goes_by_the_others(engine: str, name: str) -> None:
+def test_missing_script_command_is_replaced_by_another(engine: str, name: str) -> None:
     if name.endswith("_RO") and engine == "redis-6.2":
         pytest.skip("this server has no such command")
-    with lacking(engine, name) as (server, proxy, admin), proxy.raw() as raw:
+    with server_without(engine, name) as (server, proxy, admin), proxy.raw() as raw:
         has_lane(server, raw, admin)
-        for at in range(3):  # the first one of each kind may be answered with the error
+        for at in range(3):  # the first call of each kind may be answered with the error
             assert raw.ask("RL.HIT", "k", 100, 60) == [0, 100, 99 - at, -1, 60]
             assert raw.ask("RL.PEEK", "k", 100, 60) == [0, 100, 99 - at, -1, 60]
         before = errors(admin)
@@ -90,13 +90,13 @@ def test_without_one_of_the_script_commands_all_goes_by_the_others(engine: str, 
             [0, 100, 87, -1, 60],
             [0, 16, 15, -1, 2],
         ]
-        raw.send(command("PING") + command("RL.PEEK", "k", 100, 60))  # in their place
+        raw.send(command("PING") + command("RL.PEEK", "k", 100, 60))  # on the private connection
         assert [raw.reply() for _ in range(2)] == ["PONG", [0, 100, 87, -1, 60]]
         assert errors(admin) == before
 
 
-def test_refusals_are_remembered_without_evalsha(engine: str) -> None:
-    with lacking(engine, "EVALSHA") as (server, proxy, admin), proxy.raw() as raw:
+def test_refusals_are_cached_without_evalsha(engine: str) -> None:
+    with server_without(engine, "EVALSHA") as (server, proxy, admin), proxy.raw() as raw:
         has_lane(server, raw, admin)
         assert raw.ask("RL.HIT", "k", 1, 3600) == [0, 1, 0, -1, 3600]
         calls = info(admin, "commandstats", "cmdstat_eval:calls=")
@@ -106,8 +106,8 @@ def test_refusals_are_remembered_without_evalsha(engine: str) -> None:
         assert info(admin, "commandstats", "cmdstat_eval:calls=") - calls < 10
 
 
-def test_without_eval_the_error_says_so_once_for_each_hit(engine: str) -> None:
-    with lacking(engine, "EVAL") as (_, proxy, admin), proxy.raw() as raw:
+def test_missing_eval_is_one_error_per_hit(engine: str) -> None:
+    with server_without(engine, "EVAL") as (_, proxy, admin), proxy.raw() as raw:
         before = errors(admin)
         raw.send((command("RL.HIT", "k", 5, 60) + command("PING")) * 10)
         for _ in range(10):
@@ -138,7 +138,9 @@ def fixed_then_log(raw: Raw, key: str) -> None:
 def test_two_algorithms_on_one_key_keep_their_order(
     redis_server: RedisServer, proxy: Proxy
 ) -> None:
-    """Another client's first hit, in its place, brings the script of one of them only."""
+    """Another client's first hit, on its private connection, loads the script of one of them
+    only.
+    """
     with redis_server.raw() as admin, proxy.raw() as raw:
         by_lane(redis_server, raw, admin)
         for turn in range(20):
@@ -193,8 +195,8 @@ def not_loading(server: RedisServer) -> Iterator[Proxy]:
         admin.ask("ACL", "DELUSER", "control")
 
 
-def test_they_do_where_no_script_can_be_loaded(redis_server: RedisServer) -> None:
-    """A lane of another user brings the script of one of them only."""
+def test_order_is_kept_where_no_script_can_be_loaded(redis_server: RedisServer) -> None:
+    """A lane of another user loads the script of one of them only."""
     with (
         redis_server.raw() as admin,
         not_loading(redis_server) as proxy,
@@ -243,7 +245,7 @@ def evicting() -> Iterator[RedisServer]:
         yield made
 
 
-def test_loaded_scripts_are_not_evicted_though_hits_in_their_place_go_by_eval(
+def test_loaded_scripts_are_not_evicted_by_hits_sent_as_eval(
     evicting: RedisServer,
 ) -> None:
     with harness.proxy(evicting) as proxy, proxy.raw() as raw, evicting.raw() as admin:
@@ -262,20 +264,20 @@ def test_loaded_scripts_are_not_evicted_though_hits_in_their_place_go_by_eval(
         assert noscripts(admin) - missing == 1
 
 
-def test_evicted_scripts_come_again_where_none_can_be_loaded(evicting: RedisServer) -> None:
+def test_evicted_scripts_are_sent_again_where_none_can_be_loaded(evicting: RedisServer) -> None:
     with not_loading(evicting) as proxy, proxy.raw() as raw, evicting.raw() as admin:
         by_lane(evicting, raw, admin)
         missing = noscripts(admin)
         hits_among_evals(raw, admin, "k")
-        assert 0 < noscripts(admin) - missing <= 20  # one for each time it was evicted
+        assert 0 < noscripts(admin) - missing <= 20  # one for each eviction
         assert loads(admin) == 0
 
 
-# -- scripts that vanish all the time -------------------------------------------------------------
+# -- scripts that are flushed repeatedly -- --------------------------------------------------------
 
 
 class Client(threading.Thread):
-    """Pipelines of hits on keys of its own, each with the one reply that order and once allow."""
+    """Sends pipelines of hits on its own keys, each with one expected reply."""
 
     def __init__(self, proxy: Proxy, number: int, over: threading.Event) -> None:
         super().__init__()
@@ -288,7 +290,7 @@ class Client(threading.Thread):
         self.problem = ""
 
     def run(self) -> None:
-        """Send one pipeline while the replies to the one before are still to come."""
+        """Send a pipeline before the replies to the previous one."""
         taken = dict.fromkeys(["LOG", "ZLOG", "FIXED"], 0)
         expected: list[object] = []
         while not self.over.is_set() and not self.problem:
@@ -299,7 +301,7 @@ class Client(threading.Thread):
         self.check(expected)
 
     def pipeline(self, taken: dict[str, int], expected: list[object]) -> bytes:
-        """Hits and looks in turn; what they are answered is added to `expected`."""
+        """Hits and peeks in turn; their expected replies are appended to `expected`."""
         data = b""
         for at in range(1 + 5 * (self.number % 4)):
             algorithm = list(taken)[(self.hits + at // 2) % 3]
@@ -308,7 +310,7 @@ class Client(threading.Thread):
             key = f"{algorithm}:{self.number}"
             data += command(name, key, 50_000, 86400, "ALGO", algorithm)
             expected.append([0, 50_000, 50_000 - taken[algorithm], -1])
-        if self.number % 8 == 7:  # among other commands: in their place
+        if self.number % 8 == 7:  # among other commands: on the private connection
             data += command("ECHO", "x")
             expected.append(b"x")
         return data
@@ -327,7 +329,7 @@ def control(server: RedisServer, admin: Raw) -> list[str]:
 
 @pytest.mark.parametrize("may_load", [True, False])
 @pytest.mark.parametrize("kills", [False, True])
-def test_scripts_that_are_flushed_all_the_time_change_no_reply(
+def test_repeatedly_flushed_scripts_change_no_reply(
     redis_server: RedisServer, may_load: bool, kills: bool
 ) -> None:
     made: Callable[[RedisServer], contextlib.AbstractContextManager[Proxy]]

@@ -1,4 +1,4 @@
-"""No password is printed, whatever goes wrong, and none is kept for clients that are gone."""
+"""No password is printed in any failure, and none is kept after its client has left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests import harness
 from tests.harness import ROOT, Raw, RedisServer, command, free_port, wait_until
 from tests.integration.started import by_lane_of, ended, started
 
-SECRET = "hunter2"  # in every password here
+SECRET = "hunter2"  # part of every password here
 MINE = f"{SECRET}-of-the-proxy"
 THEIRS = f"{SECRET}-of-the-client"
 DEBUG = {"PYTHONASYNCIODEBUG": "1", "PYTHONWARNINGS": "default", "PYTHONDEVMODE": "1"}
@@ -38,7 +38,7 @@ USER = ("ACL", "SETUSER", "bob", "on", f">{THEIRS}", "~*", "+@all")
 
 
 def log_in(port: int) -> None:
-    """Every way in which a client may tell a password, right and wrong."""
+    """Log in with every command that carries a password, right and wrong."""
     words: list[tuple[bytes | str | int, ...]] = []
     for password in (THEIRS, f"{THEIRS}-wrong"):
         words += [("AUTH", "bob", password), ("AUTH", password), ("RL.HIT", "k", 9, 60)]
@@ -50,7 +50,7 @@ def log_in(port: int) -> None:
         raw.sock.settimeout(1)
         for each in words:
             raw.send(command(*each))
-        raw.send(f'auth bob "{THEIRS}\r\n'.encode())  # which is no line that Redis can read
+        raw.send(f'auth bob "{THEIRS}\r\n'.encode())  # no line that Redis can parse
         raw.quiet(0.05, first_s=0.3)
     with contextlib.suppress(OSError), Raw(port) as raw:
         raw.send(b"*2\r\n$4\r\nAUTH\r\n$99\r\n" + THEIRS.encode())
@@ -58,8 +58,8 @@ def log_in(port: int) -> None:
         raw.quiet(0.05)
 
 
-def run(url: str, said: str, *args: str, by_environment: bool = False) -> str:
-    """Everything that a proxy before `url` prints while clients log in; it says `said`."""
+def output_of_run(url: str, said: str, *args: str, by_environment: bool = False) -> str:
+    """All output of a proxy in front of `url` while clients log in; it contains `said`."""
     env = dict(DEBUG)
     if by_environment:
         env["RLPROXY_UPSTREAM"] = url
@@ -82,38 +82,42 @@ def server(own_server: RedisServer) -> RedisServer:
     return own_server
 
 
-def test_when_all_is_well(server: RedisServer) -> None:
+def test_working_proxy_prints_no_password(server: RedisServer) -> None:
     for by_environment in (False, True):
         url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
-        told = run(url, "in front of .* at 127", by_environment=by_environment)
+        told = output_of_run(url, "in front of .* at 127", by_environment=by_environment)
         assert SECRET not in told
 
 
-def test_a_wrong_password_or_user(server: RedisServer) -> None:
+def test_wrong_login_prints_no_password(server: RedisServer) -> None:
     for credentials in (f"proxy:{MINE}-wrong", f"nobody:{MINE}", f":{MINE}"):
         url = f"redis://{credentials}@127.0.0.1:{server.port}"
-        assert SECRET not in run(url, "it refuses the user or password|in front of")
+        assert SECRET not in output_of_run(url, "it refuses the user or password|in front of")
 
 
-def test_a_database_that_is_not_there(server: RedisServer) -> None:
-    assert SECRET not in run(f"redis://proxy:{MINE}@127.0.0.1:{server.port}/99", "database 99")
+def test_missing_database_prints_no_password(server: RedisServer) -> None:
+    assert SECRET not in output_of_run(
+        f"redis://proxy:{MINE}@127.0.0.1:{server.port}/99", "database 99"
+    )
 
 
-def test_nobody_is_there() -> None:
-    told = run(f"redis://proxy:{MINE}@127.0.0.1:{free_port()}", "connection refused")
+def test_unreachable_upstream_prints_no_password() -> None:
+    told = output_of_run(f"redis://proxy:{MINE}@127.0.0.1:{free_port()}", "connection refused")
     assert SECRET not in told
 
 
-def test_a_server_without_hello(one_engine: str) -> None:
+def test_server_without_hello_prints_no_password(one_engine: str) -> None:
     """Its error for an unknown command quotes the arguments."""
     with harness.server(one_engine, "--rename-command", "HELLO", "OTHER") as server:
-        told = run(f"redis://proxy:{MINE}@127.0.0.1:{server.port}", "it does not know HELLO")
+        told = output_of_run(
+            f"redis://proxy:{MINE}@127.0.0.1:{server.port}", "it does not know HELLO"
+        )
     assert SECRET not in told
 
 
 @contextlib.contextmanager
 def echo(prefix: bytes = b"") -> Iterator[int]:
-    """A port that says what it is told, behind `prefix`."""
+    """A port that echoes what it receives, behind `prefix`."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(client: socket.socket) -> None:
@@ -136,9 +140,9 @@ def echo(prefix: bytes = b"") -> Iterator[int]:
 
 
 @pytest.mark.parametrize("prefix", [b"", b"-ERR you said ", b"HTTP/1.0 400 "])
-def test_no_redis_at_all(prefix: bytes) -> None:
+def test_upstream_that_is_not_redis_prints_no_password(prefix: bytes) -> None:
     with echo(prefix) as port:
-        assert SECRET not in run(f"redis://proxy:{MINE}@127.0.0.1:{port}", "in front of")
+        assert SECRET not in output_of_run(f"redis://proxy:{MINE}@127.0.0.1:{port}", "in front of")
 
 
 WRONG = [
@@ -153,7 +157,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("url", WRONG)
-def test_a_wrong_url(url: str, tmp_path: Path) -> None:
+def test_wrong_url_prints_no_password(url: str, tmp_path: Path) -> None:
     def mistakes(*argv: str, **environ: str) -> str:
         with pytest.raises(config.ConfigError) as caught:
             loader.load(loader.parser().parse_args(argv), environ)
@@ -176,7 +180,7 @@ def test_a_wrong_url(url: str, tmp_path: Path) -> None:
     assert SECRET not in "\n".join(told)
 
 
-def test_a_user_sees_no_more_than_that() -> None:
+def test_error_and_help_output_hide_passwords() -> None:
     code, output, log = ended("--upstream", WRONG[0])
     assert (code, output) == (2, "")
     assert log.startswith("rlproxy: --upstream redis://:***")
@@ -198,7 +202,7 @@ def test_a_user_sees_no_more_than_that() -> None:
     assert SECRET not in health.stdout + health.stderr
 
 
-# What breaks, in a process of its own (its modules interpreted): each has a password in hand.
+# Failures, each in its own process (with interpreted modules); each has a password in hand.
 BREAKS = [
     "rlproxy.session.session.Session.receive",
     "rlproxy.session.connection_state.ConnectionState.sent",
@@ -224,7 +228,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_what_breaks_tells_nothing(server: RedisServer, what: str, tmp_path: Path) -> None:
+def test_exceptions_print_no_password(server: RedisServer, what: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     port = free_port()
     url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
@@ -259,8 +263,8 @@ def test_what_breaks_tells_nothing(server: RedisServer, what: str, tmp_path: Pat
     assert SECRET not in told
 
 
-def test_nothing_shows_a_password_by_itself() -> None:
-    """(A message that says %r, a debugger's line, an assertion.)"""
+def test_representations_hide_passwords() -> None:
+    """By a message with %r, a debugger's line, or an assertion."""
     url = f"redis+sentinel://bob:{SECRET}@h/m?sentinel_password={SECRET}"
     args = loader.parser().parse_args(["--upstream", url])
     made = loader.load(args, {})
@@ -281,29 +285,29 @@ def test_nothing_shows_a_password_by_itself() -> None:
     ):
         for text in (repr(each), str(each), f"{each}", "%s %r" % (each, each)):  # noqa: UP031
             assert SECRET not in text
-    for kind in (SharedLane, LanePool):  # (which have no text of their own)
+    for kind in (SharedLane, LanePool):  # these have no text representation
         assert kind.__repr__ is object.__repr__
 
 
-# -- what is kept ---------------------------------------------------------------------------------
+# -- memory -- -------------------------------------------------------------------------------------
 
 KEPT = """
 import gc, signal, sys
-def tell(*_):
+def report(*_):
     found = [each for each in gc.get_objects() if type(each).__name__ in ("Identity", "Session")]
     held = sum(1 for each in found if getattr(each, "password", None))
     sessions = sum(1 for each in found if type(each).__name__ == "Session")
     print(f"{held} passwords, {sessions} sessions", file=sys.stderr, flush=True)
-signal.signal(signal.SIGUSR2, tell)
+signal.signal(signal.SIGUSR2, report)
 gc.set_threshold = lambda *_: gc.disable()  # reference counts have to do
 from rlproxy.cli import main
 sys.exit(main())
 """
 
 
-def test_clients_that_are_gone_leave_nothing(server: RedisServer, tmp_path: Path) -> None:
-    """Neither their passwords (but for the lane's, which it keeps for its next connection) nor
-    anything else that only a garbage collection would find.
+def test_closed_clients_leave_no_objects(server: RedisServer, tmp_path: Path) -> None:
+    """Neither their passwords (except the lane's, which it needs for its next connection) nor any
+    other object that only a garbage collection would free.
     """
     log = tmp_path / "log"
     port = free_port()
@@ -319,7 +323,7 @@ def test_clients_that_are_gone_leave_nothing(server: RedisServer, tmp_path: Path
     def kept() -> tuple[int, int]:
         before = log.read_text().count("passwords,")
         process.send_signal(signal.SIGUSR2)
-        wait_until(lambda: log.read_text().count("passwords,") > before, "it tells", 5)
+        wait_until(lambda: log.read_text().count("passwords,") > before, "it reports", 5)
         found = re.findall(r"(\d+) passwords, (\d+) sessions", log.read_text())[-1]
         return int(found[0]), int(found[1])
 
@@ -331,7 +335,7 @@ def test_clients_that_are_gone_leave_nothing(server: RedisServer, tmp_path: Path
                 assert raw.ask("AUTH", "bob", THEIRS) == "OK"
                 by_lane_of(server, raw, "k", admin)
             raws[0].ask("AUTH", "bob", "wrong")
-            assert kept() == (8, 8)  # (the lane shares one of theirs)
+            assert kept() == (8, 8)  # the lane shares one of theirs
             raws[0].ask("RESET")
             assert kept()[1] == 8
             raws[1].send(command("BLPOP", "none", 0) + command("RL.HIT", "k", 9, 60) * 5)

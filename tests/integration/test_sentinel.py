@@ -1,4 +1,4 @@
-"""Failover by Sentinels: a real master, real replicas, real Sentinels, a proxy that follows."""
+"""Failover by Sentinels: a real master, real replicas, real Sentinels, and a proxy that follows."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.integration.sentinels import ACTION_S, Group, Sentinel, Switch, group
 from tests.integration.started import Started, client_list, started
 
 LISTEN = ("--listen", "127.0.0.1:0", "--upstream")
-BACK_S = 10.0  # generous: it takes milliseconds on a quiet machine
-# What leaves a client waiting on its own connection.
+BACK_S = 10.0  # generous: it takes milliseconds on an idle machine
+# Commands that leave a client waiting on its private connection.
 IDLE: Final = (("BLPOP", "nothing", 0), ("SUBSCRIBE", "c"), ("MONITOR",), ("MULTI",))
 NEVER_SENT = "UPSTREAMDOWN cannot reach Redis at "
 _texts = itertools.count()
@@ -46,8 +46,8 @@ def watched(one_engine: str) -> Iterator[Group]:
 
 
 def role_of(server: RedisServer) -> str:
-    """What it says it is; for a replica with how its link is."""
-    # (a Sentinel that makes it a replica cuts whoever is connected)
+    """The server's own role; of a replica also the state of its link."""
+    # A Sentinel that makes it a replica closes all its connections.
     with contextlib.suppress(AssertionError), server.raw() as raw:
         found = raw.ask("ROLE")
         assert isinstance(found, list)
@@ -56,8 +56,8 @@ def role_of(server: RedisServer) -> str:
     return "untold"
 
 
-def strangers(server: RedisServer) -> list[dict[str, str]]:
-    """The server's clients that are neither Sentinels nor its replicas and master."""
+def other_clients(server: RedisServer) -> list[dict[str, str]]:
+    """The server's clients other than Sentinels, its replicas and its master."""
     return [
         row
         for row in client_list(server)
@@ -66,14 +66,14 @@ def strangers(server: RedisServer) -> list[dict[str, str]]:
 
 
 def port_behind(raw: Raw) -> int:
-    """Of the server that the proxy's client talks to."""
+    """The port of the server behind the proxy's client."""
     found = raw.ask("CONFIG", "GET", "port")
     assert isinstance(found, list), found
     return int(found[1])
 
 
 def serves(proxy: Started, port: int) -> bool:
-    """Whether a new client's hit is admitted by the server at `port`."""
+    """Whether the server at `port` admits a new client's hit."""
     with contextlib.suppress(AssertionError), proxy.raw() as raw:
         if port_behind(raw) == port:
             return isinstance(raw.ask("RL.HIT", "serves", 1_000_000, 60), list)
@@ -85,12 +85,14 @@ def serves(proxy: Started, port: int) -> bool:
 
 @dataclass
 class Worker:
-    """One client, which hits a key of its own and counts a counter of its own.
+    """One client, which hits its own key and increments its own counter.
 
-    `place` is the latest place in the server's list that a reply told; `open` so many hits were
-    sent since whose outcome nobody knows. On one connection places follow each other; on a new one
-    they may also begin further down, since a failover loses what was not replicated. They never run
-    ahead of what was sent.
+    `place` is the last place in the server's list that a reply reported; `open` counts the hits
+    sent
+    since with unknown outcome. On one connection places follow each other. On a new connection they
+    may also begin at a lower place, since a failover loses writes that were not replicated. They
+    never
+    exceed the hits sent.
     """
 
     number: int
@@ -100,7 +102,7 @@ class Worker:
     counting: int = 0
     admitted: int = 0
     durable: int = 0  # places that all replicas have confirmed
-    same: bool = False  # the connection is the one that told `place`
+    same: bool = False  # the connection is the one that reported `place`
     refusals: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -113,17 +115,17 @@ class Worker:
         return f"counter:{self.number}"
 
     def hits(self, count: int) -> list[Words]:
-        """Hits that each have a max of their own."""
+        """Hits with a distinct max each."""
         return [("RL.HIT", self.key, 100_000 + next(_texts) % 9973, 3600) for _ in range(count)]
 
     def ordinary(self) -> list[Words]:
-        """Commands whose replies are known."""
+        """Commands with known replies."""
         text = f"text-{next(_texts)}"
         own = f"own:{self.number}"
         return [("SET", own, text), ("ECHO", text), ("GET", own), ("INCR", self.counter)]
 
     def note(self, words: Words, reply: object, text: str) -> None:
-        """The reply to `words`; `text` is what GET would give."""
+        """Check the reply to `words`; `text` is the value GET would return."""
         if isinstance(reply, Exception):
             self.refusals.append(str(reply))
             if not str(reply).startswith(("UPSTREAMDOWN", "READONLY")):
@@ -151,13 +153,13 @@ class Worker:
             self.problems.append(f"{words} got {reply!r}")
 
     def unknown(self, words: Words) -> None:
-        """Whether Redis ran `words` is not known."""
+        """The outcome of `words` is unknown."""
         self.open += words[0] == "RL.HIT"
         self.counting += words[0] == "INCR"
 
 
 def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
-    """Pipelines of hits, of other commands, of both, and now and then a WAIT for the replicas."""
+    """Send pipelines of hits, of other commands, of both, and sometimes a WAIT for the replicas."""
     for turn in itertools.count():
         if stop.is_set():
             return
@@ -182,7 +184,7 @@ def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
                     worker.note(words, reply, str(ordinary[0][2]))
                 if not raw.closed and turn % 2 == 0 and next(_texts) % 8 == 0:
                     confirm(worker, raw)
-                time.sleep(0.001)  # (the Sentinels need the processor too)
+                time.sleep(0.001)  # the Sentinels need the processor too
 
 
 def confirm(worker: Worker, raw: Raw) -> None:
@@ -197,11 +199,11 @@ def confirm(worker: Worker, raw: Raw) -> None:
 
 
 def by_library(worker: Worker, proxy: Started, stop: threading.Event) -> None:
-    """redis-py, which connects again by itself."""
+    """redis-py, which reconnects automatically."""
     client = redis.Redis(port=proxy.port(), retry=Retry(NoBackoff(), 0), socket_timeout=20)
     while not stop.is_set():
         words = worker.hits(1)[0]
-        worker.same = False  # (nobody knows when it has connected anew)
+        worker.same = False  # the time of a reconnection is unknown
         try:
             reply = client.execute_command(*words)  # type: ignore[no-untyped-call]
             worker.note(words, reply, "")
@@ -234,7 +236,7 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
         try:
             wait_until(lambda: all(w.durable >= 20 for w in workers[1:]), "hits are replicated")
             for raw, words in zip(idle, IDLE, strict=True):
-                assert raw.ask("PING") == "PONG"  # it has a connection of its own
+                assert raw.ask("PING") == "PONG"  # on its private connection
                 raw.send(harness.command(*words))
             if how == "killed":
                 watched.kill(old)
@@ -246,8 +248,8 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             back_s = time.monotonic() - switch.at
             watched.keep()
             print(f"\n{how}: admitted {back_s * 1000:.0f} ms after +switch-master")
-            if how == "demoted":  # (by themselves: the Sentinels would cut them much later)
-                wait_until(lambda: not strangers(old), "all have left the old master")
+            if how == "demoted":  # at once: the Sentinels would close them much later
+                wait_until(lambda: not other_clients(old), "all have left the old master")
                 assert role_of(old) == "master"
                 watched.leave_replicas_alone(False)
             assert all(raw.closes() for raw in idle)
@@ -261,7 +263,7 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
             wait_until(
                 lambda: role_of(old) == "replica connected", "the old master replicates", ACTION_S
             )
-            assert strangers(old) == []
+            assert other_clients(old) == []
         finally:
             stop.set()
             for thread in threads:
@@ -272,12 +274,15 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
         assert [text for worker in workers for text in worker.problems] == []
         assert back_s < BACK_S
         new = watched.server(port)
-        wait_until(lambda: not [r for r in strangers(new) if "rlproxy" not in r["name"]], "quiet")
+        wait_until(
+            lambda: not [r for r in other_clients(new) if "rlproxy" not in r["name"]], "quiet"
+        )
         with new.raw() as raw:
             for worker in workers:
                 held = raw.ask("LLEN", worker.key)
                 assert isinstance(held, int)
-                # what the new master told is what it has; what all had confirmed is not lost
+                # The new master has every hit it reported, and no hit that all replicas confirmed
+                # is lost.
                 assert worker.place <= held <= worker.place + worker.open, worker
                 assert held >= worker.durable, worker
                 assert worker.counted <= int(raw.ask("GET", worker.counter) or 0)  # type: ignore[call-overload]
@@ -285,10 +290,10 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
         assert proxy.log().count("is now") == 1 and was in proxy.log(), proxy.log()
 
 
-# -- who is asked ---------------------------------------------------------------------------------
+# -- which Sentinel is queried -- ------------------------------------------------------------------
 
 
-def test_one_sentinel_down_and_each_worker_follows(watched: Group) -> None:
+def test_each_worker_follows_with_one_sentinel_down(watched: Group) -> None:
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(started(*LISTEN, watched.url(), "--workers", "2"))
         proxy.port()
@@ -305,7 +310,7 @@ def test_one_sentinel_down_and_each_worker_follows(watched: Group) -> None:
         assert {port_behind(raw) for raw in raws} == {port}
 
 
-def test_all_sentinels_down_and_the_master_lives(watched: Group) -> None:
+def test_master_serves_with_all_sentinels_down(watched: Group) -> None:
     first = f"127.0.0.1:{watched.servers[0].port}"
     with started(*LISTEN, watched.url()) as proxy, proxy.raw() as raw:
         assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
@@ -317,10 +322,10 @@ def test_all_sentinels_down_and_the_master_lives(watched: Group) -> None:
             assert isinstance(reply, list) and reply[:3] == [0, 10, left]
             with proxy.raw() as other:
                 assert other.ask("SET", "a", left) == "OK"
-        assert proxy.log().count("Sentinels") == 1  # (that line)
+        assert proxy.log().count("Sentinels") == 1  # that line
 
 
-def test_a_stale_sentinel_moves_nobody(watched: Group) -> None:
+def test_stale_sentinel_moves_no_connection(watched: Group) -> None:
     old = watched.servers[0]
     stale = watched.sentinels[2]
     with started(*LISTEN, watched.url()) as proxy:
@@ -337,14 +342,14 @@ def test_a_stale_sentinel_moves_nobody(watched: Group) -> None:
         stale.start()
         assert stale.master() == old.port
         wait_until(lambda: subscribed(stale), "the proxy listens to the stale one")
-        end = time.monotonic() + 1.5  # a look is due each second while Sentinels are down
+        end = time.monotonic() + 1.5  # while Sentinels are down, a look is due each second
         while time.monotonic() < end:
             assert serves(proxy, port)
         assert proxy.log().count("is now") == 1
-        assert strangers(old) == []
+        assert other_clients(old) == []
 
 
-def test_a_sentinel_that_names_a_replica(one_engine: str) -> None:
+def test_sentinel_that_names_a_replica_is_not_followed(one_engine: str) -> None:
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(group(one_engine, replicas=1, sentinels=0))
         replica = made.servers[1]
@@ -365,7 +370,7 @@ def watched_as(url: str) -> str:
 
 
 def subscribed(sentinel: Sentinel) -> bool:
-    """Whether somebody beside Sentinels listens to it."""
+    """Whether a client other than a Sentinel is subscribed to it."""
     found = sentinel.ask("PUBSUB", "NUMSUB", "+switch-master")
     if isinstance(found, list):
         return int(found[1]) > 0
@@ -374,7 +379,7 @@ def subscribed(sentinel: Sentinel) -> bool:
     return b"cmd=subscribe" in text
 
 
-def test_the_new_master_is_told_by_nobody_but_readonly(one_engine: str) -> None:
+def test_readonly_error_triggers_a_look_at_the_sentinels(one_engine: str) -> None:
     """An operator moves the master by hand: no +switch-master, no newer epoch."""
     with group(one_engine, replicas=1, sentinels=1) as made:
         first, second = made.servers
@@ -392,7 +397,8 @@ def test_the_new_master_is_told_by_nobody_but_readonly(one_engine: str) -> None:
             told = raw.ask("RL.HIT", "k", 10, 60)
             assert isinstance(told, ReplyError) and str(told).startswith("READONLY"), told
             wait_until(lambda: serves(proxy, second.port), "the proxy follows")
-            assert time.monotonic() - began < 4.0  # it would look by itself in 5 s at the earliest
+            # without READONLY the next look is 5 s later at the earliest
+            assert time.monotonic() - began < 4.0
 
 
 # -- start-up -------------------------------------------------------------------------------------
@@ -425,8 +431,8 @@ def test_banner_database_and_passwords(one_engine: str) -> None:
                 assert "wr0ng" not in proxy.log()
 
 
-def test_servers_whose_password_the_url_lacks(one_engine: str) -> None:
-    """The Sentinels are believed: clients log in themselves."""
+def test_server_password_may_be_missing_in_the_url(one_engine: str) -> None:
+    """The proxy trusts the Sentinels: clients log in themselves."""
     with group(one_engine, replicas=1, sentinels=1, password="s3cret") as made:
         url = f"{made.url()}?sentinel_password=s3cret"
         with started(*LISTEN, url) as proxy, proxy.raw() as raw:
@@ -434,7 +440,7 @@ def test_servers_whose_password_the_url_lacks(one_engine: str) -> None:
             assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
 
 
-def test_a_wrong_name(one_engine: str) -> None:
+def test_unknown_master_name_is_an_error(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         at = f"127.0.0.1:{made.sentinels[0].port}"
         why = f"no master known as nobody: {at} knows no master named nobody"
@@ -443,14 +449,14 @@ def test_a_wrong_name(one_engine: str) -> None:
             assert raw.ask("GET", "k") == ReplyError(f"{NEVER_SENT}sentinel {at}/nobody: {why}")
 
 
-def test_a_redis_where_a_sentinel_should_be(own_server: RedisServer) -> None:
+def test_redis_instead_of_a_sentinel_is_an_error(own_server: RedisServer) -> None:
     with started(*LISTEN, f"redis+sentinel://127.0.0.1:{own_server.port}/mymaster") as proxy:
         proxy.logged(r"127.0.0.1:\d+ is no Sentinel, or will not tell: .*SENTINEL")
 
 
-def test_sentinels_that_come_later(one_engine: str) -> None:
+def test_sentinels_that_start_later_are_used(one_engine: str) -> None:
     made = Group(one_engine, replicas=0, sentinels=1)
-    kept = socket.socket()  # nobody else gets its port
+    kept = socket.socket()  # reserves the port
     kept.bind(("127.0.0.1", made.sentinels[0].port))
     try:
         with started(*LISTEN, made.url()) as proxy, proxy.raw() as raw:
@@ -471,8 +477,8 @@ def test_sentinels_that_come_later(one_engine: str) -> None:
         made.close()
 
 
-async def test_tls(tmp_path: Path) -> None:
-    """Sentinel and server both speak TLS, under a name that is not their host's."""
+async def test_failover_with_tls(tmp_path: Path) -> None:
+    """Sentinel and server both use TLS, under a name that differs from their host's."""
     executable = harness.engines().get("redis-7.0")
     if executable is None:
         pytest.skip("no server with TLS on this machine")
@@ -505,7 +511,7 @@ async def test_tls(tmp_path: Path) -> None:
         ca = ("--upstream-tls-ca", str(tmp_path / "ca"))
         with started(*LISTEN, url, *ca, "--upstream-tls-name", "redis.example") as proxy:
             with proxy.raw() as raw:
-                for remaining in (9, 8, 7):  # (the first by a connection of its own, then by lane)
+                for remaining in (9, 8, 7):  # the first by its private connection, then by lane
                     told = raw.ask("RL.HIT", "k", 10, 60)
                     assert told == [0, 10, remaining, -1, 60]
                 big = "x" * 500_000
@@ -526,13 +532,13 @@ async def first_look(url: str, tls: Tls) -> Address | None:
 
 
 def connections(sentinel: Sentinel) -> int:
-    """How many it has, with the one that asks."""
+    """The number of its connections, including the one that sends the query."""
     text = sentinel.ask("CLIENT", "LIST")
     assert isinstance(text, bytes), text
     return text.count(b"\n")
 
 
-async def test_it_stops_at_any_moment(one_engine: str) -> None:
+async def test_topology_stops_at_any_moment(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         for turn in range(60):
             target = MasterTarget("sentinel", 1.0)
@@ -546,11 +552,11 @@ async def test_it_stops_at_any_moment(one_engine: str) -> None:
                 await asyncio.sleep(0.01)
 
 
-# -- a target that moves --------------------------------------------------------------------------
+# -- connections opened during a failover -- -------------------------------------------------------
 
 
-class Told(asyncio.Protocol):
-    """What a protocol is told."""
+class RecordingProtocol(asyncio.Protocol):
+    """A protocol that records its events."""
 
     made = 0
     lost = 0
@@ -562,8 +568,8 @@ class Told(asyncio.Protocol):
         self.lost += 1
 
 
-async def test_what_is_being_opened_follows_the_master(own_server: RedisServer) -> None:
-    """A host that does not even refuse: its queue of connections is full."""
+async def test_connection_being_opened_follows_the_master(own_server: RedisServer) -> None:
+    """A host whose queue of connections is full, so that it does not even refuse."""
     with socket.socket() as full, socket.socket() as one, socket.socket() as two:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -572,7 +578,7 @@ async def test_what_is_being_opened_follows_the_master(own_server: RedisServer) 
             sock.connect_ex(full.getsockname())
         target = MasterTarget("sentinel", harness.DEADLINE_S)
         target.move(Address("127.0.0.1", full.getsockname()[1]))
-        told = Told()
+        told = RecordingProtocol()
         opening = asyncio.ensure_future(target.connect(lambda: told))
         await asyncio.sleep(0.05)
         assert not opening.done()
@@ -583,21 +589,21 @@ async def test_what_is_being_opened_follows_the_master(own_server: RedisServer) 
         transport.abort()
 
 
-async def test_no_master_no_connection() -> None:
+async def test_without_a_master_no_connection_is_opened() -> None:
     target = MasterTarget("sentinel", 1.0)
     target.unknown("no master known as mymaster: nobody answers")
     with pytest.raises(OSError, match="no master known as mymaster: nobody answers"):
-        await target.connect(Told)
+        await target.connect(RecordingProtocol)
 
 
-async def test_a_failed_connection_is_told(own_server: RedisServer) -> None:
+async def test_failed_connection_is_reported(own_server: RedisServer) -> None:
     target = MasterTarget("sentinel", 1.0)
     failures: list[int] = []
     target.on_failure = lambda: failures.append(1)
     target.move(Address("127.0.0.1", own_server.port))
-    transport = await target.connect(Told)
+    transport = await target.connect(RecordingProtocol)
     transport.abort()
     own_server.stop()
     with pytest.raises(OSError):
-        await target.connect(Told)
+        await target.connect(RecordingProtocol)
     assert failures == [1]

@@ -1,6 +1,4 @@
-"""Settings of a running proxy: read again on SIGHUP, looked at by --check-config; permissions of
-unix sockets.
-"""
+"""Settings of a running proxy: SIGHUP, --check-config, and permissions of unix sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ ANY_PORT = ("--listen", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sighup_reads_the_file_again(own_server: RedisServer, tmp_path: Path, workers: int) -> None:
+def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path, workers: int) -> None:
     file = tmp_path / "rlproxy.toml"
     always = f'upstream = "redis://:secret@127.0.0.1:{own_server.port}"\nworkers = {workers}\n'
     file.write_text(always)
@@ -54,7 +52,7 @@ def test_sighup_reads_the_file_again(own_server: RedisServer, tmp_path: Path, wo
         assert made.wait() == 0
 
 
-def test_sighup_while_it_starts_and_while_it_ends(own_server: RedisServer) -> None:
+def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> None:
     url = f"redis://127.0.0.1:{own_server.port}"
     with started(*ANY_PORT, "--upstream", url, "--workers", "2") as made, made.raw() as raw:
         assert raw.ask("PING") == "PONG"
@@ -69,7 +67,7 @@ def test_sighup_while_it_starts_and_while_it_ends(own_server: RedisServer) -> No
         assert "ERROR" not in made.log()
 
 
-def test_check_config(tmp_path: Path) -> None:
+def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     mine = Certificates(tmp_path)
     url = "redis://:secret@h:6379/2"
     words = ("--check-config", "--listen", "tls::6390", "--listen", ":6391", "--upstream", url)
@@ -106,7 +104,7 @@ def test_check_config(tmp_path: Path) -> None:
     ]
 
 
-def test_a_start_with_wrong_files(own_server: RedisServer, tmp_path: Path) -> None:
+def test_start_with_wrong_files_fails(own_server: RedisServer, tmp_path: Path) -> None:
     mine = Certificates(tmp_path)
     words = ("--listen", "tls:127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
     code, _, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", mine.cert)
@@ -114,7 +112,7 @@ def test_a_start_with_wrong_files(own_server: RedisServer, tmp_path: Path) -> No
     assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
 
 
-def test_a_start_beside_a_kubernetes_service_of_the_name(own_server: RedisServer) -> None:
+def test_environment_of_a_kubernetes_service_is_ignored(own_server: RedisServer) -> None:
     env = {
         "RLPROXY_UPSTREAM": f"redis://127.0.0.1:{own_server.port}",
         "RLPROXY_SERVICE_HOST": "10.96.3.7",
@@ -128,7 +126,7 @@ def test_a_start_beside_a_kubernetes_service_of_the_name(own_server: RedisServer
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [(None, 0o600), ("660", 0o660), ("0777", 0o777)])
-def test_permissions_of_a_unix_socket(
+def test_permissions_of_a_unix_socket_are_set(
     own_server: RedisServer, tmp_path: Path, mode: str | None, wanted: int
 ) -> None:
     path = tmp_path / "rlproxy.sock"
@@ -141,10 +139,10 @@ def test_permissions_of_a_unix_socket(
         raw.close()
 
 
-def test_at_no_time_is_a_unix_socket_more_open(
+def test_unix_socket_never_has_wider_permissions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even while its permissions are set, and they are before it listens."""
+    """Neither while its permissions are being set nor before it listens."""
     path = tmp_path / "rlproxy.sock"
     seen: list[int] = []
     real = os.lstat

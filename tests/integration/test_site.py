@@ -1,4 +1,4 @@
-"""The pages of docs/ are built as a site, without a warning, and its links lead somewhere."""
+"""The pages of docs/ build as a site without a warning, and its links have targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = ("mkdocs.yml", "docs", "scripts", "examples", "deploy", "LICENSE", "Dock
 
 
 def build(directory: Path, site: Path) -> str:
-    """The warnings about the project in `directory`."""
+    """Build `directory` and return the warnings about the project."""
     for package in ("mkdocs", "material"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"no {package} on this machine")
@@ -38,7 +38,7 @@ def build(directory: Path, site: Path) -> str:
     return "\n".join(lines)
 
 
-def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+def test_site_builds_and_its_links_have_targets(tmp_path: Path) -> None:
     assert build(ROOT, tmp_path) == ""
     checked = 0
     for page in tmp_path.rglob("*.html"):
@@ -59,7 +59,7 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     ).read_text()
 
 
-def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+def test_broken_link_fails_the_build(tmp_path: Path) -> None:
     copy = tmp_path / "project"
     copy.mkdir()
     for part in (*PARTS, *(path.name for path in ROOT.glob("*.md"))):

@@ -1,5 +1,5 @@
-"""An upstream that answers hits with what no script of ours says: the reply goes to its client as
-it is, and everybody else goes on.
+"""An upstream that answers hits with replies that no script returns: the client gets the reply
+unchanged, and all other clients are served.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ STRANGE = {
 }
 
 
-class Strange:
-    """A relay to a server, command by command, that itself answers scripts which are called for
-    certain keys.
+class StrangeReplies:
+    """A relay to a server, command by command, that itself answers scripts called for certain
+    keys.
     """
 
     def __init__(self, server: RedisServer) -> None:
@@ -110,7 +110,7 @@ class Strange:
                         break
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -123,17 +123,17 @@ class Strange:
 
 
 @pytest.mark.parametrize("says", [b"", b"-ERR Protocol error\r\n"])
-def test_a_server_that_knows_no_empty_request_gets_one_and_no_more(
+def test_server_that_rejects_empty_requests_gets_only_one(
     own_server: RedisServer, says: bytes
 ) -> None:
-    strange = Strange(own_server)
+    strange = StrangeReplies(own_server)
     strange.says_to_empty = says
     try:
         with harness.proxy(f"redis://127.0.0.1:{strange.port}") as proxy, proxy.raw() as raw:
             wait_until(lambda: b"\nscripts_loaded:1\r" in _stats(raw), "all is prepared")
             end = time.monotonic() + 1.5
             while time.monotonic() < end:
-                goes_on(raw)
+                still_works(raw)
                 time.sleep(0.05)
             assert strange.empty == 1
     finally:
@@ -141,10 +141,10 @@ def test_a_server_that_knows_no_empty_request_gets_one_and_no_more(
 
 
 @pytest.fixture(scope="module")
-def parts(one_engine: str) -> Iterator[tuple[RedisServer, Strange, Proxy]]:
-    """A server, what is strange before it, and a proxy before that."""
+def parts(one_engine: str) -> Iterator[tuple[RedisServer, StrangeReplies, Proxy]]:
+    """A server, the relay, and a proxy in front of it."""
     with harness.server(one_engine) as server:
-        strange = Strange(server)
+        strange = StrangeReplies(server)
         try:
             url = f"redis://127.0.0.1:{strange.port}"
             with harness.proxy(url, "--hit-timeout", "3000") as proxy:
@@ -154,24 +154,24 @@ def parts(one_engine: str) -> Iterator[tuple[RedisServer, Strange, Proxy]]:
 
 
 @pytest.fixture
-def server(parts: tuple[RedisServer, Strange, Proxy]) -> RedisServer:
+def server(parts: tuple[RedisServer, StrangeReplies, Proxy]) -> RedisServer:
     return parts[0]
 
 
 @pytest.fixture
-def strange(parts: tuple[RedisServer, Strange, Proxy]) -> Iterator[Strange]:
+def strange(parts: tuple[RedisServer, StrangeReplies, Proxy]) -> Iterator[StrangeReplies]:
     parts[1].says.clear()
     yield parts[1]
     parts[1].says.clear()
 
 
 @pytest.fixture
-def proxy(parts: tuple[RedisServer, Strange, Proxy]) -> Proxy:
+def proxy(parts: tuple[RedisServer, StrangeReplies, Proxy]) -> Proxy:
     return parts[2]
 
 
-def goes_on(raw: Raw) -> None:
-    """All is well with the connection."""
+def still_works(raw: Raw) -> None:
+    """Fail unless the connection still works."""
     reply = raw.ask("RL.HIT", "warm", 1_000_000, 3600)
     assert isinstance(reply, list) and reply[:2] == [0, 1_000_000], reply
     assert raw.ask("PING") == "PONG"
@@ -184,7 +184,9 @@ def outcome(reply: object) -> list[int]:
 
 
 @pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
-def test_on_a_lane(server: RedisServer, strange: Strange, proxy: Proxy, reply: bytes) -> None:
+def test_strange_reply_on_a_lane(
+    server: RedisServer, strange: StrangeReplies, proxy: Proxy, reply: bytes
+) -> None:
     with proxy.raw() as raw, proxy.raw() as other:
         by_lane(server, raw)
         by_lane(server, other)
@@ -197,26 +199,28 @@ def test_on_a_lane(server: RedisServer, strange: Strange, proxy: Proxy, reply: b
             assert isinstance(other.reply(), list)
         assert strange.said == said + 2
         for each in (raw, other):
-            goes_on(each)
+            still_works(each)
 
 
 @pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
-def test_in_place(strange: Strange, proxy: Proxy, reply: bytes) -> None:
+def test_strange_reply_on_a_private_connection(
+    strange: StrangeReplies, proxy: Proxy, reply: bytes
+) -> None:
     strange.says[b"bad"] = reply
     with proxy.raw() as raw:
         hit, ping = command("RL.HIT", "bad", 5, 60), command("PING")
         raw.send(ping + hit + ping + hit)
         expected = (b"+PONG\r\n" + reply) * 2
         assert raw.exactly(len(expected)) == expected
-        goes_on(raw)
+        still_works(raw)
 
 
 @pytest.mark.parametrize("on_lane", [True, False], ids=["lane", "in place"])
 @pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
 @pytest.mark.parametrize("algorithm", ["GCRA", "LEAKY"])
-def test_with_wait(
+def test_strange_reply_to_a_hit_with_wait(
     server: RedisServer,
-    strange: Strange,
+    strange: StrangeReplies,
     proxy: Proxy,
     reply: bytes,
     on_lane: bool,
@@ -228,12 +232,14 @@ def test_with_wait(
             by_lane(server, raw)
         raw.send(command("RL.HIT", "bad", 5, 60, "ALGO", algorithm, "WAIT", 60))
         assert raw.exactly(len(reply)) == reply
-        goes_on(raw)
+        still_works(raw)
 
 
 @pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
-def test_while_it_waits(strange: Strange, proxy: Proxy, reply: bytes) -> None:
-    """Who has waited a while, who is behind them, and who would overtake."""
+def test_strange_reply_while_a_hit_waits(
+    strange: StrangeReplies, proxy: Proxy, reply: bytes
+) -> None:
+    """A client that has waited a while, one behind it, and one that would overtake."""
     key = f"late {time.monotonic_ns()}"
     with proxy.raw() as raw, proxy.raw() as second, proxy.raw() as other:
         assert outcome(raw.ask("RL.HIT", key, 1, 300, "MS")) == [0, 1]
@@ -257,8 +263,8 @@ def _stats(raw: Raw) -> bytes:
 
 
 @pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
-def test_where_refusals_are_remembered(
-    server: RedisServer, strange: Strange, proxy: Proxy, reply: bytes
+def test_strange_reply_does_not_confuse_the_denial_cache(
+    server: RedisServer, strange: StrangeReplies, proxy: Proxy, reply: bytes
 ) -> None:
     key = f"denied {time.monotonic_ns()}"
     hit = command("RL.HIT", key, 1, 3600)
@@ -270,19 +276,17 @@ def test_where_refusals_are_remembered(
         assert outcome(raw.reply()) == [1, 1]
         strange.says[key.encode()] = reply
         said = strange.said
-        for _ in range(3):  # the first is to open the entry
+        for _ in range(3):  # the first opens the entry
             raw.send(hit)
             assert raw.exactly(len(reply)) == reply
         assert strange.said == said + 3
-        goes_on(other)
+        still_works(other)
         del strange.says[key.encode()]
         for _ in range(3):
             assert outcome(raw.ask("RL.HIT", key, 1, 3600)) == [1, 1]
 
 
-def test_a_refusal_that_is_never_over_is_not_asked_for_without_a_pause(
-    strange: Strange, proxy: Proxy
-) -> None:
+def test_endless_refusal_is_retried_with_a_pause(strange: StrangeReplies, proxy: Proxy) -> None:
     key = f"never {time.monotonic_ns()}"
     with proxy.raw() as raw, proxy.raw() as other:
         assert outcome(raw.ask("RL.HIT", key, 1, 300, "MS")) == [0, 1]
@@ -305,9 +309,9 @@ OURS = (b"HELLO", b"CONFIG", b"COMMAND", b"SCRIPT", b"LATENCY", b"INFO", b"CLIEN
 
 
 @pytest.mark.parametrize("reply", ODD + ODD_MAPS)
-def test_what_a_connection_of_the_proxy_begins_with(one_engine: str, reply: bytes) -> None:
+def test_strange_replies_to_the_proxys_handshake(one_engine: str, reply: bytes) -> None:
     with harness.server(one_engine) as server:
-        strange = Strange(server)
+        strange = StrangeReplies(server)
         strange.greets = dict.fromkeys(OURS, reply)
         try:
             url = f"redis://127.0.0.1:{strange.port}"

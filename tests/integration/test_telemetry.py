@@ -1,4 +1,4 @@
-"""What RL.STATS tells is what clients were told, hit for hit, whichever way a hit went."""
+"""RL.STATS counts exactly the replies that clients got, whichever way a hit travelled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def front(server: RedisServer) -> Iterator[Proxy]:
 
 
 def stats(raw: Raw) -> dict[str, str]:
-    """What RL.STATS says, by name."""
+    """The fields of RL.STATS, by name."""
     text = raw.ask("RL.STATS")
     assert isinstance(text, bytes), text
     lines = [line for line in text.decode().split("\r\n") if line and not line.startswith("#")]
@@ -49,7 +49,7 @@ def stats(raw: Raw) -> dict[str, str]:
 
 
 def hits(raw: Raw) -> dict[str, int]:
-    """What became of hits, where anything did."""
+    """The outcomes of hits that are not 0."""
     found = stats(raw)
     counts = {name: int(found[name]) for name in OUTCOMES}
     assert int(found["hits"]) == sum(counts.values())
@@ -57,7 +57,7 @@ def hits(raw: Raw) -> dict[str, int]:
 
 
 def by_redis_or_not(raw: Raw) -> tuple[int, int]:
-    """Hits admitted and refused, wherever that was decided; nothing else became of any."""
+    """Hits admitted and refused, with or without Redis; fails if there is any other outcome."""
     found = hits(raw)
     assert set(found) <= {"admitted", "refused", "refused_locally"}
     return found.get("admitted", 0), found.get("refused", 0) + found.get("refused_locally", 0)
@@ -69,7 +69,7 @@ def judged(reply: object) -> str:
     return "failed"
 
 
-def test_every_way_a_hit_can_go(server: RedisServer, front: Proxy) -> None:
+def test_hits_on_every_path_are_counted(server: RedisServer, front: Proxy) -> None:
     with front.raw() as admin, front.raw() as raw:
         assert hits(admin) == {}
         told: Counter[str] = Counter()
@@ -79,11 +79,11 @@ def test_every_way_a_hit_can_go(server: RedisServer, front: Proxy) -> None:
 
         ask("RL.HIT", "first", 10, 60)  # on its private connection
         by_lane(server, raw)
-        told["admitted"] += hits(admin)["admitted"] - told["admitted"]  # (what that took)
+        told["admitted"] += hits(admin)["admitted"] - told["admitted"]  # the hits that by_lane took
         for _ in range(8):
             ask("RL.HIT", "k", 3, 60)
         told["refused_locally"] = hits(admin)["refused_locally"]
-        assert told["refused_locally"] == 3  # (the first marks, the second opens)
+        assert told["refused_locally"] == 3  # the first marks, the second opens the entry
         told["refused"] -= told["refused_locally"]
         ask("RL.HIT", "t", 3, 60, "ALGO", "TOKEN", "COST", 2)
         ask("CL.THROTTLE", "g", 3, 60, 60)
@@ -92,10 +92,10 @@ def test_every_way_a_hit_can_go(server: RedisServer, front: Proxy) -> None:
         raw.send(command("MULTI") + command("RL.HIT", "m", 1, 60) + command("EXEC"))
         assert [raw.reply() for _ in range(3)][2] == [[0, 1, 0, -1, 60]]
         told["unseen"] += 1
-        raw.ask("WATCH", "x")  # from here on privately
+        raw.ask("WATCH", "x")  # from here on private
         for _ in range(5):
             ask("RL.HIT", "p", 4, 60)
-        raw.ask("CLIENT", "TRACKING", "ON")  # and from here on replies can't be told apart
+        raw.ask("CLIENT", "TRACKING", "ON")  # from here on replies cannot be distinguished
         assert judged(raw.ask("RL.HIT", "q", 4, 60)) == "admitted"
         told["unseen"] += 1
         assert hits(admin) == dict(told)
@@ -103,7 +103,7 @@ def test_every_way_a_hit_can_go(server: RedisServer, front: Proxy) -> None:
         assert found["hits_token"].startswith("admitted=1,refused=0,")
         assert found["hits_gcra"].startswith("admitted=1,refused=0,")
         assert found["errors_redis"] == "1"
-        # what is none
+        # Commands that are no hits.
         for words in (
             ("RL.PEEK", "k", 3, 60),
             ("RL.HIT", "k", 3, 60, "COST", 0),
@@ -120,7 +120,7 @@ def test_every_way_a_hit_can_go(server: RedisServer, front: Proxy) -> None:
         assert [int(found[name]) for name in calls] == [2, 1, 1, 1, 0, 2]
 
 
-def test_waits(front: Proxy) -> None:
+def test_waiting_hits_are_counted(front: Proxy) -> None:
     with front.raw() as admin, front.raw() as raw, front.raw() as other:
         assert raw.ask("RL.HIT", "k", 1, "0.3") == [0, 1, 0, -1, 1]
         assert judged(raw.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5)) == "admitted"
@@ -136,7 +136,7 @@ def test_waits(front: Proxy) -> None:
 @pytest.mark.parametrize(
     ("mode", "outcome"), [("error", "failed"), ("allow", "failed_open"), ("deny", "failed_closed")]
 )
-def test_without_redis(own_server: RedisServer, mode: str, outcome: str) -> None:
+def test_hits_without_redis_are_counted(own_server: RedisServer, mode: str, outcome: str) -> None:
     arguments = ("--on-upstream-failure", mode, "--hit-timeout", "500")
     with harness.proxy(own_server, *arguments) as front, front.raw() as raw, front.raw() as private:
         assert judged(raw.ask("RL.HIT", "k", 1000, 60)) == "admitted"
@@ -169,7 +169,7 @@ def test_without_redis(own_server: RedisServer, mode: str, outcome: str) -> None
             assert int(found["errors_late"]) + int(found["errors_unreachable"]) == sent
 
 
-def test_load_of_redis_py_agrees_exactly(front: Proxy) -> None:
+def test_counters_agree_with_a_load_of_redis_py(front: Proxy) -> None:
     """Many clients, admitted and refused mixed, pipelined and not."""
 
     async def client(number: int) -> Counter[str]:
@@ -198,8 +198,8 @@ def test_load_of_redis_py_agrees_exactly(front: Proxy) -> None:
         assert told["admitted"] == 12 * 40
 
 
-def test_the_busiest_are_told_within_bounds_under_load(front: Proxy) -> None:
-    """Whether all keys are looked at or, where the machine is quick enough, a sample."""
+def test_hot_keys_are_within_bounds_under_load(front: Proxy) -> None:
+    """Either all keys are counted or, where the machine is fast enough, a sample."""
     rng = random.Random(5)
     true: Counter[bytes] = Counter()
     with front.raw() as raw, front.raw() as admin:
@@ -219,13 +219,13 @@ def test_the_busiest_are_told_within_bounds_under_load(front: Proxy) -> None:
                 least <= true[key] <= most for key, (least, most) in bounds.items()
             )
 
-        wait_until(told, "what is told holds")
+        wait_until(told, "the reported counts are within bounds")
         rows = admin.ask("RL.TOP", 3)
         assert isinstance(rows, list)
         assert {row[0] for row in rows} == {key for key, _ in true.most_common(3)}
 
 
-def test_workers_are_counted_together_and_the_dead_stay_counted(server: RedisServer) -> None:
+def test_counters_sum_all_workers_including_dead_ones(server: RedisServer) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
     with started(*arguments, "--upstream", f"redis://127.0.0.1:{server.port}") as front:
         port = front.port()
@@ -234,7 +234,7 @@ def test_workers_are_counted_together_and_the_dead_stay_counted(server: RedisSer
             for number, client in enumerate(clients):
                 for _ in range(number + 1):
                     client.ask("RL.HIT", f"workers:{number}", 2, 60)
-            wait_until(lambda: by_redis_or_not(clients[0]) == (11, 10), "both are told")
+            wait_until(lambda: by_redis_or_not(clients[0]) == (11, 10), "both are counted")
         victim = children(front.pid)[0]
         os.kill(victim, signal.SIGKILL)
         front.logged(r"worker \d \(process \d+\) serves")
@@ -244,7 +244,7 @@ def test_workers_are_counted_together_and_the_dead_stay_counted(server: RedisSer
             assert stats(again)["workers"] == "2"
 
 
-def test_of_a_worker_that_stands_still_only_counters_are_told(server: RedisServer) -> None:
+def test_stalled_worker_contributes_only_its_counters(server: RedisServer) -> None:
     def keys(raw: Raw) -> int:
         found = raw.ask("RL.TOP", 9)
         assert isinstance(found, list)
@@ -262,7 +262,7 @@ def test_of_a_worker_that_stands_still_only_counters_are_told(server: RedisServe
         here, there = ([client for client in clients if of[client] == pid] for pid in pids)
         for client in (here[0], there[0]):
             client.ask("RL.HIT", f"still:{of[client]}", 5, 60)
-        wait_until(lambda: keys(here[0]) == 2, "both keys are told")
+        wait_until(lambda: keys(here[0]) == 2, "both keys are reported")
         assert stats(here[0])["clients"] == "4"
         os.kill(of[there[0]], signal.SIGSTOP)
         try:
@@ -280,7 +280,7 @@ NOT_IN_MULTI = "ERR {} is not allowed in transactions"
 
 
 @pytest.mark.parametrize("name", ["RL.STATS", "RL.TOP"])
-def test_rights_and_transactions(own_server: RedisServer, name: str) -> None:
+def test_stats_follows_rights_and_transactions(own_server: RedisServer, name: str) -> None:
     words = (name,) if name == "RL.STATS" else (name, 3)
     with harness.proxy(own_server) as front, own_server.raw() as admin, front.raw() as raw:
         assert not isinstance(raw.ask(*words), ReplyError)
@@ -295,7 +295,7 @@ def test_rights_and_transactions(own_server: RedisServer, name: str) -> None:
             assert str(stranger.ask(*words)).startswith("NOAUTH")
 
 
-def test_in_resp3_and_pipelined_in_order(front: Proxy) -> None:
+def test_stats_in_resp3_and_in_pipelines(front: Proxy) -> None:
     with front.raw() as raw:
         raw.ask("HELLO", 3)
         raw.send(command("GET", "x") + command("RL.STATS") + command("RL.TOP", 1) + command("PING"))
@@ -317,12 +317,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "error"), WRONG)
-def test_wrong(front: Proxy, words: tuple[str | int, ...], error: str) -> None:
+def test_wrong_arguments_are_errors(front: Proxy, words: tuple[str | int, ...], error: str) -> None:
     with front.raw() as raw:
         assert raw.ask(*words) == ReplyError(error)
 
 
-def test_the_text_is_like_info(front: Proxy) -> None:
+def test_text_has_the_format_of_info(front: Proxy) -> None:
     """redis-py's own parser of INFO reads it."""
     with redis.Redis(port=front.port) as client:
         text = client.execute_command("RL.STATS").decode()
@@ -334,7 +334,7 @@ def test_the_text_is_like_info(front: Proxy) -> None:
     assert parsed["hits_log"]["admitted"] == 0
 
 
-def test_traffic(front: Proxy) -> None:
+def test_traffic_is_counted_on_both_sides(front: Proxy) -> None:
     """Bytes and commands, counted on both sides."""
 
     def count(found: dict[str, str], name: str) -> int:

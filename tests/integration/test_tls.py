@@ -26,7 +26,7 @@ from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_unt
 from tests.integration.started import Started, by_lane, client_list, started
 from tests.tlsparts import Certificates, TlsSocket, secure, tls_proxy, tls_server
 
-# (which of the two depends on what the other side shows of its chain)
+# Which of the two depends on the part of the chain that the peer sends.
 UNTRUSTED = (
     "certificate verify failed: "
     "(unable to get local issuer certificate|self-signed certificate in certificate chain)"
@@ -41,10 +41,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def speaking(certificates: Certificates) -> Iterator[tuple[RedisServer, int]]:
-    """A server and its TLS port, at which it wants a certificate."""
+def tls_server_and_port(certificates: Certificates) -> Iterator[tuple[RedisServer, int]]:
+    """A server and its TLS port, which requires a client certificate."""
     if not tlsparts.tls_engine():
-        pytest.skip("no server on this machine speaks TLS")
+        pytest.skip("no server on this machine has TLS")
     with tls_server(certificates, "--tls-auth-clients", "yes") as made:
         yield made
 
@@ -58,9 +58,11 @@ def upstream_args(certificates: Certificates) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def both(certificates: Certificates, speaking: tuple[RedisServer, int]) -> Iterator[Proxy]:
-    """A proxy that speaks TLS to its clients, and to Redis, which wants its certificate."""
-    url = f"rediss://localhost:{speaking[1]}"
+def both(
+    certificates: Certificates, tls_server_and_port: tuple[RedisServer, int]
+) -> Iterator[Proxy]:
+    """A proxy with TLS to its clients, and to Redis, which requires its certificate."""
+    url = f"rediss://localhost:{tls_server_and_port[1]}"
     with tls_proxy(certificates, url, *upstream_args(certificates)[2:]) as (made, _):
         yield made
 
@@ -72,10 +74,10 @@ def plain(one_engine: str) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def empty(speaking: tuple[RedisServer, int]) -> RedisServer:
-    with speaking[0].raw() as raw:
+def empty(tls_server_and_port: tuple[RedisServer, int]) -> RedisServer:
+    with tls_server_and_port[0].raw() as raw:
         raw.ask("FLUSHALL")
-    return speaking[0]
+    return tls_server_and_port[0]
 
 
 # -- clients ---------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def test_redis_cli(both: Proxy, certificates: Certificates, empty: RedisServer) 
     path = shutil.which("redis-cli")
     told = subprocess.run([path or "true", "--help"], capture_output=True)
     if path is None or b"--tls" not in told.stdout + told.stderr:
-        pytest.skip("no redis-cli that speaks TLS")
+        pytest.skip("no redis-cli with TLS")
     words = [path, "-p", str(both.port), "--tls", "--cacert", certificates.ca]
     done = subprocess.run(
         [*words, "RL.HIT", "limit", "5", "60"], capture_output=True, text=True, timeout=20
@@ -160,14 +162,14 @@ def test_ioredis(both: Proxy, certificates: Certificates, empty: RedisServer) ->
 def strict(
     certificates: Certificates, plain: RedisServer, *args: str
 ) -> Iterator[tuple[Proxy, int]]:
-    """A proxy whose clients have to show a certificate."""
+    """A proxy that requires client certificates."""
     words = ("--tls-client-ca", certificates.ca, *args)
     with tls_proxy(certificates, f"redis://127.0.0.1:{plain.port}", *words) as made:
         yield made
 
 
 def refused(made: Proxy, context: ssl.SSLContext, name: str = "localhost") -> None:
-    """The proxy does not serve such a client."""
+    """Fail if the proxy serves such a client."""
     with Raw(made.port) as raw, contextlib.suppress(ssl.SSLError, ConnectionResetError):
         wrapped = TlsSocket(raw.sock, context, name)
         wrapped.sendall(command("PING"))
@@ -178,7 +180,7 @@ def logged(made: Proxy, pattern: str) -> None:
     wait_until(lambda: re.search(pattern, made.read_log()), f"{pattern} in {made.read_log()}")
 
 
-def test_client_certificates(
+def test_required_client_certificates(
     certificates: Certificates, plain: RedisServer, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -197,7 +199,7 @@ def test_client_certificates(
         ):
             refused(made, certificates.client(shown))
             logged(made, f"{where}{why}\n")
-        refused(made, stranger.client(good))  # who doesn't trust the proxy
+        refused(made, stranger.client(good))  # a client that does not trust the proxy
         logged(made, f"{where}the other side does not trust who signed our certificate\n")
         assert served.ask("PING") == "PONG"
         served.close()
@@ -208,7 +210,7 @@ def test_client_certificates(
         refused(made, certificates.client(foreign))
 
 
-def test_the_oldest_version(certificates: Certificates, plain: RedisServer) -> None:
+def test_older_tls_versions_are_refused(certificates: Certificates, plain: RedisServer) -> None:
     url = f"redis://127.0.0.1:{plain.port}"
     for least, refuses in (("1.3", True), ("1.2", False)):
         with tls_proxy(certificates, url, "--tls-min-version", least) as (made, _):
@@ -226,9 +228,11 @@ def test_the_oldest_version(certificates: Certificates, plain: RedisServer) -> N
                     assert raw.ask("PING") == "PONG"
 
 
-def test_what_is_no_handshake(certificates: Certificates, plain: RedisServer) -> None:
-    """Plain text, a handshake that breaks off, one that takes too long, and silence: each ends by
-    itself, with one line in the log, however often.
+def test_failed_handshakes_are_closed_and_logged_once(
+    certificates: Certificates, plain: RedisServer
+) -> None:
+    """Plain text, an aborted handshake, one that takes too long, and silence: each ends with one
+    line in the log, regardless of their number.
     """
     url = f"redis://127.0.0.1:{plain.port}"
     with tls_proxy(certificates, url, "--handshake-timeout", "0.5") as (made, _):
@@ -245,7 +249,7 @@ def test_what_is_no_handshake(certificates: Certificates, plain: RedisServer) ->
             with Raw(made.port) as raw:
                 raw.send(start)
                 assert raw.closes()
-        for _ in range(3):  # a look at whether the port is open
+        for _ in range(3):  # a port check
             Raw(made.port).close()
         logged(made, "failed: no TLS handshake within 0.5 s")
         log = made.read_log()
@@ -255,7 +259,7 @@ def test_what_is_no_handshake(certificates: Certificates, plain: RedisServer) ->
         served.close()
 
 
-# -- reading again ---------------------------------------------------------------------------------
+# -- reload -- -------------------------------------------------------------------------------------
 
 
 def serial(raw: Raw) -> object:
@@ -266,7 +270,7 @@ def serial(raw: Raw) -> object:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sighup_brings_new_certificates(plain: RedisServer, tmp_path: Path, workers: int) -> None:
+def test_sighup_loads_new_certificates(plain: RedisServer, tmp_path: Path, workers: int) -> None:
     mine = Certificates(tmp_path)
     upstream = f"redis://127.0.0.1:{plain.port}"
     with tls_proxy(mine, upstream, "--workers", str(workers)) as (made, _):
@@ -302,13 +306,13 @@ def test_sighup_brings_new_certificates(plain: RedisServer, tmp_path: Path, work
 
 
 def test_all_connections_to_redis_are_tls(
-    both: Proxy, empty: RedisServer, speaking: tuple[RedisServer, int]
+    both: Proxy, empty: RedisServer, tls_server_and_port: tuple[RedisServer, int]
 ) -> None:
     with both.raw() as raw:
         by_lane(empty, raw)
         rows = client_list(empty)
         assert {row["name"] for row in rows} == {"", "rlproxy-lane", "rlproxy-control"}
-        assert {row["laddr"].rpartition(":")[2] for row in rows} == {str(speaking[1])}
+        assert {row["laddr"].rpartition(":")[2] for row in rows} == {str(tls_server_and_port[1])}
 
 
 PLAIN = "; if that port has no TLS, write redis:// instead of rediss:// in --upstream"
@@ -332,16 +336,16 @@ PLAIN = "; if that port has no TLS, write redis:// instead of rediss:// in --ups
         ("localhost", ("anonymous",), "the other side wants a certificate of ours"),
     ],
 )
-def test_a_server_that_is_not_trusted(
+def test_untrusted_server_is_an_error(
     certificates: Certificates,
-    speaking: tuple[RedisServer, int],
+    tls_server_and_port: tuple[RedisServer, int],
     tmp_path: Path,
     host: str,
     args: tuple[str, ...],
     why: str,
 ) -> None:
     own = upstream_args(certificates)
-    words, port = [*own, *args], speaking[1]
+    words, port = [*own, *args], tls_server_and_port[1]
     listener: socket.socket | None = None
     if args == ("foreign",):
         words = ["--upstream-tls-ca", Certificates(tmp_path).ca, *own[2:]]
@@ -355,7 +359,7 @@ def test_a_server_that_is_not_trusted(
     with harness.proxy(f"rediss://{host}:{port}", *words) as made, made.raw() as raw:
         line = rf"WARNING .*Redis at {host}:{port}.*{why}.*\n"
         logged(made, line)
-        if args != ("anonymous",):  # (a private connection is told only after the handshake)
+        if args != ("anonymous",):  # a private connection reports it only after the handshake
             for words_ in (("PING",), ("RL.HIT", "k", 5, 60)) * 3:
                 answer = raw.ask(*words_)
                 assert isinstance(answer, ReplyError)
@@ -375,8 +379,8 @@ def answer_plainly(listener: socket.socket) -> None:
                 sock.sendall(b"-ERR Protocol error: unbalanced quotes in request\r\n")
 
 
-def test_sni_and_a_server_that_hangs(certificates: Certificates) -> None:
-    """The name that is asked for, and the reason when nothing comes."""
+def test_sni_and_a_hung_handshake(certificates: Certificates) -> None:
+    """The name sent for SNI, and the reason when the server sends nothing."""
     asked: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.cert, certificates.key)
@@ -406,7 +410,7 @@ def test_sni_and_a_server_that_hangs(certificates: Certificates) -> None:
     silent.close()
 
 
-def test_tls_to_a_port_that_has_none(engine: str) -> None:
+def test_tls_to_a_plain_port_is_an_error(engine: str) -> None:
     quick = ("--connect-timeout", "0.5")
     with (
         harness.server(engine) as server,
@@ -415,8 +419,10 @@ def test_tls_to_a_port_that_has_none(engine: str) -> None:
         logged(made, rf"WARNING Redis at \S+ does not answer \(.*{PLAIN}\); hits")
 
 
-def test_no_tls_to_a_port_that_has_it(speaking: tuple[RedisServer, int]) -> None:
-    with harness.proxy(f"redis://127.0.0.1:{speaking[1]}") as made:
+def test_plain_connection_to_a_tls_port_is_an_error(
+    tls_server_and_port: tuple[RedisServer, int],
+) -> None:
+    with harness.proxy(f"redis://127.0.0.1:{tls_server_and_port[1]}") as made:
         hint = "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
         logged(
             made, rf"WARNING cannot reach Redis at \S+ connection closed by the server{hint}; try"
@@ -424,14 +430,17 @@ def test_no_tls_to_a_port_that_has_it(speaking: tuple[RedisServer, int]) -> None
         assert f"connection closed by the server{hint}; clients get errors" in made.read_log()
 
 
-def test_sighup_brings_a_new_authority(
-    certificates: Certificates, speaking: tuple[RedisServer, int], tmp_path: Path
+def test_sighup_loads_a_new_authority(
+    certificates: Certificates, tls_server_and_port: tuple[RedisServer, int], tmp_path: Path
 ) -> None:
     ca = tmp_path / "trusted.pem"
     (tmp_path / "other").mkdir()
     shutil.copy(Certificates(tmp_path / "other").ca, ca)
     words = ["--upstream-tls-ca", str(ca), *upstream_args(certificates)[2:]]
-    with harness.proxy(f"rediss://localhost:{speaking[1]}", *words) as made, made.raw() as raw:
+    with (
+        harness.proxy(f"rediss://localhost:{tls_server_and_port[1]}", *words) as made,
+        made.raw() as raw,
+    ):
         assert isinstance(raw.ask("PING"), ReplyError)
         shutil.copy(certificates.ca, ca)
         os.kill(made.pid, signal.SIGHUP)
@@ -442,7 +451,7 @@ def test_sighup_brings_a_new_authority(
 # -- flow ------------------------------------------------------------------------------------------
 
 
-def test_large_values_and_slow_readers(both: Proxy, empty: RedisServer) -> None:
+def test_large_values_and_slow_readers_cost_no_memory(both: Proxy, empty: RedisServer) -> None:
     """Megabytes pass both ways; a client that does not read costs no memory."""
     value = os.urandom(4 * MB)
     with both.raw() as raw:
@@ -450,7 +459,7 @@ def test_large_values_and_slow_readers(both: Proxy, empty: RedisServer) -> None:
         assert raw.ask("GET", "v") == value
         before = both.memory()
         raw.send(command("GET", "v") * 10)
-        with both.raw() as other:  # (others are served meanwhile, and time passes)
+        with both.raw() as other:  # other clients are served, and time passes
             for _ in range(200):
                 assert other.ask("PING") == "PONG"
         assert both.memory() - before < 12 * MB
@@ -461,9 +470,9 @@ def test_large_values_and_slow_readers(both: Proxy, empty: RedisServer) -> None:
             assert hashlib.sha256(found).digest() == digest
 
 
-def test_half_a_connection(both: Proxy, empty: RedisServer) -> None:
-    """A client that says TLS' own end still gets what it is owed, and the end behind it; one that
-    just goes while it blocks takes nothing along.
+def test_half_closed_connection_gets_its_replies(both: Proxy, empty: RedisServer) -> None:
+    """A client that sends TLS' close_notify still gets its outstanding replies and the proxy's
+    close_notify. A client that disconnects during a blocking command consumes no element.
     """
     with both.raw() as raw:
         raw.send(command("SET", "a", "1") + command("RL.HIT", "k", 5, 60) + command("GET", "a"))
@@ -486,7 +495,7 @@ def test_half_a_connection(both: Proxy, empty: RedisServer) -> None:
 # -- several processes -----------------------------------------------------------------------------
 
 
-def test_workers_hand_over_what_speaks_tls(certificates: Certificates, plain: RedisServer) -> None:
+def test_workers_hand_over_tls_connections(certificates: Certificates, plain: RedisServer) -> None:
     words = ("--workers", "3")
     with tls_proxy(certificates, f"redis://127.0.0.1:{plain.port}", *words) as (made, port):
         text = re.search(
@@ -500,7 +509,7 @@ def test_workers_hand_over_what_speaks_tls(certificates: Certificates, plain: Re
                 bare = stack.enter_context(Raw(int(text[1])))
                 assert tls.ask("PING") == "PONG"
                 assert bare.ask("PING") == "PONG"
-        for _ in range(5):  # (each of which was counted, and is not any more)
+        for _ in range(5):  # each was counted, and is no longer
             with Raw(port) as raw:
                 raw.send(b"PING\r\n")
                 assert raw.closes()
@@ -509,7 +518,7 @@ def test_workers_hand_over_what_speaks_tls(certificates: Certificates, plain: Re
                 assert stack.enter_context(made.raw()).ask("PING") == "PONG"
 
 
-def test_a_liveness_check(certificates: Certificates, plain: RedisServer) -> None:
+def test_liveness_check_with_tls(certificates: Certificates, plain: RedisServer) -> None:
     with strict(certificates, plain, "--proxy-protocol") as (made, port):
         found = re.search(r"listening on +127\.0\.0\.1:(\d+)", made.read_log())
         assert found is not None
@@ -523,7 +532,7 @@ def test_a_liveness_check(certificates: Certificates, plain: RedisServer) -> Non
     assert alive(f"tls:127.0.0.1:{port}").endswith("Connection refused")
 
 
-def test_draining_waits_for_no_handshake(certificates: Certificates, plain: RedisServer) -> None:
+def test_drain_does_not_wait_for_handshakes(certificates: Certificates, plain: RedisServer) -> None:
     url = f"redis://127.0.0.1:{plain.port}"
     with tls_proxy(certificates, url) as (made, port):
         idle, silent = made.raw(), Raw(port)
@@ -536,7 +545,7 @@ def test_draining_waits_for_no_handshake(certificates: Certificates, plain: Redi
         assert "WARNING" not in made.read_log()
 
 
-def test_the_banner_tells_of_tls(certificates: Certificates, plain: RedisServer) -> None:
+def test_banner_names_tls(certificates: Certificates, plain: RedisServer) -> None:
     words = ("--listen", "tls:127.0.0.1:0", *certificates.server_args())
     with started(*words, "--upstream", f"redis://127.0.0.1:{plain.port}") as made:
         assert isinstance(made, Started)

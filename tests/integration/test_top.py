@@ -1,4 +1,6 @@
-"""RL.TOP of one process and of several; `rlproxy top` once, in a terminal, and without a proxy."""
+"""RL.TOP of one process and of several; `rlproxy top` as one frame, in a terminal, and without a
+proxy.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def server(one_engine: str) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def busy(server: RedisServer) -> Iterator[Proxy]:
-    """A proxy that has seen some hits, a moment ago: they are told for a minute."""
+    """A proxy with hits in the last minute, which RL.TOP reports."""
     with server.raw() as raw:
         raw.ask("FLUSHALL")
     with harness.proxy(server) as made:
@@ -46,14 +48,16 @@ def busy(server: RedisServer) -> Iterator[Proxy]:
             for key, hits in ((b"login:anna", 30), ("größe".encode(), 20), (EVIL, 10)):
                 for _ in range(hits):
                     raw.ask("RL.HIT", key, 5, 600)
-            wait_until(lambda: raw.ask("RL.TOP", 1) == [[b"login:anna", 30, 0]], "they are told")
+            wait_until(
+                lambda: raw.ask("RL.TOP", 1) == [[b"login:anna", 30, 0]], "they are reported"
+            )
         yield made
 
 
 # -- RL.TOP ----------------------------------------------------------------------------------------
 
 
-def test_the_busiest_and_the_most_refused(busy: Proxy) -> None:
+def test_busiest_and_most_refused_keys_are_listed(busy: Proxy) -> None:
     with busy.raw() as raw:
         rows = [[b"login:anna", 30, 0], ["größe".encode(), 20, 0], [EVIL, 10, 0]]
         assert raw.ask("RL.TOP", 1000) == rows
@@ -62,15 +66,15 @@ def test_the_busiest_and_the_most_refused(busy: Proxy) -> None:
         assert raw.ask("RL.TOP", 10, "REFUSED") == raw.ask("RL.TOP", 10, "refused") == refused
 
 
-def test_what_was_said_a_moment_ago_is_told(server: RedisServer) -> None:
+def test_hits_of_the_last_minute_are_listed(server: RedisServer) -> None:
     with harness.proxy(server) as proxy, proxy.raw() as raw:
         assert raw.ask("RL.TOP", 3) == []
         for number in range(3):
             raw.ask("RL.HIT", f"now:{number}", 5, 60)
-        wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP tells")  # type: ignore[arg-type]
+        wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP lists the keys")  # type: ignore[arg-type]
 
 
-def test_workers_tell_of_each_other(server: RedisServer) -> None:
+def test_each_worker_reports_all_workers(server: RedisServer) -> None:
     with harness.proxy(server, "--workers", "2") as proxy:
         clients = [proxy.raw() for _ in range(6)]
         for number, raw in enumerate(clients):
@@ -80,16 +84,16 @@ def test_workers_tell_of_each_other(server: RedisServer) -> None:
         for raw in clients:
             wait_until(
                 lambda raw=raw: raw.ask("RL.TOP", 1) == [[b"of:all", 60, 0]],  # type: ignore[misc]
-                "every worker tells of all",
+                "every worker reports all",
             )
             raw.close()
 
 
-# -- once ------------------------------------------------------------------------------------------
+# -- one frame -- ----------------------------------------------------------------------------------
 
 
 def top(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`rlproxy top ARGS`, without a terminal."""
+    """Run `rlproxy top ARGS` without a terminal."""
     return subprocess.run(
         [sys.executable, "-m", "rlproxy", "top", *args],
         stdin=subprocess.DEVNULL,
@@ -101,7 +105,7 @@ def top(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedPr
     )
 
 
-def test_one_frame(busy: Proxy) -> None:
+def test_one_frame_is_printed(busy: Proxy) -> None:
     found = top("--url", f"redis://127.0.0.1:{busy.port}", "--once", "--interval", "0.2")
     assert (found.returncode, found.stderr) == (0, "")
     made = found.stdout.splitlines()
@@ -114,7 +118,7 @@ def test_one_frame(busy: Proxy) -> None:
     assert all(len(line) <= 80 for line in made)
 
 
-def test_a_long_path_is_not_cut(server: RedisServer, tmp_path: Path) -> None:
+def test_long_path_is_not_cut(server: RedisServer, tmp_path: Path) -> None:
     path = Path(f"{tmp_path}/{'x' * (100 - len(str(tmp_path)))}")
     upstream = f"redis://127.0.0.1:{server.port}"
     with started("--listen", f"unix:{path}", "--upstream", upstream) as made:
@@ -125,7 +129,7 @@ def test_a_long_path_is_not_cut(server: RedisServer, tmp_path: Path) -> None:
     assert second.startswith(f"Redis 127.0.0.1:{server.port}, ")
 
 
-def test_what_happens_meanwhile_is_counted(busy: Proxy) -> None:
+def test_hits_between_two_looks_are_counted(busy: Proxy) -> None:
     stop = threading.Event()
 
     def load() -> None:
@@ -146,7 +150,7 @@ def test_what_happens_meanwhile_is_counted(busy: Proxy) -> None:
 
 
 def fails(url: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line that it says before it ends with 1."""
+    """Fail unless it ends with 1; return the line it prints before."""
     assert main(["--url", url, "--once", "--interval", "0.1"]) == 1
     out, line = capsys.readouterr()
     assert not out and line.count("\n") == 1
@@ -154,7 +158,7 @@ def fails(url: str, capsys: pytest.CaptureFixture[str]) -> str:
     return line.rstrip("\n").partition(" 127.0.0.1:")[2].partition(": ")[2]
 
 
-def test_no_proxy_there(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_proxy_is_an_error(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     found = fails(f"redis://127.0.0.1:{server.port}", capsys)
     assert found == "it is a Redis, but no rlproxy: it does not know RL.STATS"
     found = fails(f"redis://:pass%20word@127.0.0.1:{harness.free_port()}", capsys)
@@ -182,7 +186,7 @@ def test_something_else_there(
         assert re.match(told, fails(f"redis://127.0.0.1:{port}", capsys))
 
 
-def test_a_port_that_says_nothing(
+def test_silent_port_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlproxy.top.app.TIMEOUT_S", 0.2)
@@ -221,7 +225,7 @@ def test_the_admin_port(
         assert capsys.readouterr() == ("", f"rlproxy top: {place}: {NO_REPLY}\n")
 
 
-def test_as_which_user(
+def test_user_and_password_are_used(
     one_engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -270,15 +274,15 @@ class Terminal:
         )
 
     def resize(self, columns: int, rows: int) -> None:
-        """As if somebody did it with the mouse."""
+        """Resize the terminal."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, keys: bytes) -> None:
-        """Somebody types."""
+        """Type the bytes."""
         os.write(self.master, keys)
 
     def read(self) -> str:
-        """All that it has written."""
+        """All output so far."""
         while select.select([self.master], [], [], 0)[0]:
             try:
                 data = os.read(self.master, 65536)
@@ -295,7 +299,7 @@ class Terminal:
         return [re.sub(r"\x1b\[[0-9;]*m|\r", "", line) for line in text.split("\n")]
 
     def shows(self, pattern: str) -> None:
-        """Wait for a frame that has it."""
+        """Wait for a frame that matches."""
         wait_until(
             lambda: re.search(pattern, "\n".join(self.frame()), re.MULTILINE),
             f"{pattern!r} in {self.read()[-3000:]!r}",
@@ -319,7 +323,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def terminal(port: int, *args: str) -> Iterator[Terminal]:
-    """One in front of a proxy."""
+    """`rlproxy top` in a terminal, in front of a proxy."""
     made = Terminal("--url", f"redis://127.0.0.1:{port}", *args)
     try:
         yield made
@@ -331,10 +335,10 @@ def terminal(port: int, *args: str) -> Iterator[Terminal]:
         os.close(made.slave)
 
 
-def test_a_live_view(busy: Proxy) -> None:
+def test_live_view_updates(busy: Proxy) -> None:
     with terminal(busy.port) as shown:
         shown.shows(r"^login:anna ")
-        shown.shows(r"^hits/s +0  ▁▁▁")  # (it goes on)
+        shown.shows(r"^hits/s +0  ▁▁▁")  # it continues
         made = shown.frame()
         assert len(made) == 24 and made[-1].startswith("q quit  h r k sort  / filter")
         for columns, rows in ((40, 10), (200, 50), (1, 1), (80, 24)):
@@ -353,7 +357,7 @@ def test_a_live_view(busy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("how", ["\x03", "\x04", "SIGTERM", "SIGINT"])
-def test_however_it_is_ended(busy: Proxy, how: str) -> None:
+def test_terminal_is_restored_at_every_end(busy: Proxy, how: str) -> None:
     with terminal(busy.port) as shown:
         shown.shows(r"^login:anna ")
         if how.startswith("SIG"):
@@ -363,7 +367,7 @@ def test_however_it_is_ended(busy: Proxy, how: str) -> None:
         assert shown.ends() == 0
 
 
-def test_a_proxy_that_goes_and_comes_back(server: RedisServer) -> None:
+def test_view_reconnects_to_a_restarted_proxy(server: RedisServer) -> None:
     port = harness.free_port()
     args = ("--listen", f"127.0.0.1:{port}", "--upstream", f"redis://127.0.0.1:{server.port}")
     with contextlib.ExitStack() as first:
@@ -384,7 +388,7 @@ def test_a_proxy_that_goes_and_comes_back(server: RedisServer) -> None:
             assert shown.ends() == 0
 
 
-def test_redis_that_is_down(one_engine: str) -> None:
+def test_view_reports_unreachable_redis(one_engine: str) -> None:
     with harness.server(one_engine) as own, harness.proxy(own) as proxy:
         with proxy.raw() as raw:
             assert isinstance(raw.ask("RL.HIT", "k", 5, 60), list)
@@ -400,7 +404,7 @@ def test_redis_that_is_down(one_engine: str) -> None:
             assert shown.ends() == 0
 
 
-def test_an_error_is_an_error(busy: Proxy) -> None:
+def test_wrong_arguments_of_rl_top_are_errors(busy: Proxy) -> None:
     with busy.raw() as raw:
         for words in (("RL.TOP",), ("RL.TOP", 0), ("RL.TOP", 1001), ("RL.TOP", 1, "X")):
             assert isinstance(raw.ask(*words), ReplyError)

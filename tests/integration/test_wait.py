@@ -1,5 +1,6 @@
-"""WAIT with real servers and clients: order, rate, and what becomes of those who wait when things
-go away."""
+"""WAIT with real servers and clients: order, rate, and the fate of waiting hits when connections,
+scripts or rights are lost.
+"""
 
 from __future__ import annotations
 
@@ -53,31 +54,32 @@ def front(server: RedisServer, kept_proxy: Proxy) -> Proxy:
     return kept_proxy
 
 
-# -- what they are told, in which order, and what Redis saw ----------------------------------------
+# -- replies, their order, and the script calls -- -------------------------------------------------
 
 
-def asking(server: RedisServer, admin: Raw) -> int:
-    """How many private connections have sent a script last."""
+def calling_scripts(server: RedisServer, admin: Raw) -> int:
+    """The number of private connections whose last command was a script."""
     return sum(row["cmd"].startswith("eval") for row in private(server, admin))
 
 
-def in_line(server: RedisServer, clients: list[Raw], requests: list[bytes]) -> None:
-    """Each client sends its request when that of the one before it has come to Redis. (The first
-    hit of a connection goes over its own connection.)"""
+def queue_up(server: RedisServer, clients: list[Raw], requests: list[bytes]) -> None:
+    """Each client sends its request once the previous client's has reached Redis. The first hit of
+    a connection uses its private connection.
+    """
     with server.raw() as admin:
-        sent = asking(server, admin)
+        sent = calling_scripts(server, admin)
 
-        def all_have_asked() -> bool:
-            return asking(server, admin) >= sent
+        def all_calls_ran() -> bool:
+            return calling_scripts(server, admin) >= sent
 
         for client, request in zip(clients, requests, strict=True):
             client.send(request)
             sent += 1
-            wait_until(all_have_asked, "it has asked")
+            wait_until(all_calls_ran, "it has asked")
 
 
-def as_they_come(clients: list[Raw]) -> list[int]:
-    """The numbers of the clients in the order in which they could read something, once each."""
+def reading_order(clients: list[Raw]) -> list[int]:
+    """The numbers of the clients in the order in which they became readable, once each."""
     poll = select.epoll()
     numbers = {client.sock.fileno(): index for index, client in enumerate(clients)}
     for descriptor in numbers:
@@ -91,7 +93,7 @@ def as_they_come(clients: list[Raw]) -> list[int]:
 
 
 class Monitor:
-    """What a server runs, by MONITOR."""
+    """The commands a server runs, from MONITOR."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -105,7 +107,7 @@ class Monitor:
         self._raw.close()
 
     def lines(self) -> list[tuple[int, str, list[bytes]]]:
-        """All until now: when (µs), from where (lua or an address), and the words."""
+        """All lines so far: time (µs), source (lua or an address), and words."""
         with self._server.raw() as raw:
             raw.ask("ECHO", "the end")
         found: list[tuple[int, str, list[bytes]]] = []
@@ -121,7 +123,7 @@ class Monitor:
 
 
 def written(seen: list[tuple[int, str, list[bytes]]], key: str) -> list[int]:
-    """When scripts wrote to `key`, µs: once for each admitted hit."""
+    """The times at which scripts wrote to `key`, µs: once for each admitted hit."""
     name = key.encode()
     writes = (b"RPUSH", b"ZADD", b"SET", b"PSETEX")
     return [
@@ -132,7 +134,7 @@ def written(seen: list[tuple[int, str, list[bytes]]], key: str) -> list[int]:
 
 
 def stamps(seen: list[tuple[int, str, list[bytes]]], key: str) -> list[int]:
-    """The stamps that went into the list `key`, µs."""
+    """The stamps that were added to the list `key`, µs."""
     return [
         int(word)
         for _, source, words in seen
@@ -141,8 +143,8 @@ def stamps(seen: list[tuple[int, str, list[bytes]]], key: str) -> list[int]:
     ]
 
 
-def questions(seen: list[tuple[int, str, list[bytes]]]) -> int:
-    """How many scripts ran."""
+def script_calls(seen: list[tuple[int, str, list[bytes]]]) -> int:
+    """The number of script calls."""
     return sum(words[0].upper().startswith(b"EVAL") for _, _, words in seen)
 
 
@@ -152,7 +154,7 @@ def in_no_window_more(times: list[int], most: int, window_us: int) -> bool:
 
 @contextlib.contextmanager
 def connected(proxy: Proxy, count: int) -> Iterator[list[Raw]]:
-    """So many clients whose private connections are open."""
+    """Clients whose private connections are open."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(proxy.raw()) for _ in range(count)]
         for client in clients:
@@ -172,13 +174,13 @@ def is_error(reply: object, start: str) -> bool:
 # -- order and rate --------------------------------------------------------------------------------
 
 
-def served_in_order(
+def check_served_in_order(
     server: RedisServer, proxy: Proxy, count: int, most: int, window_s: float
 ) -> None:
     with connected(proxy, count) as clients, Monitor(server) as monitor:
         hit = command("RL.HIT", "k", most, str(window_s), "WAIT", 10)
-        in_line(server, clients, [hit] * count)
-        order = as_they_come(clients)
+        queue_up(server, clients, [hit] * count)
+        order = reading_order(clients)
         replies = [numbers(client.reply()) for client in clients]
         seen = monitor.lines()
     assert order == list(range(count))
@@ -187,33 +189,33 @@ def served_in_order(
     assert len(times) == count
     assert times == sorted(times)
     assert in_no_window_more(times, most, round(window_s * SECOND_US))
-    # a look, a try as the head, and one more where that came too early
-    assert questions(seen) <= 3 * count + 5
+    # A check, an attempt as the head, and one more where that was too early.
+    assert script_calls(seen) <= 3 * count + 5
 
 
-def test_fifty_wait_and_are_served_in_the_order_of_their_coming(
-    server: RedisServer, front: Proxy
+def test_fifty_clients_are_served_in_order_of_arrival(server: RedisServer, front: Proxy) -> None:
+    check_served_in_order(server, front, 50, 10, 1)
+
+
+def test_clients_are_served_in_order_on_every_engine(
+    redis_server: RedisServer, proxy: Proxy
 ) -> None:
-    served_in_order(server, front, 50, 10, 1)
-
-
-def test_they_are_served_in_order_on_every_engine(redis_server: RedisServer, proxy: Proxy) -> None:
-    served_in_order(redis_server, proxy, 30, 10, 0.3)
+    check_served_in_order(redis_server, proxy, 30, 10, 0.3)
 
 
 ALGORITHMS = ["ZLOG", "FIXED", "COUNTER", "TOKEN", "GCRA"]
 
 
-def test_the_other_algorithms(redis_server: RedisServer, proxy: Proxy) -> None:
-    """All at once, each on a key of its own; ten clients, four hits in 0.2 seconds."""
+def test_other_algorithms_serve_in_order(redis_server: RedisServer, proxy: Proxy) -> None:
+    """All at once, each on its own key; ten clients, four hits in 0.2 seconds."""
     most, window_us, count = 4, 200_000, 10
     with contextlib.ExitStack() as stack:
         groups = [stack.enter_context(connected(proxy, count)) for _ in ALGORITHMS]
         monitor = stack.enter_context(Monitor(redis_server))
         for name, clients in zip(ALGORITHMS, groups, strict=True):
             hit = command("RL.HIT", f"of{name}", most, 200, "MS", "ALGO", name, "WAIT", 10_000)
-            in_line(redis_server, clients, [hit] * count)
-        orders = [as_they_come(clients) for clients in groups]
+            queue_up(redis_server, clients, [hit] * count)
+        orders = [reading_order(clients) for clients in groups]
         for clients in groups:
             for client in clients:
                 reply = numbers(client.reply())
@@ -233,24 +235,22 @@ def test_the_other_algorithms(redis_server: RedisServer, proxy: Proxy) -> None:
             for index, at in enumerate(times):
                 for later, after in enumerate(times[index:], 1):
                     assert later <= most + (after - at + 1000) / emission_us, name
-    assert questions(seen) <= 3 * count * len(ALGORITHMS) + 20
+    assert script_calls(seen) <= 3 * count * len(ALGORITHMS) + 20
 
 
-def test_whatever_the_cost_the_first_comes_first(server: RedisServer, front: Proxy) -> None:
+def test_order_is_independent_of_the_cost(server: RedisServer, front: Proxy) -> None:
     with connected(front, 4) as clients, Monitor(server) as monitor, front.raw() as other:
         assert other.ask("RL.HIT", "k", 10, "0.4", "COST", 8) == [0, 10, 2, -1, 1]
         words = [
             command("RL.HIT", "k", 10, "0.4", "WAIT", 9, "COST", cost) for cost in (9, 1, 1, 7)
         ]
-        in_line(server, clients, words)
-        assert as_they_come(clients) == [0, 1, 2, 3]
+        queue_up(server, clients, words)
+        assert reading_order(clients) == [0, 1, 2, 3]
         assert [numbers(client.reply())[0] for client in clients] == [0] * 4
         assert in_no_window_more(stamps(monitor.lines(), "k"), 10, 400_000)
 
 
-def test_shaped_hits_leave_evenly_whichever_proxy_they_came_by(
-    server: RedisServer, front: Proxy
-) -> None:
+def test_shaped_hits_of_two_proxies_leave_evenly(server: RedisServer, front: Proxy) -> None:
     """LEAKY: twenty a second, ten by each of two proxies."""
     with (
         harness.proxy(server) as second,
@@ -260,7 +260,7 @@ def test_shaped_hits_leave_evenly_whichever_proxy_they_came_by(
         clients = [client for pair in zip(ours, theirs, strict=True) for client in pair]
         hit = command("RL.HIT", "k", 20, 1, "ALGO", "LEAKY", "WAIT", 5)
         came = time.monotonic()
-        in_line(server, clients, [hit] * 20)
+        queue_up(server, clients, [hit] * 20)
         last = time.monotonic()
         poll = select.poll()
         for client in clients:
@@ -270,7 +270,7 @@ def test_shaped_hits_leave_evenly_whichever_proxy_they_came_by(
             now = time.monotonic()
             assert reply[:2] == [0, 20]
             assert now >= came + number * 0.05 - 0.001
-            # those behind it can't be there: their slots are a twentieth of a second apart
+            # Later hits cannot be there: their slots are a twentieth of a second apart.
             ready = {descriptor for descriptor, _ in poll.poll(0)}
             for later in range(number + 1, 20):
                 if clients[later].sock.fileno() in ready:
@@ -278,11 +278,11 @@ def test_shaped_hits_leave_evenly_whichever_proxy_they_came_by(
         assert time.monotonic() < last + 1 + harness.DEADLINE_S
 
 
-def test_a_shaped_hit_that_leaves_keeps_its_slot(server: RedisServer, front: Proxy) -> None:
+def test_abandoned_shaped_hit_keeps_its_slot(server: RedisServer, front: Proxy) -> None:
     with connected(front, 4) as clients:
         hit = command("RL.HIT", "k", 10, 1, "ALGO", "LEAKY", "WAIT", 5)
         came = time.monotonic()
-        in_line(server, clients, [hit] * 4)
+        queue_up(server, clients, [hit] * 4)
         clients[1].close()
         clients[2].close()
         assert numbers(clients[3].reply())[0] == 0
@@ -305,9 +305,9 @@ def test_two_proxies_share_the_limit(server: RedisServer, front: Proxy) -> None:
         Monitor(server) as monitor,
     ):
         hit = command("RL.HIT", "k", 5, "0.3", "WAIT", 15)
-        in_line(server, ours, [hit] * 10)
-        in_line(server, theirs, [hit] * 10)
-        assert as_they_come(ours + theirs)
+        queue_up(server, ours, [hit] * 10)
+        queue_up(server, theirs, [hit] * 10)
+        assert reading_order(ours + theirs)
         for client in ours + theirs:
             assert numbers(client.reply())[0] == 0
         times = stamps(monitor.lines(), "k")
@@ -315,7 +315,7 @@ def test_two_proxies_share_the_limit(server: RedisServer, front: Proxy) -> None:
     assert in_no_window_more(times, 5, 300_000)
 
 
-# -- who leaves, and who does not wait -------------------------------------------------------------
+# -- clients that leave, and clients that do not wait -- -------------------------------------------
 
 
 def half_full(proxy: Proxy, key: str = "k") -> None:
@@ -328,12 +328,12 @@ SMALL = command("RL.HIT", "k", 10, 60, "WAIT", 600)
 
 
 @pytest.mark.parametrize("how", ["close", "finish", "reset"])
-def test_who_hangs_up_gives_its_place_to_the_next(
+def test_disconnected_client_gives_its_place_to_the_next(
     server: RedisServer, front: Proxy, how: str
 ) -> None:
     half_full(front)
     with connected(front, 3) as clients:
-        in_line(server, clients, [BIG, BIG, SMALL])
+        queue_up(server, clients, [BIG, BIG, SMALL])
         assert clients[2].quiet(0.05) == b""
         clients[1].close()  # from the middle
         assert clients[2].quiet(0.05) == b""
@@ -350,12 +350,12 @@ def test_who_hangs_up_gives_its_place_to_the_next(
     wait_until(lambda: private(server) == [], "their connections are gone")
 
 
-def test_a_hit_that_does_not_wait_does_not_overtake(server: RedisServer, front: Proxy) -> None:
+def test_hit_without_wait_does_not_overtake(server: RedisServer, front: Proxy) -> None:
     half_full(front)
     with connected(front, 2) as (waits, other), front.raw() as warm:
-        in_line(server, [waits], [BIG])
+        queue_up(server, [waits], [BIG])
         by_lane(server, warm)
-        for client in (other, warm):  # on its own connection, and by lane
+        for client in (other, warm):  # on its private connection, and by lane
             refused = numbers(client.ask("RL.HIT", "k", 10, 60))
             assert refused[:3] == [1, 10, 0]
             assert 50 < refused[3] <= 60
@@ -383,11 +383,11 @@ def test_a_hit_that_does_not_wait_does_not_overtake(server: RedisServer, front: 
         wait_until(lambda: numbers(other.ask("RL.HIT", "k", 10, 60))[0] == 0, "its place is free")
 
 
-def test_a_stream_of_hits_does_not_starve_who_waits(server: RedisServer, front: Proxy) -> None:
+def test_stream_of_hits_does_not_starve_waiting_clients(server: RedisServer, front: Proxy) -> None:
     with connected(front, 3) as (waits, one, two):
         hit = command("RL.HIT", "k", 2, "0.3")
         assert [numbers(one.ask("RL.HIT", "k", 2, "0.3"))[0] for _ in range(3)] == [0, 0, 1]
-        in_line(server, [waits], [command("RL.HIT", "k", 2, "0.3", "COST", 2, "WAIT", 9)])
+        queue_up(server, [waits], [command("RL.HIT", "k", 2, "0.3", "COST", 2, "WAIT", 9)])
         poll = select.poll()
         poll.register(waits.sock, select.POLLIN)
         refused = 0
@@ -404,7 +404,7 @@ def test_a_stream_of_hits_does_not_starve_who_waits(server: RedisServer, front: 
         assert refused > 50
 
 
-def test_refused_at_once_or_in_time(server: RedisServer, front: Proxy) -> None:
+def test_refusal_comes_at_once_or_in_time(server: RedisServer, front: Proxy) -> None:
     with front.raw() as client:
         for _ in range(3):
             client.ask("RL.HIT", "k", 1, 60)
@@ -417,7 +417,7 @@ def test_refused_at_once_or_in_time(server: RedisServer, front: Proxy) -> None:
         assert time.monotonic() - began < 4.5
 
 
-def test_milliseconds(server: RedisServer, front: Proxy) -> None:
+def test_wait_in_milliseconds(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (one, two), Monitor(server) as monitor:
         assert one.ask("RL.HIT", "k", 1, 250, "MS", "WAIT", 1) == [0, 1, 0, -1, 250]
         assert one.ask("RL.HIT", "k", 1, 250, "MS", "WAIT", 2000) == [0, 1, 0, -1, 250]
@@ -428,24 +428,24 @@ def test_milliseconds(server: RedisServer, front: Proxy) -> None:
         assert second - first >= 250_000
 
 
-def test_refused_when_its_time_is_over(server: RedisServer, front: Proxy) -> None:
-    """It could have made it, but for those before it."""
+def test_hit_is_refused_when_its_time_is_over(server: RedisServer, front: Proxy) -> None:
+    """The hit could have been admitted in time, but for those before it."""
     half_full(front)
     with connected(front, 2) as (big, small):
-        in_line(server, [big], [BIG])
+        queue_up(server, [big], [BIG])
         began = time.monotonic()
         reply = numbers(small.ask("RL.HIT", "k", 10, 60, "WAIT", "0.2", "PENALTY", 600, "STRICT"))
         assert time.monotonic() - began >= 0.2
         assert reply[:3] == [1, 10, 0]
         assert 50 < reply[3] <= 60
-        assert small.ask("LLEN", "k") == 5  # (it would only have overtaken: no mark)
+        assert small.ask("LLEN", "k") == 5  # it would only have overtaken: no mark
 
 
-def test_only_the_final_refusal_leaves_its_mark(server: RedisServer, front: Proxy) -> None:
+def test_only_the_final_refusal_is_recorded(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (one, two), server.raw() as admin, Monitor(server) as monitor:
         assert numbers(two.ask("RL.HIT", "k", 2, "0.2", "COST", 2))[0] == 0
         assert numbers(one.ask("RL.HIT", "k", 2, "0.2", "WAIT", 5, "STRICT", "PENALTY", 9))[0] == 0
-        assert len(stamps(monitor.lines(), "k")) == 3  # no try was recorded
+        assert len(stamps(monitor.lines(), "k")) == 3  # no attempt was recorded
         assert numbers(one.ask("RL.HIT", "s", 2, 60, "COST", 2))[0] == 0
         assert numbers(one.ask("RL.HIT", "s", 2, 60, "WAIT", 5, "STRICT"))[0] == 1
         assert len(stamps(monitor.lines(), "s")) == 3
@@ -456,10 +456,10 @@ def test_only_the_final_refusal_leaves_its_mark(server: RedisServer, front: Prox
         assert held.startswith(b"-")
 
 
-# -- in its connection -----------------------------------------------------------------------------
+# -- on its connection -- --------------------------------------------------------------------------
 
 
-def test_what_comes_before_is_answered_and_what_follows_waits(
+def test_earlier_commands_are_answered_and_later_ones_wait(
     server: RedisServer, front: Proxy
 ) -> None:
     with connected(front, 1) as (client,), Monitor(server) as monitor:
@@ -479,18 +479,18 @@ def test_what_comes_before_is_answered_and_what_follows_waits(
         assert second <= appended[1] <= appended[2]
 
 
-def test_in_a_transaction_it_acts_as_if_absent(server: RedisServer, front: Proxy) -> None:
+def test_wait_is_ignored_in_a_transaction(server: RedisServer, front: Proxy) -> None:
     with connected(front, 1) as (client,):
         hit = command("RL.HIT", "k", 1, "0.3", "WAIT", 5)
         client.send(command("MULTI") + hit * 2 + command("EXEC") + hit + command("PING"))
         assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
         assert client.reply() == [[0, 1, 0, -1, 1], [1, 1, 0, 1, 1]]
-        assert client.reply() == [0, 1, 0, -1, 1]  # behind it, it waits
+        assert client.reply() == [0, 1, 0, -1, 1]  # behind it, the hit waits
         assert client.reply() == "PONG"
 
 
 @pytest.mark.parametrize("word", ["TRACKING", "SUBSCRIBE"])
-def test_where_replies_can_not_be_counted_it_acts_as_if_absent(
+def test_wait_is_ignored_where_replies_cannot_be_counted(
     server: RedisServer, front: Proxy, word: str
 ) -> None:
     with connected(front, 2) as (client, other):
@@ -519,7 +519,7 @@ def test_redis_py(server: RedisServer, front: Proxy, protocol: int) -> None:
         assert found[1::2] == [True] * 3
 
 
-def test_a_client_that_gives_up_first(server: RedisServer, front: Proxy) -> None:
+def test_client_that_times_out_first_leaves_the_queue(server: RedisServer, front: Proxy) -> None:
     half_full(front)
     with connected(front, 1) as (small,):
         once = Retry(NoBackoff(), 0)
@@ -547,14 +547,14 @@ async def test_redis_py_asyncio(server: RedisServer, front: Proxy) -> None:
         await client.aclose()
 
 
-# -- what goes away --------------------------------------------------------------------------------
+# -- lost connections, scripts and rights -- -------------------------------------------------------
 
 
-def test_lanes_and_scripts_may_go_while_it_waits(server: RedisServer) -> None:
+def test_waiting_hit_survives_lost_lanes_and_scripts(server: RedisServer) -> None:
     with harness.proxy(server) as proxy, server.raw() as admin, proxy.raw() as client:
         before = 0
 
-        def has_asked() -> bool:
+        def has_called() -> bool:
             return evals(admin) > before
 
         for _ in range(3):
@@ -562,48 +562,50 @@ def test_lanes_and_scripts_may_go_while_it_waits(server: RedisServer) -> None:
             assert numbers(client.ask("RL.HIT", "k", 1, "0.2", "WAIT", 5))[0] == 0
             before = evals(admin)
             client.send(command("RL.HIT", "k", 1, "0.2", "WAIT", 5))
-            wait_until(has_asked, "it has asked")
+            wait_until(has_called, "it has asked")
             for lane in lanes(server, admin):
                 assert admin.ask("CLIENT", "KILL", "ID", lane["id"]) == 1
             assert admin.ask("SCRIPT", "FLUSH") == "OK"
             reply = client.reply()
-            # (asked in the very moment: then its outcome is unknown)
+            # During a script call: then its outcome is unknown.
             assert is_error(reply, "UPSTREAMDOWN ") or numbers(reply)[0] == 0
             assert client.ask("PING") == "PONG"
 
 
 def evals(admin: Raw) -> int:
-    """How many scripts the server has run."""
+    """The number of scripts the server has run."""
     text = admin.ask("INFO", "commandstats")
     assert isinstance(text, bytes)
     return sum(int(count) for count in re.findall(rb"cmdstat_eval\w*:calls=(\d+)", text))
 
 
-def test_a_private_connection_that_is_killed(server: RedisServer, front: Proxy) -> None:
+def test_killed_private_connection_closes_its_waiting_client(
+    server: RedisServer, front: Proxy
+) -> None:
     half_full(front)
     with connected(front, 2) as (big, small), server.raw() as admin:
         number = big.ask("CLIENT", "ID")
-        in_line(server, [big, small], [BIG, SMALL])
+        queue_up(server, [big, small], [BIG, SMALL])
         assert admin.ask("CLIENT", "KILL", "ID", str(number)) == 1
         assert is_error(big.reply(), "UPSTREAMDOWN ")
         assert big.closes()
         assert numbers(small.reply())[0] == 0
 
 
-def test_a_key_that_becomes_another(server: RedisServer, front: Proxy) -> None:
+def test_key_of_another_type_ends_the_wait_with_an_error(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (one, other):
         for window in ("0.2", "1", "5"):
             other.ask("DEL", "k")
             assert numbers(other.ask("RL.HIT", "k", 1, window))[0] == 0
-            in_line(server, [one], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
+            queue_up(server, [one], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
             assert other.ask("SET", "k", "x") == "OK"
             reply = one.reply()
-            if not isinstance(reply, list):  # or the window was over before: again, with a longer
+            if not isinstance(reply, list):  # the window was over before: again, with a longer one
                 break
         assert is_error(reply, "WRONGTYPE ")
 
 
-def test_rights_that_are_taken(server: RedisServer, front: Proxy) -> None:
+def test_revoked_rights_end_the_wait_with_an_error(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (bob, other), server.raw() as admin:
         assert admin.ask("ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "+@all") == "OK"
         assert bob.ask("AUTH", "bob", "pw") == "OK"
@@ -611,17 +613,17 @@ def test_rights_that_are_taken(server: RedisServer, front: Proxy) -> None:
             assert admin.ask("ACL", "SETUSER", "bob", "~*") == "OK"
             other.ask("DEL", "k")
             assert numbers(other.ask("RL.HIT", "k", 1, window))[0] == 0
-            in_line(server, [bob], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
+            queue_up(server, [bob], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
             assert admin.ask("ACL", "SETUSER", "bob", "resetkeys", "~x") == "OK"
             reply = bob.reply()
-            if not isinstance(reply, list):  # or the window was over before: again, with a longer
+            if not isinstance(reply, list):  # the window was over before: again, with a longer one
                 break
         assert is_error(reply, "NOPERM ")
         assert is_error(bob.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5), "NOPERM ")
         assert admin.ask("ACL", "DELUSER", "bob") == 1
 
 
-def test_a_waiting_client_outlives_the_servers_timeout(one_engine: str) -> None:
+def test_waiting_client_outlives_the_servers_timeout(one_engine: str) -> None:
     """The first in its queue, one behind it, and one whose reply is held."""
     with (
         harness.server(one_engine, "--timeout", "1") as server,
@@ -641,7 +643,7 @@ def test_a_waiting_client_outlives_the_servers_timeout(one_engine: str) -> None:
         assert idle.closes()  # as with Redis itself
 
 
-def test_a_stop_refuses_who_waits(server: RedisServer) -> None:
+def test_stop_refuses_waiting_hits(server: RedisServer) -> None:
     url = f"redis://127.0.0.1:{server.port}"
     with started("--listen", "127.0.0.1:0", "--upstream", url) as made, contextlib.ExitStack() as s:
         first, held, *clients = (s.enter_context(made.raw()) for _ in range(21))
@@ -650,7 +652,7 @@ def test_a_stop_refuses_who_waits(server: RedisServer) -> None:
         assert numbers(first.ask("RL.HIT", "k", 1, 60))[0] == 0
         shaped = command("RL.HIT", "l", 2, 3, "ALGO", "LEAKY", "WAIT", 9)
         hit = command("RL.HIT", "k", 1, 60, "WAIT", 600)
-        in_line(server, clients, [hit] * 19)
+        queue_up(server, clients, [hit] * 19)
         began = time.monotonic()
         held.send(shaped * 2)
         assert numbers(held.reply())[0] == 0
@@ -668,12 +670,12 @@ def test_a_stop_refuses_who_waits(server: RedisServer) -> None:
         assert admin.ask("LLEN", "k") == 1
 
 
-def test_a_server_that_is_killed_and_comes_again(own_server: RedisServer) -> None:
+def test_server_crash_ends_waiting_hits_and_service_resumes(own_server: RedisServer) -> None:
     with harness.proxy(own_server) as proxy:
         with connected(proxy, 12) as clients:
             assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
             hit = command("RL.HIT", "k", 1, 60, "WAIT", 600)
-            in_line(own_server, clients[1:], [hit] * 11)
+            queue_up(own_server, clients[1:], [hit] * 11)
             own_server.stop()
             for client in clients[1:]:
                 assert is_error(client.reply(), "UPSTREAMDOWN ")
@@ -691,14 +693,14 @@ def test_a_server_that_is_killed_and_comes_again(own_server: RedisServer) -> Non
             assert numbers(client.ask("RL.HIT", "k", 1, "0.2", "WAIT", 5))[0] == 0
 
 
-def test_one_that_does_not_read_keeps_nobody_waiting(server: RedisServer, front: Proxy) -> None:
+def test_client_that_does_not_read_delays_no_other(server: RedisServer, front: Proxy) -> None:
     with connected(front, 2) as (slow, other), server.raw() as admin:
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         assert admin.ask("SET", "some", "x" * 60_000) == "OK"
-        assert slow.ask("WATCH", "some") == "OK"  # so that it asks on its own connection
+        assert slow.ask("WATCH", "some") == "OK"  # so that it uses its private connection
         before = 0
 
-        def has_asked() -> bool:
+        def has_called() -> bool:
             return evals(admin) > before
 
         for number in range(1000):
@@ -706,40 +708,40 @@ def test_one_that_does_not_read_keeps_nobody_waiting(server: RedisServer, front:
             before = evals(admin)
             slow.send(command("GET", "some") + command(*hit, 1))
             with contextlib.suppress(AssertionError):
-                wait_until(has_asked, "it has asked", 0.3)
-            if not has_asked():
-                break  # nothing that Redis says to it is read any more
+                wait_until(has_called, "it has asked", 0.3)
+            if not has_called():
+                break  # Redis' replies to it are no longer read
             assert numbers(other.ask(*hit, 5))[0] == 0
         else:
             raise AssertionError("it is still read to")
 
 
-# -- what it costs ---------------------------------------------------------------------------------
+# -- cost -- ---------------------------------------------------------------------------------------
 
 
-def test_waiting_costs_redis_nothing(server: RedisServer, front: Proxy) -> None:
+def test_waiting_hits_make_one_script_call_each(server: RedisServer, front: Proxy) -> None:
     with connected(front, 201) as clients, server.raw() as admin:
         assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
         start = evals(admin)
         for client in clients[1:]:
             client.send(command("RL.HIT", "k", 1, 60, "WAIT", 600))
-        wait_until(lambda: evals(admin) >= start + 200, "all have asked")
+        wait_until(lambda: evals(admin) >= start + 200, "all hits have called a script")
         joined = evals(admin)
-        # one question each; whoever was first when it came may have asked again
+        # One call each; a hit that was the first when it came may have called again.
         assert joined <= start + 202
-        time.sleep(1)  # nothing is to happen, so there is nothing to wait for
+        time.sleep(1)  # nothing is to happen, so there is no condition to wait for
         assert evals(admin) == joined
         for client in clients[1:]:
             client.close()
         wait_until(lambda: len(private(server, admin)) == 1, "they have left")
-        # each that became the first asked once, at most
+        # Each that became the first called once more, at most.
         assert evals(admin) <= joined + 200
         assert clients[0].ask("RL.RESET", "k") == 1
         assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
 
 
-def test_their_connections_are_ordinary_ones(server: RedisServer, front: Proxy) -> None:
-    """Nobody's name, database or protocol is touched for waiting."""
+def test_waiting_changes_no_connection_state(server: RedisServer, front: Proxy) -> None:
+    """Waiting does not touch their names, databases or protocols."""
     half_full(front)
     with connected(front, 1) as (client,), server.raw() as admin:
         assert client.ask("CLIENT", "SETNAME", "patient") == "OK"
@@ -752,15 +754,15 @@ def test_their_connections_are_ordinary_ones(server: RedisServer, front: Proxy) 
         assert "flags" not in row or "b" not in row["flags"]
 
 
-# -- whom nobody sees ------------------------------------------------------------------------------
+# -- clients that cannot be observed -- ------------------------------------------------------------
 
 
-def test_who_hangs_up_unread_is_noticed(server: RedisServer, front: Proxy) -> None:
-    """A client that is not read from makes no event when it goes."""
+def test_disconnect_of_an_unread_client_is_noticed(server: RedisServer, front: Proxy) -> None:
+    """A connection without a reader produces no event when its client closes."""
     with front.raw() as other, front.raw() as waiting:
         assert other.ask("RL.HIT", "k", 1, 600) == [0, 1, 0, -1, 600]
-        # (what is past MAX_HELD fits any receive buffer: behind a full one, the end of file would
-        # stay with the client's kernel)
+        # Bytes beyond MAX_HELD fit any receive buffer. Behind a full one, the end of file would
+        # stay in the client's kernel.
         behind = command("PING", "x" * 999) * 300
         waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600) + behind)
         hit = ("RL.HIT", "k", 1000, 600)
@@ -769,10 +771,12 @@ def test_who_hangs_up_unread_is_noticed(server: RedisServer, front: Proxy) -> No
         wait_until(lambda: numbers(other.ask(*hit))[0] == 0, "it has left its place")
 
 
-def test_the_end_of_file_behind_a_blocking_command_reaches_redis(
+def test_end_of_file_behind_a_blocking_command_reaches_redis(
     server: RedisServer, front: Proxy
 ) -> None:
-    """BLPOP and a hit with WAIT in one write: who closes then must not eat the element."""
+    """BLPOP and a hit with WAIT in one write: a client that closes then must not consume the
+    element.
+    """
     with server.raw() as admin:
         client = front.raw()
         client.send(command("BLPOP", "q", 0) + command("RL.HIT", "k", 1, 60, "WAIT", 5))
@@ -783,8 +787,8 @@ def test_the_end_of_file_behind_a_blocking_command_reaches_redis(
         assert admin.ask("LLEN", "q") == 1
 
 
-def test_a_stranger_stands_in_nobodys_way(one_engine: str) -> None:
-    """Hits with WAIT of clients that Redis does not let in block nobody else's."""
+def test_unauthenticated_hits_block_no_other_client(one_engine: str) -> None:
+    """Hits with WAIT of unauthenticated clients block no other client."""
     with (
         harness.server(one_engine, "--requirepass", "secret") as own,
         harness.proxy(own) as front,
@@ -807,7 +811,7 @@ def blocked(admin: Raw) -> int:
     return int(found.partition(b"blocked_clients:")[2].split()[0])
 
 
-# -- what frees a key ------------------------------------------------------------------------------
+# -- RL.RESET and RL.REFUND -- ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -816,7 +820,7 @@ def blocked(admin: Raw) -> int:
     ids=["reset", "reset of several", "refund"],
 )
 @pytest.mark.parametrize("by", ["lane", "pipeline"])
-def test_a_reset_or_refund_wakes_who_waits(
+def test_reset_or_refund_wakes_waiting_hits(
     server: RedisServer, front: Proxy, words: tuple[str | int, ...], by: str
 ) -> None:
     with front.raw() as other, front.raw() as waiting:
@@ -833,7 +837,7 @@ def test_a_reset_or_refund_wakes_who_waits(
         assert waiting.reply() == [0, 1, 0, -1, 600]
 
 
-def test_callers_that_need_not_wait_are_in_nobodys_way(server: RedisServer, front: Proxy) -> None:
+def test_admissible_hits_block_no_other_client(server: RedisServer, front: Proxy) -> None:
     callers = [front.raw() for _ in range(4)]
     with front.raw() as other:
         for _ in range(100):
@@ -846,8 +850,10 @@ def test_callers_that_need_not_wait_are_in_nobodys_way(server: RedisServer, fron
         caller.close()
 
 
-def test_who_does_not_read_does_not_keep_its_place(server: RedisServer, front: Proxy) -> None:
-    """A stranger's question is answered though its client reads nothing."""
+def test_unread_client_without_rights_blocks_no_other_client(
+    server: RedisServer, front: Proxy
+) -> None:
+    """A call without rights on the key is answered although its client reads nothing."""
     with server.raw() as admin:
         admin.ask("SET", "other:x", "x" * 100_000)
         rights = ["~other:*", "+get", "+eval", "+evalsha"]
@@ -866,7 +872,7 @@ def test_who_does_not_read_does_not_keep_its_place(server: RedisServer, front: P
         admin.ask("ACL", "DELUSER", "stranger")
 
 
-def test_held_hits_behind_long_pipelines_stop_no_other_pipeline(
+def test_held_hits_behind_long_pipelines_block_no_other_pipeline(
     server: RedisServer, front: Proxy
 ) -> None:
     hit = command("RL.HIT", "pipelined", 1_000_000, 3600)

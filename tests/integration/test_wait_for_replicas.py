@@ -24,7 +24,7 @@ from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_unt
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)
-# The rights that docs/operations.md names, and WAIT.
+# The rights that docs/operations.md lists, and WAIT.
 RIGHTS = [
     *("+evalsha", "+eval", "+time", "+get", "+set", "+lindex", "+llen", "+rpush", "+lpush"),
     *("+ltrim", "+zrange", "+zcard", "+zcount", "+zadd", "+zremrangebyrank", "+pexpire", "+pttl"),
@@ -35,20 +35,22 @@ NOT_COVERED = "can't cover this connection's earlier writes here"
 
 @dataclass
 class Pair:
-    """A primary, its replica, and a client of the primary's own."""
+    """A primary, its replica, and a direct client of the primary."""
 
     primary: RedisServer
     replica: RedisServer
     look: Raw
 
     def in_step(self) -> None:
-        """Return when the replica has all that was written."""
+        """Return when the replica has received every write."""
         self.look.ask("SET", "step", 1)
         wait_until(lambda: self.look.ask("WAIT", 1, 100) == 1, "the replica is in step")
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """The replica has acknowledged all earlier writes here, and acknowledges none meanwhile."""
+        """The replica has acknowledged all earlier writes, and acknowledges none within the
+        block.
+        """
         self.in_step()
         os.kill(self.replica.pid, signal.SIGSTOP)
         try:
@@ -57,7 +59,7 @@ class Pair:
             os.kill(self.replica.pid, signal.SIGCONT)
 
     def waiting(self) -> int:
-        """How many connections block in WAIT."""
+        """The number of connections that block in WAIT."""
         text = self.look.ask("INFO", "clients")
         assert isinstance(text, bytes)
         return int(text.partition(b"blocked_clients:")[2].split()[0])
@@ -82,17 +84,17 @@ def proxy(pair: Pair) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(pair: Pair, proxy: Proxy) -> Iterator[Raw]:
-    """One whose hits go by lane."""
+    """A client whose hits go by lane."""
     with proxy.raw() as made:
         join_lane(made, pair.look)
         yield made
 
 
-# -- what is answered ------------------------------------------------------------------------------
+# -- replies -- ------------------------------------------------------------------------------------
 
 
 def steps(pair: Pair, server: RedisServer | Proxy, write: tuple[str | int, ...]) -> list[object]:
-    """What WAIT answers to two clients of `server` that write."""
+    """The replies of WAIT to two clients of `server` that write."""
 
     def client() -> Raw:
         made = server.raw()
@@ -116,21 +118,21 @@ def steps(pair: Pair, server: RedisServer | Proxy, write: tuple[str | int, ...])
         return [*got, two.reply()]
 
 
-def test_as_redis_answers(pair: Pair, proxy: Proxy) -> None:
+def test_wait_answers_as_redis_does(pair: Pair, proxy: Proxy) -> None:
     expected = steps(pair, pair.primary, ("SET", "a", 1))
     assert expected[:5] == [1, 1, 0, 0, 0]
     assert expected[7:] == [1, 1, "PONG", 1]
     assert steps(pair, proxy, HIT) == expected
 
 
-def test_a_client_that_never_waited_has_no_smaller_number(pair: Pair, proxy: Proxy) -> None:
+def test_first_wait_of_a_client_returns_no_smaller_number(pair: Pair, proxy: Proxy) -> None:
     with proxy.raw() as raw, pair.stopped():
         assert raw.ask("WAIT", 1, 20) == 1
         raw.ask("SET", "a", 1)
         assert raw.ask("WAIT", 1, 20) == 0
 
 
-def test_nothing_is_published(pair: Pair, client: Raw) -> None:
+def test_no_message_is_published(pair: Pair, client: Raw) -> None:
     with pair.primary.raw() as subscriber:
         subscriber.ask("PSUBSCRIBE", "*")
         assert client.ask("WAIT", 1, IN_TIME_MS) == 1
@@ -140,7 +142,7 @@ def test_nothing_is_published(pair: Pair, client: Raw) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--share", "yes")], ids=["private", "share"])
 @pytest.mark.parametrize("write", [HIT, ("SET", "a", 1)], ids=["hit", "set"])
-def test_a_user_without_channels(
+def test_user_without_channels_gets_the_right_number(
     pair: Pair, options: tuple[str, ...], write: tuple[str | int, ...]
 ) -> None:
     with harness.proxy(pair.primary, *options) as proxy, proxy.raw() as raw:
@@ -157,9 +159,7 @@ def test_a_user_without_channels(
         assert pair.look.ask("ACL", "LOG") == []
 
 
-def test_a_user_without_the_right_to_wait_leaves_one_line_in_the_acl_log(
-    pair: Pair, proxy: Proxy
-) -> None:
+def test_user_without_wait_adds_one_line_to_the_acl_log(pair: Pair, proxy: Proxy) -> None:
     with proxy.raw() as raw:
         rights = ["reset", "on", ">secret", "~*", *RIGHTS, "-wait"]
         assert pair.look.ask("ACL", "SETUSER", "app", *rights) == "OK"
@@ -172,7 +172,7 @@ def test_a_user_without_the_right_to_wait_leaves_one_line_in_the_acl_log(
         assert [entry[1] for entry in log] == [1]
 
 
-def test_a_server_whose_version_is_not_known(engine: str) -> None:
+def test_server_of_unknown_version_is_covered(engine: str) -> None:
     with ExitStack() as stack:
         primary = stack.enter_context(
             harness.server(engine, "--repl-diskless-sync-delay", "0", "--requirepass", "pw")
@@ -218,7 +218,7 @@ def test_shared_writes_without_a_hit_are_not_covered(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("left", ["alive", "gone", "persistent", "other database"])
-def test_whatever_became_of_the_key(pair: Pair, client: Raw, left: str) -> None:
+def test_wait_covers_hits_whose_key_has_changed(pair: Pair, client: Raw, left: str) -> None:
     key = f"limit:{left}"
     with pair.stopped():
         calls = lane_calls(pair.look)
@@ -243,7 +243,7 @@ def test_whatever_became_of_the_key(pair: Pair, client: Raw, left: str) -> None:
         assert 0 <= before[1] - after[1] < 60_000
 
 
-def test_behind_a_hit_that_redis_refused_with_an_error(pair: Pair, client: Raw) -> None:
+def test_wait_after_a_hit_with_an_error(pair: Pair, client: Raw) -> None:
     pair.look.ask("SET", "foreign", "x")
     assert client.ask("WAIT", 1, IN_TIME_MS) == 1
     with pair.stopped():
@@ -257,7 +257,7 @@ def test_behind_a_hit_that_redis_refused_with_an_error(pair: Pair, client: Raw) 
     assert pair.look.ask("GET", "foreign") == b"x"
 
 
-def test_behind_a_refund_of_a_client_that_made_no_hit(pair: Pair, proxy: Proxy) -> None:
+def test_wait_covers_a_refund_without_a_hit(pair: Pair, proxy: Proxy) -> None:
     with proxy.raw() as raw:
         raw.ask("RL.PEEK", "warm", 1_000_000, 60)
 
@@ -273,7 +273,7 @@ def test_behind_a_refund_of_a_client_that_made_no_hit(pair: Pair, proxy: Proxy) 
         assert raw.ask("WAIT", 1, IN_TIME_MS) == 1
 
 
-def test_waitaof(engine: str) -> None:
+def test_waitaof_covers_hits(engine: str) -> None:
     if engine in ("redis-6.2", "redis-7.0"):
         pytest.skip("it has no WAITAOF")
     aof = ("--appendonly", "yes", "--appendfsync", "always")
@@ -305,7 +305,7 @@ def test_waitaof(engine: str) -> None:
         assert replies[1] == replies[0]
 
 
-# -- where it can't be answered --------------------------------------------------------------------
+# -- states in which WAIT does not cover hits -- ---------------------------------------------------
 
 UNCOUNTED: dict[str, tuple[tuple[str | int, ...], str]] = {
     "tracking": (("CLIENT", "TRACKING", "ON"), NOT_COVERED),
@@ -318,7 +318,9 @@ UNCOUNTED: dict[str, tuple[tuple[str | int, ...], str]] = {
 
 
 @pytest.mark.parametrize("state", UNCOUNTED)
-def test_in_a_state_whose_replies_are_not_told_apart(pair: Pair, client: Raw, state: str) -> None:
+def test_wait_is_unchanged_where_replies_are_not_counted(
+    pair: Pair, client: Raw, state: str
+) -> None:
     words, error = UNCOUNTED[state]
     client.ask("HELLO", 3)
     assert goes_by_lane(client, pair.look)
@@ -333,7 +335,7 @@ def test_in_a_state_whose_replies_are_not_told_apart(pair: Pair, client: Raw, st
             assert client.ask("WAIT", 1, 20) == 0
 
 
-def test_behind_reset(pair: Pair, client: Raw) -> None:
+def test_wait_after_reset(pair: Pair, client: Raw) -> None:
     with pair.stopped():
         client.ask(*HIT)
         client.ask("READONLY")
@@ -342,7 +344,7 @@ def test_behind_reset(pair: Pair, client: Raw) -> None:
         assert client.ask("WAIT", 1, 20) == 0
 
 
-def test_where_no_lane_has_written_wait_is_as_it_was(pair: Pair, proxy: Proxy) -> None:
+def test_wait_is_unchanged_before_the_first_hit_by_lane(pair: Pair, proxy: Proxy) -> None:
     for words, _ in UNCOUNTED.values():
         with proxy.raw() as raw:
             raw.ask("HELLO", 3)
@@ -351,7 +353,7 @@ def test_where_no_lane_has_written_wait_is_as_it_was(pair: Pair, proxy: Proxy) -
             assert raw.ask("WAIT", 1, IN_TIME_MS) in (1, "QUEUED")
 
 
-def test_a_lost_lane(pair: Pair, client: Raw) -> None:
+def test_wait_after_a_lost_lane(pair: Pair, client: Raw) -> None:
     with pair.stopped():
         assert goes_by_lane(client, pair.look)
         assert kill_lanes(pair.look) > 0
@@ -359,7 +361,7 @@ def test_a_lost_lane(pair: Pair, client: Raw) -> None:
     assert client.ask("WAIT", 1, IN_TIME_MS) == 1
 
 
-def test_several_in_one_write(pair: Pair, client: Raw) -> None:
+def test_several_waits_in_one_write(pair: Pair, client: Raw) -> None:
     with pair.stopped():
         assert goes_by_lane(client, pair.look)
         client.send(command("WAIT", 1, 20) + command("SET", "a", 1) + command("WAIT", 0, 0))

@@ -18,7 +18,7 @@ from tests.harness import ROOT, Raw, wait_until
 
 
 def docker_sources() -> Iterator[Path]:
-    """The files that the Dockerfile copies and .dockerignore lets through, from ROOT."""
+    """The files that the Dockerfile copies and .dockerignore permits, relative to ROOT."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -44,9 +44,9 @@ def sent(path: Path, patterns: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with nothing but what an interpreted wheel installs."""
+    """A directory that contains only what an interpreted wheel installs."""
     directory = tmp_path_factory.mktemp("wheel")
-    source = directory / "source"  # (a build leaves files behind, which are not everybody's)
+    source = directory / "source"  # a build leaves files behind, which other users may not remove
     source.mkdir()
     for path in docker_sources():
         (source / path).parent.mkdir(exist_ok=True, parents=True)
@@ -85,13 +85,13 @@ def run(installed: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_version_tells_that_it_is_interpreted(installed: Path) -> None:
+def test_version_names_the_interpreted_build(installed: Path) -> None:
     found = run(installed, "--version")
     assert found.returncode == 0
     assert "(interpreted, Python" in found.stdout
 
 
-def test_the_installed_command_admits_and_refuses(installed: Path) -> None:
+def test_installed_command_admits_and_refuses(installed: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0", "--upstream", "embedded:"],
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""--workers: several processes at the same addresses, of which any may die."""
+"""--workers: several processes at the same addresses, each of which may die."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.integration.started import (
 )
 
 if not Path("/proc/self/fd").exists():
-    pytest.skip("who serves whom is read from /proc", allow_module_level=True)
+    pytest.skip("the clients of each worker are read from /proc", allow_module_level=True)
 
 DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -57,7 +57,7 @@ def upstream(kept: RedisServer) -> str:
     return f"redis://127.0.0.1:{kept.port}"
 
 
-# -- what is seen from outside ---------------------------------------------------------------------
+# -- helpers -- ------------------------------------------------------------------------------------
 
 
 def workers(made: Started) -> list[int]:
@@ -92,7 +92,7 @@ def served(pid: int, port: int) -> set[int]:
     mine = sockets(pid)
     found = set()
     table = Path("/proc/net/tcp")
-    # (twice: what others open and close meanwhile makes a reader miss a line now and then)
+    # Read twice: connections opened or closed during a read make it miss a line now and then.
     for line in (table.read_text() + table.read_text()).splitlines():
         row = line.split()
         if row[0] == "sl":
@@ -103,7 +103,7 @@ def served(pid: int, port: int) -> set[int]:
 
 
 def loads(made: Started, pids: list[int] | None = None) -> list[int]:
-    """How many clients each worker serves."""
+    """The number of clients each worker serves."""
     return [len(served(pid, made.port())) for pid in pids or workers(made)]
 
 
@@ -139,7 +139,7 @@ def blocked(made: RedisServer, count: int) -> bool:
 
 @dataclass
 class Hammer:
-    """A redis-py client that hits a key of its own until it fails or is told to stop."""
+    """A redis-py client that hits its own key until it fails or is stopped."""
 
     port: int
     number: int
@@ -177,7 +177,9 @@ class Hammer:
 
 @dataclass
 class Opener:
-    """Opens connection after connection, one hit on each: when each was begun, and what failed."""
+    """Opens connection after connection, one hit on each; records each start time and the
+    failures.
+    """
 
     port: int
     begun: list[float] = field(default_factory=list)
@@ -191,7 +193,7 @@ class Opener:
                     reply = raw.ask("RL.HIT", "opened", 1_000_000, 3600)
                 if not isinstance(reply, list):
                     self.failed.append((begin, repr(reply)))
-            except (OSError, AssertionError, ValueError) as error:  # (ValueError: half a reply)
+            except (OSError, AssertionError, ValueError) as error:  # ValueError: a partial reply
                 self.failed.append((begin, repr(error)))
             self.begun.append(begin)
 
@@ -217,14 +219,14 @@ def running(*loaders: Hammer | Opener) -> Iterator[None]:
 # -- the addresses ---------------------------------------------------------------------------------
 
 
-def test_one_worker_is_the_process_itself(upstream: str) -> None:
+def test_single_worker_is_the_process_itself(upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, "--workers", "1") as made:
         made.port()
         assert children(made.pid) == []
         assert "workers" not in made.log()
 
 
-def test_all_serve_every_address(upstream: str, tmp_path: Path) -> None:
+def test_all_workers_serve_every_address(upstream: str, tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
     args = (*ANY_PORT, "--listen", f"unix:{path}", *ANY_PORT, "--upstream", upstream)
     with started(*args, "--workers", "3") as made:
@@ -248,7 +250,7 @@ def test_all_serve_every_address(upstream: str, tmp_path: Path) -> None:
                 raws += [Raw(first), UnixRaw(path), Raw(int(found[2]))]
             left = [raw.ask("RL.HIT", "k", 99, 60) for raw in raws]
             assert left == [[0, 99, 98 - number, -1, 60] for number in range(12)]
-            # listening sockets, inboxes and lanes apart: each worker has a third of the clients
+            # Without listening sockets, inboxes and lanes, each worker has a third of the clients.
             tcp = [len(served(pid, first) | served(pid, int(found[2]))) for pid in pids]
             assert sum(tcp) == 8
             assert max(tcp) <= 5  # with unix clients, 4 in all, or one more
@@ -258,7 +260,7 @@ def test_all_serve_every_address(upstream: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["1", "2"])
-def test_an_address_in_use_is_still_an_error(upstream: str, other: str) -> None:
+def test_address_in_use_is_an_error(upstream: str, other: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
         where = f"127.0.0.1:{made.port()}"
         code, _, log = ended("--listen", where, "--upstream", upstream, "--workers", other)
@@ -267,14 +269,14 @@ def test_an_address_in_use_is_still_an_error(upstream: str, other: str) -> None:
         assert ask_once(made.port(), "PING") == "PONG"
 
 
-def test_two_workers_find_an_address_in_use(upstream: str, kept: RedisServer) -> None:
+def test_two_workers_report_an_address_in_use(upstream: str, kept: RedisServer) -> None:
     where = f"127.0.0.1:{kept.port}"
     code, _, log = ended("--listen", where, "--upstream", "redis://127.0.0.1:1", *TWO)
     assert code == 1
     assert log == f"rlproxy: cannot listen on {where}: Address already in use (see --listen)\n"
 
 
-def test_a_unix_socket_whose_process_accepts_nothing_is_in_use(tmp_path: Path) -> None:
+def test_unix_socket_of_a_stalled_process_is_in_use(tmp_path: Path) -> None:
     path = tmp_path / "held.sock"
     with socket.socket(socket.AF_UNIX) as held, contextlib.ExitStack() as queue:
         held.bind(str(path))
@@ -289,7 +291,7 @@ def test_a_unix_socket_whose_process_accepts_nothing_is_in_use(tmp_path: Path) -
     assert "in use" in log
 
 
-# -- who serves whom -------------------------------------------------------------------------------
+# -- distribution of clients -- --------------------------------------------------------------------
 
 
 def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
@@ -299,7 +301,7 @@ def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
         raws += opened(port, 40)
         assert sorted(loads(made, pids)) in ([19, 21], [20, 20])
 
-        # half of them close, all of one worker's but one: who comes then goes there
+        # Half of them close, of one worker all but one: new clients go there.
         mine = served(pids[0], port)
         gone = [raw for raw in raws if peer(raw) in mine][1:]
         for raw in gone:
@@ -310,7 +312,7 @@ def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
         both = loads(made, pids)
         assert abs(both[0] - both[1]) <= 2, both
 
-        # all at once
+        # All at once.
         burst = [socket.socket() for _ in range(40)]
         for sock in burst:
             sock.setblocking(False)
@@ -322,7 +324,7 @@ def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
         for sock in burst:
             sock.close()
 
-        # many hits through both, on the private connections first and by lane then
+        # Many hits through both, first on the private connections and then by lane.
         for raw in raws:
             raw.send(command("RL.HIT", "k", 500, 3600) * 10)
         first = [raw.reply() for raw in raws for _ in range(10)]
@@ -334,7 +336,7 @@ def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
         assert sorted(remaining) == list(range(500))
 
 
-def test_a_worker_without_descriptors_says_so_once_and_loses_nobody(upstream: str) -> None:
+def test_worker_without_descriptors_logs_once_and_loses_no_client(upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
         port = made.port()
         full, other = workers(made)
@@ -346,7 +348,7 @@ def test_a_worker_without_descriptors_says_so_once_and_loses_nobody(upstream: st
         made.logged(r"worker \d: cannot accept: Too many open files; new clients wait")
         wait_until(lambda: len(served(other, port)) >= 2, "the other one serves its share")
         used_s = cpu_s(full)
-        time.sleep(1.2)  # (longer than it takes to look again)
+        time.sleep(1.2)  # longer than the interval of its checks
         assert cpu_s(full) - used_s < 0.1
         assert made.log().count("cannot accept") == 1
         resource.prlimit(full, resource.RLIMIT_NOFILE, DESCRIPTORS)
@@ -356,7 +358,7 @@ def test_a_worker_without_descriptors_says_so_once_and_loses_nobody(upstream: st
 
 
 def cpu_s(pid: int) -> float:
-    """What the process has computed so far."""
+    """The processor time the process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -364,7 +366,7 @@ def cpu_s(pid: int) -> float:
 # -- a worker ends ---------------------------------------------------------------------------------
 
 
-def test_a_killed_worker_costs_its_own_clients_only(kept: RedisServer, upstream: str) -> None:
+def test_killed_worker_closes_only_its_own_clients(kept: RedisServer, upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
         port = made.port()
         before = workers(made)
@@ -380,7 +382,7 @@ def test_a_killed_worker_costs_its_own_clients_only(kept: RedisServer, upstream:
             (new,) = set(workers(made)) - set(before)
             with closing(opened(port, 3)):
                 assert served(new, port)
-            # whoever was there before goes on
+            # Earlier clients of the other workers continue.
             done = [hammer.admitted for hammer in hammers]
             wait_until(
                 lambda: all(
@@ -409,20 +411,20 @@ def test_a_killed_worker_costs_its_own_clients_only(kept: RedisServer, upstream:
         assert other in workers(made)
 
 
-def test_who_comes_while_a_worker_is_replaced_is_spread_evenly(upstream: str) -> None:
+def test_clients_that_connect_during_a_restart_are_spread_evenly(upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
         port = made.port()
         raws += opened(port, 20)
         victim, other = workers(made)
         os.kill(victim, signal.SIGKILL)
         made.logged("it is started again at once")
-        raws += opened(port, 10)  # what it served comes back, before its successor is there
+        raws += opened(port, 10)  # its clients reconnect before its successor has started
         (new,) = set(workers(made)) - {victim, other}
         both = loads(made, [other, new])
         assert abs(both[0] - both[1]) <= 2, both
 
 
-def test_a_worker_that_is_told_to_end_drains_and_nobody_waits_for_it(
+def test_terminated_worker_drains_and_delays_no_client(
     kept: RedisServer, upstream: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "proxy.sock"
@@ -439,12 +441,12 @@ def test_a_worker_that_is_told_to_end_drains_and_nobody_waits_for_it(
         os.kill(old, signal.SIGTERM)
         assert all(raw.closes() for raw in rest)
         made.logged(rf"worker \d \(process {old}\) ends\n")
-        # it is there, and takes nobody: the other one serves who comes, wherever it comes
+        # It runs and accepts no client: the other one serves new clients, at whichever address.
         with closing(opened(port, 30)):
             assert alive(old)
             assert len(served(other, port)) == others + 30
             assert served(old, port) == {peer(first)}
-            os.kill(old, signal.SIGTERM)  # again: as if a whole group were told
+            os.kill(old, signal.SIGTERM)  # again: as if the whole process group were signalled
         assert ask_once(kept.port, "RPUSH", "list", "late") == 1
         assert first.reply() == [b"list", b"late"]
         wait_until(lambda: len(set(workers(made)) - {old}) == 2, "it is replaced")
@@ -458,7 +460,7 @@ def test_a_worker_that_is_told_to_end_drains_and_nobody_waits_for_it(
             assert raw.ask("PING") == "PONG"
 
 
-def test_a_worker_that_does_not_last_is_started_later_and_later(upstream: str) -> None:
+def test_failing_worker_is_restarted_with_backoff(upstream: str) -> None:
     pauses = ["at once", "in 0.1 s", "in 0.2 s", "in 0.4 s", "in 0.8 s"]
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
         port = made.port()
@@ -468,11 +470,11 @@ def test_a_worker_that_does_not_last_is_started_later_and_later(upstream: str) -
             (victim,) = set(workers(made)) - {other}
             os.kill(victim, signal.SIGKILL)
             made.logged(rf"\(process {victim}\) was killed by SIGKILL; it is started again {pause}")
-        with closing(opened(port, 8)):  # nobody waits for it
+        with closing(opened(port, 8)):  # no client waits for it
             assert len(served(other, port)) == 8
 
 
-def test_when_no_worker_lasts_the_proxy_gives_up(upstream: str) -> None:
+def test_proxy_exits_when_no_worker_survives(upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
         made.port()
         end = time.monotonic() + DEADLINE_S
@@ -492,8 +494,8 @@ def test_when_no_worker_lasts_the_proxy_gives_up(upstream: str) -> None:
         assert workers(made) == []
 
 
-def test_a_worker_that_cannot_start_is_told_and_ends_the_proxy() -> None:
-    with socket.socket() as silent:  # (a server that says nothing: the first contact takes a while)
+def test_worker_that_cannot_start_is_logged_and_ends_the_proxy() -> None:
+    with socket.socket() as silent:  # a silent server: the first contact takes a while
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
@@ -509,7 +511,9 @@ def test_a_worker_that_cannot_start_is_told_and_ends_the_proxy() -> None:
 # -- the end ---------------------------------------------------------------------------------------
 
 
-def test_no_reply_is_lost_when_all_are_told_to_end(kept: RedisServer, upstream: str) -> None:
+def test_no_reply_is_lost_when_all_processes_are_signalled(
+    kept: RedisServer, upstream: str
+) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, made.raw() as waiting:
         port = made.port()
         pids = workers(made)
@@ -518,11 +522,11 @@ def test_no_reply_is_lost_when_all_are_told_to_end(kept: RedisServer, upstream: 
         hammers = [Hammer(port, number) for number in range(6)]
         with running(*hammers):
             wait_until(lambda: min(hammer.admitted for hammer in hammers) > 50, "all are at work")
-            # as a service manager does, or a terminal: everybody gets the signal
+            # As a service manager or a terminal does: every process gets the signal.
             for pid in (made.pid, *pids):
                 os.kill(pid, signal.SIGTERM)
             stopped_listening(made)
-            for pid in pids:  # a worker is not cut by that, however often
+            for pid in pids:  # repeated signals do not cut a worker's clients
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
             wait_until(lambda: all(hammer.error for hammer in hammers), "all are closed")
@@ -533,13 +537,13 @@ def test_no_reply_is_lost_when_all_are_told_to_end(kept: RedisServer, upstream: 
         assert made.wait() == 0
         assert not any(alive(pid) for pid in pids)
         assert [wrong for hammer in hammers for wrong in hammer.wrong] == []
-        for hammer in hammers:  # what was counted was answered
+        for hammer in hammers:  # every counted hit was answered
             assert ask_once(kept.port, "LLEN", f"k{hammer.number}") == hammer.admitted
         assert "WARNING" not in made.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: int) -> None:
+def test_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: int) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "60")
     with started(*args) as made, made.raw() as one, made.raw() as two:
         pids = workers(made)
@@ -555,10 +559,10 @@ def test_a_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: 
         assert made.wait() == 0
         assert one.closes()
         assert two.closes()
-        assert made.log().count("1 client(s) were cut") == 2  # (by each of the workers)
+        assert made.log().count("1 client(s) were cut") == 2  # by each of the workers
 
 
-def test_the_supervisor_sleeps_while_its_workers_drain(kept: RedisServer, upstream: str) -> None:
+def test_supervisor_sleeps_while_its_workers_drain(kept: RedisServer, upstream: str) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "1")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(command("BLPOP", "list", 0))
@@ -573,7 +577,7 @@ def test_the_supervisor_sleeps_while_its_workers_drain(kept: RedisServer, upstre
         assert used < 0.5  # of more than 1 s: half of it would be a busy loop
 
 
-def test_the_deadline_cuts_what_waits_for_ever(kept: RedisServer, upstream: str) -> None:
+def test_drain_deadline_cuts_blocked_clients(kept: RedisServer, upstream: str) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(command("BLPOP", "list", 0))
@@ -584,7 +588,7 @@ def test_the_deadline_cuts_what_waits_for_ever(kept: RedisServer, upstream: str)
         assert re.search(r"WARNING worker \d: 1 client\(s\) were cut", made.log())
 
 
-def test_a_worker_that_is_stuck_is_killed_and_told(upstream: str) -> None:
+def test_stuck_worker_is_killed_and_logged(upstream: str) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.1")
     with started(*args) as made:
         made.port()
@@ -619,7 +623,7 @@ def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:
     Path(found[1].decode()).rmdir()
 
 
-def test_one_embedded_server_for_all_and_its_end_is_the_end() -> None:
+def test_workers_share_one_embedded_server_and_end_with_it() -> None:
     with started(*ANY_PORT, *EMBEDDED, *TWO) as made:
         port = made.port()
         pids = workers(made)
@@ -633,7 +637,7 @@ def test_one_embedded_server_for_all_and_its_end_is_the_end() -> None:
         assert not any(alive(pid) for pid in pids)
 
 
-def test_a_server_that_is_away_is_told_by_each_worker(unstarted_server: RedisServer) -> None:
+def test_each_worker_logs_an_unreachable_server(unstarted_server: RedisServer) -> None:
     where = f"127.0.0.1:{unstarted_server.port}"
     with started(*ANY_PORT, "--upstream", f"redis://{where}", *TWO) as made:
         made.port()

@@ -1,9 +1,11 @@
-"""What the pages have people type into a shell, typed: bash runs a block in a directory that looks
-like the project's, with real programs where that is possible and stand-ins where it is not.
+"""Shell commands from the pages, executed: bash runs a block in a directory like the project's,
+with real programs where possible and stand-ins otherwise.
 
-`rlproxy` and `scripts/run` start a real proxy, in the background, and return when it serves;
-`rlproxy top` prints one frame. A stand-in (STAND_INS) notes its arguments, which the tests judge.
-Any other program that is not in REAL is not found: a block that needs one has to say so here.
+`rlproxy` and `scripts/run` start a real proxy in the background, and return when it serves;
+`rlproxy
+top` prints one frame. A stand-in (STAND_INS) records its arguments, which the tests check. A
+program
+that is neither in REAL nor in STAND_INS is not found: add it to one of them.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from tests.harness import DEADLINE_S, ROOT, wait_until
 from tests.integration import examples
 from tests.integration.started import alive
 
-# Programs that are run as they are.
+# Programs that are run unchanged.
 REAL: tuple[str, ...] = ("cat", "chmod", "cp", "curl", "cut", "echo", "grep", "head", "install")
 REAL += ("ls", "mkdir", "openssl", "redis-cli", "sed", "sh", "sleep", "sort", "tail", "timeout")
-# Programs that are not, and why.
+# Programs that are replaced, and why.
 STAND_INS = {
-    "dmesg": "is not for everybody",
+    "dmesg": "is not available to every user",
     "docker": "needs Docker's daemon",
     "journalctl": "needs systemd's journal",
     "kubectl": "needs a cluster",
@@ -38,9 +40,9 @@ STAND_INS = {
     "systemctl": "needs systemd as the first process",
     "useradd": "changes the machine",
 }
-SHOWN_IN_A_TERMINAL = {"redis-cli": "--no-raw"}  # what shows a reply as a person sees it
+SHOWN_IN_A_TERMINAL = {"redis-cli": "--no-raw"}  # makes it print replies as in a terminal
 
-_ONCE = ("--check-config", "--help", "--version")  # with these rlproxy ends by itself
+_ONCE = ("--check-config", "--help", "--version")  # options with which rlproxy exits at once
 _START = """#!/bin/sh
 if [ "$1" = top ]; then
     shift
@@ -58,11 +60,11 @@ until grep -q '^  try ' "$log"; do
     sleep 0.02
 done
 """
-# Arguments one a line; a call begins with their number.
+# One argument per line; a call begins with their number.
 _NOTE = """#!/bin/sh
 {{ echo $(($# + 1)) {name}; for word; do printf '%s\\n' "$word"; done; }} >>{place}/calls
 """
-# (and a virtual environment is a directory with a pip)
+# a virtual environment is a directory with a pip
 _PYTHON3 = """#!/bin/sh
 if [ "$1 $2" = "-m venv" ]; then
     mkdir -p "$3/bin" && cp {place}/bin/pip "$3/bin/pip"
@@ -73,7 +75,7 @@ fi
 
 
 def starts_a_proxy(text: str) -> bool:
-    """Whether who types this has no proxy yet."""
+    """Whether the block starts a proxy."""
     return (
         re.search(r"^(\$ )?(scripts/run|rlproxy)\b(?! top| health|.*--check-config)", text, re.M)
         is not None
@@ -81,8 +83,8 @@ def starts_a_proxy(text: str) -> bool:
 
 
 def commands(text: str) -> tuple[str, str | None]:
-    """What is typed of a block, and what it shows of the answers: a block with lines that begin
-    with `$ ` is a session, any other shows none (None).
+    """The typed commands of a block and the output it shows for each. A block with lines that begin
+    with `$ ` is a session; other blocks show no output (None).
     """
     lines = text.splitlines(keepends=True)
     if not any(line.startswith("$ ") for line in lines):
@@ -92,14 +94,14 @@ def commands(text: str) -> tuple[str, str | None]:
 
 
 class Desk:
-    """A copy of the project in `place` and a shell in it, where the `ports` of the pages are others
-    and `hosts` stand for the machines that they name.
+    """A copy of the project in `place` and a shell in it. The `ports` of the pages are mapped to
+    free ones, and `hosts` to the stand-ins of the named machines.
     """
 
     def __init__(
         self, place: Path, ports: Mapping[str, int], hosts: Mapping[str, str], **more: str
     ) -> None:
-        """`more` goes into the environment."""
+        """`more` is added to the environment."""
         self._place = place
         self._ports = {"6380": ports.get("6380") or harness.free_port(), **ports}
         self._hosts = hosts
@@ -155,7 +157,7 @@ class Desk:
         path.chmod(0o755)
 
     def _here(self, text: str) -> str:
-        """`text` with the ports, hosts and directories of this desk."""
+        """`text` with the ports, hosts and directories of this shell."""
         for number, name in enumerate(self._hosts):
             text = text.replace(name, f"<{number}>")
 
@@ -171,16 +173,16 @@ class Desk:
         return re.sub(r"(?<=\s)/(etc|opt)/", rf"{self._place}/\1/", " " + text)[1:]
 
     def there(self, text: str) -> str:
-        """`text` with the ports of the pages again."""
+        """`text` with the ports of the pages restored."""
         for name, port in self._ports.items():
             text = re.sub(rf"\b{port}\b", name, text)
         return text
 
     def type(self, text: str) -> str:
-        """What bash and its programs write, on either stream, when `text` is typed.
+        """Type `text`; return the output of bash and its programs, on either stream.
 
         Raises:
-            AssertionError: something ended with another exit code than 0, or not at all.
+            AssertionError: a command ended with an exit code other than 0, or did not end.
         """
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", self._here(text)],
@@ -202,7 +204,7 @@ class Desk:
         return self.there(output)
 
     def calls(self) -> list[list[str]]:
-        """What the stand-ins were called with, their names first."""
+        """The stand-ins' calls, the program's name first."""
         noted = self._place / "calls"
         lines = noted.read_text().splitlines() if noted.exists() else []
         found = []
@@ -213,7 +215,7 @@ class Desk:
         return found
 
     def started(self) -> list[tuple[int, str]]:
-        """The proxies that run: process id and what each has logged."""
+        """The running proxies: process id to log."""
         noted = self._place / "started"
         lines = noted.read_text().splitlines() if noted.exists() else []
         return [(int(pid), Path(log).read_text()) for pid, log in map(str.split, lines)]
