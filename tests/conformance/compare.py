@@ -1,12 +1,12 @@
-"""The same bytes to the server and through the proxy, and what comes back compared.
+"""Sends the same bytes to the server and through the proxy, and compares the replies.
 
-A case is a row: a name and pieces of bytes. A `Swap` is a piece that differs between the two: what
-the proxy adds (a hit) beside what the server itself would be asked instead (an EVAL that counts the
-same way), so that a hit can be compared wherever an EVAL can.
+A case is a row: a name and pieces of bytes. A `Swap` is a piece that differs between the two: the
+proxy's addition (a hit), and the server's equivalent (an EVAL that counts the same way). So a hit
+can be compared wherever an EVAL can be sent.
 
-Nothing here sleeps to find out that a server is done. A *fence* does that: some PINGs on another
-connection, one after the other. Servers and proxy are single loops, so what was sent before the
-first PING has been read, answered and written before the last one is.
+No sleep waits for a server to finish; a *fence* does. A fence is a number of PINGs on another
+connection, one after the other. Servers and proxy are single loops, so data sent before the first
+PING has been read, answered and written before the last reply.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from zlib import crc32
 
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 
-FENCE_ROUNDS = 5  # turns of the loop that a server may need: read, write, close, one spare
+FENCE_ROUNDS = 5  # loop iterations that a server may need: read, write, close, one spare
 PROXY_ROUNDS = 9  # the same for two loops in a row, and for opening a connection between them
 SLOW_BYTES = 300  # up to here one byte at a time, beyond that in larger pieces
-STILL_S = 0.0005  # behind a fence: what there is, is here
+STILL_S = 0.0005  # seconds behind a fence until no more data is expected
 CLOSING_TRIES = 3
-PAUSE_S = 0.00003  # between the bytes of a slow case: enough for them to be read one by one
+PAUSE_S = 0.00003  # seconds between the bytes of a slow case, so that they are read one by one
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ Rewrite = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Case:
-    """One row. `rewrite` (pattern, replacement) turns the server's own answer into the one that
-    the contract asks of the proxy, where the two differ on purpose.
+    """One row. `rewrite` (pattern, replacement) turns the server's answer into the one that the
+    contract requires of the proxy, where the two differ on purpose.
     """
 
     name: str
@@ -69,14 +69,14 @@ def case(
 
 
 def name_of(row: object) -> str:
-    """For pytest's ids."""
+    """The id for pytest."""
     return row.name.replace(" ", "-") if isinstance(row, Case) else str(row)
 
 
-# -- hits and what they compare with -------------------------------------------------------------
+# -- hits and their equivalents --------------------------------------------------------------------
 
-# Counts like RL.HIT k 10 60 as long as fewer than ten hits are admitted, reads and writes the same
-# key (tracking tells both), and leaves the same type.
+# Counts like RL.HIT k 10 60 while fewer than ten hits are admitted, reads and writes the same key
+# (tracking depends on both), and leaves the same type.
 COUNT_LUA = (
     "redis.call('LINDEX', KEYS[1], 0) local n = redis.call('RPUSH', KEYS[1], 'x')"
     " redis.call('PEXPIRE', KEYS[1], 60000) return {0, 10, 10 - n, -1, 60}"
@@ -85,32 +85,33 @@ ARITY = "ERR wrong number of arguments for 'rl.hit' command"
 
 
 def hit(key: str = "k", written: bytes | None = None) -> Swap:
-    """RL.HIT key 10 60 (or `written`, which means the same)."""
+    """RL.HIT key 10 60 (or `written`, with the same meaning)."""
     proxied = command("RL.HIT", key, 10, 60) if written is None else written
     return Swap(command("EVAL", COUNT_LUA, 1, key), proxied)
 
 
 def refused(written: bytes, error: str) -> Swap:
-    """A wrong command of the family, whose error the proxy knows."""
+    """An invalid command of the family, whose error the proxy writes."""
     return Swap(command("EVAL", f"return redis.error_reply([[{error}]])", 0), written)
 
 
 HIT = hit()
 INLINE_HIT = hit(written=b"rl.hit k 10 60\r\n")
 WRONG_HIT = refused(command("RL.HIT", "k"), ARITY)
-# Where Redis itself has to reject it (it has never heard of it) and our text is put in its place.
+# Cases in which Redis itself must reject the command, which is unknown to it; the proxy replaces
+# the error.
 UNKNOWN_HIT = command("RL.HIT", "k")
 UNKNOWN_IS_WRONG: Rewrite = (rb"-ERR unknown command [^\r]*\r\n", b"-" + ARITY.encode() + b"\r\n")
 
 # -- normalising -----------------------------------------------------------------------------------
 
-# What differs by nature: the id that HELLO tells is the connection's, and a hit is an EVAL or an
-# EVALSHA at Redis, whose name some refusals tell.
+# Differences by nature: the id in HELLO's reply is the connection's. In Redis a hit is an EVAL or
+# an EVALSHA, and some error replies contain that name.
 _VARIES: tuple[Rewrite, ...] = (
     (rb"(\$2\r\nid\r\n):\d+\r\n", rb"\1:ID\r\n"),
     (rb"'evalsha'", b"'eval'"),
 )
-# What Redis adds to errors raised inside a script (line 18): 7.x behind, 6.2 before the error.
+# Redis adds this to errors raised inside a script (line 18): 7.x after the error, 6.2 before it.
 SCRIPT_NAMES: tuple[Rewrite, ...] = (
     (rb" script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.", b""),
     (
@@ -152,7 +153,7 @@ return found
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client got, whether it was closed, and what the server holds afterwards."""
+    """The replies a client got, whether it was closed, and what the server holds afterwards."""
 
     data: bytes
     closed: bool
@@ -165,7 +166,7 @@ def fence(raw: Raw, rounds: int) -> None:
 
 
 def slowly(parts: list[bytes]) -> Iterator[bytes]:
-    """Byte by byte; of a long case the middle in pieces of uneven length."""
+    """Send byte by byte; of a long case the middle in pieces of uneven length."""
     data = b"".join(parts)
     half = SLOW_BYTES // 2
     if len(data) <= SLOW_BYTES:
@@ -180,8 +181,8 @@ def slowly(parts: list[bytes]) -> Iterator[bytes]:
 
 
 def before_each_auth(parts: list[bytes]) -> Iterator[bytes]:
-    """`parts` joined, cut before each AUTH or HELLO with AUTH: Redis 7.2 to 8 leave out its error
-    while they have other replies to write, which through the proxy they never have.
+    """`parts` joined, and cut before each AUTH or HELLO with AUTH. Redis 7.2 to 8 omit the error of
+    AUTH while they have other replies to write; through the proxy they never do.
     """
     joined = b""
     for part in parts:
@@ -193,7 +194,7 @@ def before_each_auth(parts: list[bytes]) -> Iterator[bytes]:
 
 
 def difference(expected: Outcome, got: Outcome) -> str:
-    """The first place where the two differ, for a person."""
+    """A readable description of the first place where the two differ."""
     pairs = zip(expected.data, got.data, strict=False)
     size = next((at for at, (one, two) in enumerate(pairs) if one != two), -1)
     same = expected.data[:size] if size >= 0 else min(expected.data, got.data, key=len)
@@ -206,14 +207,14 @@ def difference(expected: Outcome, got: Outcome) -> str:
 
 
 class Bench:
-    """A server, the proxy in front of it, and connections to look and to fence with."""
+    """A server, the proxy in front of it, and connections for inspection and fences."""
 
     def __init__(self, server: RedisServer, proxy: Proxy) -> None:
         self.server = server
         self.proxy = proxy
         self.look = server.raw()
         self._behind = proxy.raw()
-        # The lane that plain clients of this proxy share is open from here on.
+        # From here on the lane shared by plain clients of this proxy is open.
         end = time.monotonic() + DEADLINE_S
         with proxy.raw() as raw:
             while b"rlproxy-lane" not in self.clients() and time.monotonic() < end:
@@ -226,7 +227,7 @@ class Bench:
         return answer
 
     def settle(self, rounds: int) -> None:
-        """What was sent through the proxy before is read, answered and written."""
+        """Return when all data sent through the proxy before is read, answered and written."""
         fence(self._behind, rounds)
 
     def close(self) -> None:
@@ -247,7 +248,7 @@ class Bench:
         return self.look.ask("EVAL", _KEYS_LUA, 0)
 
     def warm(self, raw: Raw, pieces: list[bytes]) -> bytes:
-        """Two hits, each waited for: through the proxy the second goes by lane."""
+        """Two hits, each answered before the next: through the proxy the second goes by lane."""
         got = b""
         for data in pieces:
             raw.send(data)
@@ -262,8 +263,8 @@ class Bench:
             data = self.warm(raw, [HIT.direct] * 2) if warm else b""
             parts = row.direct()
             if slow:
-                # Each part answered before the next: so will be what the proxy is sent, and some
-                # things differ with it (bytes that make Redis drop what it has not written yet).
+                # Each part is answered before the next, as through the proxy. Some results depend
+                # on it: some bytes make Redis drop replies it has not written yet.
                 for part in parts:
                     for piece in slowly([part]):
                         raw.send(piece)
@@ -304,12 +305,14 @@ class Bench:
             return Outcome(normal(data, row), raw.closed, self.keys())
 
     def compare(self, row: Case, warm: bool | None = None) -> None:
-        """Whole and byte by byte; one of the two on a new connection, the other on one whose hits
-        go by lane (the row's name says which), unless `warm` says how.
+        """Compare the case whole and byte by byte; one of the two on a new connection, the other on
+        one whose hits go by lane. The row's name decides which, unless `warm` does.
 
-        Where the server closes one of CLOSING_TRIES must be right: it may lose its own last words,
-        because it resets a connection that it has not read to the end. (That the proxy loses none
-        which it was told, test_blocking proves.)
+        Where the server closes the connection, one of CLOSING_TRIES attempts must match: the server
+        may lose
+        its last replies, because it resets a connection that it has not read to the end.
+        test_blocking
+        proves that the proxy loses no reply it has received.
         """
         for slow in (False, True):
             is_warm = slow == bool(crc32(row.name.encode()) & 1) if warm is None else warm

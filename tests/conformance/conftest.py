@@ -1,6 +1,7 @@
 """One bench (server, proxy, fences) per engine and module.
 
-THROUGH_TLS=yes in the environment puts TLS on both sides of the proxy, where the server knows it.
+THROUGH_TLS=yes in the environment puts TLS on both sides of the proxy, where the server supports
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests import tlsparts
 from tests.conformance.compare import Bench
 from tests.harness import Proxy, RedisServer
 
-_PORTS: dict[int, tuple[tlsparts.Certificates, int]] = {}  # of the servers that speak TLS
+_PORTS: dict[int, tuple[tlsparts.Certificates, int]] = {}  # of the servers with TLS
 
 if os.environ.get("THROUGH_TLS"):
 
@@ -24,7 +25,7 @@ if os.environ.get("THROUGH_TLS"):
         engine: str, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[RedisServer]:
         if engine != tlsparts.tls_engine():
-            pytest.skip("it speaks no TLS")
+            pytest.skip("it has no TLS")
         certificates = tlsparts.Certificates(Path(tmp_path_factory.mktemp("tls")))
         with tlsparts.tls_server(certificates) as (made, port):
             _PORTS[made.port] = certificates, port

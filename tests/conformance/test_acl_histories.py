@@ -1,11 +1,13 @@
-"""Whatever happens to a user while its client lives: a hit gets what EVALSHA of its script gets.
+"""Changes of a user while its client is connected: a hit gets the reply that EVALSHA of its script
+gets.
 
-A history is a row of steps: what the client says, its hits, and what an administrator changes
-meanwhile. It is run on a connection to the server, where a hit is the script itself, and through
-the proxy, twice there: as it is, and with the client's hits on a lane wherever its user may have
-one (WARM). Users differ from row to row, so that each begins with lanes of its own.
+A history is a row of steps: commands of the client, its hits, and an administrator's changes in
+between. It is run on a connection to the server, where a hit is the script itself, and twice
+through
+the proxy: once unchanged, and once with the client's hits on a lane wherever its user may have one
+(WARM). Users differ from row to row, so that each row begins with new lanes.
 
-TESTS_ACL_HISTORIES=5000 runs so many histories made at random (15 otherwise, for each server),
+TESTS_ACL_HISTORIES=5000 runs that number of random histories (15 otherwise, for each server);
 TESTS_ACL_SEED repeats one.
 """
 
@@ -40,14 +42,12 @@ GRAMMAR: Final = Grammar(SCRIPTS)
 RULE: Final = (1000, 3600)
 FULL: Final = (1, 3600)
 OUT: Final = "the connection is closed"
-LANE_S: Final = 0.2  # a hit that has not gone by lane after so long may not
-SLOW_S: Final = 5.0  # by how much a busy machine may be late
+LANE_S: Final = 0.2  # a hit that has not gone by lane after this time may not
+SLOW_S: Final = 5.0  # the delay allowed on a busy machine
 HISTORIES: Final = int(os.environ.get("TESTS_ACL_HISTORIES", "15"))
 SEED: Final = os.environ.get("TESTS_ACL_SEED", "")
 RIGHTS: Final = "+eval +evalsha +lpush +rpush +lindex +lrange +lpop +llen +pexpire +time +pttl"
-USERS: Final = (
-    20  # names that are used in turn: a lane that lost its user opens again after a pause
-)
+USERS: Final = 20  # names used in rotation: a lane whose user was deleted reopens after a pause
 _rows = itertools.count()
 
 
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """A row. `by` is how the script is called directly."""
+    """A row. `by` is the way the script is called directly."""
 
     name: str
     steps: tuple[Step, ...]
@@ -82,7 +82,7 @@ def hit(key: str = "b") -> Step:
 
 WARM: Final = Step("warm")
 HIT: Final = hit()
-TWICE: Final = (hit(), hit("c"))  # (a key that BOB may touch, and one that he may not)
+TWICE: Final = (hit(), hit("c"))  # a key that BOB may touch, and one that he may not
 WHO: Final = say("ACL", "WHOAMI")
 BOB: Final = "ACL SETUSER $u on >pw ~b* +@all"
 EVE: Final = "ACL SETUSER $v on >pv ~c* +@all"
@@ -97,7 +97,7 @@ def history(name: str, *steps: Step | Sequence[Step], by: str = "evalsha") -> Hi
     return History(name, tuple(flat), by)
 
 
-# -- what a user may ------------------------------------------------------------------------------
+# -- rights of a user ------------------------------------------------------------------------------
 
 MAY: Final = {
     "all": "~* +@all",
@@ -106,8 +106,8 @@ MAY: Final = {
     "all commands and no keys": "+@all",
     "the script's commands": f"~* {RIGHTS}",
     "some keys": f"~b* {RIGHTS}",
-    "not what the script calls": "~* +eval +evalsha",
-    "one of these missing": f"~* {RIGHTS} -rpush -lpush",
+    "without the script's commands": "~* +eval +evalsha",
+    "without one of the script's commands": f"~* {RIGHTS} -rpush -lpush",
     "no tracking": "~* +@all -client",
     "neither EVAL nor EVALSHA": "~* +@all -eval -evalsha",
     "no SELECT": "~b* +@all -select",
@@ -127,7 +127,7 @@ def allowed(name: str, rights: str, by: str = "evalsha") -> History:
     )  # fmt: skip
 
 
-# -- who a connection is --------------------------------------------------------------------------
+# -- identity of a connection ----------------------------------------------------------------------
 
 ANY: Final = {
     "blanks": b"a b  c",
@@ -143,7 +143,7 @@ ANY: Final = {
 }
 
 WHOSE: Final = [
-    history("nobody", WARM, *TWICE, WHO),
+    history("default user", WARM, *TWICE, WHO),
     history("wrong passwords", admin(BOB), say("AUTH", "$u", "no"), WARM, *TWICE, say("AUTH", "no"),
             *TWICE, AS_BOB, WARM, *TWICE, say("AUTH", "$u", "no"), *TWICE, say("AUTH", "no"),
             say("AUTH", "nobody", "pw"), *TWICE, WHO),
@@ -193,43 +193,43 @@ WHOSE: Final = [
       for name, pw in ANY.items()),
 ]  # fmt: skip
 
-# -- what is taken from a client that lives -------------------------------------------------------
+# -- rights revoked from a connected client --------------------------------------------------------
 
 TAKEN: Final = {
     "all commands": ("ACL SETUSER $u -@all", "ACL SETUSER $u +@all"),
     "scripts": ("ACL SETUSER $u -evalsha -eval", "ACL SETUSER $u +@all"),
-    "what scripts call": ("ACL SETUSER $u -rpush -lindex", "ACL SETUSER $u +@all"),
-    "its keys": ("ACL SETUSER $u resetkeys ~x*", "ACL SETUSER $u ~b*"),
+    "commands of the script": ("ACL SETUSER $u -rpush -lindex", "ACL SETUSER $u +@all"),
+    "keys": ("ACL SETUSER $u resetkeys ~x*", "ACL SETUSER $u ~b*"),
     "tracking": ("ACL SETUSER $u -client", "ACL SETUSER $u +@all"),
-    "all but its name": ("ACL SETUSER $u reset", "ACL SETUSER $u on >pw ~b* +@all"),
-    "its being on": ("ACL SETUSER $u off", "ACL SETUSER $u on"),
-    "its password": ("ACL SETUSER $u resetpass >other", "ACL SETUSER $u >pw"),
-    "its passwords": ("ACL SETUSER $u resetpass", "ACL SETUSER $u >pw"),
-    "itself": ("ACL DELUSER $u", "ACL SETUSER $u on >pw ~b* +@all"),
+    "everything": ("ACL SETUSER $u reset", "ACL SETUSER $u on >pw ~b* +@all"),
+    "enabled": ("ACL SETUSER $u off", "ACL SETUSER $u on"),
+    "one password": ("ACL SETUSER $u resetpass >other", "ACL SETUSER $u >pw"),
+    "all passwords": ("ACL SETUSER $u resetpass", "ACL SETUSER $u >pw"),
+    "the user": ("ACL DELUSER $u", "ACL SETUSER $u on >pw ~b* +@all"),
 }
 DEFAULT_TAKEN: Final = {
-    "a password": ("CONFIG SET requirepass s3", "CONFIG SET requirepass ''"),
-    "its being on": ("ACL SETUSER default off", "ACL SETUSER default on nopass"),
+    "no password": ("CONFIG SET requirepass s3", "CONFIG SET requirepass ''"),
+    "enabled": ("ACL SETUSER default off", "ACL SETUSER default on nopass"),
     "keys": ("ACL SETUSER default resetkeys ~x*", "ACL SETUSER default ~*"),
     "commands": ("ACL SETUSER default -eval -evalsha", "ACL SETUSER default +@all"),
-    "what scripts call": ("ACL SETUSER default -rpush", "ACL SETUSER default +@all"),
+    "commands of the script": ("ACL SETUSER default -rpush", "ACL SETUSER default +@all"),
 }
 LIVES: Final = [
-    *(history(f"{name} is taken and given back", admin(BOB), AS_BOB, HIT, WARM, *TWICE,
+    *(history(f"{name}: revoked and granted again", admin(BOB), AS_BOB, HIT, WARM, *TWICE,
               admin(taken), *TWICE, *TWICE, say("GET", "b:none"), *TWICE, admin(given), *TWICE,
               AS_BOB, WARM, *TWICE, WHO) for name, (taken, given) in TAKEN.items()),
-    *(history(f"{name} is taken in another database", admin(BOB), AS_BOB, say("SELECT", 4), WARM,
+    *(history(f"{name}: revoked in another database", admin(BOB), AS_BOB, say("SELECT", 4), WARM,
               *TWICE, admin(taken), *TWICE, say("SELECT", 0), *TWICE, WHO)
       for name, (taken, _) in TAKEN.items()),
-    *(history(f"{name} is taken before AUTH", admin(BOB), WARM, HIT, admin(taken), HIT, AS_BOB,
+    *(history(f"{name}: revoked before AUTH", admin(BOB), WARM, HIT, admin(taken), HIT, AS_BOB,
               WARM, *TWICE, WHO) for name, (taken, _) in TAKEN.items()),
-    *(history(f"{name} is taken from the default user", WARM, HIT, admin(taken), *TWICE, WARM,
+    *(history(f"{name}: revoked from the default user", WARM, HIT, admin(taken), *TWICE, WARM,
               *TWICE, admin(given), *TWICE, WARM, HIT) for name, (taken, given)
       in DEFAULT_TAKEN.items()),
-    *(history(f"{name} is taken from the default user before RESET", WARM, HIT, admin(taken),
+    *(history(f"{name}: revoked from the default user before RESET", WARM, HIT, admin(taken),
               say("RESET"), *TWICE, WHO, admin(given), *TWICE)
       for name, (taken, given) in DEFAULT_TAKEN.items()),
-    history("the database's SELECT is taken", admin(BOB), AS_BOB, say("SELECT", 2), WARM, *TWICE,
+    history("SELECT of the database: revoked", admin(BOB), AS_BOB, say("SELECT", 2), WARM, *TWICE,
             admin("ACL SETUSER $u -select"), *TWICE, say("SELECT", 1), *TWICE),
     history("rights in MULTI", admin(BOB), AS_BOB, WARM, HIT, say("MULTI"), HIT,
             admin("ACL SETUSER $u -rpush"), HIT, say("EXEC"), HIT, admin("ACL SETUSER $u +@all"),
@@ -241,13 +241,13 @@ LIVES: Final = [
 
 
 def shown(reply: object) -> object:
-    """A reply without what differs by nature or with time."""
+    """A reply without the parts that differ by nature or with time."""
     if isinstance(reply, ReplyError):
         text = rewritten(b"-" + str(reply).encode().replace(b"'evalsha'", b"'eval'"), SCRIPT_NAMES)
         text = re.sub(rb"^-(?:@user_script: \d+: )*", b"", text)
-        return text if re.match(rb"[A-Z]+ ", text) else b"ERR " + text  # (6.2 has none in scripts)
+        return text if re.match(rb"[A-Z]+ ", text) else b"ERR " + text  # 6.2 has no code in scripts
     if isinstance(reply, dict) or (isinstance(reply, list) and b"server" in reply):
-        return "what HELLO tells"
+        return "the reply to HELLO"
     if isinstance(reply, list):
         if len(reply) == 5 and all(isinstance(one, int) for one in reply):
             return reply[:3]
@@ -263,7 +263,7 @@ def answer(raw: Raw) -> object:
         assert raw.closed
         return OUT
     if str(found).startswith("UPSTREAMDOWN"):
-        assert raw.closes(), found  # (a hit on its lane when the server closed that)
+        assert raw.closes(), found  # a hit on its lane when the server closed that
         return OUT
     return shown(found)
 
@@ -291,7 +291,7 @@ class Run:
                      for word in step.words)  # fmt: skip
 
     def begin(self) -> None:
-        """All as if nothing had ever been."""
+        """Restore the initial state."""
         bench = self.bench
         bench.look.ask("ACL", "SETUSER", "default", "on", "nopass", "~*", "+@all")
         bench.reset()
@@ -304,7 +304,7 @@ class Run:
         assert not isinstance(found, Exception) or b"" in step.words, (step, found)
 
     def direct(self) -> list[object]:
-        """On a connection to the server."""
+        """Run on a connection to the server."""
         self.begin()
         with self.bench.server.raw() as raw:
             raw.ask("PING")
@@ -324,10 +324,10 @@ class Run:
         return self.replies
 
     def proxied(self, warm: bool) -> list[object]:
-        """Through the proxy; hits by lane where they may."""
+        """Run through the proxy; hits by lane where they may."""
         self.begin()
         with self.bench.proxy.raw() as raw:
-            raw.ask("PING")  # (with which its own connection to the server begins)
+            raw.ask("PING")  # opens the private connection
             for step in self.row.steps:
                 if step.kind == "admin":
                     self.admin(step)
@@ -347,7 +347,7 @@ class Run:
         return self.replies
 
     def warm(self, raw: Raw) -> None:
-        """Hits until they go by lane, on a key that the user may touch, if there is one."""
+        """Send hits until they go by lane, on a key that the user may touch, if there is one."""
         if self.in_multi():
             return
         keys = ["bwarm", "cwarm"]
@@ -362,10 +362,10 @@ class Run:
                     return
             elif lane_commands(self.bench.server, self.bench.look) > before:
                 return
-        # (its user was switched off, or its credential is too long to be followed)
+        # Its user was disabled, or its credential is too long to be tracked.
 
     def in_multi(self) -> bool:
-        """Whether a hit might be queued now."""
+        """Whether a hit may be queued now."""
         told = [step.words[:1] for step in self.row.steps if step.kind in ("say", "hit")]
         multi = False
         for word, reply in zip(told, self.replies, strict=False):
@@ -408,7 +408,7 @@ def name_of(row: object) -> str:
 
 
 @pytest.mark.parametrize("name", MAY)
-def test_what_a_user_may(bench: Bench, name: str) -> None:
+def test_hits_follow_the_users_rights(bench: Bench, name: str) -> None:
     compare(bench, allowed(name, MAY[name]))
 
 
@@ -418,17 +418,17 @@ def test_eval_alone_suffices(bench: Bench, name: str) -> None:
 
 
 @pytest.mark.parametrize("row", WHOSE, ids=name_of)
-def test_whose_a_connection_is(bench: Bench, row: History) -> None:
+def test_hits_follow_the_connections_user(bench: Bench, row: History) -> None:
     compare(bench, row)
 
 
 @pytest.mark.parametrize("row", LIVES, ids=name_of)
-def test_what_is_taken_acts_on_the_next_hit(bench: Bench, row: History) -> None:
+def test_revoked_rights_apply_to_the_next_hit(bench: Bench, row: History) -> None:
     compare(bench, row)
 
 
-def test_what_is_taken_behind_a_remembered_refusal_acts_within_a_second(bench: Bench) -> None:
-    """All that can be taken, each from a user of its own, at the same time."""
+def test_revoked_rights_apply_to_cached_refusals_within_a_second(bench: Bench) -> None:
+    """Every right that can be revoked, each from another user, at the same time."""
     Run(bench, WHOSE[0], ("u", "v")).begin()
     full = command("RL.HIT", "bfull", *FULL)
     users = {f"r{n}": taken.replace("$u", f"r{n}") for n, (taken, _) in enumerate(TAKEN.values())}
@@ -442,7 +442,7 @@ def test_what_is_taken_behind_a_remembered_refusal_acts_within_a_second(bench: B
             for raw in (proxied[name], direct[name]):
                 assert raw.ask("AUTH", name, "pw") == "OK"
         for raw in proxied.values():
-            wait_until(partial(told_here, bench, raw, full), "its refusal is remembered")
+            wait_until(partial(from_cache, bench, raw, full), "its refusal is remembered")
         expected = {}
         for name, taken in users.items():
             assert not isinstance(bench.look.ask(*taken.split()), Exception)
@@ -458,15 +458,15 @@ def test_what_is_taken_behind_a_remembered_refusal_acts_within_a_second(bench: B
                 assert found == expected[name] or time.monotonic() < late, taken
 
 
-def told_here(bench: Bench, raw: Raw, written: bytes) -> bool:
-    """Whether a refusal came without the server's doing."""
+def from_cache(bench: Bench, raw: Raw, written: bytes) -> bool:
+    """Whether a refusal came from the denial cache."""
     before = calls(bench.look)
     raw.send(written)
     return answer(raw) == [1, 1, 0] and calls(bench.look) == before
 
 
-def test_nobody_new_comes_in_by_a_lane_from_before_the_password(bench: Bench) -> None:
-    """Its hits would be those of a client that Redis has never let in."""
+def test_new_client_does_not_use_a_lane_older_than_the_password(bench: Bench) -> None:
+    """Its hits would be those of a client that Redis has never authenticated."""
     for change, back in DEFAULT_TAKEN.values():
         Run(bench, WHOSE[0], ("u", "v")).begin()
         with bench.proxy.raw() as old, bench.server.raw() as direct_old:
@@ -483,7 +483,7 @@ def test_nobody_new_comes_in_by_a_lane_from_before_the_password(bench: Bench) ->
             bench.look.ask(*[word.strip("'") for word in back.split()])
 
 
-# -- at random ------------------------------------------------------------------------------------
+# -- random histories ------------------------------------------------------------------------------
 
 CHANGES: Final = [
     *(change for pair in TAKEN.values() for change in pair),
@@ -504,8 +504,8 @@ SAYS: Final = [
 ]
 
 
-def at_random(seed: str) -> History:
-    """A history: a change, a command, or hits, each as likely as the others."""
+def random_history(seed: str) -> History:
+    """A random history of changes, commands and hits, each equally likely."""
     chance = random.Random(seed)
     steps = [admin(BOB), admin(EVE)]
     for _ in range(chance.randrange(6, 24)):
@@ -521,8 +521,8 @@ def at_random(seed: str) -> History:
     return History(f"seed {seed}", tuple(steps))
 
 
-def test_histories_at_random(bench: Bench) -> None:
+def test_random_histories(bench: Bench) -> None:
     engine = bench.server.engine
     for number in range(1 if SEED else HISTORIES):
-        row = at_random(SEED or f"{engine} {number}")
+        row = random_history(SEED or f"{engine} {number}")
         compare(bench, row, modes=(bool(number & 1),) if HISTORIES < 100 else (False, True))

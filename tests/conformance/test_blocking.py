@@ -1,4 +1,4 @@
-"""Commands that wait, clients that leave, and CLIENT's powers over other connections."""
+"""Blocking commands, clients that disconnect, and CLIENT commands on other connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def client_id(raw: Raw) -> int:
 
 
 def both(bench: Bench, talk: Callable[[Raw, bytes], object]) -> None:
-    """`talk` with a connection and its hit: directly and through the proxy, cold and warm."""
+    """Run `talk` with a connection and its hit: directly and through the proxy, cold and warm."""
     answers = []
     for made, hit, warm in (
         (bench.server, HIT.direct, 0),
@@ -46,7 +46,7 @@ def both(bench: Bench, talk: Callable[[Raw, bytes], object]) -> None:
     assert answers[2] == answers[0]
 
 
-def test_what_is_behind_a_blocking_command_waits(bench: Bench) -> None:
+def test_commands_behind_a_blocking_command_wait(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(command("BLPOP", "no", "0.2") + PING + hit + PING)
         started = time.monotonic()
@@ -57,7 +57,7 @@ def test_what_is_behind_a_blocking_command_waits(bench: Bench) -> None:
     both(bench, talk)
 
 
-def test_a_wrong_auth_behind_a_blocking_command_gets_its_reply(bench: Bench) -> None:
+def test_wrong_auth_behind_a_blocking_command_gets_its_reply(bench: Bench) -> None:
     bench.reset()
     with bench.proxy.raw() as raw:
         raw.send(BLPOP + WRONG_AUTH + HIT.proxied + PING)
@@ -68,7 +68,7 @@ def test_a_wrong_auth_behind_a_blocking_command_gets_its_reply(bench: Bench) -> 
         assert [raw.reply(), raw.reply()] == [[0, 10, 9, -1, 60], "PONG"]
 
 
-def test_a_hit_behind_a_blocking_command_is_not_counted_before(bench: Bench) -> None:
+def test_hit_behind_a_blocking_command_is_counted_after_it(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit + BLPOP)
         got = [raw.reply()]
@@ -99,7 +99,7 @@ def leave_by_reset(raw: Raw) -> None:
     ids=["bare", "ping", "70-KB", "auth", "auth and 70-KB"],
 )
 @pytest.mark.parametrize("leave", [leave_by_close, leave_by_half_close, leave_by_reset])
-def test_who_left_takes_no_element(
+def test_disconnected_client_consumes_no_element(
     bench: Bench, leave: Callable[[Raw], None], behind: bytes
 ) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
@@ -113,7 +113,7 @@ def test_who_left_takes_no_element(
     both(bench, talk)
 
 
-def test_unblock(bench: Bench) -> None:
+def test_client_unblock(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         number = client_id(raw)
         got: list[object] = []
@@ -128,7 +128,7 @@ def test_unblock(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("state", [b"", BLPOP, command("SUBSCRIBE", "a"), command("MULTI")])
-def test_kill_by_id(bench: Bench, state: bytes) -> None:
+def test_client_kill_by_id(bench: Bench, state: bytes) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit)
         raw.reply()
@@ -143,7 +143,7 @@ def test_kill_by_id(bench: Bench, state: bytes) -> None:
     both(bench, talk)
 
 
-def test_kill_oneself(bench: Bench) -> None:
+def test_client_kill_of_the_own_connection(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit)
         got = [raw.reply()]
@@ -154,7 +154,7 @@ def test_kill_oneself(bench: Bench) -> None:
     both(bench, talk)
 
 
-def test_pause(bench: Bench) -> None:
+def test_client_pause(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit)
         got = [raw.reply(), bench.look.ask("CLIENT", "PAUSE", 150)]
@@ -187,7 +187,7 @@ def test_pause(bench: Bench) -> None:
     ],
 )
 @pytest.mark.parametrize("hits", [0, 1, 3])
-def test_half_close(bench: Bench, sent: bytes, hits: int) -> None:
+def test_half_closed_client_gets_its_replies(bench: Bench, sent: bytes, hits: int) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit * hits + sent)
         raw.finish()
@@ -196,7 +196,7 @@ def test_half_close(bench: Bench, sent: bytes, hits: int) -> None:
     both(bench, talk)
 
 
-def test_half_close_in_the_midst_of_a_hit(bench: Bench) -> None:
+def test_half_close_within_a_hit(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit + hit[:-1])
         raw.finish()
@@ -214,7 +214,7 @@ def test_half_close_behind_a_blocking_command(bench: Bench) -> None:
     both(bench, talk)
 
 
-def test_a_broken_client_that_writes_on_is_closed(bench: Bench) -> None:
+def test_client_that_writes_after_a_protocol_error_is_closed(bench: Bench) -> None:
     for start in (b"*x\r\n", b"\0", b"*\0", b"$\0", b"*1\r\n$\0", command("QUIT")):
 
         def talk(raw: Raw, hit: bytes, start: bytes = start) -> object:
@@ -226,21 +226,23 @@ def test_a_broken_client_that_writes_on_is_closed(bench: Bench) -> None:
                 raw.send(b"A" * 1024 + b"\n")
                 data += raw.quiet(0.0005)
             assert raw.closed
-            # How often Redis says "unknown command 'AAA'" before it closes is a matter of timing.
+            # The number of times Redis sends "unknown command 'AAA'" before it closes depends on
+            # timing.
             return data.split(b"-ERR unknown")[0]
 
         both(bench, talk)
 
 
-def test_an_error_of_unblock_is_redis_own(bench: Bench) -> None:
+def test_errors_of_unblock_come_from_redis(bench: Bench) -> None:
     with bench.proxy.raw() as raw:
         assert isinstance(raw.ask("CLIENT", "UNBLOCK", "x"), ReplyError)
 
 
 @pytest.mark.parametrize("last", [b"*x\r\n", b"PING x\r\nquit\r\n"], ids=["broken", "quit"])
-def test_the_last_words_of_the_server_are_not_lost(bench: Bench, last: bytes) -> None:
-    """Redis closes with bytes unread, so the connection is reset while its answer is on its way:
-    often enough before the proxy has read it."""
+def test_last_reply_before_a_reset_is_not_lost(bench: Bench, last: bytes) -> None:
+    """Redis closes with unread bytes, so the connection is reset while its answer is in transit,
+    often before the proxy has read it.
+    """
     for made, rounds in ((bench.server, 20), (bench.proxy, 150)):
         for _ in range(rounds):
             with made.raw() as raw:

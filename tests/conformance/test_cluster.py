@@ -1,4 +1,4 @@
-"""Errors of a cluster's node on a hit, and ASKING, which holds for one command."""
+"""Errors of a cluster node on a hit, and ASKING, which applies to one command."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def cluster_node(engine: str) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
-    """A node that serves all slots but those of FOREIGN and IMPORTED, beside one that serves
-    them."""
+    """A node that serves all slots except those of FOREIGN and IMPORTED, next to one that serves
+    these.
+    """
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(cluster_node(engine))
         two = stack.enter_context(cluster_node(engine))
@@ -43,7 +44,7 @@ def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
         with one.raw() as here, two.raw() as there:
             theirs = {here.ask("CLUSTER", "KEYSLOT", key) for key in (FOREIGN, IMPORTED)}
             ours = [slot for slot in range(16384) if slot not in theirs]
-            assert here.ask("CLUSTER", "ADDSLOTS", *ours[:-1]) == "OK"  # one slot is nobody's
+            assert here.ask("CLUSTER", "ADDSLOTS", *ours[:-1]) == "OK"  # one slot has no owner
             assert there.ask("CLUSTER", "ADDSLOTS", *[int(str(slot)) for slot in theirs]) == "OK"
             assert here.ask("CLUSTER", "MEET", "127.0.0.1", two.port) == "OK"
             name = there.ask("CLUSTER", "MYID")
@@ -60,7 +61,7 @@ def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
         yield one, proxy
 
 
-def test_moved_is_said_before_noscript(node: tuple[RedisServer, Proxy]) -> None:
+def test_moved_precedes_noscript(node: tuple[RedisServer, Proxy]) -> None:
     server, proxy = node
     with server.raw() as look, proxy.raw() as raw, proxy.raw() as cold:
         look.ask("FLUSHALL")
@@ -73,11 +74,11 @@ def test_moved_is_said_before_noscript(node: tuple[RedisServer, Proxy]) -> None:
             assert error_of(client, "RL.HIT", FOREIGN, 10, 60) == expected
             assert error_of(client, "RL.PEEK", FOREIGN, 10, 60) == expected
             assert error_of(client, "RL.RESET", FOREIGN) == expected
-        # ... and what is here is repaired as ever
+        # A missing script of a local key is loaded as usual.
         assert raw.ask(*RL) == [0, 10, 6, -1, 60]
 
 
-def test_asking_holds_for_one_hit(node: tuple[RedisServer, Proxy]) -> None:
+def test_asking_applies_to_one_hit(node: tuple[RedisServer, Proxy]) -> None:
     server, proxy = node
     hit = ("RL.HIT", IMPORTED, 10, 60)
     with server.raw() as look, proxy.raw() as raw, proxy.raw() as cold:
@@ -97,14 +98,14 @@ def test_asking_holds_for_one_hit(node: tuple[RedisServer, Proxy]) -> None:
                 assert client.reply() == [0, 10, left, -1, 60]
                 assert str(client.reply()) == expected
                 assert client.reply() == "PONG"
-                # one by one
+                # One by one.
                 assert client.ask("ASKING") == "OK"
                 left -= 1
                 assert client.ask(*hit) == [0, 10, left, -1, 60]
                 assert error_of(client, *hit) == expected
 
 
-def test_asking_is_spent_by_any_command(node: tuple[RedisServer, Proxy]) -> None:
+def test_any_command_consumes_asking(node: tuple[RedisServer, Proxy]) -> None:
     server, proxy = node
     with proxy.raw() as raw, server.raw() as look:
         look.ask("FLUSHALL")
@@ -116,10 +117,12 @@ def test_asking_is_spent_by_any_command(node: tuple[RedisServer, Proxy]) -> None
         raw.send(command("ASKING") + command("RL.HIT", "x") + command("RL.HIT", IMPORTED, 10, 60))
         assert raw.reply() == "OK"
         assert "wrong number of arguments" in str(raw.reply())
-        raw.reply()  # a wrong hit may or may not have reached Redis
+        raw.reply()  # an invalid hit may or may not have reached Redis
 
 
-def test_crossslot_tryagain_and_clusterdown(node: tuple[RedisServer, Proxy]) -> None:
+def test_crossslot_tryagain_and_clusterdown_reach_the_client(
+    node: tuple[RedisServer, Proxy],
+) -> None:
     server, proxy = node
     with server.raw() as look, proxy.raw() as raw:
         look.ask("FLUSHALL")
@@ -147,7 +150,7 @@ def test_crossslot_tryagain_and_clusterdown(node: tuple[RedisServer, Proxy]) -> 
         assert raw.ask(*RL) == [0, 10, 6, -1, 60]
 
 
-def test_readonly_state_is_kept_apart(node: tuple[RedisServer, Proxy]) -> None:
+def test_hits_work_after_readonly_and_readwrite(node: tuple[RedisServer, Proxy]) -> None:
     _, proxy = node
     with proxy.raw() as raw:
         for _ in range(3):

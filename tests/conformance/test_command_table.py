@@ -1,4 +1,4 @@
-"""The proxy's table of commands held against what the servers themselves say of theirs."""
+"""The proxy's table of commands, checked against COMMAND of the servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rlproxy.resp import commands
 
 from tests.harness import RedisServer
 
-# In READS although the server flags them otherwise, or not at all: none of them changes data.
+# In READS although the server flags them otherwise or not at all: none of them changes data.
 NOT_FLAGGED = {
     "COMMANDLOG": "a log of Valkey, no data and no right",
     "ECHO": "no key",
@@ -20,9 +20,9 @@ NOT_FLAGGED = {
     "TIME": "no key",
     "XINFO": "a container: its subcommands are readonly",
 }
-# Flags that say: more than one reply, or a state on the connection.
+# Flags for more than one reply, or for state on the connection.
 LEAVES_STATE = {"pubsub", "no_multi"}
-# Flagged so, and yet stateless with exactly one reply.
+# Commands with such a flag that are stateless and have exactly one reply.
 ONE_REPLY = {
     "PUBLISH": "its messages go to others; to oneself as pushes",
     "SPUBLISH": "the same",
@@ -77,7 +77,7 @@ def test_no_name_is_in_two_lists() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_whatever_is_in_reads_changes_nothing(redis_server: RedisServer) -> None:
+def test_commands_in_reads_change_nothing(redis_server: RedisServer) -> None:
     known = served(redis_server)
     reads = {name for name in lists()["READS"] if name in known}
     wrong = {
@@ -96,7 +96,7 @@ def test_containers_in_reads_hold_no_writes(redis_server: RedisServer) -> None:
         assert {sub for sub, said in below.items() if "write" in said} == set(), name
 
 
-def test_whatever_leaves_state_is_not_among_the_stateless(redis_server: RedisServer) -> None:
+def test_commands_that_leave_state_are_not_stateless(redis_server: RedisServer) -> None:
     known = served(redis_server)
     stateless = lists()["READS"] | lists()["WRITES"]
     wrong = {
@@ -107,18 +107,18 @@ def test_whatever_leaves_state_is_not_among_the_stateless(redis_server: RedisSer
     assert wrong == {}
 
 
-def test_blocking_commands_are_no_reads_but_one(redis_server: RedisServer) -> None:
+def test_only_one_blocking_command_is_a_read(redis_server: RedisServer) -> None:
     known = served(redis_server)
     blocking = {name for name, (said, _) in known.items() if "blocking" in said}
-    # XREAD blocks and reads; its reply is one all the same.
+    # XREAD blocks and reads; it still has one reply.
     assert (blocking & lists()["READS"]) - {"XREAD"} == set()
     assert blocking - lists()["READS"] - lists()["WRITES"] - {"WAIT", "WAITAOF"} == set()
 
 
-def test_subcommands_of_client_and_script_are_known(redis_server: RedisServer) -> None:
+def test_subcommands_of_client_and_script_are_listed(redis_server: RedisServer) -> None:
     known = served(redis_server)
     told = {
-        # Leave state on their connection, or change how many replies there are.
+        # Commands that leave state on their connection, or change the number of replies.
         "CLIENT": (
             commands.CLIENT_STATELESS | commands.CLIENT_IF_REFUSED,
             {"REPLY", "TRACKING", "CACHING", "NO-EVICT", "NO-TOUCH", "CAPA", "IMPORT-SOURCE"},
@@ -131,11 +131,11 @@ def test_subcommands_of_client_and_script_are_known(redis_server: RedisServer) -
         assert set(known[name][1]) - words - stateful == set(), name
 
 
-def test_what_needs_no_password_is_followed(redis_server: RedisServer) -> None:
+def test_commands_without_authentication_are_tracked(redis_server: RedisServer) -> None:
     no_auth = {name for name, (said, _) in served(redis_server).items() if "no_auth" in said}
     assert no_auth <= lists()["FOLLOWED"]
 
 
-def test_exceptions_are_of_commands_in_the_table() -> None:
+def test_exceptions_name_commands_in_the_table() -> None:
     assert NOT_FLAGGED.keys() <= lists()["READS"]
     assert ONE_REPLY.keys() <= lists()["READS"] | lists()["WRITES"]

@@ -1,4 +1,4 @@
-"""What commands leave on their connection, hits before, between and behind them."""
+"""Commands that change the state of their connection, with hits before, between and after them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ OTHER = [
     case("a name of two words", command("CLIENT", "SETNAME", "a b"), HIT),
     case("scripts", command("SCRIPT", "LOAD", "return 1"), HIT, command("SCRIPT", "EXISTS", "x"),
          HIT),
-    case("an EVALSHA nobody knows", command("EVALSHA", "0" * 40, 0), HIT, PING),
+    case("an EVALSHA of an unknown script", command("EVALSHA", "0" * 40, 0), HIT, PING),
     case("scripts flushed in between", HIT, command("SCRIPT", "FLUSH"), HIT, HIT, PING),
     case("EVAL of a client", command("EVAL", "return {KEYS[1], 1, 'x'}", 1, "k"), HIT),
     case("a raised error", command("EVAL", "return redis.error_reply('X y')", 0), HIT),
@@ -207,5 +207,5 @@ def test_client_reply(bench: Bench, row: Case) -> None:
 
 
 @pytest.mark.parametrize("row", OTHER, ids=name_of)
-def test_other_state(bench: Bench, row: Case) -> None:
+def test_other_connection_state(bench: Bench, row: Case) -> None:
     bench.compare(row)

@@ -1,4 +1,4 @@
-"""Commands that the proxy denies: never run, refused in their place; and nothing else changes."""
+"""Commands that the proxy denies: never run, refused in order, and without other effects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def module_proxy(module_server: RedisServer) -> Iterator[Proxy]:
 
 
 def denied(*words: str, written: bytes | None = None) -> Swap:
-    """A denied command, which the server itself is told as one it has never heard of."""
+    """A denied command; the server gets an unknown command in its place."""
     instead = command("RL.DENIED", words[0].upper())
     return Swap(instead, command(*words) if written is None else written)
 
@@ -92,12 +92,12 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
-def test_denied(bench: Bench, row: Case) -> None:
+def test_denied_commands_are_refused(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
-def test_behind_a_command_that_blocks(bench: Bench) -> None:
-    """(A row would be compared before Redis has answered anything.)"""
+def test_denied_command_behind_a_blocking_command(bench: Bench) -> None:
+    """A row would be compared before Redis has answered."""
     found = []
     for made, asked in ((bench.server, ASK_KEYS.direct), (bench.proxy, ASK_KEYS.proxied)):
         with made.raw() as raw:
@@ -110,12 +110,12 @@ def test_behind_a_command_that_blocks(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "row", [*test_framing.BROKEN, *test_framing.LIMITS, *test_framing.LENIENT], ids=name_of
 )
-def test_what_is_broken_gets_the_servers_own_error_still(bench: Bench, row: Case) -> None:
+def test_malformed_bytes_get_the_servers_own_error(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", test_password.NEEDED[:20], ids=name_of)
-def test_nothing_else_is_changed(bench: Bench, row: Case) -> None:
+def test_other_commands_are_unchanged(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
@@ -132,24 +132,26 @@ def calls(server: RedisServer, name: str) -> bytes:
     return b"".join(line for line in stats.splitlines() if f"_{name}".encode() in line)
 
 
-def test_redis_never_runs_one(client: Raw, redis_server: RedisServer) -> None:
+def test_redis_never_runs_a_denied_command(client: Raw, redis_server: RedisServer) -> None:
     with redis_server.raw() as raw:
         raw.ask("CONFIG", "RESETSTAT")
-    for at in range(2000):  # (Redis 6 and 7 take some names with a NUL for the command before it)
+    for at in range(2000):  # Redis 6 and 7 take some names with a NUL for the command before it
         client.send(command(b"OBJECT\0%d" % at, "HELP") + command("FT.SEARCH", at))
     for _ in range(2000):
         assert "'object' is denied" in str(client.reply())
         assert "'ft.search' is denied" in str(client.reply())
     assert not calls(redis_server, "object")
-    # What a hit becomes is nobody's command.
+    # A name that no command has, for the script call of a hit.
     assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
     assert "'eval' is denied" in str(client.ask("EVAL", "return 1", 0))
     assert "'rl.reset' is denied" in str(client.ask("RL.RESET", "k"))
     assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
 
 
-def test_more_arguments_than_every_server_takes(client: Raw, redis_server: RedisServer) -> None:
-    """They are not looked at as a rule; here the name is."""
+def test_denied_command_with_more_arguments_than_servers_take(
+    client: Raw, redis_server: RedisServer
+) -> None:
+    """Arguments are normally not inspected; here the name is."""
     with redis_server.raw() as raw:
         raw.ask("CONFIG", "RESETSTAT")
     client.send(b"*1048578\r\n$4\r\nKEYS\r\n" + b"$1\r\na\r\n" * 1_048_577 + PING)
@@ -163,10 +165,10 @@ def test_more_arguments_than_every_server_takes(client: Raw, redis_server: Redis
     [b"*1\r\n$01\r\n", b"*01\r\n", b'ping "x\r\n', b"ping\0\r\n", b"*1\r\nping\r\n"],
     ids=["length", "count", "quotes", "NUL", "no length"],
 )
-def test_behind_what_is_broken_nothing_is_passed_on(
+def test_bytes_behind_malformed_ones_are_not_forwarded(
     client: Raw, redis_server: RedisServer, start: bytes
 ) -> None:
-    """Some other server might read it differently, and run what follows."""
+    """Another server might parse it differently and run the bytes after it."""
     client.send(HI + start)
     assert client.reply() == b"hi"
     client.send(command("SET", "behind", 1) * 3)

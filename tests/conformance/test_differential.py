@@ -1,4 +1,4 @@
-"""Random streams, cut at random places: the same bytes from the server and through the proxy."""
+"""Random streams, cut at random places: the server and the proxy return the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_random_streams(bench: Bench) -> None:
     assert done.unsteady <= 2
 
 
-def test_a_difference_is_told(bench: Bench) -> None:
+def test_difference_is_reported(bench: Bench) -> None:
     row = case("differs", command("PING"), Swap(command("ECHO", "a"), command("ECHO", "b")))
     found = Differential(bench).compare(Stream(row, [9], 0.0, False))
     assert "after 7 bytes" not in found[:14] or found
@@ -27,7 +27,7 @@ def test_a_difference_is_told(bench: Bench) -> None:
     assert "proxy" in found
 
 
-def test_what_is_left_behind_is_compared_too(bench: Bench) -> None:
+def test_remaining_state_is_compared(bench: Bench) -> None:
     row = case("differs", Swap(command("SET", "s", "a"), command("SET", "s", "b")))
     assert Differential(bench).compare(Stream(row, [], 0.0, True))
 

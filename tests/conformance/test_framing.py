@@ -1,4 +1,4 @@
-"""Where commands begin and end, and what the server says of bytes that are none."""
+"""Boundaries of commands, and the server's replies to malformed bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KB64 = 65536
 
 
 def lenient(data: bytes) -> bytes:
-    """The same request with a byte Redis does not check spoilt after every CR."""
+    """The same request, with one byte after every CR replaced that Redis does not check."""
     return data.replace(b"\r\n", b"\rX")
 
 
@@ -61,7 +61,7 @@ NOTHING = [
     case("arity", command("GET"), command("GET", "a", "b"), PING),
     case("mixed case", command("pInG"), command("SeT", "a", "1"), command("gEt", "a")),
     case("binary key and value", command("SET", b"\0\r\n\xff", bytes(range(256)))),
-    case("command count as Redis says", command("COMMAND", "INFO", "get"), PING),
+    case("command count as in Redis", command("COMMAND", "INFO", "get"), PING),
     case("configuration passes", command("CONFIG", "GET", "maxmemory"), PING),
 ]
 
@@ -98,8 +98,10 @@ INLINE = [
     case("telnet hit in mixed case", hit(written=b"rL.HiT k 10 60\n"), PING),
     case("multibulk hit in mixed case", hit(written=command("rL.hIt", "k", 10, 60)), PING),
     case("wrong hit", WRONG_HIT, HIT, WRONG_HIT, PING),
-    case("a name almost ours", command("RL.HITS", "k", 10, 60), command("RL.", "k"), PING),
-    case("a telnet name almost ours", b"rl.hi k 10 60\r\nrl\r\n", PING),
+    case(
+        "a name similar to a command's", command("RL.HITS", "k", 10, 60), command("RL.", "k"), PING
+    ),
+    case("an inline name similar to a command's", b"rl.hi k 10 60\r\nrl\r\n", PING),
 ]
 
 BROKEN = [
@@ -201,7 +203,7 @@ HTTP = [
 
 
 @pytest.mark.parametrize("row", NOTHING, ids=name_of)
-def test_commands_and_what_is_none(bench: Bench, row: Case) -> None:
+def test_commands_and_malformed_bytes(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
@@ -211,35 +213,35 @@ def test_inline_words(bench: Bench, row: Case) -> None:
 
 
 @pytest.mark.parametrize("row", BROKEN, ids=name_of)
-def test_broken_bytes_get_redis_own_error_and_close(bench: Bench, row: Case) -> None:
+def test_malformed_bytes_get_redis_own_error_and_close(bench: Bench, row: Case) -> None:
     bench.compare(row, warm="behind a hit" in row.name)
 
 
 @pytest.mark.parametrize("row", LIMITS, ids=name_of)
-def test_limits_are_those_of_the_server_at_hand(bench: Bench, row: Case) -> None:
+def test_limits_are_those_of_the_server(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", LENIENT, ids=name_of)
-def test_lenient_where_redis_is(bench: Bench, row: Case) -> None:
+def test_parsing_is_lenient_where_redis_is(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", HTTP, ids=name_of)
-def test_http_is_closed_without_a_word(bench: Bench, row: Case) -> None:
+def test_http_is_closed_without_a_reply(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.fixture
 def open_proxy(redis_server: RedisServer, module_proxy: Proxy) -> Proxy:
-    """The module's proxy, whatever password and keys a case has left on the server."""
+    """Reset the module's proxy, whatever password and keys a case has left on the server."""
     with redis_server.raw() as raw:
         for words in (("AUTH", "s3"), ("CONFIG", "SET", "requirepass", ""), ("FLUSHALL",)):
             raw.ask(*words)
     return module_proxy
 
 
-# What comes before the HTTP word, its replies, and the word with what comes behind it.
+# The commands before the HTTP word, their replies, and the word with the bytes after it.
 RAW_HIT = command("RL.HIT", "k", 10, 60)
 HIT_REPLY = b"*5\r\n:0\r\n:10\r\n:%d\r\n:-1\r\n:60\r\n"
 BEHIND = [
@@ -252,7 +254,7 @@ BEHIND = [
     ),
     ("Host behind hits", RAW_HIT, HIT_REPLY % 9, b"Host: x\r\n" + RAW_HIT),
 ]
-# (Redis 6.2 queues POST like any command and closes at EXEC, later ones close at once.)
+# Redis 6.2 queues POST like any command and closes at EXEC; later versions close at once.
 IN_MULTI = (
     "POST in MULTI",
     command("MULTI") + RAW_HIT,
@@ -262,7 +264,7 @@ IN_MULTI = (
 
 
 @pytest.mark.parametrize(("name", "before", "replies", "http"), BEHIND, ids=[r[0] for r in BEHIND])
-def test_http_behind_answered_commands_is_closed_without_a_word(
+def test_http_behind_answered_commands_is_closed_without_a_reply(
     open_proxy: Proxy, name: str, before: bytes, replies: bytes, http: bytes
 ) -> None:
     with open_proxy.raw() as raw:
@@ -279,7 +281,7 @@ def test_http_behind_answered_commands_is_closed_without_a_word(
     [*BEHIND, IN_MULTI],
     ids=[r[0] for r in [*BEHIND, IN_MULTI]],
 )
-def test_http_behind_unanswered_commands_adds_no_word(
+def test_http_behind_unanswered_commands_adds_no_reply(
     open_proxy: Proxy,
     name: str,
     before: bytes,
@@ -287,8 +289,8 @@ def test_http_behind_unanswered_commands_adds_no_word(
     http: bytes,
     slow: bool,
 ) -> None:
-    # Which of the replies before it still get out is up to Redis: it frees the client with what it
-    # had not written yet. So the bytes are a beginning of them, never anything else.
+    # Redis decides which earlier replies are still sent: it frees the client with its unwritten
+    # replies. So the bytes are a prefix of them, never anything else.
     with open_proxy.raw() as raw:
         (raw.send_slowly if slow else raw.send)(before + http)
         assert raw.closes()

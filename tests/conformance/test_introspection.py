@@ -1,4 +1,6 @@
-"""COMMAND through the proxy: Redis' own bytes in Redis' own order, and our entries among them."""
+"""COMMAND through the proxy: Redis' own bytes in Redis' own order, with the proxy's entries
+added.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 OURS = {b"$%d\r\n%b\r\n" % (len(entry.name), entry.name) for entry in ENTRIES}
 PING = command("PING")
 HIT = command("RL.HIT", "k", 1_000_000, 60)
-Edit = Callable[[bytes, bytes], bytes]  # what the proxy answered, what Redis did -> without ours
+# the proxy's reply, Redis' reply -> the proxy's without its own entries
+Edit = Callable[[bytes, bytes], bytes]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def settled(module_server: RedisServer) -> None:
-    """Redis 7.0 tells subcommands in the order of a table that it is still enlarging when it has
-    started: each look-up moves a part of it, and the order changes.
+def with_stable_order(module_server: RedisServer) -> None:
+    """Redis 7.0 lists subcommands in the order of a table that is still growing after the start:
+    each look-up moves a part of it, and the order changes.
     """
     with module_server.raw() as raw:
         for _ in range(32):
@@ -81,11 +84,11 @@ def split(reply: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def name_of(entry: bytes) -> bytes:
-    """The name's bulk in an entry of COMMAND; a name's bulk is its own."""
+    """The name in an entry of COMMAND as a bulk; a bulk is returned unchanged."""
     return split(entry)[1][0] if entry[:1] == b"*" and entry[:4] != b"*-1\r" else entry
 
 
-# -- without ours ----------------------------------------------------------------------------------
+# -- without the proxy's entries -------------------------------------------------------------------
 
 
 def same(got: bytes, _: bytes) -> bytes:
@@ -97,7 +100,7 @@ def fewer(got: bytes, _: bytes) -> bytes:
 
 
 def last(got: bytes, _: bytes) -> bytes:
-    """Ours are the last values, each once."""
+    """The proxy's are the last values, each once."""
     if got[:1] == b"-":
         return got
     line, values = split(got)
@@ -110,12 +113,12 @@ def last(got: bytes, _: bytes) -> bytes:
 
 
 def last_if_any(got: bytes, direct: bytes) -> bytes:
-    """Redis 6.2 has no COMMAND INFO without names: it answers none, which tells no form."""
+    """Redis 6.2 has no COMMAND INFO without names: it answers none, which shows no form."""
     return got if direct == b"*0\r\n" else last(got, direct)
 
 
 def last_pairs(got: bytes, _: bytes) -> bytes:
-    """Ours are the last pairs of a map, which in RESP2 is an array."""
+    """The proxy's are the last pairs of a map, which in RESP2 is an array."""
     if got[:1] == b"-":
         return got
     line, values = split(got)
@@ -128,7 +131,7 @@ def last_pairs(got: bytes, _: bytes) -> bytes:
 
 
 def in_place(got: bytes, direct: bytes) -> bytes:
-    """Ours stand where Redis says nil."""
+    """The proxy's stand where Redis returns nil."""
     line, values = split(got)
     theirs = split(direct)[1]
     assert len(values) == len(theirs)
@@ -188,7 +191,7 @@ def check(edit: Edit, got: bytes, expected: bytes, what: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "edit"), ROWS)
-def test_without_ours_it_is_redis_own_reply(
+def test_reply_without_our_entries_is_redis_own(
     direct: Raw, proxied: Raw, line: str, edit: Edit
 ) -> None:
     words = line.split()
@@ -198,7 +201,7 @@ def test_without_ours_it_is_redis_own_reply(
     check(edit, replies(proxied, 1)[0], expected, "byte by byte")
     proxied.send(line.encode() + b"\r\n")
     check(edit, replies(proxied, 1)[0], expected, "inline")
-    # ... and a hit goes on as ever
+    # A hit still works afterwards.
     assert ask(proxied, "RL.HIT", "k", 10, 60)[:4] == b"*5\r\n"
 
 
@@ -219,11 +222,11 @@ def test_in_one_pipeline(direct: Raw, proxied: Raw, slow: bool) -> None:
         check(edit, reply, theirs, line)
 
 
-# -- in the server's own form ---------------------------------------------------------------------
+# -- in the server's own form ----------------------------------------------------------------------
 
 
-def test_entries_look_like_those_of_like_commands(proxied: Raw) -> None:
-    """Arity and names aside: keys, flags of keys and tips are those of a command of that kind."""
+def test_entries_have_the_form_of_similar_commands(proxied: Raw) -> None:
+    """Except arity and names, the keys, key flags and tips are those of a similar command."""
     pairs = [("rl.peek", "get"), ("rl.hit", "incr"), ("rl.reset", "del"), ("rl.help", "ping")]
     names = [name for pair in pairs for name in pair]
     values = split(ask(proxied, "COMMAND", "INFO", *names))[1]
@@ -240,7 +243,7 @@ def test_entries_look_like_those_of_like_commands(proxied: Raw) -> None:
             assert fields[6:8] == wanted[6:8]
 
 
-def test_docs_look_like_those_of_like_commands(proxied: Raw, module_server: RedisServer) -> None:
+def test_docs_have_the_form_of_similar_commands(proxied: Raw, module_server: RedisServer) -> None:
     reply = ask(proxied, "COMMAND", "DOCS", "unlink", "xlen", "rl.reset", "rl.help")
     if reply[:1] == b"-":
         assert module_server.version < (7,)
@@ -273,12 +276,14 @@ GETKEYS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize("word", ["GETKEYS", "GETKEYSANDFLAGS", "getkeys"])
 @pytest.mark.parametrize(("ours", "like"), GETKEYS)
-def test_getkeys(direct: Raw, proxied: Raw, word: str, ours: str, like: str) -> None:
+def test_getkeys_returns_the_keys(
+    direct: Raw, proxied: Raw, word: str, ours: str, like: str
+) -> None:
     expected = ask(direct, "COMMAND", word, *like.split())
     assert ask(proxied, "COMMAND", word, *ours.split()) == expected
 
 
-# -- untouched ------------------------------------------------------------------------------------
+# -- unchanged replies -----------------------------------------------------------------------------
 
 
 def test_in_a_transaction(direct: Raw, proxied: Raw) -> None:
@@ -301,7 +306,7 @@ def test_behind_an_unknown_command(direct: Raw, proxied: Raw) -> None:
     assert ask(proxied, "COMMAND", "COUNT") != ask(direct, "COMMAND", "COUNT")
 
 
-def test_arguments_too_long_to_be_looked_at(direct: Raw, proxied: Raw) -> None:
+def test_long_arguments_are_not_inspected(direct: Raw, proxied: Raw) -> None:
     for words in (("GETKEYS", "RL.HIT", "k" * 20_000, 1, 2), ("INFO", *["rl.hit"] * 6000)):
         expected = ask(direct, "COMMAND", *words)
         assert ask(proxied, "COMMAND", *words) == expected
@@ -320,7 +325,7 @@ SUBSCRIBED: list[tuple[str, Edit]] = [
 
 @pytest.mark.parametrize(("line", "edit"), SUBSCRIBED)
 def test_before_a_subscription(direct: Raw, proxied: Raw, line: str, edit: Edit) -> None:
-    """In RESP3 its confirmation is a push, which must not slip into the reply before it."""
+    """In RESP3 its confirmation is a push, which must not be inserted into the previous reply."""
     expected = ask(direct, *line.split())
     confirmed = b"3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
     proxied.send(command(*line.split()) + command("SUBSCRIBE", "c"))
@@ -333,7 +338,7 @@ def test_before_a_subscription(direct: Raw, proxied: Raw, line: str, edit: Edit)
     assert got[framer.pos + 1 :] == confirmed
 
 
-def test_a_user_who_may_not(redis_server: RedisServer, proxy: Proxy) -> None:
+def test_user_without_the_right_gets_the_error(redis_server: RedisServer, proxy: Proxy) -> None:
     lines = ["COUNT", "INFO rl.hit", "GETKEYS RL.HIT k 1 2", "DOCS rl.hit", "LIST", ""]
     with redis_server.raw() as admin:
         rights = ("on", ">pw", "~*", "+@all", "-command")

@@ -1,4 +1,6 @@
-"""While the default user needs a password, and who a connection is afterwards."""
+"""A password on the default user: replies while it is required, and the identity of a connection
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.harness import ReplyError, command
 
 PING = command("PING")
 PASSWORD = ("CONFIG", "SET", "requirepass", "s3")
-# bob may hit keys that begin with b, and look at himself.
+# bob may hit keys that begin with b, and query his own rights.
 BOB = ("ACL", "SETUSER", "bob", "on", ">pw", "~b*", "+@all")
 POOR = ("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+ping", "+acl|whoami", "+set")
 WHO = command("ACL", "WHOAMI")
@@ -91,7 +93,7 @@ WHOSE = [
          command("HELLO", 2, "AUTH", "bob", "no"), command("AUTH", "bob", "no"), HIT, WHO,
          command("SELECT", 1), command("HELLO", 3, "SETNAME", "n", "AUTH", "bob", "no"), HIT,
          AS_BOB, WHO, command("AUTH", "no"), BOB_HIT, PING, setup=[BOB]),
-    # (Redis 7.2 to 8 leave the error out of EXEC's array, which is one element short)
+    # Redis 7.2 to 8 leave the error out of EXEC's array, which is one element short.
     case("bob, wrong password in MULTI", AS_BOB, BOB_HIT, command("MULTI"),
          command("AUTH", "bob", "no"), BOB_HIT, command("EXEC"), WHO, BOB_HIT, PING, BOB_HIT,
          setup=[BOB]),
@@ -113,14 +115,14 @@ WHOSE = [
 
 
 @pytest.mark.parametrize("row", NEEDED, ids=name_of)
-def test_needed(bench: Bench, row: Case) -> None:
-    # (not warm: that would be a connection from before the password, which keeps its rights)
+def test_required_password(bench: Bench, row: Case) -> None:
+    # Not warm: a connection from before the password keeps its rights.
     row = Case(row.name, row.pieces, (PASSWORD,), row.rewrite)
     bench.compare(row, warm=False)
 
 
 @pytest.mark.parametrize("row", WHOSE, ids=name_of)
-def test_a_hit_runs_as_its_client(bench: Bench, row: Case) -> None:
+def test_hit_runs_as_its_clients_user(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
@@ -139,7 +141,7 @@ def test_wrong_passwords_where_the_url_has_a_database(bench: Bench) -> None:
     bench.reset()
 
 
-def test_a_hit_behind_a_wrong_password_is_answered_once(bench: Bench) -> None:
+def test_hit_behind_a_wrong_password_is_answered_once(bench: Bench) -> None:
     bench.reset([BOB])
     with harness.proxy(bench.server) as proxy, proxy.raw() as raw:
         raw.send(PING + command("AUTH", "bob", "no") + HIT.proxied)
@@ -149,21 +151,21 @@ def test_a_hit_behind_a_wrong_password_is_answered_once(bench: Bench) -> None:
     bench.reset()
 
 
-def test_a_connection_from_before_the_password_keeps_its_rights(bench: Bench) -> None:
+def test_connection_older_than_the_password_keeps_its_rights(bench: Bench) -> None:
     bench.reset()
     with bench.proxy.raw() as old:
         assert old.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
         bench.look.ask(*PASSWORD)
         assert old.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
         with bench.proxy.raw() as new:
-            for _ in range(3):  # never by the lane that old clients opened
+            for _ in range(3):  # never by the lane that earlier clients opened
                 answer = new.ask("RL.HIT", "k", 10, 60)
                 assert isinstance(answer, Exception)
                 assert str(answer).startswith("NOAUTH")
     bench.reset()
 
 
-def test_a_wrong_hit_is_told_so_before_noauth(bench: Bench) -> None:
+def test_error_of_an_invalid_hit_precedes_noauth(bench: Bench) -> None:
     bench.reset([PASSWORD])
     with bench.proxy.raw() as raw:
         assert raw.ask("RL.HIT", "k") == ReplyError(ARITY)

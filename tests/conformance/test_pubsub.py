@@ -1,4 +1,6 @@
-"""Subscriptions: how many replies, what is refused meanwhile, and pushes between replies."""
+"""Subscriptions: the number of replies, commands that are refused while subscribed, and pushes
+between replies.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ RESP2 = [
     case("patterns", command("PSUBSCRIBE", "a*", "b*"), command("PUNSUBSCRIBE"), HIT, PING),
     case("shards", command("SSUBSCRIBE", "a"), PING, command("SUNSUBSCRIBE"), PING),
     case("UNSUBSCRIBE alone, then hits", HIT, UNSUB, HIT, HIT, PING),
-    case("UNSUBSCRIBE of what was not", command("UNSUBSCRIBE", "x", "y"), HIT, PING, HIT),
+    case("UNSUBSCRIBE without a subscription", command("UNSUBSCRIBE", "x", "y"), HIT, PING, HIT),
     case("SUBSCRIBE without a channel", command("SUBSCRIBE"), HIT, HIT, PING),
     case("other commands are refused", SUB, command("GET", "k"), PING, command("PING", "x"),
          PUBLISH),
@@ -61,17 +63,17 @@ RESP3 = [
 
 
 @pytest.mark.parametrize("row", RESP2, ids=name_of)
-def test_resp2(bench: Bench, row: Case) -> None:
+def test_subscriptions_in_resp2(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", RESP3, ids=name_of)
-def test_resp3(bench: Bench, row: Case) -> None:
+def test_subscriptions_in_resp3(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 def conversation(raw: Raw, publisher: RedisServer, hit: bytes, resp: int) -> list[object]:
-    """A subscriber that takes each message before it goes on."""
+    """A subscriber that reads each message before it continues."""
     got: list[object] = []
     if resp == 3:
         raw.send(HELLO3)
@@ -93,7 +95,9 @@ def conversation(raw: Raw, publisher: RedisServer, hit: bytes, resp: int) -> lis
 
 
 @pytest.mark.parametrize("resp", [2, 3])
-def test_messages_of_others(redis_server: RedisServer, proxy: Proxy, resp: int) -> None:
+def test_messages_of_other_clients_arrive(
+    redis_server: RedisServer, proxy: Proxy, resp: int
+) -> None:
     with redis_server.raw() as raw:
         expected = conversation(raw, redis_server, HIT.direct, resp)
         raw.ask("FLUSHALL")
@@ -101,7 +105,9 @@ def test_messages_of_others(redis_server: RedisServer, proxy: Proxy, resp: int) 
         assert conversation(raw, redis_server, HIT.proxied, resp) == expected
 
 
-def test_invalidations_of_others_come_at_once(redis_server: RedisServer, proxy: Proxy) -> None:
+def test_invalidations_by_other_clients_arrive_at_once(
+    redis_server: RedisServer, proxy: Proxy
+) -> None:
     answers = []
     for raw, hit in ((redis_server.raw(), HIT.direct), (proxy.raw(), HIT.proxied)):
         with raw, redis_server.raw() as other:

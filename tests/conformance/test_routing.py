@@ -1,8 +1,7 @@
-"""Who a hit runs as, in which database and in which order, whichever way it goes.
+"""The user, database and order with which a hit runs, on each route.
 
-Where tests/conformance/test_connection_state.py compares what one connection sees, this file brings
-in others: users that change, passwords that come, scripts that are flushed, pushes that arrive
-unasked.
+tests/conformance/test_connection_state.py compares what one connection sees. This file adds other
+actors: changed users, new passwords, flushed scripts, and pushes without a request.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_unt
 
 @pytest.fixture
 def look(redis_server: RedisServer) -> Iterator[Raw]:
-    """A connection to the server itself, older than whatever a test changes."""
+    """A connection to the server itself, opened before any change of a test."""
     with redis_server.raw() as raw:
         for user in ("bob", "eve"):
             raw.ask("ACL", "DELUSER", user)
@@ -65,7 +64,7 @@ def refused(reply: object, code: str) -> bool:
 # -- identity -------------------------------------------------------------------------------------
 
 
-def test_a_lane_that_is_older_than_the_password_lets_no_stranger_in(
+def test_lane_older_than_the_password_admits_no_unauthenticated_client(
     client: Raw, proxy: Proxy, look: Raw
 ) -> None:
     with password(look, "pw"), proxy.raw() as stranger, proxy.raw() as known:
@@ -82,7 +81,7 @@ def test_a_lane_that_is_older_than_the_password_lets_no_stranger_in(
                 assert refused(stranger.ask("RL.HIT", "k", 5, 60), "NOAUTH"), words
         assert known.ask("AUTH", "pw") == "OK"
         join_lane(known, look)
-        # Who was there before stays in, until it resets itself.
+        # A connected client stays authenticated until it resets.
         assert client.ask("RL.HIT", "mine", 5, 60) == admitted(1, 5)
         assert client.ask("RESET") == "RESET"
         for _ in range(3):
@@ -90,7 +89,7 @@ def test_a_lane_that_is_older_than_the_password_lets_no_stranger_in(
     assert look.ask("EXISTS", "k") == 0
 
 
-# Whatever these make of the connection, hits must run as whom Redis says it is.
+# Commands that change the connection's user: hits must run as the user Redis has for it.
 HELLOS: tuple[tuple[bytes | str, ...], ...] = (
     ("HELLO", "3", "AUTH", "bob", "pw"),
     ("HELLO", "3", "auth", "bob", "pw", "setname", "x"),
@@ -122,7 +121,7 @@ def users(look: Raw) -> None:
 
 
 @pytest.mark.parametrize("words", HELLOS, ids=lambda words: repr(b" ".join(map(_bytes, words))))
-def test_a_hit_runs_as_whom_redis_takes_the_connection_for(
+def test_hit_runs_as_the_user_of_the_connection(
     client: Raw, look: Raw, words: tuple[bytes | str, ...]
 ) -> None:
     users(look)
@@ -157,7 +156,7 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_hit_runs_as_the_user_that_was_switched_to(
+def test_hit_runs_as_the_new_user_after_auth(
     client: Raw, proxy: Proxy, look: Raw, name: str
 ) -> None:
     users(look)
@@ -174,7 +173,7 @@ def test_a_hit_runs_as_the_user_that_was_switched_to(
         assert client.ask("RL.HIT", "secret", MANY, 60) == admitted(index + 1)
 
 
-def test_rights_act_on_the_next_hit(proxy: Proxy, look: Raw) -> None:
+def test_changed_rights_apply_to_the_next_hit(proxy: Proxy, look: Raw) -> None:
     users(look)
     with proxy.raw() as client:
         client.ask("AUTH", "bob", "pw")
@@ -188,9 +187,7 @@ def test_rights_act_on_the_next_hit(proxy: Proxy, look: Raw) -> None:
         assert count(look, "b") == 1
 
 
-def test_a_user_with_a_new_password_or_switched_off_keeps_its_connection(
-    proxy: Proxy, look: Raw
-) -> None:
+def test_disabled_user_or_new_password_keeps_the_connection(proxy: Proxy, look: Raw) -> None:
     for change in (("resetpass", ">other"), ("off",)):
         look.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all")
         look.ask("DEL", "b")
@@ -208,7 +205,7 @@ def test_a_user_with_a_new_password_or_switched_off_keeps_its_connection(
                 assert other.ask("ACL", "WHOAMI") == b"default"
 
 
-def test_a_deleted_user_is_gone(proxy: Proxy, look: Raw) -> None:
+def test_deleted_users_connection_is_closed(proxy: Proxy, look: Raw) -> None:
     users(look)
     with proxy.raw() as client:
         client.ask("AUTH", "bob", "pw")
@@ -220,7 +217,9 @@ def test_a_deleted_user_is_gone(proxy: Proxy, look: Raw) -> None:
 
 
 @pytest.mark.parametrize("missing", ["eval", "evalsha", "select", "hello", "client", "time"])
-def test_a_missing_right_says_the_same_on_every_way(proxy: Proxy, look: Raw, missing: str) -> None:
+def test_missing_right_has_the_same_error_on_every_route(
+    proxy: Proxy, look: Raw, missing: str
+) -> None:
     look.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all", f"-{missing}")
     with proxy.raw() as client:
         assert client.ask("AUTH", "bob", "pw") == "OK"
@@ -231,8 +230,10 @@ def test_a_missing_right_says_the_same_on_every_way(proxy: Proxy, look: Raw, mis
         assert len(refusals) == 1
 
 
-def test_an_error_that_comes_before_noauth_proves_nothing(engine: str) -> None:
-    """Without EVAL a hit is an unknown command, which Redis says to strangers too."""
+def test_error_before_noauth_does_not_authenticate(engine: str) -> None:
+    """Without EVAL a hit is an unknown command, and Redis sends that error to unauthenticated
+    clients too.
+    """
     with (
         harness.server(engine, "--rename-command", "EVAL", "") as server,
         harness.proxy(server) as proxy,
@@ -331,7 +332,7 @@ def test_clients_begin_in_the_database_of_the_upstream(engine: str, together: bo
 
 
 def rounds_behind(client: Raw) -> None:
-    """Return when what `client` sent is answered (it may not even PING without a password)."""
+    """Return when everything `client` sent is answered; without a password it may not even PING."""
     client.line()
     client.quiet(0.002)
 
@@ -389,7 +390,7 @@ FLUSHED: dict[str, tuple[bytes, list[object], dict[int, int]]] = {
 
 @pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
 @pytest.mark.parametrize("name", FLUSHED)
-def test_order_and_place_hold_when_the_script_is_gone(
+def test_order_is_kept_when_the_script_is_missing(
     client: Raw, look: Raw, name: str, apart: bool
 ) -> None:
     data, replies, counts = FLUSHED[name]
@@ -407,7 +408,7 @@ def test_order_and_place_hold_when_the_script_is_gone(
     assert {db: count(look, "k", db) for db in counts} == counts
 
 
-def test_every_reply_comes_in_its_place_however_the_bytes_arrive(
+def test_replies_are_in_order_for_every_split_of_the_bytes(
     client: Raw, proxy: Proxy, look: Raw
 ) -> None:
     chance = random.Random(7)
@@ -449,7 +450,7 @@ def test_every_reply_comes_in_its_place_however_the_bytes_arrive(
     assert count(look, "k") == hits
 
 
-def test_a_hit_split_at_every_byte(client: Raw, proxy: Proxy, look: Raw) -> None:
+def test_hit_split_at_every_byte(client: Raw, proxy: Proxy, look: Raw) -> None:
     with proxy.raw() as other:
         for written in (hit(), b"rl.hit 'k' 1000000 \"60\"\r\n"):
             look.ask("DEL", "k")
@@ -475,7 +476,7 @@ def test_ten_thousand_hits_in_one_pipeline(client: Raw, look: Raw) -> None:
     join_lane(client, look)
 
 
-def test_hits_behind_half_a_set_wait_for_it(client: Raw, proxy: Proxy, look: Raw) -> None:
+def test_hits_behind_a_partial_set_wait_for_it(client: Raw, proxy: Proxy, look: Raw) -> None:
     value = b"v" * 300_000
     whole = command("SET", "s", value) + hit() + command("STRLEN", "s") + hit()
     client.send(whole[:100_000])
@@ -485,7 +486,7 @@ def test_hits_behind_half_a_set_wait_for_it(client: Raw, proxy: Proxy, look: Raw
     join_lane(client, look)
 
 
-def test_a_push_inside_an_array_is_no_element_of_it(
+def test_push_inside_an_array_is_no_element_of_it(
     client: Raw, proxy: Proxy, look: Raw, redis_server: RedisServer
 ) -> None:
     """Redis 6.2 and 7.0 write invalidations that were redirected here into EXEC's array."""
@@ -518,7 +519,7 @@ def test_a_push_inside_an_array_is_no_element_of_it(
         assert goes_by_lane(client, look)
 
 
-def test_pushes_that_nobody_asked_for_come_between_replies(
+def test_unsolicited_pushes_come_between_replies(
     client: Raw, look: Raw, redis_server: RedisServer
 ) -> None:
     client.ask("HELLO", 3)
@@ -543,9 +544,7 @@ def test_pushes_that_nobody_asked_for_come_between_replies(
         wait_until(lambda: look.ask("LLEN", "k") == 30, "all hits counted")
 
 
-def test_a_watched_key_that_a_hit_touches_fails_the_transaction(
-    client: Raw, proxy: Proxy, look: Raw
-) -> None:
+def test_hit_on_a_watched_key_fails_the_transaction(client: Raw, proxy: Proxy, look: Raw) -> None:
     with proxy.raw() as other:
         join_lane(other, look)
         assert client.ask("WATCH", "k") == "OK"
@@ -553,7 +552,7 @@ def test_a_watched_key_that_a_hit_touches_fails_the_transaction(
         client.send(command("MULTI") + hit() + command("EXEC"))
         assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", None]
         assert count(look, "k") == 1
-        # one's own hit counts as a touch as well, and an unwatched key does not
+        # The client's own hit counts as a change as well; an unwatched key does not.
         client.send(command("WATCH", "k") + hit() + command("MULTI") + command("EXEC"))
         assert [client.reply() for _ in range(4)] == ["OK", admitted(2), "OK", None]
         client.send(command("WATCH", "j") + hit() + command("MULTI") + hit() + command("EXEC"))
@@ -563,7 +562,7 @@ def test_a_watched_key_that_a_hit_touches_fails_the_transaction(
         join_lane(client, look)
 
 
-def test_an_error_of_the_clients_own_script_keeps_its_name(client: Raw) -> None:
+def test_error_of_the_clients_own_script_keeps_its_name(client: Raw) -> None:
     client.ask("SUBSCRIBE", "a")
     client.ask("UNSUBSCRIBE", "a")
     assert client.ask("RL.HIT", "k", MANY, 60) == admitted(1)
@@ -586,7 +585,7 @@ FORGED = command("EVAL", "return {ok='RESET'}", 0)
     ],
     ids=["reply", "unknown", "multi", "subscribe", "tracking", "readonly"],
 )
-def test_a_forged_reset_opens_no_lane(client: Raw, look: Raw, state: bytes) -> None:
+def test_forged_reset_opens_no_lane(client: Raw, look: Raw, state: bytes) -> None:
     client.ask("HELLO", 3)
     client.send(state + FORGED * 3)
     replies = [client.reply() for _ in range(4)]
@@ -619,9 +618,7 @@ def test_a_forged_reset_opens_no_lane(client: Raw, look: Raw, state: bytes) -> N
         "hello",
     ],
 )
-def test_nothing_comes_behind_the_reply_to_quit(
-    client: Raw, look: Raw, state: bytes, replies: int
-) -> None:
+def test_reply_to_quit_is_the_last(client: Raw, look: Raw, state: bytes, replies: int) -> None:
     client.send(state + command("QUIT") + hit() + command("RL.HIT", "k") + hit())
     for _ in range(replies):
         client.reply()
@@ -633,7 +630,7 @@ def test_nothing_comes_behind_the_reply_to_quit(
     assert look.ask("EXISTS", "k", "j") == 0
 
 
-def test_first_words_of_http_close_the_connection(client: Raw, proxy: Proxy, look: Raw) -> None:
+def test_http_request_line_closes_the_connection(client: Raw, proxy: Proxy, look: Raw) -> None:
     for word in (b"POST / HTTP/1.1\r\n", b"Host: x\r\n", command("POST"), command("HOST:", "x")):
         with proxy.raw() as raw:
             join_lane(raw, look)
@@ -655,7 +652,7 @@ def paused(server: RedisServer) -> Iterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-def test_mixed_chunks_keep_their_order_while_the_server_stands_still(
+def test_mixed_chunks_keep_their_order_while_the_server_is_stopped(
     client: Raw, proxy: Proxy, look: Raw, redis_server: RedisServer
 ) -> None:
     with paused(redis_server):

@@ -1,4 +1,4 @@
-"""What one client can make the proxy hold, and what is left of clients that are gone."""
+"""Bounds on what one client can make the proxy hold, and cleanup after clients that have left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.harness import (
 )
 
 MB = 1 << 20
-PATIENCE_S = 0.25  # nothing can be written for so long: the proxy takes no more
+STUCK_S = 0.25  # no write possible for this many seconds: the proxy takes no more
 
 
 @pytest.fixture
@@ -45,18 +45,18 @@ def look(redis_server: RedisServer) -> Iterator[Raw]:
 
 @contextlib.contextmanager
 def fresh(server: RedisServer) -> Iterator[Proxy]:
-    """A proxy of its own: what it holds is this test's doing."""
+    """A new proxy: its memory is due to this test alone."""
     with harness.proxy(server) as made:
         yield made
 
 
 def push(client: Raw, block: bytes, most: int, watch: Callable[[], None]) -> int:
-    """Write `block` over and over, `most` bytes at most, until nothing more is taken."""
+    """Write `block` repeatedly, `most` bytes at most, until no more is accepted."""
     client.sock.setblocking(False)
     sent = 0
     end = time.monotonic() + DEADLINE_S
     while sent < most and time.monotonic() < end:
-        if not select.select([], [client.sock], [], PATIENCE_S)[1]:
+        if not select.select([], [client.sock], [], STUCK_S)[1]:
             break
         at = sent % len(block)
         sent += client.sock.send(block[at : at + 65536])
@@ -66,7 +66,7 @@ def push(client: Raw, block: bytes, most: int, watch: Callable[[], None]) -> int
 
 
 FLOODS: dict[str, tuple[bytes, int, int]] = {
-    # block, how much is sent at most, how much memory it may take
+    # block, the maximum to send, the memory it may take
     "hits": (hit() * 500, 4 * MB, 40 * MB),
     "inline hits": (b"RL.HIT k 5 60\n" * 5000, 2 * MB, 40 * MB),
     "wrong hits": (b"RL.HIT k\n" * 7000, 1 * MB, 40 * MB),
@@ -83,10 +83,10 @@ FLOODS: dict[str, tuple[bytes, int, int]] = {
 
 @ON_ONE_ENGINE
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_client_that_never_reads_fills_no_memory(
+def test_client_that_never_reads_uses_bounded_memory(
     redis_server: RedisServer, look: Raw, name: str
 ) -> None:
-    """Redis has its own limit for that; here nothing may grow with what was sent."""
+    """Redis has its own limit for replies; here memory must not grow with the bytes sent."""
     block, most, bound = FLOODS[name]
     look.ask("SET", "big", b"x" * 8_000_000)
     with fresh(redis_server) as proxy, proxy.raw() as client:
@@ -101,14 +101,14 @@ def test_a_client_that_never_reads_fills_no_memory(
         client.send(command("GET", "big"))  # from here on its replies are stuck
         push(client, block, most, watch)
         watch()
-        with proxy.raw() as other:  # and nobody else notices
+        with proxy.raw() as other:  # no other client is affected
             join_lane(other, look)
         assert peak - before < bound, f"{(peak - before) // MB} MB"
 
 
 @ON_ONE_ENGINE
 @pytest.mark.parametrize("name", ["hits", "inline hits", "helps", "long keys"])
-def test_a_server_that_stands_still_fills_no_memory(redis_server: RedisServer, name: str) -> None:
+def test_stopped_server_uses_bounded_memory(redis_server: RedisServer, name: str) -> None:
     block, most, bound = FLOODS[name]
     with fresh(redis_server) as proxy, redis_server.raw() as look, proxy.raw() as warm:
         join_lane(warm, look)
@@ -148,7 +148,7 @@ def test_rules_that_nobody_repeats_fill_no_memory(redis_server: RedisServer) -> 
         assert proxy.memory() - before < 20 * MB
 
 
-def test_gone_clients_leave_nothing_behind(
+def test_closed_clients_leave_no_memory_or_files(
     proxy: Proxy, redis_server: RedisServer, look: Raw
 ) -> None:
     endings: list[Callable[[Raw], None]] = [
@@ -179,13 +179,13 @@ def test_gone_clients_leave_nothing_behind(
             for ending in endings:
                 with proxy.raw() as raw:
                     ending(raw)
-        rounds(proxy)  # (whoever came before is accepted by then)
+        rounds(proxy)  # all earlier connections are accepted by then
         wait_until(lambda: len([name for name in names(look) if not name]) == 2, "all are gone")
         wait_until(lambda: files() <= before, "all files are closed")
         assert goes_by_lane(client, look)
 
 
-def test_large_replies_keep_their_place_among_hits(proxy: Proxy, look: Raw) -> None:
+def test_large_replies_keep_their_order_among_hits(proxy: Proxy, look: Raw) -> None:
     size = 1_500_000
     look.ask("SET", "big", b"x" * size)
     with proxy.raw() as client:
@@ -203,7 +203,7 @@ def test_large_replies_keep_their_place_among_hits(proxy: Proxy, look: Raw) -> N
         join_lane(client, look)
 
 
-def test_a_slow_reader_gets_everything_in_order_at_last(proxy: Proxy, look: Raw) -> None:
+def test_slow_reader_gets_every_reply_in_order(proxy: Proxy, look: Raw) -> None:
     size = 4_000_000
     look.ask("SET", "big", b"x" * size)
     with proxy.raw() as client, proxy.raw() as other:
@@ -228,7 +228,7 @@ def test_a_slow_reader_gets_everything_in_order_at_last(proxy: Proxy, look: Raw)
 TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
 LONG = command("RL.HIT", b"k" * 66_000, 5, 60)
 LONG_STATES: dict[str, tuple[bytes, int, bytes, list[object]]] = {
-    # what comes before, how many replies that has, what comes behind, what is answered
+    # Earlier commands, the number of their replies, later commands, and the replies.
     "plain": (b"", 0, hit(), [TOO_LONG, admitted(1)]),
     "behind hits": (hit() * 3, 3, hit(), [TOO_LONG, admitted(4)]),
     "behind a write": (command("SET", "s", 1), 1, hit(), [TOO_LONG, admitted(1)]),
@@ -258,9 +258,7 @@ LONG_STATES: dict[str, tuple[bytes, int, bytes, list[object]]] = {
 
 @pytest.mark.parametrize("size", [66_000, 3_000_000], ids=["66 KB", "3 MB"])
 @pytest.mark.parametrize("name", LONG_STATES)
-def test_a_hit_that_is_too_long_in_every_state(
-    proxy: Proxy, look: Raw, name: str, size: int
-) -> None:
+def test_too_long_hit_in_every_state(proxy: Proxy, look: Raw, name: str, size: int) -> None:
     before, count, behind, replies = LONG_STATES[name]
     long = command("RL.HIT", b"k" * size, 5, 60)
     for data in (before + long + behind, None):
@@ -284,7 +282,7 @@ def test_a_hit_that_is_too_long_in_every_state(
 
 
 @pytest.mark.parametrize("argc", [5, 200_000], ids=["few", "many"])
-def test_a_hit_that_is_too_long_with_a_malformed_tail(proxy: Proxy, look: Raw, argc: int) -> None:
+def test_too_long_hit_with_a_malformed_tail(proxy: Proxy, look: Raw, argc: int) -> None:
     words: list[bytes | str | int] = ["RL.HIT", "k", 5, 60]
     words += ["x"] * (argc - 5) + ["y" * (100_000 if argc == 5 else 1)]
     long = command(*words)

@@ -1,7 +1,7 @@
-"""Connections that break, stall or half close, and what every client is owed nevertheless.
+"""Connections that break, stall or half close, and the replies that clients still get.
 
-A gate stands between proxy and server: it holds back what the server answers, byte by byte if need
-be, and cuts connections at the moment a test chooses.
+A gate between proxy and server holds back the server's replies, byte by byte if required, and cuts
+connections at the moment a test chooses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOST = ReplyError(UPSTREAMDOWN)
 
 
 class Bench:
-    """A client on a lane, with the gate's ends of both its ways."""
+    """A client on a lane, and the gate's ends of its lane and private connection."""
 
     def __init__(self, server: RedisServer, gate: Gate, proxy: Proxy) -> None:
         self.server = server
@@ -47,20 +47,20 @@ class Bench:
         self.private = gate.private()
         self.lane = gate.lane()
 
-    def turns(self, count: int = 8) -> None:
-        """What was let go before has been passed on when this returns."""
+    def forwarded(self, count: int = 8) -> None:
+        """Return when bytes released before have been forwarded."""
         with self.proxy.raw() as other:
             for _ in range(count):
                 other.ask("PING")
 
     def hold_a_hit(self, key: str = "k") -> None:
-        """The lane owes the client a reply, which the gate holds."""
+        """Send a hit whose reply the gate holds on the lane."""
         self.lane.hold()
         self.client.send(hit(key))
         self.lane.until(lambda held: held.endswith(b":60\r\n"))
 
-    def half_a_push(self) -> bytes:
-        """The client gets 12 bytes of a push; returns all of it."""
+    def send_half_a_push(self) -> bytes:
+        """Let the client receive 12 bytes of a push; return the whole push."""
         number = self.client.ask("CLIENT", "ID")
         assert isinstance(number, int)
         self.tracker = tracker = self.server.raw()
@@ -78,7 +78,7 @@ class Bench:
         return push
 
     def close(self) -> None:
-        self.gate.holds_greetings = False  # (one that failed is no reason for the next to)
+        self.gate.holds_greetings = False  # one that failed must not affect the next
         for pipe in self.gate.pipes:
             pipe.release()
         for raw in (self.look, self.client, self.tracker):
@@ -106,7 +106,7 @@ def counted(look: Raw, key: str = "k") -> object:
 # -- the lane is lost -----------------------------------------------------------------------------
 
 
-def test_a_hit_whose_lane_is_lost_gets_an_error_and_its_client_stays(bench: Bench) -> None:
+def test_hit_on_a_lost_lane_gets_an_error_and_its_client_stays(bench: Bench) -> None:
     bench.hold_a_hit()
     bench.client.send(command("INCR", "n"))
     bench.lane.cut()
@@ -117,10 +117,10 @@ def test_a_hit_whose_lane_is_lost_gets_an_error_and_its_client_stays(bench: Benc
     join_lane(bench.client, bench.look)
 
 
-def test_an_idle_lane_that_is_killed_costs_no_hit(bench: Bench) -> None:
+def test_killed_idle_lane_costs_no_hit(bench: Bench) -> None:
     for index in range(1, 6):
         bench.gate.lane().cut()
-        bench.turns(2)
+        bench.forwarded(2)
         assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(index)
     join_lane(bench.client, bench.look)
 
@@ -159,15 +159,15 @@ def test_lanes_killed_under_load_lose_no_reply_and_count_none_twice(bench: Bench
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "late"])
-def test_a_lane_that_is_not_greeted_holds_nobody_up(bench: Bench, cut: bool) -> None:
+def test_lane_without_a_handshake_reply_delays_no_hit(bench: Bench, cut: bool) -> None:
     bench.gate.holds_greetings = True
     bench.lane.cut()
-    bench.turns(2)
+    bench.forwarded(2)
     hits = 0
-    while hits < 30 or bench.gate.lane() is bench.lane:  # (it is opened again after a pause)
+    while hits < 30 or bench.gate.lane() is bench.lane:  # it is opened again after a pause
         hits += 1
         assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(hits)
-    bench.turns(8)
+    bench.forwarded(8)
     bench.gate.holds_greetings = False
     if cut:
         bench.gate.lane().cut()
@@ -182,19 +182,19 @@ def test_a_lane_that_is_not_greeted_holds_nobody_up(bench: Bench, cut: bool) -> 
 # -- the private connection is lost ---------------------------------------------------------------
 
 
-def test_a_private_connection_that_is_killed_closes_the_client_behind_the_lanes_replies(
+def test_killed_private_connection_closes_the_client_after_the_lanes_replies(
     bench: Bench,
 ) -> None:
     bench.hold_a_hit()
     bench.client.send(hit())
     bench.private.cut()
-    bench.turns()
+    bench.forwarded()
     bench.lane.release()
     assert [bench.client.reply() for _ in range(2)] == [admitted(1), admitted(2)]
     assert bench.client.line() == b"" and bench.client.closed
 
 
-def test_hits_on_a_lost_private_connection_are_told_up_to_the_clients_own_command(
+def test_hits_on_a_lost_private_connection_get_errors_up_to_the_clients_own_command(
     bench: Bench,
 ) -> None:
     bench.private.hold()
@@ -207,7 +207,9 @@ def test_hits_on_a_lost_private_connection_are_told_up_to_the_clients_own_comman
 
 
 @pytest.mark.parametrize("order", ["plc", "lpc", "pcl", "lcp", "cpl", "clp"])
-def test_both_ways_lost_in_one_turn_leave_no_client_waiting(bench: Bench, order: str) -> None:
+def test_loss_of_both_connections_at_once_leaves_no_client_waiting(
+    bench: Bench, order: str
+) -> None:
     """p: the private connection is cut; l: the lane is; c: the client sends a hit."""
     act: dict[str, Callable[[], None]] = {
         "p": bench.private.cut,
@@ -225,10 +227,10 @@ def test_both_ways_lost_in_one_turn_leave_no_client_waiting(bench: Bench, order:
 # -- half a push ----------------------------------------------------------------------------------
 
 
-def test_a_lanes_reply_waits_for_the_end_of_a_push(bench: Bench) -> None:
-    push = bench.half_a_push()
+def test_reply_from_a_lane_waits_for_the_end_of_a_push(bench: Bench) -> None:
+    push = bench.send_half_a_push()
     bench.lane.release()
-    bench.turns()
+    bench.forwarded()
     bench.private.release(3)
     assert bench.client.exactly(3) == push[12:15]
     bench.private.release()
@@ -237,15 +239,15 @@ def test_a_lanes_reply_waits_for_the_end_of_a_push(bench: Bench) -> None:
     join_lane(bench.client, bench.look)
 
 
-def test_a_push_that_is_half_here_and_a_lane_that_is_lost(bench: Bench) -> None:
-    push = bench.half_a_push()
+def test_lost_lane_during_a_partial_push(bench: Bench) -> None:
+    push = bench.send_half_a_push()
     os.kill(bench.proxy.pid, signal.SIGSTOP)
     bench.lane.cut()
     time.sleep(0.02)
     bench.client.send(hit("j"))
     time.sleep(0.02)
     os.kill(bench.proxy.pid, signal.SIGCONT)
-    bench.turns()
+    bench.forwarded()
     bench.private.release()
     assert bench.client.exactly(len(push) - 12) == push[12:]
     assert bench.client.reply() == LOST
@@ -254,17 +256,17 @@ def test_a_push_that_is_half_here_and_a_lane_that_is_lost(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "unanswered"])
-def test_a_push_that_breaks_off_ends_the_connection(bench: Bench, answered: bool) -> None:
-    bench.half_a_push()
+def test_truncated_push_closes_the_connection(bench: Bench, answered: bool) -> None:
+    bench.send_half_a_push()
     if answered:
         bench.lane.release()
-        bench.turns()
+        bench.forwarded()
     bench.private.cut()
     assert bench.client.quiet(0.01, harness.DEADLINE_S) == b""
     assert bench.client.closed
 
 
-def test_a_push_whose_header_is_half_here_delays_nothing(bench: Bench) -> None:
+def test_partial_header_of_a_push_delays_no_reply(bench: Bench) -> None:
     number = bench.client.ask("CLIENT", "ID")
     assert isinstance(number, int)
     with bench.server.raw() as tracker:
@@ -276,20 +278,20 @@ def test_a_push_whose_header_is_half_here_delays_nothing(bench: Bench) -> None:
         bench.look.ask("SET", "t", 1)
         bench.private.until(lambda held: held.endswith(b"t\r\n"))
         bench.private.release(2)
-        bench.turns()
+        bench.forwarded()
         assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(1)
         bench.private.release()
         assert bench.client.reply() == [b"invalidate", [b"t"]]
 
 
-# -- order while the lane stands still ------------------------------------------------------------
+# -- order while the lane is stalled ---------------------------------------------------------------
 
 
 def test_other_commands_wait_for_the_lane(bench: Bench) -> None:
     bench.hold_a_hit()
     bench.client.send(command("SET", "s", 1) + hit() + command("GET", "s"))
     bench.client.send(command("RL.HIT", "k") + hit())
-    bench.turns()
+    bench.forwarded()
     assert bench.look.ask("EXISTS", "s") == 0
     bench.lane.release()
     wrong = ReplyError("ERR wrong number of arguments for 'rl.hit' command")
@@ -307,7 +309,7 @@ def test_malformed_bytes_wait_for_the_lane(bench: Bench, broken: bytes) -> None:
     bench.hold_a_hit()
     bench.client.send(hit() + broken)
     bench.client.send(hit() * 3 + command("SET", "s", 1))
-    bench.turns()
+    bench.forwarded()
     bench.lane.release()
     assert [bench.client.reply() for _ in range(2)] == [admitted(1), admitted(2)]
     error = bench.client.line()
@@ -323,7 +325,7 @@ def test_quit_waits_for_the_lane_and_ends_everything(bench: Bench, word: bytes) 
     bench.hold_a_hit()
     bench.client.send(hit() + word + hit())
     bench.client.send(hit())
-    bench.turns()
+    bench.forwarded()
     bench.lane.release()
     assert [bench.client.reply() for _ in range(3)] == [admitted(1), admitted(2), "OK"]
     assert bench.client.line() == b"" and bench.client.closed
@@ -334,11 +336,11 @@ def test_quit_waits_for_the_lane_and_ends_everything(bench: Bench, word: bytes) 
 
 
 @pytest.mark.parametrize("behind", [0, 1, 200], ids=["alone", "one more", "many more"])
-def test_what_is_owed_on_the_lane_comes_after_the_clients_end(bench: Bench, behind: int) -> None:
+def test_outstanding_lane_replies_arrive_after_a_half_close(bench: Bench, behind: int) -> None:
     bench.hold_a_hit()
     bench.client.send(hit() * behind)
     bench.client.finish()
-    bench.turns()
+    bench.forwarded()
     bench.lane.release()
     assert [bench.client.reply() for _ in range(behind + 1)] == [
         admitted(n + 1) for n in range(behind + 1)
@@ -359,7 +361,7 @@ def test_what_is_owed_on_the_lane_comes_after_the_clients_end(bench: Bench, behi
     ],
     ids=["nothing", "hit", "half a hit", "ping", "half a set", "multi", "subscribe"],
 )
-def test_a_client_that_ends_is_closed_behind_its_replies(
+def test_half_closed_client_is_closed_after_its_replies(
     bench: Bench, data: bytes, replies: int
 ) -> None:
     before = names(bench.look).count("")
@@ -375,7 +377,7 @@ def test_a_client_that_ends_is_closed_behind_its_replies(
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["half", "full"])
-def test_a_client_that_left_takes_no_element(bench: Bench, half: bool) -> None:
+def test_disconnected_client_consumes_no_element(bench: Bench, half: bool) -> None:
     def blocked() -> bool:
         text = bench.look.ask("INFO", "clients")
         assert isinstance(text, bytes)
@@ -395,10 +397,10 @@ def test_a_client_that_left_takes_no_element(bench: Bench, half: bool) -> None:
     assert counted(bench.look) == 1
 
 
-# -- the server goes and comes --------------------------------------------------------------------
+# -- restart of the server -------------------------------------------------------------------------
 
 
-def test_a_server_that_is_down_is_an_error_for_each_command_and_comes_back(engine: str) -> None:
+def test_commands_get_errors_while_the_server_is_down_and_work_afterwards(engine: str) -> None:
     with harness.server(engine) as server, harness.proxy(server) as proxy:
         with server.raw() as look, proxy.raw() as old:
             join_lane(old, look)
@@ -412,7 +414,7 @@ def test_a_server_that_is_down_is_an_error_for_each_command_and_comes_back(engin
                 got = [str(client.reply()).split()[0] for _ in range(6)]
                 assert got == ["UPSTREAMDOWN"] * 3 + ["ERR"] + ["UPSTREAMDOWN"] * 2
             server.start()
-            # (until the proxy has noticed, it doesn't ask)
+            # until the proxy has noticed, it does not connect
             wait_until(
                 lambda: client.ask("RL.HIT", "k", MANY, 60) == admitted(1), "hits are counted"
             )
@@ -429,7 +431,7 @@ def test_a_server_that_is_down_is_an_error_for_each_command_and_comes_back(engin
 # -- the server's own timeout ---------------------------------------------------------------------
 
 
-def test_a_client_that_hits_all_the_time_is_not_idle(engine: str) -> None:
+def test_client_with_regular_hits_is_not_idle(engine: str) -> None:
     with (
         harness.server(engine, "--timeout", "1") as server,
         gated(server) as (gate, proxy),
@@ -446,9 +448,9 @@ def test_a_client_that_hits_all_the_time_is_not_idle(engine: str) -> None:
                 ),
                 "a lane",
             )
-        gate.lane().delay_s = 0.05  # so that one hit is always under way
+        gate.lane().delay_s = 0.05  # so that one hit is always in flight
         sent = 0
-        left = 20  # hits, once the idle client is gone
+        left = 20  # hits after the idle client has left
         while left:
             left -= idle.closed
             if select.select([idle.sock], [], [], 0)[0]:
@@ -458,7 +460,7 @@ def test_a_client_that_hits_all_the_time_is_not_idle(engine: str) -> None:
             if sent % 20 == 0:
                 steady.send(hit("steady"))
             time.sleep(0.01)
-            assert sent < 2000, "who is idle is closed as ever"
+            assert sent < 2000, "an idle client is still closed"
         assert [busy.reply() for _ in range(sent)] == [admitted(n + 1) for n in range(sent)]
         assert [steady.reply() for _ in range(sent // 20)] == [
             admitted(n + 1) for n in range(sent // 20)

@@ -1,7 +1,4 @@
-"""What the routing tests share: joining a lane for certain, and a gate between proxy and server.
-
-Nothing here is a test.
-"""
+"""Helpers of the routing tests: joining a lane reliably, and a gate between proxy and server."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
 
-MANY = 1_000_000  # a max that nobody reaches
+MANY = 1_000_000  # a max that no test reaches
 UPSTREAMDOWN = "UPSTREAMDOWN the connection to Redis was lost before it answered"
 
 
@@ -25,12 +22,12 @@ def hit(key: bytes | str = "k", limit: int = MANY) -> bytes:
 
 
 def admitted(count: int, limit: int = MANY) -> list[int]:
-    """The reply to the hit that is the `count`-th of its key."""
+    """The reply to hit number `count` on its key."""
     return [0, limit, limit - count, -1, 60]
 
 
 def lane_calls(look: Raw) -> int:
-    """How many EVALSHA the server has seen: only lanes send them."""
+    """How many EVALSHAs the server has run: only lanes send them."""
     text = look.ask("INFO", "commandstats")
     assert isinstance(text, bytes)
     found = re.search(rb"cmdstat_evalsha:calls=(\d+)", text)
@@ -38,7 +35,7 @@ def lane_calls(look: Raw) -> int:
 
 
 def goes_by_lane(client: Raw, look: Raw) -> bool:
-    """Whether a hit of `client`, sent now, travels on a lane (what it answers is left aside)."""
+    """Whether a hit of `client`, sent now, travels on a lane; its reply is ignored."""
     before = lane_calls(look)
     client.ask("RL.HIT", "warm", MANY, 60)
     return lane_calls(look) > before
@@ -50,7 +47,7 @@ def join_lane(client: Raw, look: Raw) -> None:
 
 
 def stays_private(client: Raw, look: Raw, hits: int = 6) -> bool:
-    """Whether none of some hits in a row goes by lane, with time enough for a lane to open."""
+    """Whether none of several hits in a row goes by lane, with enough time for a lane to open."""
     for _ in range(hits):
         if goes_by_lane(client, look):
             return False
@@ -59,14 +56,14 @@ def stays_private(client: Raw, look: Raw, hits: int = 6) -> bool:
 
 
 def names(look: Raw) -> list[str]:
-    """The names of the connections that the server has."""
+    """The names of the server's connections."""
     text = look.ask("CLIENT", "LIST")
     assert isinstance(text, bytes)
     return re.findall(r" name=(\S*)", text.decode())
 
 
 def kill_lanes(look: Raw) -> int:
-    """CLIENT KILL every lane; how many there were."""
+    """CLIENT KILL every lane; returns their number."""
     text = look.ask("CLIENT", "LIST")
     assert isinstance(text, bytes)
     ids = re.findall(rb"^id=(\d+) .*name=rlproxy-lane", text, re.M)
@@ -77,7 +74,9 @@ def kill_lanes(look: Raw) -> int:
 
 @contextlib.contextmanager
 def password(look: Raw, word: str) -> Iterator[None]:
-    """The default user needs `word` for a while; `look` was there before."""
+    """Require the password `word` of the default user within the block; `look` was connected
+    before.
+    """
     look.ask("CONFIG", "SET", "requirepass", word)
     try:
         yield
@@ -86,8 +85,8 @@ def password(look: Raw, word: str) -> Iterator[None]:
 
 
 def rounds(proxy: Proxy, count: int = 8) -> None:
-    """Turns of the proxy's and the server's loop: what was sent before has been read and passed on
-    when this returns.
+    """Run iterations of the proxy's and the server's loop: on return, bytes sent before have been
+    read and forwarded.
     """
     with proxy.raw() as other:
         for _ in range(count):
@@ -95,13 +94,15 @@ def rounds(proxy: Proxy, count: int = 8) -> None:
 
 
 class Pipe:
-    """One connection of the proxy to the server, through a gate that can hold what comes back."""
+    """One connection of the proxy to the server, through a gate that can hold the server's
+    bytes.
+    """
 
     def __init__(self, gate: Gate, down: socket.socket, up: socket.socket) -> None:
         self._gate = gate
-        self.delay_s = 0.0  # of every piece that comes back
+        self.delay_s = 0.0  # of every piece from the server
         self.sent = b""  # the first bytes that the proxy sent
-        self.held = b""  # what came back since hold()
+        self.held = b""  # bytes from the server since hold()
         self._holding = False
         self._changed = threading.Condition()
         self._down = down
@@ -118,7 +119,7 @@ class Pipe:
                 sent = (self.sent + data)[:65536]
                 if self._gate.holds_greetings and b"rlproxy-lane" in sent:
                     self.hold()
-                self.sent = sent  # (who sees by it that this is a lane finds it held)
+                self.sent = sent  # set last: a thread that identifies a lane by it finds it held
                 self._up.sendall(data)
             self._up.shutdown(socket.SHUT_WR)
         except OSError:
@@ -142,17 +143,17 @@ class Pipe:
             self.cut()
 
     def hold(self) -> None:
-        """Keep what comes back."""
+        """Hold back bytes from the server."""
         with self._changed:
             self._holding = True
 
     def until(self, enough: Callable[[bytes], object]) -> None:
-        """Wait until what is held is enough."""
+        """Wait until the held bytes satisfy `enough`."""
         with self._changed:
             assert self._changed.wait_for(lambda: enough(self.held), DEADLINE_S), self.held
 
     def release(self, count: int | None = None) -> None:
-        """Let the first `count` bytes held go on; all, and what follows, if None."""
+        """Forward the first `count` held bytes; all of them and later ones if None."""
         with self._changed:
             if count is None:
                 self._holding = False
@@ -164,13 +165,13 @@ class Pipe:
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """End the connection in both directions."""
+        """Close the connection in both directions."""
         for sock in (self._down, self._up):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it and forget its sockets."""
+        """Close it and release its sockets."""
         with self._changed:
             self._holding = False
             self._changed.notify_all()
@@ -182,7 +183,7 @@ class Pipe:
 
 
 class Gate:
-    """A relay in front of a server, on a port of its own."""
+    """A relay in front of a server, on its own port."""
 
     def __init__(self, port: int) -> None:
         self.pipes: list[Pipe] = []
@@ -215,14 +216,14 @@ class Gate:
         return self._last("a lane", lambda pipe: b"rlproxy-lane" in pipe.sent)
 
     def private(self, said: bytes = b"") -> Pipe:
-        """The newest private connection (that said `said`)."""
+        """The newest private connection on which `said` was sent."""
         return self._last(
             "a private connection",
             lambda pipe: pipe.sent != b"" and b"rlproxy-" not in pipe.sent and said in pipe.sent,
         )
 
     def close(self) -> None:
-        """End it and all that goes through it."""
+        """Close it with all its connections."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(DEADLINE_S)
         self._listener.close()
@@ -232,7 +233,7 @@ class Gate:
 
 @contextlib.contextmanager
 def gated(server: RedisServer, *args: str) -> Iterator[tuple[Gate, Proxy]]:
-    """A gate in front of `server` and a proxy in front of that."""
+    """A gate in front of `server` and a proxy in front of the gate."""
     gate = Gate(server.port)
     try:
         with harness.proxy(f"redis://127.0.0.1:{gate.port}", *args) as made:

@@ -1,4 +1,4 @@
-"""Errors of Redis on a hit: as they are, without the names of scripts."""
+"""Errors of Redis on a hit reach the client unchanged, without the names of scripts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def plain_error(server: RedisServer, *words: str) -> ReplyError:
     return answer
 
 
-def said_to_both(warm: Raw, proxy: Proxy) -> list[object]:
-    """What a hit gets on `warm`, whose hits go by lane, and twice on a new connection."""
+def replies_on_both(warm: Raw, proxy: Proxy) -> list[object]:
+    """The replies to a hit on `warm`, whose hits go by lane, and to two hits on a new
+    connection.
+    """
     with proxy.raw() as cold:
         return [warm.ask(*HIT), cold.ask(*HIT), cold.ask(*HIT)]
 
 
 def cleaned(line: bytes) -> str:
-    """A script's error without what Redis adds to it."""
+    """A script's error without Redis' additions."""
     error = rewritten(line, SCRIPT_NAMES).decode()[1:-2]
     return error if error.split()[0].isupper() else f"ERR {error}"
 
@@ -48,7 +50,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("code", "begin", "end"), REFUSALS, ids=["OOM", "NOREPLICAS"])
-def test_refused_writes(
+def test_refused_writes_are_errors_of_the_hit(
     pair: tuple[RedisServer, Proxy],
     code: str,
     begin: list[tuple[str, str]],
@@ -63,18 +65,18 @@ def test_refused_writes(
             assert look.ask("CONFIG", "SET", name, value) == "OK"
         try:
             if look.ask("EVAL", "return redis.call('RPUSH', 'j', 'x')", 0) == 1:
-                assert (code, server.version) == ("NOREPLICAS", (6, 2))  # scripts may, there
+                assert (code, server.version) == ("NOREPLICAS", (6, 2))  # scripts may write there
                 return
             expected = plain_error(server, "RPUSH", "k", "x")
             assert str(expected).startswith(code)
-            assert said_to_both(warm, proxy) == [expected] * 3
+            assert replies_on_both(warm, proxy) == [expected] * 3
             assert look.ask("LLEN", "k") == 3
         finally:
             for name, value in end:
                 look.ask("CONFIG", "SET", name, value)
 
 
-def test_readonly_and_masterdown(pair: tuple[RedisServer, Proxy]) -> None:
+def test_readonly_and_masterdown_reach_the_client(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     nowhere = str(harness.free_port())
     with server.raw() as look, proxy.raw() as warm:
@@ -85,18 +87,18 @@ def test_readonly_and_masterdown(pair: tuple[RedisServer, Proxy]) -> None:
         try:
             expected = plain_error(server, "RPUSH", "k", "x")
             assert str(expected).startswith("READONLY")
-            assert said_to_both(warm, proxy) == [expected] * 3
+            assert replies_on_both(warm, proxy) == [expected] * 3
             assert warm.ask("RL.PEEK", "k", 10, 60) == [0, 10, 7, -1, 60]
             look.ask("CONFIG", "SET", "replica-serve-stale-data", "no")
             expected = plain_error(server, "GET", "k")
             assert str(expected).startswith("MASTERDOWN")
-            assert said_to_both(warm, proxy) == [expected] * 3
+            assert replies_on_both(warm, proxy) == [expected] * 3
         finally:
             look.ask("REPLICAOF", "NO", "ONE")
             look.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
 
 
-def test_misconf(engine: str) -> None:
+def test_misconf_reaches_the_client(engine: str) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(harness.server(engine))
         proxy = stack.enter_context(harness.proxy(server))
@@ -106,7 +108,7 @@ def test_misconf(engine: str) -> None:
             answer = look.ask("CONFIG", "GET", "dir")
             assert isinstance(answer, list)
             look.ask("CONFIG", "SET", "save", "3600 100000")
-            shutil.rmtree(answer[1])  # nowhere to save to
+            shutil.rmtree(answer[1])  # no directory to save to
             look.ask("BGSAVE")
 
             def failed() -> bool:
@@ -116,10 +118,10 @@ def test_misconf(engine: str) -> None:
             wait_until(failed, "the background save has failed")
             expected = plain_error(server, "RPUSH", "k", "x")
             assert str(expected).startswith("MISCONF")
-            assert said_to_both(warm, proxy) == [expected] * 3
+            assert replies_on_both(warm, proxy) == [expected] * 3
 
 
-def test_busy(pair: tuple[RedisServer, Proxy]) -> None:
+def test_busy_reaches_the_client(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     with server.raw() as look, server.raw() as loop, proxy.raw() as warm:
         look.ask("FLUSHALL")
@@ -131,18 +133,18 @@ def test_busy(pair: tuple[RedisServer, Proxy]) -> None:
             wait_until(lambda: isinstance(look.ask("PING"), ReplyError), "Redis is busy")
             expected = look.ask("PING")
             assert str(expected).startswith("BUSY")
-            assert said_to_both(warm, proxy) == [expected] * 3
+            assert replies_on_both(warm, proxy) == [expected] * 3
         finally:
             assert look.ask("SCRIPT", "KILL") == "OK"
         wait_until(lambda: look.ask("PING") == "PONG", "Redis is free")
         assert warm.ask(*HIT) == [0, 10, 6, -1, 60]
 
 
-def test_loading(engine: str) -> None:
+def test_loading_reaches_the_client(engine: str) -> None:
     options = ["--key-load-delay", "4000", "--rdbcompression", "no"]
     size = 2000
     if engine == "redis-6.2":
-        size = 50_000  # looks up only every 2 MB, and has no option for it
+        size = 50_000  # Redis checks only every 2 MB, and has no option for it
     else:
         options += ["--loading-process-events-interval-bytes", "1024"]
     with contextlib.ExitStack() as stack:
@@ -159,14 +161,14 @@ def test_loading(engine: str) -> None:
         with server.raw() as look, proxy.raw() as raw:
             expected = look.ask("GET", "x")
             assert str(expected).startswith("LOADING")
-            assert raw.ask("GET", "x") == expected  # any reply tells the proxy that it is back
+            assert raw.ask("GET", "x") == expected  # any reply shows the proxy that it is back
             assert [raw.ask(*HIT), raw.ask(*HIT)] == [expected, expected]
             wait_until(lambda: not isinstance(look.ask("GET", "x"), ReplyError), "loaded")
             assert raw.ask(*HIT) == [0, 10, 9, -1, 60]
             assert raw.ask(*HIT) == [0, 10, 8, -1, 60]
 
 
-def test_noauth_and_noperm(pair: tuple[RedisServer, Proxy]) -> None:
+def test_noauth_and_noperm_reach_the_client(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     with server.raw() as look:
         look.ask("ACL", "SETUSER", "bob", "on", ">pw", "~other", "+@all")
@@ -178,7 +180,7 @@ def test_noauth_and_noperm(pair: tuple[RedisServer, Proxy]) -> None:
                     assert raw.ask("AUTH", user, "pw") == "OK"
                     raw.send(command("EVAL", "return redis.call('RPUSH', KEYS[1], 1)", 1, "k"))
                     error = cleaned(raw.line())
-                # What the script may not call is told by Redis as an error of the script.
+                # Redis reports a command that the script may not call as an error of the script.
                 assert user == "eve" or error.startswith("NOPERM")
                 with proxy.raw() as raw:
                     assert raw.ask("AUTH", user, "pw") == "OK"
@@ -194,7 +196,7 @@ def test_noauth_and_noperm(pair: tuple[RedisServer, Proxy]) -> None:
             look.ask("ACL", "DELUSER", "bob", "eve", "joe")
 
 
-def test_errors_inside_a_transaction_are_clear_of_script_names(
+def test_errors_inside_a_transaction_contain_no_script_names(
     pair: tuple[RedisServer, Proxy],
 ) -> None:
     server, proxy = pair
@@ -207,7 +209,7 @@ def test_errors_inside_a_transaction_are_clear_of_script_names(
         assert raw.ask(*HIT) == wrong
 
 
-# Line 20: what a number must look like, wherever a script would be more lenient than the contract.
+# Line 20: the format of numbers, wherever a script would be more lenient than the contract.
 INTEGER = "ERR value is not an integer or out of range"
 MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
 WRONG = [
@@ -224,14 +226,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "error"), WRONG)
-def test_numbers_that_lua_would_take(
+def test_numbers_that_only_lua_accepts_are_errors(
     pair: tuple[RedisServer, Proxy], words: tuple[str, ...], error: str
 ) -> None:
     with pair[1].raw() as raw:
         assert raw.ask("RL.HIT", *words) == ReplyError(error)
 
 
-def test_the_largest_numbers_lose_no_digit(pair: tuple[RedisServer, Proxy]) -> None:
+def test_largest_numbers_keep_every_digit(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     with server.raw() as look, proxy.raw() as raw:
         look.ask("FLUSHALL")
@@ -241,7 +243,7 @@ def test_the_largest_numbers_lose_no_digit(pair: tuple[RedisServer, Proxy]) -> N
         assert raw.ask("RL.HIT", "one", 1_000_000, "0.001") == [0, 1_000_000, 999_999, -1, 1]
 
 
-def test_evicted_or_flushed_scripts_are_nobodys_business(pair: tuple[RedisServer, Proxy]) -> None:
+def test_evicted_or_flushed_scripts_change_no_reply(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     with server.raw() as look, proxy.raw() as raw, proxy.raw() as other:
         look.ask("FLUSHALL")
@@ -265,7 +267,7 @@ def test_evicted_or_flushed_scripts_are_nobodys_business(pair: tuple[RedisServer
         assert raw.reply() == [[0, 1000, left - 1, -1, 60], [0, 1000, left - 2, -1, 60]]
 
 
-def test_a_reply_that_is_late_is_still_ones_own(pair: tuple[RedisServer, Proxy]) -> None:
+def test_late_reply_belongs_to_its_request(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     clients: list[Raw] = [proxy.raw() for _ in range(5)]
     with server.raw() as look:

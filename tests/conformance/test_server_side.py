@@ -1,5 +1,4 @@
-"""What the server does on its own: timeouts, rights that change, users that go, replicas to wait
-for."""
+"""Events on the server: timeouts, changed rights, deleted users, and replicas to wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.harness import Proxy, RedisServer, command, wait_until
 PING = command("PING")
 
 
-def test_timeout_closes_the_idle_and_spares_the_busy(engine: str) -> None:
+def test_timeout_closes_idle_clients_and_not_busy_ones(engine: str) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(harness.server(engine, "--timeout", "1"))
         proxy = stack.enter_context(harness.proxy(server))
@@ -39,7 +38,7 @@ def test_timeout_closes_the_idle_and_spares_the_busy(engine: str) -> None:
             assert new.ask("RL.HIT", "k", 1000, 60) == [0, 1000, 999 - hits, -1, 60]
 
 
-def test_new_rights_act_on_the_next_hit(bench: Bench) -> None:
+def test_new_rights_apply_to_the_next_hit(bench: Bench) -> None:
     answers = []
     for made, hit in ((bench.server, HIT.direct), (bench.proxy, HIT.proxied)):
         bench.reset([("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all")])
@@ -62,13 +61,13 @@ def test_new_rights_act_on_the_next_hit(bench: Bench) -> None:
                 hits()
             bench.look.ask("DEL", "k")
             bench.look.ask("ACL", "SETUSER", "bob", "off", ">another", "<pw")
-            hits()  # who is in stays in
+            hits()  # a connected client stays connected
         answers.append(got)
     assert answers[0] == answers[1]
     assert "NOPERM" in answers[0]
 
 
-def test_a_deleted_user_is_closed(bench: Bench) -> None:
+def test_deleted_users_client_is_closed(bench: Bench) -> None:
     for made, hit in ((bench.server, HIT.direct), (bench.proxy, HIT.proxied)):
         bench.reset([("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all")])
         with made.raw() as raw, made.raw() as stays:
@@ -79,7 +78,7 @@ def test_a_deleted_user_is_closed(bench: Bench) -> None:
             assert stays.ask("PING") == "PONG"
 
 
-def test_a_deleted_users_hits_do_not_count(bench: Bench) -> None:
+def test_hits_of_a_deleted_user_do_not_count(bench: Bench) -> None:
     bench.reset([("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all")])
     with bench.proxy.raw() as raw:
         raw.ask("AUTH", "bob", "pw")
@@ -91,7 +90,7 @@ def test_a_deleted_users_hits_do_not_count(bench: Bench) -> None:
         assert bench.look.ask("LLEN", "k") == before
 
 
-def test_a_restarted_server_closes_its_clients_and_serves_new_ones(engine: str) -> None:
+def test_restarted_server_closes_its_clients_and_serves_new_ones(engine: str) -> None:
     with harness.server(engine) as server, harness.proxy(server) as proxy:
         with proxy.raw() as raw, proxy.raw() as subscriber:
             for _ in range(3):
@@ -101,8 +100,9 @@ def test_a_restarted_server_closes_its_clients_and_serves_new_ones(engine: str) 
             assert raw.closes()
             assert subscriber.closes()
         server.start()
-        with proxy.raw() as raw:  # the scripts are gone with the old server: nobody notices
-            assert raw.ask("PING") == "PONG"  # any reply tells the proxy that it is back
+        # the scripts are gone with the old server, without effect on clients
+        with proxy.raw() as raw:
+            assert raw.ask("PING") == "PONG"  # any reply shows the proxy that it is back
             for left in (9, 8, 7):
                 assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, left, -1, 60]
 
@@ -124,7 +124,7 @@ def replicated(engine: str) -> Iterator[tuple[RedisServer, Proxy, RedisServer]]:
         yield server, proxy, replica
 
 
-def test_wait_speaks_of_hits(replicated: tuple[RedisServer, Proxy, RedisServer]) -> None:
+def test_wait_covers_hits(replicated: tuple[RedisServer, Proxy, RedisServer]) -> None:
     server, proxy, replica = replicated
     answers = []
     for made, hit in ((server, HIT.direct), (proxy, HIT.proxied)):
@@ -135,7 +135,7 @@ def test_wait_speaks_of_hits(replicated: tuple[RedisServer, Proxy, RedisServer])
                 raw.send(hit)
                 got.append(raw.reply())
             got.append(raw.ask("WAIT", 1, 5000))
-            for _ in range(2):  # whatever raw has seen so far is acknowledged
+            for _ in range(2):  # everything raw has written so far is acknowledged
                 look.ask("INCR", "n")
                 assert look.ask("WAIT", 1, 5000) == 1
             os.kill(replica.pid, signal.SIGSTOP)

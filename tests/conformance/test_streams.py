@@ -1,4 +1,6 @@
-"""What is not request and reply: MONITOR, replication, big values, readers that stop reading."""
+"""Traffic that is not request and reply: MONITOR, replication, large values, and readers that stop
+reading.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def lines_until(raw: Raw, last: bytes) -> list[bytes]:
     raise AssertionError(got)
 
 
-def test_monitor(bench: Bench) -> None:
+def test_monitor_streams_commands(bench: Bench) -> None:
     answers = []
     for made in (bench.server, bench.proxy):
         with made.raw() as raw:
@@ -39,7 +41,7 @@ def test_monitor(bench: Bench) -> None:
             bench.look.ask("ECHO", "the end")
             for line in lines_until(raw, b"the end"):
                 if b'"SET"' in line or b'"ECHO"' in line:
-                    # The time, and the address of the one who asked.
+                    # The time, and the address of the client that sent the command.
                     got.append(re.sub(rb"^\+[\d.]+ \[\d+ [\d.:]+\]", b"+TIME", line))
             answers.append(got)
     assert answers[0] == answers[1]
@@ -57,7 +59,7 @@ def test_monitor_shows_a_hit_behind_it(bench: Bench) -> None:
         assert lines_until(raw, b"the end")
 
 
-def test_a_raw_sync_streams_the_data_set_and_what_follows(bench: Bench) -> None:
+def test_sync_streams_the_data_set_and_later_commands(bench: Bench) -> None:
     bench.look.ask("CONFIG", "SET", "repl-diskless-sync", "no")
     bench.look.ask("CONFIG", "SET", "repl-diskless-sync-delay", 0)
     for made in (bench.server, bench.proxy):
@@ -82,7 +84,7 @@ def test_a_raw_sync_streams_the_data_set_and_what_follows(bench: Bench) -> None:
             assert wanted in got
 
 
-def test_a_replica_replicates_through_the_proxy(
+def test_replica_replicates_through_the_proxy(
     engine: str, redis_server: RedisServer, proxy: Proxy
 ) -> None:
     with redis_server.raw() as raw:
@@ -109,7 +111,7 @@ def test_a_replica_replicates_through_the_proxy(
 
 
 @pytest.mark.parametrize("size", [100, 16_383, 65_536, 262_144, 5 * MB + 17])
-def test_values_pass_both_ways(bench: Bench, size: int) -> None:
+def test_large_values_pass_both_ways(bench: Bench, size: int) -> None:
     value = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
     request = command("SET", "v", value) + command("GET", "v") + command("STRLEN", "v")
     wanted = b"+OK\r\n$%d\r\n%b\r\n:%d\r\n" % (size, value, size)
@@ -122,7 +124,7 @@ def test_values_pass_both_ways(bench: Bench, size: int) -> None:
     assert bench.look.ask("GET", "v") == value
 
 
-def test_a_value_of_64_mb_is_not_held(bench: Bench) -> None:
+def test_value_of_64_mb_is_not_buffered(bench: Bench) -> None:
     bench.reset()
     size = 64 * MB
     before = bench.proxy.memory()
@@ -146,7 +148,7 @@ def test_a_value_of_64_mb_is_not_held(bench: Bench) -> None:
     assert most - before < 16 * MB
 
 
-def test_a_reader_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
+def test_reader_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
     bench.reset()
     bench.look.ask("SET", "v", "x" * MB)
     bench.look.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 8388608 0 0")
@@ -156,7 +158,7 @@ def test_a_reader_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
             before = bench.proxy.memory()
             raw.send(command("GET", "v") * 60)
             wait_until(lambda: b"sleeper" not in bench.clients(), "Redis has cut the reader")
-            # The others don't notice.
+            # Other clients are not affected.
             started = time.monotonic()
             assert other.ask("PING") == "PONG"
             assert time.monotonic() - started < 2
@@ -165,14 +167,14 @@ def test_a_reader_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
     bench.look.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0")
 
 
-def test_a_subscriber_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
+def test_subscriber_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
     bench.reset()
     bench.look.ask("CONFIG", "SET", "client-output-buffer-limit", "pubsub 4194304 0 0")
     for made in (bench.server, bench.proxy):
         with made.raw() as raw, made.raw() as other:
             raw.ask("CLIENT", "SETNAME", "sleeper")
             raw.ask("SUBSCRIBE", "a")
-            # (small ones: Valkey shares a big message among its readers and counts it for none)
+            # Small ones: Valkey shares a large message among its readers and does not count it.
             batch = command("PUBLISH", "a", "m" * 8000) * 500
             for _ in range(20):
                 bench.look.send(batch)
@@ -184,7 +186,7 @@ def test_a_subscriber_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None
     bench.look.ask("CONFIG", "SET", "client-output-buffer-limit", "pubsub 33554432 8388608 60")
 
 
-def test_a_reader_that_pauses_gets_everything(bench: Bench) -> None:
+def test_reader_that_pauses_gets_every_byte(bench: Bench) -> None:
     bench.reset()
     bench.look.ask("SET", "v", "x" * MB)
     with bench.proxy.raw() as raw, bench.proxy.raw() as other:

@@ -1,5 +1,5 @@
-"""A few rows of each kind with TLS on both sides of the proxy, against Redis without: same bytes.
-All of tests/conformance goes this way with THROUGH_TLS=yes.
+"""A few rows of each kind with TLS on both sides of the proxy, compared with Redis without TLS. All
+of tests/conformance runs this way with THROUGH_TLS=yes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     if not tlsparts.tls_engine():
-        pytest.skip("no server on this machine speaks TLS")
+        pytest.skip("no server on this machine has TLS")
     certificates = Certificates(tmp_path_factory.mktemp("tls"))
     with tlsparts.tls_server(certificates) as (server, port):
         url = f"rediss://localhost:{port}"
@@ -54,7 +54,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
-def test_rows(bench: Bench, row: Case) -> None:
+def test_rows_are_equal_through_tls(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
@@ -63,8 +63,8 @@ def test_rows(bench: Bench, row: Case) -> None:
     [PING, command("SET", "a", "1") + command("GET", "a"), command("SUBSCRIBE", "a"), b"*x\r\n"],
 )
 @pytest.mark.parametrize("hits", [0, 3])
-def test_half_a_connection(bench: Bench, sent: bytes, hits: int) -> None:
-    """What was sent before the end is answered, and the end comes back."""
+def test_half_closed_tls_connection_gets_its_replies(bench: Bench, sent: bytes, hits: int) -> None:
+    """Data sent before close_notify is answered, and close_notify is returned."""
     answers = []
     for made, hit in ((bench.server, HIT.direct), (bench.proxy, HIT.proxied)):
         bench.reset()
@@ -75,8 +75,8 @@ def test_half_a_connection(bench: Bench, sent: bytes, hits: int) -> None:
     assert answers[1] == answers[0]
 
 
-def test_the_last_words_of_the_server_are_not_lost(bench: Bench) -> None:
-    """The same as without TLS: a write fails while Redis' answer is on its way."""
+def test_last_reply_before_a_reset_is_not_lost(bench: Bench) -> None:
+    """As without TLS: a write fails while Redis' answer is in transit."""
     for _ in range(200):
         with bench.proxy.raw() as raw:
             raw.send(b"PING\r\n")

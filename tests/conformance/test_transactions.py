@@ -96,11 +96,11 @@ TRANSACTIONS = [
 
 
 @pytest.mark.parametrize("row", TRANSACTIONS, ids=name_of)
-def test_transaction(bench: Bench, row: Case) -> None:
+def test_transactions_with_hits(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
-def test_a_key_watched_here_and_touched_by_another(bench: Bench) -> None:
+def test_watched_key_changed_by_another_client(bench: Bench) -> None:
     for port, row in ((bench.server, HIT.direct), (bench.proxy, HIT.proxied)):
         bench.reset()
         with port.raw() as raw, port.raw() as other:
@@ -117,7 +117,7 @@ def test_a_key_watched_here_and_touched_by_another(bench: Bench) -> None:
             assert raw.reply() == [0, 10, 7, -1, 60]
 
 
-def test_a_limiter_watched_by_another_is_touched_by_a_hit_on_the_lane(bench: Bench) -> None:
+def test_hit_by_lane_changes_a_limiter_watched_by_another_client(bench: Bench) -> None:
     bench.reset()
     with bench.proxy.raw() as other, bench.proxy.raw() as raw:
         bench.warm(raw, [HIT.proxied] * 2)

@@ -1,4 +1,4 @@
-"""Commands of the family that are refused before Redis is asked, as a client sees them."""
+"""Invalid commands of the family, which are refused before they reach Redis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def arity(name: str) -> str:
     return f"ERR wrong number of arguments for '{name}' command"
 
 
-# a command of the family as it is written, and its error
+# A command of the family as written, and its error.
 WRONG = [
     # the number of arguments
     ("RL.HIT", arity("rl.hit")),
@@ -104,8 +104,8 @@ def direct(redis_server: RedisServer) -> Iterator[Raw]:
         yield raw
 
 
-# What a connection has said so far: nothing; hits, that go by lane; what keeps it to a server's
-# connection of its own, for a while or for good; and in which protocol.
+# Earlier commands of the connection: none; hits, which go by lane; commands that require a private
+# connection for a while or for good; and the protocol.
 SAID: dict[str, list[tuple[str | int, ...]]] = {
     "nothing": [],
     "hits": [("RL.HIT", "warm", 10, 60)] * 3 + [("RL.RESET", "warm")],
@@ -123,21 +123,21 @@ def client(proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
         yield raw
 
 
-# In MULTI Redis itself is to know of the wrong command. Its error is told apart, and ours put in
-# its place, unless something unknown was sent before.
+# In MULTI Redis itself has to see the invalid command. Its error is recognised and replaced by the
+# proxy's, unless an unknown command was sent before.
 in_multi = pytest.mark.parametrize(
     "client", [said for said in SAID if said != "FOO"], indirect=True
 )
 
 
-def test_one_by_one(client: Raw, direct: Raw) -> None:
+def test_invalid_hits_one_by_one(client: Raw, direct: Raw) -> None:
     for text, error in WRONG:
         assert client.ask(*text.split(" ")) == ReplyError(error), text
     assert direct.ask("DBSIZE") == 0
     assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
 
 
-def test_in_a_pipeline(client: Raw, direct: Raw) -> None:
+def test_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
     sent, expected = b"", list[object]()
     for index, (text, error) in enumerate(WRONG):
         sent += command("RL.HIT", "hits", 1000, 60) + wrong(text)
@@ -151,14 +151,14 @@ def test_in_a_pipeline(client: Raw, direct: Raw) -> None:
     assert direct.ask("DBSIZE") == 2
 
 
-def test_wrong_ones_alone_in_a_pipeline(client: Raw, direct: Raw) -> None:
+def test_only_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
     client.send(b"".join(wrong(text) for text, _ in WRONG))
     for text, error in WRONG:
         assert client.reply() == ReplyError(error), text
     assert direct.ask("DBSIZE") == 0
 
 
-def test_inline(client: Raw) -> None:
+def test_invalid_hits_inline(client: Raw) -> None:
     client.send(b"".join(text.encode() + b"\r\n" for text, _ in WRONG))
     for text, error in WRONG:
         assert client.reply() == ReplyError(error), text
@@ -166,7 +166,7 @@ def test_inline(client: Raw) -> None:
 
 
 @in_multi
-def test_in_multi(client: Raw, direct: Raw) -> None:
+def test_invalid_hits_in_multi(client: Raw, direct: Raw) -> None:
     for text, error in WRONG:
         assert client.ask("MULTI") == "OK"
         assert client.ask("RL.HIT", "k", 10, 60) == "QUEUED"
@@ -178,7 +178,7 @@ def test_in_multi(client: Raw, direct: Raw) -> None:
 
 
 @in_multi
-def test_in_multi_in_one_write(client: Raw, direct: Raw) -> None:
+def test_invalid_hits_in_multi_in_one_write(client: Raw, direct: Raw) -> None:
     multi, end = command("MULTI"), command("EXEC")
     hit = command("RL.HIT", "k", 1000, 60)
     client.send(b"".join(multi + wrong(text) + hit + end + hit for text, _ in WRONG))
@@ -192,7 +192,7 @@ def test_in_multi_in_one_write(client: Raw, direct: Raw) -> None:
 
 
 @in_multi
-def test_a_discarded_multi(client: Raw) -> None:
+def test_invalid_hits_in_a_discarded_multi(client: Raw) -> None:
     for text, error in WRONG[::5]:
         client.send(command("MULTI") + wrong(text) + wrong(text) + command("DISCARD"))
         expected = ["OK", ReplyError(error), ReplyError(error), "OK"]
@@ -202,7 +202,7 @@ def test_a_discarded_multi(client: Raw) -> None:
 
 
 @pytest.mark.parametrize("client", ["FOO"], indirect=True)
-def test_in_multi_behind_something_unknown(client: Raw, direct: Raw) -> None:
+def test_invalid_hits_in_multi_after_an_unknown_command(client: Raw, direct: Raw) -> None:
     for text, _ in WRONG:
         assert client.ask("MULTI") == "OK"
         assert isinstance(client.ask(*text.split(" ")), ReplyError)
@@ -211,8 +211,8 @@ def test_in_multi_behind_something_unknown(client: Raw, direct: Raw) -> None:
     assert direct.ask("DBSIZE") == 0
 
 
-def test_right_options_beside_the_wrong(client: Raw, direct: Raw) -> None:
-    """What the tables above refuse is admitted at its bound."""
+def test_valid_options_at_the_bounds_are_admitted(client: Raw, direct: Raw) -> None:
+    """Values that the tables above refuse are admitted at their bound."""
     rows = [
         ("a 1000000 60 COST 100000", [0, 1000000, 900000, -1, 60]),
         ("b 100000 60 ALGO ZLOG COST 10000", [0, 100000, 90000, -1, 60]),
@@ -230,7 +230,7 @@ def test_right_options_beside_the_wrong(client: Raw, direct: Raw) -> None:
     assert direct.ask("DBSIZE") == len(rows) - 2
 
 
-# -- names that the family has not -----------------------------------------------------------------
+# -- names outside the family ----------------------------------------------------------------------
 
 UNKNOWN = [
     ("RL.FOO",),
@@ -247,7 +247,7 @@ UNKNOWN = [
 ]
 
 
-def test_an_unknown_name_gets_the_servers_own_error(client: Raw, direct: Raw) -> None:
+def test_unknown_name_gets_the_servers_own_error(client: Raw, direct: Raw) -> None:
     for words in UNKNOWN:
         own = direct.ask(*words)
         assert isinstance(own, ReplyError)
@@ -258,7 +258,7 @@ def test_an_unknown_name_gets_the_servers_own_error(client: Raw, direct: Raw) ->
         assert isinstance(client.reply(), list)
 
 
-def test_an_unknown_name_aborts_multi(client: Raw, direct: Raw) -> None:
+def test_unknown_name_aborts_multi(client: Raw, direct: Raw) -> None:
     for words in UNKNOWN:
         own = direct.ask(*words)
         assert client.ask("MULTI") == "OK"
@@ -291,7 +291,7 @@ ROWS = {
 
 
 def of_size(text: str, size: int) -> bytes:
-    """The command whose request, all bytes counted, is `size` long."""
+    """The command whose request is `size` bytes long in total."""
     words: list[bytes | str | int] = [word.encode() for word in text.split(" ")]
     at = words.index(b"{}")
     words[at] = b"9" * 60_000
@@ -302,7 +302,7 @@ def of_size(text: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_longest_command(client: Raw, row: str) -> None:
+def test_longest_command_is_admitted(client: Raw, row: str) -> None:
     text, expected = ROWS[row]
     client.send(of_size(text, LIMIT))
     assert client.reply() == expected
@@ -313,7 +313,7 @@ def test_the_longest_command(client: Raw, row: str) -> None:
     assert client.reply() == ReplyError(arity("rl.hit"))
 
 
-def test_too_many_words(client: Raw, direct: Raw) -> None:
+def test_too_many_words_are_an_error(client: Raw, direct: Raw) -> None:
     direct.ask("SET", "a", 1)
     client.send(command("RL.RESET", *["a"] * 9000))
     assert client.reply() == 1
@@ -329,7 +329,7 @@ def test_too_many_words(client: Raw, direct: Raw) -> None:
 
 
 @in_multi
-def test_too_long_in_multi(client: Raw, direct: Raw) -> None:
+def test_too_long_command_in_multi_is_an_error(client: Raw, direct: Raw) -> None:
     for text, _ in ROWS.values():
         assert client.ask("MULTI") == "OK"
         client.send(of_size(text, LIMIT + 1))

@@ -416,7 +416,7 @@ def test_stalled_or_dead_worker_is_reported(server: RedisServer) -> None:
         wait_until(lambda: samples(made)[admitted] == 1, "the count goes on")
 
 
-# -- the admin process -- --------------------------------------------------------------------------
+# -- the admin process -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])

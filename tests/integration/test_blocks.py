@@ -300,7 +300,7 @@ def test_tutorial_works_from_top_to_bottom(
     assert found == told
 
 
-# -- programs that are only checked -- -------------------------------------------------------------
+# -- programs that are only checked ----------------------------------------------------------------
 
 
 class Strict(argparse.ArgumentParser):

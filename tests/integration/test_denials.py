@@ -528,7 +528,7 @@ def test_lost_lane_drops_its_entries(parts: Parts) -> None:
                 break  # after that the entry would have expired anyway, which proves nothing
 
 
-# -- changes that Redis does not announce: at most a second -- -------------------------------------
+# -- changes that Redis does not announce: at most a second ----------------------------------------
 
 
 def within_a_second(
@@ -743,7 +743,7 @@ def test_stepped_clock_applies_within_a_second(
         steps(2 * 3600, admitted)
 
 
-# -- an entry answers only its own client, database, key and rule -- -------------------------------
+# -- an entry answers only its own client, database, key and rule ----------------------------------
 
 
 def test_entry_belongs_to_one_user_database_key_and_rule(parts: Parts) -> None:
@@ -794,7 +794,7 @@ def test_key_of_another_type_is_an_error(parts: Parts) -> None:
         assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("WRONGTYPE")
 
 
-# -- what the cache answers -- ---------------------------------------------------------------------
+# -- what the cache answers ------------------------------------------------------------------------
 
 SCRIPTS: Final = scripts.load()
 GRAMMAR: Final = Grammar(SCRIPTS)
@@ -1054,7 +1054,7 @@ def test_largest_entries_use_bounded_memory(own_server: RedisServer, sort: str) 
     assert grown[1] < grown[0] + 12 * MB + 1000 * count  # hits in flight take megabytes
 
 
-# -- a random walk -- ------------------------------------------------------------------------------
+# -- a random walk ---------------------------------------------------------------------------------
 
 SECONDS: Final = float(os.environ.get("TESTS_DENIALS_SECONDS", "4"))
 SEED: Final = os.environ.get("TESTS_DENIALS_SEED")
@@ -1312,7 +1312,7 @@ def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
     assert walk.lost <= 4 * walk.cuts
 
 
-# -- many concurrent clients -- --------------------------------------------------------------------
+# -- many concurrent clients -----------------------------------------------------------------------
 
 
 class Hammer(threading.Thread):

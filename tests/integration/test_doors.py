@@ -181,7 +181,7 @@ def test_protected_commands_can_be_allowed_for_all(own_server: RedisServer) -> N
         assert ONLY_LOCAL not in str(raw.ask("DEBUG", "SLEEP", 0))
 
 
-# -- client limits -- ------------------------------------------------------------------------------
+# -- client limits ---------------------------------------------------------------------------------
 
 
 def test_clients_above_the_limit_are_refused(own_server: RedisServer) -> None:
@@ -277,7 +277,7 @@ def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
         made.close()
 
 
-# -- timeouts -- -----------------------------------------------------------------------------------
+# -- timeouts --------------------------------------------------------------------------------------
 
 IDLE = ("--idle-timeout", "0.5")
 
@@ -381,7 +381,7 @@ def clients(server: RedisServer) -> int:
     return listed.count(b"\n") - listed.count(b"name=rlproxy-") - 1
 
 
-# -- memory -- -------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 
 def test_unauthenticated_clients_use_bounded_memory(own_server: RedisServer) -> None:

@@ -133,7 +133,7 @@ def relay(own_server: RedisServer) -> Iterator[Relay]:
     made.close()
 
 
-# -- never started, or gone -- ---------------------------------------------------------------------
+# -- never started, or gone ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -491,7 +491,7 @@ def test_hits_beyond_a_full_lane_use_private_connections(own_server: RedisServer
             assert b"cmdstat_eval:" in stats  # type: ignore[operator]
 
 
-# -- random faults -- ------------------------------------------------------------------------------
+# -- random faults ---------------------------------------------------------------------------------
 
 
 class Client:

@@ -296,7 +296,7 @@ def test_scripts_run_embeds_a_server_unless_an_upstream_is_given(
     assert done.stdout.splitlines() == [*added, *words]
 
 
-# -- an upstream that is not Redis -- --------------------------------------------------------------
+# -- an upstream that is not Redis -----------------------------------------------------------------
 
 
 ERRORS = "; clients get errors until it is there"
@@ -328,7 +328,7 @@ def test_banner_reports_an_upstream_that_is_not_redis(data: bytes, told: str) ->
         made.logged(rf"  in front of   127.0.0.1:{port}: {re.escape(told)}")
 
 
-# -- an unreachable server -- ----------------------------------------------------------------------
+# -- an unreachable server -------------------------------------------------------------------------
 
 
 def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None:

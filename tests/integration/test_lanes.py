@@ -54,7 +54,7 @@ def own_proxy(own_server: RedisServer) -> Iterator[Proxy]:
         yield running
 
 
-# -- which clients share a lane -- -----------------------------------------------------------------
+# -- which clients share a lane --------------------------------------------------------------------
 
 
 def test_hits_of_many_clients_share_one_connection(
@@ -131,7 +131,7 @@ def test_client_that_selects_moves_to_another_lane(
         assert sorted(row["db"] for row in lanes(own_server)) == ["0", "2"]
 
 
-# -- missing scripts -- ----------------------------------------------------------------------------
+# -- missing scripts -------------------------------------------------------------------------------
 
 
 def noscripts(server: RedisServer) -> int:
@@ -216,7 +216,7 @@ def test_transaction_whose_watch_fails_counts_no_hit(own_server: RedisServer) ->
         assert client.ask("RL.HIT", "k", 5, 60) == admitted(3)[0]
 
 
-# -- lost connections -- ---------------------------------------------------------------------------
+# -- lost connections ------------------------------------------------------------------------------
 
 
 def test_killed_lane_closes_no_client(own_server: RedisServer, own_proxy: Proxy) -> None:
@@ -663,7 +663,7 @@ def test_asking_applies_to_the_next_hit_even_without_its_script(
             assert admin.ask("LLEN", key) == 6
 
 
-# -- over the whole test -- ------------------------------------------------------------------------
+# -- over the whole test ---------------------------------------------------------------------------
 
 
 def test_no_connection_is_left_open(own_server: RedisServer, own_proxy: Proxy) -> None:

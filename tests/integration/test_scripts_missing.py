@@ -273,7 +273,7 @@ def test_evicted_scripts_are_sent_again_where_none_can_be_loaded(evicting: Redis
         assert loads(admin) == 0
 
 
-# -- scripts that are flushed repeatedly -- --------------------------------------------------------
+# -- scripts that are flushed repeatedly -----------------------------------------------------------
 
 
 class Client(threading.Thread):

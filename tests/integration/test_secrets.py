@@ -289,7 +289,7 @@ def test_representations_hide_passwords() -> None:
         assert kind.__repr__ is object.__repr__
 
 
-# -- memory -- -------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 KEPT = """
 import gc, signal, sys

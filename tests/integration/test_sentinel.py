@@ -290,7 +290,7 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
         assert proxy.log().count("is now") == 1 and was in proxy.log(), proxy.log()
 
 
-# -- which Sentinel is queried -- ------------------------------------------------------------------
+# -- which Sentinel is queried ---------------------------------------------------------------------
 
 
 def test_each_worker_follows_with_one_sentinel_down(watched: Group) -> None:
@@ -552,7 +552,7 @@ async def test_topology_stops_at_any_moment(one_engine: str) -> None:
                 await asyncio.sleep(0.01)
 
 
-# -- connections opened during a failover -- -------------------------------------------------------
+# -- connections opened during a failover ----------------------------------------------------------
 
 
 class RecordingProtocol(asyncio.Protocol):

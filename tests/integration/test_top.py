@@ -89,7 +89,7 @@ def test_each_worker_reports_all_workers(server: RedisServer) -> None:
             raw.close()
 
 
-# -- one frame -- ----------------------------------------------------------------------------------
+# -- one frame -------------------------------------------------------------------------------------
 
 
 def top(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -54,7 +54,7 @@ def front(server: RedisServer, kept_proxy: Proxy) -> Proxy:
     return kept_proxy
 
 
-# -- replies, their order, and the script calls -- -------------------------------------------------
+# -- replies, their order, and the script calls ----------------------------------------------------
 
 
 def calling_scripts(server: RedisServer, admin: Raw) -> int:
@@ -315,7 +315,7 @@ def test_two_proxies_share_the_limit(server: RedisServer, front: Proxy) -> None:
     assert in_no_window_more(times, 5, 300_000)
 
 
-# -- clients that leave, and clients that do not wait -- -------------------------------------------
+# -- clients that leave, and clients that do not wait ----------------------------------------------
 
 
 def half_full(proxy: Proxy, key: str = "k") -> None:
@@ -456,7 +456,7 @@ def test_only_the_final_refusal_is_recorded(server: RedisServer, front: Proxy) -
         assert held.startswith(b"-")
 
 
-# -- on its connection -- --------------------------------------------------------------------------
+# -- on its connection -----------------------------------------------------------------------------
 
 
 def test_earlier_commands_are_answered_and_later_ones_wait(
@@ -547,7 +547,7 @@ async def test_redis_py_asyncio(server: RedisServer, front: Proxy) -> None:
         await client.aclose()
 
 
-# -- lost connections, scripts and rights -- -------------------------------------------------------
+# -- lost connections, scripts and rights ----------------------------------------------------------
 
 
 def test_waiting_hit_survives_lost_lanes_and_scripts(server: RedisServer) -> None:
@@ -716,7 +716,7 @@ def test_client_that_does_not_read_delays_no_other(server: RedisServer, front: P
             raise AssertionError("it is still read to")
 
 
-# -- cost -- ---------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
 def test_waiting_hits_make_one_script_call_each(server: RedisServer, front: Proxy) -> None:
@@ -754,7 +754,7 @@ def test_waiting_changes_no_connection_state(server: RedisServer, front: Proxy) 
         assert "flags" not in row or "b" not in row["flags"]
 
 
-# -- clients that cannot be observed -- ------------------------------------------------------------
+# -- clients that cannot be observed ---------------------------------------------------------------
 
 
 def test_disconnect_of_an_unread_client_is_noticed(server: RedisServer, front: Proxy) -> None:
@@ -811,7 +811,7 @@ def blocked(admin: Raw) -> int:
     return int(found.partition(b"blocked_clients:")[2].split()[0])
 
 
-# -- RL.RESET and RL.REFUND -- ---------------------------------------------------------------------
+# -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def client(pair: Pair, proxy: Proxy) -> Iterator[Raw]:
         yield made
 
 
-# -- replies -- ------------------------------------------------------------------------------------
+# -- replies ---------------------------------------------------------------------------------------
 
 
 def steps(pair: Pair, server: RedisServer | Proxy, write: tuple[str | int, ...]) -> list[object]:
@@ -305,7 +305,7 @@ def test_waitaof_covers_hits(engine: str) -> None:
         assert replies[1] == replies[0]
 
 
-# -- states in which WAIT does not cover hits -- ---------------------------------------------------
+# -- states in which WAIT does not cover hits ------------------------------------------------------
 
 UNCOUNTED: dict[str, tuple[tuple[str | int, ...], str]] = {
     "tracking": (("CLIENT", "TRACKING", "ON"), NOT_COVERED),

@@ -57,7 +57,7 @@ def upstream(kept: RedisServer) -> str:
     return f"redis://127.0.0.1:{kept.port}"
 
 
-# -- helpers -- ------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def workers(made: Started) -> list[int]:
@@ -291,7 +291,7 @@ def test_unix_socket_of_a_stalled_process_is_in_use(tmp_path: Path) -> None:
     assert "in use" in log
 
 
-# -- distribution of clients -- --------------------------------------------------------------------
+# -- distribution of clients -----------------------------------------------------------------------
 
 
 def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
