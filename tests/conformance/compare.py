@@ -309,10 +309,8 @@ class Bench:
         one whose hits go by lane. The row's name decides which, unless `warm` does.
 
         Where the server closes the connection, one of CLOSING_TRIES attempts must match: the server
-        may lose
-        its last replies, because it resets a connection that it has not read to the end.
-        test_blocking
-        proves that the proxy loses no reply it has received.
+        may lose its last replies, because it resets a connection that it has not read to the end.
+        test_blocking proves that the proxy loses no reply it has received.
         """
         for slow in (False, True):
             is_warm = slow == bool(crc32(row.name.encode()) & 1) if warm is None else warm

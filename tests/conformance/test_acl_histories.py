@@ -3,9 +3,8 @@ gets.
 
 A history is a row of steps: commands of the client, its hits, and an administrator's changes in
 between. It is run on a connection to the server, where a hit is the script itself, and twice
-through
-the proxy: once unchanged, and once with the client's hits on a lane wherever its user may have one
-(WARM). Users differ from row to row, so that each row begins with new lanes.
+through the proxy: once unchanged, and once with the client's hits on a lane wherever its user may
+have one (WARM). Users differ from row to row, so that each row begins with new lanes.
 
 TESTS_ACL_HISTORIES=5000 runs that number of random histories (15 otherwise, for each server);
 TESTS_ACL_SEED repeats one.

@@ -1081,8 +1081,7 @@ class Walk:
     """Three clients of two proxies and one without a proxy, over KEYS; one command at a time.
 
     `unsure` are the clients that may not have received a change yet; a hit of another client on
-    their
-    lane shows that it has arrived.
+    their lane shows that it has arrived.
     """
 
     def __init__(

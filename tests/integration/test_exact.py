@@ -20,8 +20,7 @@ stamp is the clock that judged it. Hence:
    differ by half a millisecond for moments on a busy machine. The admitted hits' stamps show the
    difference, and the bounds of the refused hits are widened by it.
 3. The replies, counted by key, verdict and `remaining`, are exactly those the model computes: none
-   is
-   lost, repeated or delivered to another client.
+   is lost, repeated or delivered to another client.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ its request's, and no client sees NOSCRIPT.
 Each worker hits its own key, which is never full, each hit with a distinct max. `limit` in the
 reply identifies the request, and `limit - remaining` the hit's place in the server's list: no place
 may occur twice. Between the hits there are ECHOs of unique texts, invalid hits, and BLPOPs that
-hold
-up what follows; the bytes are sent in pieces. During the load the scripts are flushed every 50 ms,
-and lanes, private connections and the proxy's control connection are killed every 100 ms. At the
-end the list of each key holds every hit that was answered. It also holds at most those whose answer
-was lost with a connection or was -UPSTREAMDOWN.
+hold up what follows; the bytes are sent in pieces. During the load the scripts are flushed every 50
+ms, and lanes, private connections and the proxy's control connection are killed every 100 ms. At
+the end the list of each key holds every hit that was answered. Every other hit in it is one whose
+answer was lost with a connection or was -UPSTREAMDOWN.
 """
 
 from __future__ import annotations

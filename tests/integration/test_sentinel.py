@@ -88,11 +88,9 @@ class Worker:
     """One client, which hits its own key and increments its own counter.
 
     `place` is the last place in the server's list that a reply reported; `open` counts the hits
-    sent
-    since with unknown outcome. On one connection places follow each other. On a new connection they
-    may also begin at a lower place, since a failover loses writes that were not replicated. They
-    never
-    exceed the hits sent.
+    sent since with unknown outcome. On one connection places follow each other. On a new connection
+    they may also begin at a lower place, since a failover loses writes that were not replicated.
+    They never exceed the hits sent.
     """
 
     number: int

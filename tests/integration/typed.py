@@ -2,10 +2,8 @@
 with real programs where possible and stand-ins otherwise.
 
 `rlproxy` and `scripts/run` start a real proxy in the background, and return when it serves;
-`rlproxy
-top` prints one frame. A stand-in (STAND_INS) records its arguments, which the tests check. A
-program
-that is neither in REAL nor in STAND_INS is not found: add it to one of them.
+`rlproxy top` prints one frame. A stand-in (STAND_INS) records its arguments, which the tests check.
+A program that is neither in REAL nor in STAND_INS is not found: add it to one of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of the Lua scripts on a real server, with the clock handed in."""
+"""Calls of the Lua scripts on a real server, with an injected clock."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ def script_of(algorithm: str) -> Script:
 
 
 class Caller:
-    """Calls one script; the key's real time to live never ends it while the clock stands still.
+    """Calls one script; the key's real time to live never expires it while the injected clock
+    stands still.
 
-    `ttl_ms` is what PTTL said after the latest call (-2: no key, -1: the call wrote no TTL).
-    `stays_us` is the sixth integer of a refusal in microseconds, 0 without one; it is not returned.
+    `ttl_ms` is PTTL after the latest call (-2: no key, -1: the call wrote no TTL). `stays_us` is
+    the sixth integer of a refusal in microseconds, 0 without one; it is not part of the returned
+    reply.
     """
 
     def __init__(self, client: redis.Redis, algorithm: str, key: str = "k") -> None:
@@ -42,7 +44,7 @@ class Caller:
         self.client.script_load(self.script.source)
 
     def __call__(self, clock_us: int | None, *argv: object) -> list[int]:
-        """The reply to ARGV `argv`, at `clock_us` (None: the server's own clock).
+        """Return the reply to ARGV `argv` at `clock_us` (None: the server's own clock).
 
         Raises redis.ResponseError.
         """

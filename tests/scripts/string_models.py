@@ -1,7 +1,8 @@
-"""Naive models of the five string-state algorithms, in exact integers, from the contract alone.
+"""Naive models of the five string-state algorithms, in exact integers, written from the contract
+alone.
 
-A model says what is free at a given time and what one hit takes; every time it tells is found by
-trying clocks until the answer changes, not by solving for it.
+A model computes the hits that are free at a given time, and the state after a hit. It finds every
+time in a reply by trying clocks until the answer changes, not by solving for it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Ask:
     wait_us: int | None = None
 
     def argv(self, algorithm: str, rule: Rule) -> list[object]:
-        """The script's ARGV, as far as it is needed."""
+        """The script's ARGV, without trailing arguments that have their defaults."""
         mode = self.mode
         if self.wait_us is not None:
             mode = f"{self.penalty_us} {self.wait_us}"
@@ -62,19 +63,19 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class Kept(Generic[State]):
-    """What a key holds: the limiter's state and the end of a penalty (0: none)."""
+    """The contents of a key: the limiter's state and the end of a penalty (0: none)."""
 
     state: State
     until_us: int = 0
 
 
 class Model(ABC, Generic[State]):
-    """One limiter. All times are nanoseconds unless a name says otherwise.
+    """One limiter. All times are nanoseconds unless a name has another unit.
 
-    After call(): `choices` is what the key may hold now (None: gone), `ttl_ms` the PX that a write
-    carries (None: nothing may be written), `optional` whether it may be left unwritten too;
-    `retry_us` and `reset_us` are the exact times behind the reply. adopt() then takes over what
-    the server chose.
+    After call(): `choices` are the values the key may hold now (None: gone), and `ttl_ms` is the PX
+    of a write (None: the call must not write). With `optional` the write may be omitted too.
+    `retry_us` and `reset_us` are the exact times behind the reply. adopt() then takes over the
+    server's choice.
     """
 
     algorithm: ClassVar[str]
@@ -87,7 +88,7 @@ class Model(ABC, Generic[State]):
         self.retry_us = 0
         self.reset_us = 0
 
-    # -- what each algorithm says ---------------------------------------------------------------
+    # -- defined by each algorithm -----------------------------------------------------------------
 
     @abstractmethod
     def newest(self, state: State) -> int:
@@ -95,23 +96,23 @@ class Model(ABC, Generic[State]):
 
     @abstractmethod
     def horizon(self, rule: Rule) -> int:
-        """How far ahead of the clock the rule can have put it."""
+        """The largest distance ahead of the clock that the rule can produce."""
 
     @abstractmethod
     def repaired(self, state: State, rule: Rule, clock: int) -> State:
-        """A state too far ahead, set to just now."""
+        """A state too far ahead, set to the current clock."""
 
     @abstractmethod
     def spare(self, state: State | None, rule: Rule, clock: int) -> int:
-        """How many hits of cost 1 are free."""
+        """The number of hits of cost 1 that are free."""
 
     @abstractmethod
     def unused(self, state: State | None, rule: Rule, clock: int) -> bool:
-        """Whether it is as if it had never been used."""
+        """Whether the state equals that of an unused limiter."""
 
     @abstractmethod
     def aged(self, state: State | None, rule: Rule, clock: int) -> State | None:
-        """The same limiter, told at `clock`."""
+        """The same limiter at `clock`."""
 
     @abstractmethod
     def taken(self, state: State | None, rule: Rule, clock: int, cost: int) -> State:
@@ -123,17 +124,17 @@ class Model(ABC, Generic[State]):
 
     @abstractmethod
     def text(self, state: State) -> str:
-        """As it is stored."""
+        """The stored text."""
 
     def effective(self, state: State | None, clock: int) -> int:
         """The clock, or the newest time of the state where that is later."""
         return clock if state is None else max(clock, self.newest(state))
 
     def hold(self, state: State | None, rule: Rule, clock: int) -> int:
-        """How long the hits before it keep a shaped hit waiting."""
+        """How long earlier hits delay a shaped hit."""
         raise NotImplementedError
 
-    # -- what is common -------------------------------------------------------------------------
+    # -- common to all algorithms ------------------------------------------------------------------
 
     def stored(self, kept: Kept[State] | None) -> bytes | None:
         """The key's value."""
@@ -143,7 +144,7 @@ class Model(ABC, Generic[State]):
         return (self.text(kept.state) + end).encode()
 
     def adopt(self, value: bytes | None) -> None:
-        """Go on from `value`, which must be one of those allowed after the latest call."""
+        """Continue from `value`, which must be one of those allowed after the latest call."""
         for kept in self.choices:
             if self.stored(kept) == value:
                 self.kept = kept
@@ -151,7 +152,7 @@ class Model(ABC, Generic[State]):
         raise AssertionError(f"{value!r} not in {[self.stored(kept) for kept in self.choices]}")
 
     def call(self, rule: Rule, clock_us: int, ask: Ask) -> list[int]:
-        """The reply; see the class for what else it leaves."""
+        """Return the reply; the class describes the other results."""
         kept, clock = self.kept, clock_us * NS
         self.choices, self.ttl_ms, self.optional = [kept], None, False
         state = found = kept.state if kept else None
@@ -184,7 +185,7 @@ class Model(ABC, Generic[State]):
                     wrote = True
             reply = self._refusal_or_look(rule, clock_us, state, until_us, ask)
             if wrote and state is not None:
-                # (whether a refusal's write brings the state up to date is nobody's business)
+                # Whether a refusal's write updates the state is left open.
                 aged = self.aged(state, rule, clock)
                 self.choices = [Kept(state, until_us)]
                 if aged is not None:
@@ -209,7 +210,7 @@ class Model(ABC, Generic[State]):
         given = self.given(state, rule, clock, hits)
         self.optional = given in (state, self.aged(state, rule, clock))
         self.choices = [Kept(given, until_us)]
-        if self.optional:  # nothing to give back: it may have written nothing, or just what is
+        if self.optional:  # Nothing to refund: the key may be unchanged or hold the current state.
             self.choices += [self.kept, Kept(state, until_us)]
         elif state != found:
             self.choices.append(Kept(self.given(found, rule, clock, hits), until_us))
@@ -249,17 +250,19 @@ class Model(ABC, Generic[State]):
 
 
 def up(value: int, unit: int) -> int:
-    """Whole units, rounded up."""
+    """Convert to whole units, rounded up."""
     return -(-value // unit)
 
 
 def ttl_ms(left_us: int) -> int:
-    """The PX of a limiter that is as if never used after so long."""
+    """The PX of a limiter that is unused again after this time."""
     return up(left_us, 1000) + 1
 
 
 def first(true_after: Callable[[int], bool]) -> int:
-    """The smallest number from 0 on for which it is true; it must stay true from there on."""
+    """The smallest number from 0 on for which the predicate is true; it must stay true from there
+    on.
+    """
     if true_after(0):
         return 0
     low, high = 0, 1
@@ -282,7 +285,7 @@ class FixedState(NamedTuple):
 
 
 class Fixed(Model[FixedState]):
-    """FIXED: a window from the first hit on."""
+    """FIXED: a window that begins with the first hit."""
 
     algorithm = "FIXED"
 
@@ -327,7 +330,7 @@ class CounterState(NamedTuple):
 
 
 class Counter(Model[CounterState]):
-    """COUNTER: the window before counts by the part of it that the sliding window still covers."""
+    """COUNTER: the previous window counts in proportion to its overlap with the sliding window."""
 
     algorithm = "COUNTER"
 
@@ -427,7 +430,7 @@ class Token(Model[Level]):
 
 
 class Leaky(Model[Level]):
-    """LEAKY: a level that sinks by one at every emission interval and may not pass BURST."""
+    """LEAKY: a level that drains by one at every emission interval and may not exceed BURST."""
 
     algorithm = "LEAKY"
 
@@ -472,7 +475,9 @@ class Leaky(Model[Level]):
 
 
 class Gcra(Model[int]):
-    """GCRA: the time at which all that was taken is paid for; redis-cell's one integer."""
+    """GCRA: the theoretical arrival time, at which all hits taken are paid for; redis-cell's one
+    integer.
+    """
 
     algorithm = "GCRA"
 

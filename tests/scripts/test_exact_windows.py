@@ -1,4 +1,4 @@
-"""LOG and ZLOG on real servers, the clock injected: known cases, what they write, their model."""
+"""LOG and ZLOG on real servers with an injected clock: known cases, writes, and a model."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def refund(call: Caller, clock: int, rule: Rule, count: int = 1) -> list[int]:
 
 
 def fill(call: Caller, rule: Rule, seconds: Sequence[float]) -> None:
-    """One hit at each of these times, in one go; all of them must be admitted."""
+    """One hit at each of these times, in one transaction; all of them must be admitted."""
     assert not any(reply[0] for reply in many(call, [(at(s), rule, 1) for s in seconds]))
 
 
@@ -92,7 +92,7 @@ def many(call: Caller, hits: Sequence[tuple[int, Rule, int]]) -> list[list[int]]
 
 
 def state(call: Caller) -> tuple[list[int], int | None]:
-    """The stamps that a key holds, oldest first, and its penalty's end; checks the format."""
+    """The stamps of a key, oldest first, and its penalty's end; checks the format."""
     if call.script.header["algo"] == "LOG":
         elements: list[bytes] = call.client.lrange(call.key, 0, -1)
     else:
@@ -115,7 +115,7 @@ def stamps_of(call: Caller) -> list[int]:
     return stamps
 
 
-# -- known cases: seconds since the first line, what is asked, the five integers ----------------
+# -- known cases: seconds since the first line, the call, the five integers ------------------------
 
 TEN = rule((10, 60))
 TWO_MINUTES = rule((10, 120))
@@ -144,7 +144,7 @@ CASES: dict[str, list[Line]] = {
         (61, hit, TEN, 1, [0, 10, 0, -1, 60]),
         (61, hit, TEN, 1, [1, 10, 0, 9, 60]),
     ],
-    "costs that never fit, and looks": [
+    "costs that never fit, and peeks": [
         (0, hit, TWO_MINUTES, 11, [1, 10, 10, -1, 0]),
         (0, hit, TWO_MINUTES, 5, [0, 10, 5, -1, 120]),
         (0, peek, TWO_MINUTES, 6, [1, 10, 5, 120, 120]),
@@ -169,7 +169,7 @@ CASES: dict[str, list[Line]] = {
         (629.999999, hit, PUNISHED, 1, [1, 3, 0, 1, 1]),
         (630, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
     ],
-    "a penalty binds whoever comes": [
+    "a penalty applies to every client": [
         (0, hit, PUNISHED, 2, [0, 3, 1, -1, 60]),
         (1, hit, PUNISHED, 2, [1, 3, 0, 600, 600]),
         (2, hit, PLAIN, 1, [1, 3, 0, 599, 599]),
@@ -190,7 +190,7 @@ CASES: dict[str, list[Line]] = {
         (59.999999, hit, rule((1, 60)), 0, [1, 1, 0, 1, 1]),
         (60, hit, rule((1, 60)), 1, [0, 1, 0, -1, 60]),
     ],
-    "a hit that does not fit after the penalty is told its own time": [
+    "a hit that does not fit after the penalty gets its own time": [
         (0, hit, rule((3, 60)), 1, [0, 3, 2, -1, 60]),
         (30, hit, rule((3, 60)), 2, [0, 3, 0, -1, 60]),
         (31, hit, rule((3, 60), penalty=5), 1, [1, 3, 0, 29, 59]),
@@ -200,18 +200,18 @@ CASES: dict[str, list[Line]] = {
         (60, hit, rule((3, 60)), 3, [1, 3, 1, 30, 30]),
         (60, hit, rule((3, 60)), 1, [0, 3, 0, -1, 60]),
     ],
-    "what never fits starts no penalty": [
+    "a cost that never fits starts no penalty": [
         (0, hit, PUNISHED, 4, [1, 3, 3, -1, 0]),
         (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
         (1, hit, PUNISHED, 4, [1, 3, 0, -1, 59]),
         (60, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
     ],
-    "a look starts no penalty": [
+    "a peek starts no penalty": [
         (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
         (1, peek, PUNISHED, 1, [1, 3, 0, 59, 59]),
         (60, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
     ],
-    "a penalty over is as if it never was": [
+    "an expired penalty has no effect": [
         (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
         (1, hit, PUNISHED, 1, [1, 3, 0, 600, 600]),
         (601, peek, PLAIN, 1, [0, 3, 3, -1, 0]),
@@ -238,7 +238,7 @@ CASES: dict[str, list[Line]] = {
         (59.999999, hit, rule((5, 60), gap=60), 1, [1, 5, 4, 1, 1]),
         (60, hit, rule((5, 60), gap=60), 1, [0, 5, 4, -1, 60]),
     ],
-    "a gap refused starts a penalty": [
+    "a refusal by the gap starts a penalty": [
         (0, hit, GAP_PENALTY, 1, [0, 10, 9, -1, 60]),
         (1, hit, GAP_PENALTY, 1, [1, 10, 0, 30, 59]),
         (6, hit, GAP_PENALTY, 1, [1, 10, 0, 25, 54]),
@@ -271,13 +271,14 @@ CASES: dict[str, list[Line]] = {
     "STRICT with AND keeps the newest of the largest max": [
         (0, hit, STRICT_TWO, 1, [0, 2, 1, -1, 1]),
         (0, hit, STRICT_TWO, 1, [0, 2, 0, -1, 1]),
-        (0.5, hit, STRICT_TWO, 2, [1, 2, 0, 60, 1]),  # 0 0 .5 .5: the longer limit tells the wait
+        # 0 0 .5 .5: the longer limit determines the wait
+        (0.5, hit, STRICT_TWO, 2, [1, 2, 0, 60, 1]),
         (0.6, hit, STRICT_TWO, 2, [1, 2, 0, 60, 1]),  # .5 .5 .6 .6
         (1.5, peek, STRICT_TWO, 1, [1, 2, 0, 59, 1]),
         (59, peek, STRICT_TWO, 1, [1, 4, 0, 2, 2]),
         (60.5, hit, STRICT_TWO, 1, [0, 2, 1, -1, 1]),
     ],
-    "STRICT with PENALTY: tries meanwhile are not recorded": [
+    "STRICT with PENALTY: hits during it are not recorded": [
         (0, hit, BOTH_WORDS, 1, [0, 2, 1, -1, 60]),
         (1, hit, BOTH_WORDS, 1, [0, 2, 0, -1, 60]),
         (2, hit, BOTH_WORDS, 1, [1, 2, 0, 100, 100]),
@@ -305,13 +306,13 @@ CASES: dict[str, list[Line]] = {
         (3, refund, TWO, 1, [0, 5, 1, -1, 58]),
         (3, refund, TWO, 2, [0, 2, 2, -1, 0]),
     ],
-    "of limits with equal remainders the first is told": [
+    "of limits with equal remainders the first is reported": [
         (0, hit, EQUAL, 1, [0, 3, 2, -1, 10]),
         (0, hit, EQUAL, 2, [0, 3, 0, -1, 10]),
         (1, hit, EQUAL, 1, [1, 3, 0, 59, 9]),
         (10, hit, EQUAL, 1, [1, 3, 0, 50, 50]),
     ],
-    "a penalty with AND tells the first limit": [
+    "a penalty with AND reports the first limit": [
         (0, hit, replace(TWO, penalty_us=90 * SECOND), 2, [0, 2, 0, -1, 1]),
         (1, hit, replace(TWO, penalty_us=90 * SECOND), 2, [0, 2, 0, -1, 1]),
         (2, hit, replace(TWO, penalty_us=90 * SECOND), 2, [1, 2, 0, 90, 90]),
@@ -335,10 +336,11 @@ CASES: dict[str, list[Line]] = {
     "a clock that steps back admits nothing extra and delays by as much": [
         (100, hit, TEN, 10, [0, 10, 0, -1, 60]),
         (70, hit, TEN, 1, [1, 10, 0, 90, 90]),
-        (40, hit, TEN, 1, [1, 10, 0, 120, 120]),  # as far ahead as the rule could make it
+        # the largest distance ahead that the rule can produce
+        (40, hit, TEN, 1, [1, 10, 0, 120, 120]),
         (159.999999, hit, TEN, 1, [1, 10, 0, 1, 1]),
         (160, hit, TEN, 1, [0, 10, 9, -1, 60]),
-        (130, hit, TEN, 1, [0, 10, 8, -1, 90]),  # told against the clock, counted from 160
+        (130, hit, TEN, 1, [0, 10, 8, -1, 90]),  # relative to the clock, counted from 160
         (219, hit, TEN, 9, [1, 10, 8, 1, 1]),
         (220, hit, TEN, 9, [0, 10, 1, -1, 60]),
     ],
@@ -391,17 +393,17 @@ def test_arguments_left_out_have_defaults(call: Caller) -> None:
     assert call(None, 2, 60 * SECOND, SECOND, 1, "hit") == [0, 2, 0, -1, 60]
 
 
-def test_times_in_microseconds_too(call: Caller) -> None:
+def test_times_in_microseconds(call: Caller) -> None:
     fine = rule((1, 0.001), gap=0.001, unit_us=1)
     assert hit(call, at(0), fine) == [0, 1, 0, -1, 1000]
     assert hit(call, at(0) + 1, fine) == [1, 1, 0, 999, 999]
 
 
-# -- what is written, and for how long ----------------------------------------------------------
+# -- writes and their TTL --------------------------------------------------------------------------
 
 
 def free(call: Caller, ask: Callable[[], list[int]]) -> list[int]:
-    """The reply to a call that must leave the key and the count of changes as they are."""
+    """Return the reply to a call that must not change the key and the count of changes."""
     before = call.client.dump(call.key)
     changes = call.client.info("persistence")["rdb_changes_since_last_save"]
     reply = ask()
@@ -424,7 +426,7 @@ FREE_IDS = [row[0] for row in FREE]
 
 
 @pytest.mark.parametrize(("name", "ask", "asked", "amount"), FREE, ids=FREE_IDS)
-def test_what_takes_nothing_writes_nothing(
+def test_calls_that_take_nothing_write_nothing(
     call: Caller,
     name: str,
     ask: Callable[[Caller, int, Rule, int], list[int]],
@@ -433,7 +435,7 @@ def test_what_takes_nothing_writes_nothing(
 ) -> None:
     fill(call, PLAIN, [0, 1, 2])
     free(call, lambda: ask(call, at(20), asked, amount))
-    # beside hits that have left, and a penalty that runs or is over
+    # With expired hits, and with a penalty that runs or is over.
     hit(call, at(21), PUNISHED)
     free(call, lambda: ask(call, at(22), asked, amount))
     free(call, lambda: ask(call, at(61), replace(asked, strict=True, penalty_us=SECOND), amount))
@@ -444,7 +446,7 @@ def test_what_takes_nothing_writes_nothing(
 @pytest.mark.parametrize(
     ("ask", "amount"), [(hit, 0), (hit, 11), (peek, 1), (refund, 1)], ids=["0", "11", "peek", "n"]
 )
-def test_a_missing_key_stays_missing(
+def test_missing_key_stays_missing(
     call: Caller, ask: Callable[[Caller, int, Rule, int], list[int]], amount: int
 ) -> None:
     strict = rule((10, 60), gap=5, strict=True, penalty=5)
@@ -452,9 +454,7 @@ def test_a_missing_key_stays_missing(
     assert call.client.exists("k") == 0
 
 
-def test_a_look_runs_as_a_script_that_may_not_write(
-    call: Caller, module_server: RedisServer
-) -> None:
+def test_peek_runs_as_a_read_only_script(call: Caller, module_server: RedisServer) -> None:
     if module_server.version < (7, 0):
         pytest.skip("EVALSHA_RO came with Redis 7.0")
     hit(call, at(100_000), PUNISHED, 3)
@@ -466,7 +466,7 @@ def test_a_look_runs_as_a_script_that_may_not_write(
 
 
 def ttl_is(call: Caller, expected_ms: int, started_s: float) -> bool:
-    """Was that the time to live that the call since `started_s` wrote? (Time has gone since.)"""
+    """Whether the call at `started_s` wrote that time to live; time has passed since."""
     spent_ms = round((time.monotonic() - started_s) * 1000) + 2
     return max(0, expected_ms - spent_ms) <= call.ttl_ms <= expected_ms
 
@@ -498,7 +498,7 @@ TTLS: list[tuple[str, float, Callable[[Caller, int, Rule, int], list[int]], Rule
 @pytest.mark.parametrize(
     ("name", "second", "ask", "asked", "expected_ms"), TTLS, ids=[row[0] for row in TTLS]
 )
-def test_the_key_leaves_by_its_own_ttl(
+def test_key_expires(
     call: Caller,
     name: str,
     second: float,
@@ -510,7 +510,7 @@ def test_the_key_leaves_by_its_own_ttl(
     assert ttls_written(call, lambda: ask(call, at(second), asked, 1)) == [expected_ms]
 
 
-def test_a_penalty_alone_keeps_the_key(call: Caller) -> None:
+def test_penalty_alone_keeps_the_key(call: Caller) -> None:
     fill(call, PLAIN, [0, 0, 0])
     hit(call, at(1), PUNISHED)
     started_s = time.monotonic()
@@ -518,30 +518,30 @@ def test_a_penalty_alone_keeps_the_key(call: Caller) -> None:
     assert state(call) == ([], at(601))
     assert ttl_is(call, 599_001, started_s)
     assert hit(call, at(601), PLAIN) == [0, 3, 2, -1, 60]
-    assert stamps_of(call) == [at(601)]  # the penalty went with the next write
+    assert stamps_of(call) == [at(601)]  # the next write removed the penalty
 
 
-def test_a_refund_of_all_removes_the_key(call: Caller) -> None:
+def test_refund_of_all_hits_removes_the_key(call: Caller) -> None:
     fill(call, PLAIN, [0, 0, 0])
     refund(call, at(1), PLAIN, 3)
     assert call.client.exists("k") == 0
 
 
-def test_a_refund_finds_nothing_outside_the_window(call: Caller) -> None:
+def test_refund_ignores_hits_outside_the_window(call: Caller) -> None:
     fill(call, PLAIN, [0, 1])
     assert refund(call, at(60), PLAIN, 2) == [0, 3, 3, -1, 0]
     fill(call, PLAIN, [61])
     assert refund(call, at(61), PLAIN, 2) == [0, 3, 3, -1, 0]
 
 
-# -- a state further ahead than the rule could make it ------------------------------------------
+# -- a state further ahead than the rule can produce -----------------------------------------------
 
 
 def far(call: Caller, count: int = 4) -> None:
     fill(call, TEN, [100_000] * count)
 
 
-def test_an_admitted_hit_brings_it_to_now(call: Caller) -> None:
+def test_admitted_hit_repairs_a_future_state(call: Caller) -> None:
     far(call)
     started_s = time.monotonic()
     assert hit(call, at(0), TEN) == [0, 10, 5, -1, 60]
@@ -549,25 +549,25 @@ def test_an_admitted_hit_brings_it_to_now(call: Caller) -> None:
     assert stamps_of(call) == [at(0)] * 5
 
 
-def test_so_does_a_refused_one(call: Caller) -> None:
+def test_refused_hit_repairs_a_future_state(call: Caller) -> None:
     far(call)
     assert hit(call, at(0), rule((4, 60))) == [1, 4, 0, 60, 60]
     assert stamps_of(call) == [at(0)] * 4
 
 
-def test_the_newest_max_are_kept(call: Caller) -> None:
+def test_repair_keeps_the_newest_max_stamps(call: Caller) -> None:
     far(call, 10)
     assert hit(call, at(0), rule((1, 10), (3, 60))) == [1, 1, 0, 60, 10]
     assert stamps_of(call) == [at(0)] * 3
 
 
-def test_a_gap_begins_anew(call: Caller) -> None:
+def test_repair_restarts_the_gap(call: Caller) -> None:
     far(call)
     assert hit(call, at(0), replace(GAP, limits=TEN.limits)) == [1, 10, 6, 10, 60]
     assert stamps_of(call) == [at(0)] * 4
 
 
-def test_what_never_fits_repairs_too(call: Caller) -> None:
+def test_hit_that_never_fits_repairs_a_future_state(call: Caller) -> None:
     far(call)
     started_s = time.monotonic()
     assert hit(call, at(0), TEN, 11) == [1, 10, 6, -1, 60]
@@ -575,14 +575,14 @@ def test_what_never_fits_repairs_too(call: Caller) -> None:
     assert stamps_of(call) == [at(0)] * 4
 
 
-def test_strict_and_penalty_go_on_from_the_repair(call: Caller) -> None:
+def test_strict_and_penalty_continue_from_the_repaired_state(call: Caller) -> None:
     far(call)
     both = rule((4, 60), strict=True, penalty=600)
     assert hit(call, at(0), both) == [1, 4, 0, 600, 600]
     assert state(call) == ([at(0)] * 4, at(600))
 
 
-def test_the_penaltys_end_stays(call: Caller) -> None:
+def test_repair_keeps_the_penaltys_end(call: Caller) -> None:
     far(call, 10)
     assert hit(call, at(100_000), rule((10, 60), penalty=600))[0] == 1
     started_s = time.monotonic()
@@ -591,14 +591,14 @@ def test_the_penaltys_end_stays(call: Caller) -> None:
     assert state(call) == ([at(0)] * 10, at(100_600))
 
 
-def test_cost_zero_and_looks_judge_it_as_repaired_and_leave_it(call: Caller) -> None:
+def test_cost_zero_and_peeks_do_not_write_the_repair(call: Caller) -> None:
     far(call, 10)
     assert free(call, lambda: peek(call, at(0), TEN)) == [1, 10, 0, 60, 60]
     assert free(call, lambda: peek(call, at(0), rule((3, 60)))) == [1, 3, 0, 60, 60]
     assert free(call, lambda: hit(call, at(0), TEN, 0)) == [0, 10, 0, -1, 60]
 
 
-def test_a_refund_takes_from_the_repaired(call: Caller) -> None:
+def test_refund_applies_to_the_repaired_state(call: Caller) -> None:
     far(call, 10)
     assert refund(call, at(0), rule((5, 60)), 2) == [0, 5, 2, -1, 60]
     assert peek(call, at(0), rule((5, 60))) == [0, 5, 2, -1, 60]
@@ -635,8 +635,9 @@ def crafted(zlog: Caller, sequences: Sequence[int]) -> None:
 
 
 def hits_of_one_microsecond(zlog: Caller, count: int) -> bool:
-    """Does the key hold so many? Past the last sequence they may be told by the next microsecond:
-    a step back of the clock brings a million of them together, and a hit told late admits nothing.
+    """Whether the key holds `count` hits of one microsecond. Past the last sequence number they may
+    carry the next microsecond's stamp: a step back of the clock joins up to a million of them, and
+    a hit with a later stamp admits no additional hit.
     """
     stamps, _ = state(zlog)
     return len(stamps) == count and set(stamps) <= {START_US, START_US + 1}
@@ -648,7 +649,7 @@ def hits_of_one_microsecond(zlog: Caller, count: int) -> bool:
     ids=["the last ten", "first and last", "last but one"],
 )
 @pytest.mark.parametrize("clock", [at(0), at(-1)], ids=["now", "a clock behind"])
-def test_the_last_sequence_loses_no_hit(zlog: Caller, sequences: list[int], clock: int) -> None:
+def test_last_sequence_number_loses_no_hit(zlog: Caller, sequences: list[int], clock: int) -> None:
     crafted(zlog, sequences)
     wide = rule((20, 60))
     count = len(sequences)
@@ -664,7 +665,7 @@ def test_the_last_sequence_loses_no_hit(zlog: Caller, sequences: list[int], cloc
     assert peek(zlog, clock, wide, 20) == held.call("peek", clock, wide, 20)
 
 
-def test_the_last_sequence_under_strict(zlog: Caller) -> None:
+def test_last_sequence_number_under_strict(zlog: Caller) -> None:
     crafted(zlog, range(LAST_SEQUENCE - 2, LAST_SEQUENCE + 1))
     strict = rule((4, 60), strict=True)
     for _ in range(5):
@@ -675,7 +676,7 @@ def test_the_last_sequence_under_strict(zlog: Caller) -> None:
     assert (state(zlog)[1] or 0) - at(60) in (0, 1)  # the hit's own end is later than the penalty's
 
 
-def test_hits_that_have_left_leave_the_key(call: Caller) -> None:
+def test_expired_hits_are_removed_from_the_key(call: Caller) -> None:
     for second in range(0, 6000, 60):
         assert hit(call, at(second), TEN, 7)[0] == 0
     assert len(stamps_of(call)) <= 10
@@ -685,12 +686,12 @@ def test_hits_that_have_left_leave_the_key(call: Caller) -> None:
     assert len(stamps_of(call)) == 10
 
 
-def test_a_thousand_hits_in_memory(call: Caller) -> None:
+def test_memory_of_a_thousand_hits(call: Caller) -> None:
     thousand, strict = rule((1000, 60)), rule((1000, 60), strict=True)
     is_log = call.script.header["algo"] == "LOG"
     fill(call, thousand, [index / 1000 for index in range(1000)])
     assert call.client.memory_usage("k", samples=0) <= (11_000 if is_log else 120_000)
-    # hits that come and go leave slack at a list's ends
+    # Hits that are added and removed leave slack at a list's ends.
     many(call, [(at(1 + index / 1000), strict, 1) for index in range(1700)])
     assert len(stamps_of(call)) == 1000
     assert call.client.memory_usage("k", samples=0) <= (12_000 if is_log else 120_000)
@@ -701,7 +702,7 @@ def test_a_thousand_hits_in_memory(call: Caller) -> None:
 BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
 
 
-def test_the_largest_max_and_cost(call: Caller) -> None:
+def test_largest_max_and_cost(call: Caller) -> None:
     limit, cost = BOUNDS[call.script.header["algo"]]
     wide = rule((limit, 60))
     for index in range(9):
@@ -711,7 +712,7 @@ def test_the_largest_max_and_cost(call: Caller) -> None:
     assert refund(call, at(9), wide, 1) == [0, limit, cost - 4000, -1, 60]
     assert hit(call, at(10), wide, cost - 4000) == [0, limit, 0, -1, 60]
     assert hit(call, at(11), replace(wide, strict=True), cost) == [1, limit, 0, 50, 60]
-    # the clock steps far back: all of them are brought to now
+    # The clock steps far back: all stamps are set to the current clock.
     assert hit(call, at(-1000), wide) == [1, limit, 0, 60, 60]
     assert refund(call, at(-1000), wide, 20_001) == [0, limit, 20_001, -1, 60]
     assert hit(call, at(-1000), wide, cost)[:3] == [0, limit, 20_001 - cost] or cost > 20_001
@@ -720,7 +721,7 @@ def test_the_largest_max_and_cost(call: Caller) -> None:
     assert call.client.exists("k") == 0
 
 
-def test_the_longest_window_and_penalty(call: Caller) -> None:
+def test_longest_window_and_penalty(call: Caller) -> None:
     longest = Rule(((1, TEN_YEARS_US),), TEN_YEARS_US, True, TEN_YEARS_US, 1000)
     years_ms = TEN_YEARS_US // 1000
     assert hit(call, at(0), longest) == [0, 1, 0, -1, years_ms]
@@ -761,7 +762,7 @@ SETS: dict[str, Make] = {
     "a leaderboard": lambda c: c.zadd("k", {"alice": 10, "bob": 20}),
     "a negative leaderboard": lambda c: c.zadd("k", {"alice": -5, "bob": 20}),
     "places": lambda c: c.geoadd("k", (13.36, 38.11, "Palermo")),
-    # rolling-rate-limiter keeps such keys
+    # rolling-rate-limiter stores such keys.
     "uuids": lambda c: c.zadd("k", {"0b5bd6b6-4d33-4d4c-8c65-5e1c0d1b4f4e": START_US}),
     "stamps alone": lambda c: c.zadd("k", {str(START_US): START_US}),
     "longer": lambda c: c.zadd("k", {f"{START_US}-0000000": START_US}),
@@ -785,7 +786,7 @@ EVERY = Rule(((3, 60 * SECOND), (9, 90 * SECOND)), SECOND, True, 600 * SECOND)
 @pytest.mark.parametrize(
     ("algorithm", "name", "make", "error"), FOREIGN, ids=[f"{row[0]} {row[1]}" for row in FOREIGN]
 )
-def test_foreign_values_are_refused_and_left(
+def test_foreign_values_are_refused_and_unchanged(
     client: redis.Redis, algorithm: str, name: str, make: Make, error: str
 ) -> None:
     client.delete("k")
@@ -854,19 +855,19 @@ def test_no_window_ever_holds_more_than_max(
 class Twin:
     """One key on the server and its model: every call goes to both, and they must agree.
 
-    The key never ends on the server (the caller persists it), so its end under the injected clock
-    is played: at any time after it the key may be found gone or, if the server's clock stepped,
-    still be there. Under windows no longer than those of the last write both must answer as a key
-    never used; under longer ones a key still there counts what it holds.
+    The key never expires on the server (the caller persists it), so the test plays its expiry under
+    the injected clock: at any time after it the key may be gone or, if the server's clock stepped,
+    still be there. Under windows no longer than those of the last write both must answer as for an
+    unused key; under longer windows a remaining key counts its hits.
     """
 
     caller: Caller
     model: Model = field(default_factory=Model)
-    ends_us: int | None = None  # when the key is gone by the TTL of the last write
+    ends_us: int | None = None  # the time at which the key expires by the TTL of the last write
     longest_us: int = 0  # the longest window of that write
 
     def call(self, mode: str, clock: int, asked: Rule, amount: int) -> list[int]:
-        """The reply."""
+        """Return the reply."""
         ended = self.ends_us is not None and clock >= self.ends_us
         dead_ahead = self.model.too_far_ahead(clock, asked)
         started_s = time.monotonic()
@@ -891,8 +892,9 @@ class Twin:
         self.ends_us = None
 
     def _same_state(self, clock: int, asked: Rule, repaired: bool) -> None:
-        """Hits that have left may be kept or dropped by a write, as may a penalty that is over;
-        the model then holds what the server does."""
+        """A write may keep or drop expired hits, and a penalty that is over; the model then adopts
+        the server's state.
+        """
         model = self.model
         stamps, until = state(self.caller)
         if not model.wrote:
@@ -916,12 +918,12 @@ class Twin:
 class Ask:
     """One call of a random sequence."""
 
-    step: tuple[str, int, int]  # by: microseconds; event: which, and how far beside it
+    step: tuple[str, int, int]  # by: microseconds; event: which one, and the offset from it
     mode: str  # hit, peek, refund or del
     amount: int
-    words: str  # of gap, strict and penalty, those that are said
-    other: int  # another rule, at times
-    sweep: bool  # a key whose time is over is found gone
+    words: str  # which of gap, strict and penalty are given
+    other: int  # another rule, occasionally
+    sweep: bool  # an expired key is removed
 
     def clock(self, clock: int, twin: Twin, asked: Rule) -> int:
         """The time of this call."""
@@ -1020,11 +1022,11 @@ def test_every_reply_equals_the_models(
             continue
         amount = max(1, ask.amount) if ask.mode == "refund" else ask.amount
         found = twin.call(ask.mode, clock, asked, amount)
-        # (a look leaves a state that is too far ahead: what it tells holds for a hit now)
+        # A peek leaves a state that is too far ahead: its reply applies to a hit now.
         if found[3] > 0 and not twin.model.too_far_ahead(clock, asked):
             if ask.mode == "refund":
                 asked, amount = replace(asked, gap_us=0), 1
-            # waiting as told is enough, a whole unit less is not
+            # Waiting `retry_after` suffices, a whole unit less does not.
             wait_us = found[3] * unit_us
             assert peek(twin.caller, clock + wait_us, asked, amount)[0] == 0
             assert peek(twin.caller, clock + wait_us - unit_us, asked, amount)[0] == 1

@@ -1,4 +1,6 @@
-"""The contract's examples as a client writes them: grammar and script together, clock handed in."""
+"""The contract's examples as a client writes them: grammar and script together, with an injected
+clock.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def client(module_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def send(client: redis.Redis, seconds: float, command: str) -> list[int]:
-    """The reply to `command` (its key is always k) at this time."""
+    """The reply to `command` at this time; its key is always k."""
     words = command.encode().split()
     rule = GRAMMAR.rule(b"", words[0], words[1:])
     assert rule.error == b"" and rule.limiter is not None
@@ -90,7 +92,7 @@ EXAMPLES: dict[str, list[tuple[float, str, list[int]]]] = {
         (60, "RL.HIT k 100 60 ALGO COUNTER COST 60", [0, 100, 0, -1, 120]),
         (75, "RL.HIT k 100 60 ALGO COUNTER COST 10", [0, 100, 0, -1, 105]),
         (90, "RL.HIT k 100 60 ALGO COUNTER COST 10", [0, 100, 0, -1, 90]),
-        # forty in the window before, eighty in this one
+        # Forty in the previous window, eighty in this one.
         (90, "RL.HIT k 100 60 ALGO COUNTER", [1, 100, 0, 2, 90]),
         (100, "RL.HIT k 100 60 ALGO COUNTER", [0, 100, 5, -1, 80]),
     ],
@@ -98,14 +100,14 @@ EXAMPLES: dict[str, list[tuple[float, str, list[int]]]] = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(client: redis.Redis, name: str) -> None:
+def test_examples_of_the_contract(client: redis.Redis, name: str) -> None:
     client.delete("k")
     for seconds, command, reply in EXAMPLES[name]:
         assert send(client, seconds, command) == reply, (seconds, command)
 
 
 @pytest.mark.parametrize("algorithm", [name.decode() for name in ALGORITHMS])
-def test_a_penalty_is_not_prolonged_by_tries(client: redis.Redis, algorithm: str) -> None:
+def test_refused_hits_do_not_prolong_a_penalty(client: redis.Redis, algorithm: str) -> None:
     client.delete("k")
     command = f"RL.HIT k 3 60 ALGO {algorithm} PENALTY 600"
     replies = {seconds: send(client, seconds, command) for seconds in range(0, 600, 10)}

@@ -1,8 +1,9 @@
-"""The GCRA script against redis-cell's own test table, its end-to-end test and CL.THROTTLE's cases.
+"""The GCRA script against redis-cell's own test table, its end-to-end test and the cases of
+CL.THROTTLE.
 
 Facts from brandur/redis-cell (src/cell/mod.rs `it_rate_limits` and `it_creates_rates_...`,
 tests/e2e.rs): limit = max_burst + 1, emission interval = period / count, rounded down to whole
-nanoseconds. Where this project differs on purpose, the test says so.
+nanoseconds. Where this project differs on purpose, a comment in the test gives the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def cell(client: redis.Redis) -> Cell:
 
 
 class Cell:
-    """CL.THROTTLE on the key `k`, as the proxy turns it into a call of the script."""
+    """CL.THROTTLE on the key `k`, translated to a script call as the proxy does."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client: Any = client
@@ -58,9 +59,9 @@ class Cell:
 # milliseconds since the start, quantity, limited, remaining, retry_after and reset_after in ms;
 # under max_burst 4 at 1 per second
 TABLE = [
-    # more than the limit is never admitted
+    # More than the limit is never admitted.
     (0, 6, 1, 5, -1, 0),
-    # one after the other, until there is nothing left
+    # One after the other, until nothing is left.
     (0, 1, 0, 4, -1, 1000),
     (0, 1, 0, 3, -1, 2000),
     (0, 1, 0, 2, -1, 3000),
@@ -72,11 +73,11 @@ TABLE = [
     (4000, 1, 0, 1, -1, 4000),
     (8000, 1, 0, 4, -1, 1000),
     (9500, 1, 0, 4, -1, 1000),
-    # quantity 0 looks
+    # Quantity 0 is a peek.
     (9500, 0, 0, 4, -1, 1000),
-    # several at once
+    # Several at once.
     (9500, 2, 0, 2, -1, 3000),
-    # more than what is left
+    # More than is left.
     (9500, 5, 1, 2, 3000, 3000),
 ]
 
@@ -106,7 +107,7 @@ def test_redis_cells_own_table_in_seconds(cell: Cell) -> None:
     ],
 )
 def test_redis_cells_rates(cell: Cell, count: int, period_s: int, emission_ms: int) -> None:
-    # (a rate of zero, which redis-cell refuses in the module, is refused by the proxy)
+    # The proxy refuses a rate of zero, which redis-cell refuses in the module.
     assert cell(at(0), 0, count, period_s, 1, MILLISECOND) == [0, 1, 0, -1, emission_ms]
     assert cell.client.get("k") == str(START_US * NS + emission_ms * 1_000_000).encode()
 
@@ -120,7 +121,7 @@ def test_redis_cells_end_to_end(cell: Cell) -> None:
 # -- the examples of CL.THROTTLE ----------------------------------------------------------------
 
 
-def test_the_readmes_example(cell: Cell) -> None:
+def test_example_of_the_readme(cell: Cell) -> None:
     assert cell(at(0), 15, 30, 60) == [0, 16, 15, -1, 2]
 
 
@@ -129,8 +130,8 @@ def test_three_a_minute_without_burst(cell: Cell) -> None:
     assert cell(at(1), 0, 3, 60, 1) == [1, 1, 0, 19, 19]
 
 
-def test_below_a_millisecond_rounds_up_too(cell: Cell) -> None:
-    # on purpose: redis-cell drops a remainder below a millisecond and would tell 0 s here
+def test_remainders_below_a_millisecond_round_up(cell: Cell) -> None:
+    # On purpose: redis-cell drops a remainder below a millisecond and would return 0 s here.
     assert cell(at(0), 4, 500_000, 1, 2) == [0, 5, 3, -1, 1]
     assert cell(at(0), 4, 500_000, 1, 4) == [1, 5, 3, 1, 1]
     assert cell(at(0), 4, 500_000, 1, 4, 1) == [1, 5, 3, 2, 4]
@@ -143,14 +144,14 @@ def test_six_a_second_reset_in_one_second(cell: Cell) -> None:
     assert cell(at(0), 5, 6, 1)[0] == 1
 
 
-def test_quantity_zero_looks_without_writing(cell: Cell) -> None:
-    # on purpose: redis-cell takes the way of an admitted hit and rewrites value and TTL
+def test_quantity_zero_does_not_write(cell: Cell) -> None:
+    # On purpose: redis-cell handles it as an admitted hit and rewrites value and TTL.
     assert cell(at(0), 1, 1, 10, 0) == [0, 2, 2, -1, 0]
     assert cell.client.exists("k") == 0
     cell(at(0), 1, 1, 10, 2)
     cell.client.pexpire("k", 1_000_000)
     before = cell.client.dump("k")
-    # as in redis-cell, nothing is never too much, even where nothing is left
+    # As in redis-cell, a quantity of 0 is always admitted, even where nothing is left.
     argv = Ask(0).argv("GCRA", Rule(2, 10 * SECOND * NS))
     sha = cell.caller.script.sha.decode()
     assert cell.client.evalsha(sha, 1, "k", *argv, START_US) == [0, 2, 0, -1, 20]
@@ -158,21 +159,21 @@ def test_quantity_zero_looks_without_writing(cell: Cell) -> None:
     assert cell.client.pttl("k") > 900_000
 
 
-def test_a_quantity_above_the_limit_consumes_nothing(cell: Cell) -> None:
+def test_quantity_above_the_limit_consumes_nothing(cell: Cell) -> None:
     cell(at(0), 4, 1, 1, 2)
     before = cell.client.dump("k")
     assert cell(at(0), 4, 1, 1, 6) == [1, 5, 3, -1, 2]
     assert cell.client.dump("k") == before
 
 
-# -- what users of redis-cell ran into ----------------------------------------------------------
+# -- issues of redis-cell's users ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("max_burst", "count", "period_s"), [(6000, 6000, 1), (1000, 1000, 60)])
 def test_high_rates_persist_the_key_and_never_exceed_the_limit(
     cell: Cell, max_burst: int, count: int, period_s: int
 ) -> None:
-    # redis-cell #50: a TTL cut to whole milliseconds lost the key at once
+    # redis-cell #50: a TTL rounded down to whole milliseconds lost the key at once.
     limit, emission_ns = max_burst + 1, period_s * 1_000_000_000 // count
     clock = START_US
     for index in range(200):
@@ -192,12 +193,12 @@ def test_more_than_a_thousand_a_second_is_exact(cell: Cell) -> None:
     assert cell(at(0) + 100, 9999, 10_000, 1)[0] == 0
 
 
-def test_a_live_key_of_redis_cell_is_taken_over_and_handed_back(cell: Cell) -> None:
+def test_live_key_of_redis_cell_is_taken_over_and_handed_back(cell: Cell) -> None:
     tat_ns = START_US * NS + 2_500_000_001
     cell.client.set("k", tat_ns, px=2500)
     assert cell(at(0), 4, 1, 1, 0, MILLISECOND) == [0, 5, 2, -1, 2501]
     assert cell(at(0), 4, 1, 1, 1, MILLISECOND) == [0, 5, 1, -1, 3501]
     assert cell.client.get("k") == str(tat_ns + 1_000_000_000).encode()
-    # a key whose time has passed but that is still there, as in the millisecond of its TTL's end
+    # An expired key that still exists, as within the last millisecond of its TTL.
     cell.client.set("k", START_US * NS - 1)
     assert cell(at(0), 4, 1, 1) == [0, 5, 4, -1, 1]

@@ -1,15 +1,16 @@
-"""What rolling-rate-limiter (npm) promises, as STRICT and GAP of LOG and ZLOG tell it.
+"""The contract of rolling-rate-limiter (npm), expressed as STRICT and GAP of LOG and ZLOG.
 
 Its refused actions count, `minDifference` is GAP, `wouldLimit` is RL.PEEK, `clear` is DEL; its
 windows are half open too. Its times are milliseconds (MS). Four things differ on purpose:
 
-- It keeps every attempt, rlproxy the newest max. One action at a time that is no difference: the
-  newest max tell whether max of them are in the window, and which leaves first (the last test).
-- Its answer to an admitted action tells how long the next one must wait. Here retry_after is -1
-  then, and a look tells it.
-- Its `wouldLimit` tells what would be after the action, a refused one counted. RL.PEEK tells how it
-  is: `actionsRemaining` is one more, and the wait is that of the action itself.
-- Its `wouldLimit` trims and prolongs the key. RL.PEEK writes nothing.
+- It keeps every attempt, rlproxy the newest max. With one action at a time the results are equal:
+  the newest max determine whether max of them are in the window, and which expires first (last
+  test).
+- Its answer to an admitted action contains the wait for the next one. Here retry_after is -1 then,
+  and a peek returns the wait.
+- Its `wouldLimit` returns the state after the action, a refused one counted. RL.PEEK returns the
+  current state: `actionsRemaining` is one more, and the wait is that of the action itself.
+- Its `wouldLimit` trims the key and prolongs its TTL. RL.PEEK writes nothing.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class Limiter:
         self.client.delete("1", "2")
 
     def ask(self, mode: str, time_us: int, user: str) -> tuple[bool, int, int]:
-        """Blocked, milliseconds until the next (or, refused, this) action is admitted, remaining;
-        mode hit or peek."""
+        """Return (blocked, milliseconds until the next or the refused action is admitted,
+        remaining); mode hit or peek.
+        """
         call = Caller(self.client, self.algorithm, user)
         reply = call(time_us, *self.rule.argv(mode, 1))
         limited, _, remaining, retry_ms, _ = reply
@@ -69,8 +71,8 @@ class Limiter:
         return self.ask(mode, at(0) + ms * MILLISECOND, user)[0]
 
 
-# The published cases: max, interval, minDifference; then time, user, what is asked, blocked.
-# "hit" is limit(), "peek" wouldLimit().
+# The published cases: max, interval, minDifference; then time, user, call, blocked. "hit" is
+# limit(), "peek" is wouldLimit().
 VERDICTS: dict[str, tuple[tuple[int, int, int], list[tuple[int, str, str, bool]]]] = {
     "no more than max within the interval": (
         (2, 10, 0),
@@ -120,8 +122,8 @@ VERDICTS: dict[str, tuple[tuple[int, int, int], list[tuple[int, str, str, bool]]
     ),
 }
 
-# Likewise: time, what is asked; blocked, milliseconds until allowed, actions remaining.
-# Of looks the published figures, where they differ, stand in the comment.
+# The published cases: time, call; blocked, milliseconds until allowed, actions remaining. A comment
+# gives the published figures of peeks, where they differ.
 INFO: dict[str, tuple[tuple[int, int, int], list[tuple[int, str, tuple[bool, int, int]]]]] = {
     "without minDifference": (
         (3, 10, 0),
@@ -130,7 +132,7 @@ INFO: dict[str, tuple[tuple[int, int, int], list[tuple[int, str, tuple[bool, int
             (4, "hit", (False, 0, 1)),
             (5, "hit", (False, 5, 0)),
             (8, "hit", (True, 6, 0)),
-            (11, "peek", (True, 3, 0)),  # 4: the look counted as a refused action
+            (11, "peek", (True, 3, 0)),  # 4: the peek counted as a refused action
             (17, "peek", (False, 0, 2)),  # 1 remaining, after the action
         ],
     ),
@@ -168,7 +170,7 @@ def test_published_info(client: redis.Redis, algorithm: str, name: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", VERDICTS)
-def test_cleared_as_if_never_used(client: redis.Redis, algorithm: str, name: str) -> None:
+def test_cleared_limiter_is_unused(client: redis.Redis, algorithm: str, name: str) -> None:
     options, lines = VERDICTS[name]
     limiter = Limiter(client, algorithm, *options)
     for ms, user, mode, _ in lines:
@@ -182,18 +184,20 @@ def limiter_after_one(limit: int, interval: int, difference: int) -> tuple[int, 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_hammering_keeps_the_door_shut(client: redis.Redis, algorithm: str) -> None:
+def test_repeated_refused_hits_keep_the_limiter_blocked(
+    client: redis.Redis, algorithm: str
+) -> None:
     limiter = Limiter(client, algorithm, 3, 10)
     verdicts = [limiter.blocked("hit", ms, "1") for ms in range(0, 60, 3)]
     assert verdicts == [False] * 3 + [True] * 17
     assert not limiter.blocked("hit", 57 + 4, "1")  # 51 has left
     kind = client.llen if algorithm == "LOG" else client.zcard
-    assert kind("1") == 3  # and not 21
+    assert kind("1") == 3  # not 21
 
 
 @dataclass
 class Reference:
-    """rolling-rate-limiter's own reckoning: every attempt kept, newest last."""
+    """rolling-rate-limiter's own computation: every attempt kept, newest last."""
 
     limit: int
     interval_us: int
@@ -201,7 +205,7 @@ class Reference:
     attempts: list[int] = field(default_factory=list)
 
     def attempt(self, time_us: int) -> tuple[bool, int, int]:
-        """Blocked, milliseconds until allowed, remaining."""
+        """Return (blocked, milliseconds until allowed, remaining)."""
         before = [moment for moment in self.attempts if moment > time_us - self.interval_us]
         self.attempts = [*before, time_us]
         too_soon = bool(before) and time_us - before[-1] < self.difference_us
@@ -221,7 +225,7 @@ class Reference:
 )
 @given(
     limit=st.integers(1, 5),
-    # (of a shorter key a busy machine may see the end before its time to live is taken away)
+    # A busy machine may expire a shorter key before its time to live is removed.
     interval=st.integers(1, 12).map(lambda tenths: tenths * 100),
     difference=st.integers(0, 6).map(lambda tenths: tenths * 100),
     steps_us=st.lists(
@@ -233,7 +237,7 @@ class Reference:
         max_size=40,
     ),
 )
-def test_the_newest_max_decide_as_all_attempts_do(
+def test_newest_max_stamps_decide_as_all_attempts_do(
     client: redis.Redis,
     algorithm: str,
     limit: int,

@@ -1,7 +1,7 @@
-"""How long a refusal stays the answer: the sixth integer, on real servers with the clock injected.
+"""The sixth integer of a refusal, the time for which it stays valid, on real servers with an
+injected clock.
 
-Whoever remembers a refusal for so long, and counts its times down meanwhile, tells what the script
-would have told.
+A cache that keeps a refusal for that time, and counts its times down, answers as the script would.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ BUCKETS = ("TOKEN", "LEAKY", "GCRA")
 ALGORITHMS = LOGS + WINDOWS + BUCKETS
 TEN_YEARS_US = 315_360_000 * SECOND
 HOUR = 3600 * SECOND
-SLOW_US = 300_000  # how long the machine may take between two commands
+SLOW_US = 300_000  # the time the machine may take between two commands
 SEEDS = 15
 STEPS = 30
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A rule of one algorithm, and what of it matters here."""
+    """A rule of one algorithm, and its properties used here."""
 
     algorithm: str
-    limits: tuple[tuple[int, int], ...]  # (max, window in µs); of buckets the one, and BURST
+    limits: tuple[tuple[int, int], ...]  # (max, window in µs); of a bucket its rate and BURST
     burst: int | None = None
     gap_us: int = 0
     strict: bool = False
@@ -43,12 +43,12 @@ class Hit:
 
     @property
     def plain(self) -> bool:
-        """One limit, and nothing else that refuses."""
+        """One limit, and no other reason to refuse."""
         return len(self.limits) == 1 and not self.gap_us and not self.strict and not self.penalty_us
 
     @property
     def longest_us(self) -> int:
-        """How long at most it remembers anything."""
+        """The longest time for which it stores anything."""
         if self.algorithm in BUCKETS:
             ((count, window_us),) = self.limits
             return (self.burst or count) * (window_us // count + 1)
@@ -56,7 +56,7 @@ class Hit:
 
     @property
     def most(self) -> int:
-        """Hits that a new limiter admits at once."""
+        """The hits that a new limiter admits at once."""
         return self.burst or min(limit for limit, _ in self.limits)
 
     def argv(self, mode: str = "hit", amount: int = 1, unit_us: int = 1) -> list[object]:
@@ -88,7 +88,7 @@ def client(module_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 class Limiter:
-    """A script and a key; every call in microseconds unless said otherwise."""
+    """A script and a key; every call in microseconds unless a parameter sets another unit."""
 
     def __init__(self, client: redis.Redis, algorithm: str) -> None:
         self.client: Any = client
@@ -98,7 +98,7 @@ class Limiter:
     def ask(
         self, clock: int, hit: Hit, mode: str = "hit", amount: int = 1, unit_us: int = 1
     ) -> list[int]:
-        """The five integers; `stays` and `wrote` tell of the same call."""
+        """The five integers; `stays` and `wrote` describe the same call."""
         return self.caller(clock, *hit.argv(mode, amount, unit_us))
 
     @property
@@ -108,17 +108,17 @@ class Limiter:
 
     @property
     def wrote(self) -> bool:
-        """Whether it wrote: no write is without a time to live."""
+        """Whether it wrote: every write sets a time to live."""
         return self.caller.ttl_ms >= 0
 
     def fill(self, clock: int, hit: Hit) -> None:
-        """As many hits as there may be, all admitted."""
+        """As many hits as are admitted."""
         while (self.ask(clock, hit, "peek"))[0] == 0:
             assert self.ask(clock, hit)[0] == 0
             clock += hit.gap_us
 
-    def later(self, clocks: list[int], hit: Hit, mode: str = "hit") -> list[list[int]]:
-        """The whole replies to the same call at these times; none of them may write anything."""
+    def replies_later(self, clocks: list[int], hit: Hit, mode: str = "hit") -> list[list[int]]:
+        """The whole replies to the same call at these times; none of them may write."""
         argv = hit.argv(mode)
         argv += [""] * (CLOCK_ARGUMENT - 1 - len(argv))
         sha = self.caller.script.sha.decode()
@@ -143,7 +143,7 @@ def limiter(client: redis.Redis, request: pytest.FixtureRequest) -> Limiter:
 
 
 def hits_of(algorithm: str) -> list[Hit]:
-    """Rules that meet on one key; the first few are the most frequent."""
+    """Rules on one key; the first few are the most frequent."""
     second, five = (3, SECOND), (5, 5 * SECOND)
     plain = [Hit(algorithm, (each,)) for each in (second, five, (1, 1000), (2, 999_999))]
     penalties = [
@@ -181,7 +181,7 @@ def hits_of(algorithm: str) -> list[Hit]:
 
 
 class Traffic:
-    """Random calls on one key; every refusal that stays is asked for again while it does."""
+    """Random calls on one key; a refusal with a sixth integer is checked again during that time."""
 
     def __init__(self, limiter: Limiter, seed: int) -> None:
         self.limiter = limiter
@@ -202,10 +202,10 @@ class Traffic:
         elif kind < 0.1:
             self.limiter.ask(self.clock, hit, "hit", 2)
         else:
-            self.judge(hit, self.limiter.ask(self.clock, hit))
+            self.check(hit, self.limiter.ask(self.clock, hit))
 
     def move(self, hit: Hit) -> None:
-        """Let time pass, now and then up to a time that was told; or set the clock."""
+        """Let time pass, sometimes up to a time in a reply; or set the clock."""
         near = self.random.randint(-1, 1)
         moves = {
             "none": 0,
@@ -223,7 +223,7 @@ class Traffic:
         if START_US - HOUR < moved < START_US + 2 * TEN_YEARS_US:
             self.clock = moved
 
-    def judge(self, hit: Hit, reply: list[int]) -> None:
+    def check(self, hit: Hit, reply: list[int]) -> None:
         limiter, stays, wrote = self.limiter, self.limiter.stays, self.limiter.wrote
         told = f"{reply} {stays} at {self.clock}: {hit}"
         limited, limit, remaining, retry, reset = reply
@@ -234,18 +234,18 @@ class Traffic:
         self.retry, self.stays, self.seen = retry, stays, self.seen + 1
         spans = [span for span in (0, 1, stays // 2, stays - 1) if span < stays]
         for span, later in zip(
-            spans, limiter.later([self.clock + span for span in spans], hit), strict=True
+            spans, limiter.replies_later([self.clock + span for span in spans], hit), strict=True
         ):
             aged = [1, limit, remaining, retry - span, reset - span, stays - span]
             assert later == aged, f"{told}, then {later} after {span}"
         self.not_too_short(hit, remaining, retry, told)
 
     def not_too_short(self, hit: Hit, remaining: int, retry: int, told: str) -> None:
-        (then,) = self.limiter.later([self.clock + self.stays], hit, "peek")
+        (then,) = self.limiter.replies_later([self.clock + self.stays], hit, "peek")
         if self.stays == retry:
             assert then[0] == 0, told
         elif len(hit.limits) == 1 and not self.punished():
-            assert hit.gap_us, told  # else it is refused for one reason only
+            assert hit.gap_us, told  # otherwise it is refused for one reason only
             assert then[2] > remaining, told
 
     def punished(self) -> bool:
@@ -259,9 +259,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_refusal_stays_as_it_is_for_as_long_as_it_says(
-    client: redis.Redis, algorithm: str
-) -> None:
+def test_refusal_stays_valid_for_its_sixth_integer(client: redis.Redis, algorithm: str) -> None:
     seen = 0
     for seed in range(SEEDS):
         traffic = Traffic(Limiter(client, algorithm), seed)
@@ -274,10 +272,10 @@ def test_a_refusal_stays_as_it_is_for_as_long_as_it_says(
     assert seen > SEEDS * STEPS // 6
 
 
-# -- what it is in known cases ---------------------------------------------------------------------
+# -- known cases -----------------------------------------------------------------------------------
 
 
-def test_under_a_plain_rule_it_is_the_retry_after(limiter: Limiter) -> None:
+def test_sixth_integer_of_a_plain_rule_is_retry_after(limiter: Limiter) -> None:
     hit = three_a_minute(limiter.caller.script.header["algo"])
     limiter.fill(START_US, hit)
     clock = at(7.000_001)
@@ -294,7 +292,7 @@ def test_under_a_plain_rule_it_is_the_retry_after(limiter: Limiter) -> None:
         limiter.fill(clock, hit)
 
 
-def test_only_refusals_have_it(limiter: Limiter) -> None:
+def test_only_refusals_have_a_sixth_integer(limiter: Limiter) -> None:
     hit = three_a_minute(limiter.caller.script.header["algo"])
     for clock in (at(0), at(1)):
         assert limiter.ask(clock, hit)[0] == 0
@@ -306,8 +304,8 @@ def test_only_refusals_have_it(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("unit_us", [1000, SECOND])
-def test_only_replies_in_microseconds_have_it(limiter: Limiter, unit_us: int) -> None:
-    """Anything that refuses: Caller itself would fail at a sixth integer in another unit."""
+def test_only_replies_in_microseconds_have_a_sixth_integer(limiter: Limiter, unit_us: int) -> None:
+    """Any reason to refuse: Caller itself would fail at a sixth integer in another unit."""
     algorithm = str(limiter.caller.script.header["algo"])
     for hit in hits_of(algorithm):
         limiter.client.delete("k")
@@ -321,7 +319,7 @@ def test_only_replies_in_microseconds_have_it(limiter: Limiter, unit_us: int) ->
 
 
 @pytest.mark.parametrize("algorithm", ["FIXED", *LOGS])
-def test_under_strict_there_is_none_but_during_a_penalty(
+def test_strict_refusals_have_no_sixth_integer_except_during_a_penalty(
     client: redis.Redis, algorithm: str
 ) -> None:
     limiter = Limiter(client, algorithm)
@@ -339,20 +337,20 @@ def test_under_strict_there_is_none_but_during_a_penalty(
     assert (limiter.stays, limiter.wrote) == (599 * SECOND, False)
 
 
-def test_the_refusal_that_starts_a_penalty_has_none(limiter: Limiter) -> None:
+def test_refusal_that_starts_a_penalty_has_no_sixth_integer(limiter: Limiter) -> None:
     algorithm = str(limiter.caller.script.header["algo"])
     hit = three_a_minute(algorithm, penalty_us=600 * SECOND)
     limiter.fill(at(0), hit)
     assert limiter.ask(at(1), hit)[3] == 600 * SECOND
     assert (limiter.stays, limiter.wrote) == (0, True)
-    # tries meanwhile do, whoever makes them
+    # Later attempts during the penalty have it, of any client.
     for clock, who in ((2, hit), (3, three_a_minute(algorithm))):
         assert limiter.ask(at(clock), who)[3:] == [at(601) - at(clock)] * 2
         assert limiter.stays == at(601) - at(clock)
 
 
-def test_it_does_not_outlast_a_penalty_that_another_would_follow(limiter: Limiter) -> None:
-    """The penalty that runs was begun under another rule; under this one a new one begins then."""
+def test_sixth_integer_ends_with_a_penalty_that_another_would_follow(limiter: Limiter) -> None:
+    """The running penalty began under another rule; under this one a new penalty begins then."""
     algorithm = str(limiter.caller.script.header["algo"])
     short = Hit(algorithm, ((3, SECOND),), penalty_us=1000)
     limiter.fill(at(0), short)
@@ -364,7 +362,7 @@ def test_it_does_not_outlast_a_penalty_that_another_would_follow(limiter: Limite
     assert (limiter.stays, limiter.wrote) == (0, True)
 
 
-def test_the_repair_of_a_state_from_the_future_has_none(limiter: Limiter) -> None:
+def test_refusal_that_repairs_a_future_state_has_no_sixth_integer(limiter: Limiter) -> None:
     hit = three_a_minute(limiter.caller.script.header["algo"])
     limiter.fill(at(0), hit)
     clock = at(-200)
@@ -375,19 +373,19 @@ def test_the_repair_of_a_state_from_the_future_has_none(limiter: Limiter) -> Non
     assert (limiter.stays, limiter.wrote) == (reply[3], False)
 
 
-def test_a_clock_set_back_prolongs_it_by_as_much(limiter: Limiter) -> None:
+def test_clock_set_back_prolongs_the_sixth_integer_equally(limiter: Limiter) -> None:
     hit = three_a_minute(limiter.caller.script.header["algo"])
     limiter.fill(at(0), hit)
     limiter.ask(at(1), hit)
     stays = limiter.stays
-    # (GCRA's time is ahead of the clock by all that it may be)
+    # GCRA's time is ahead of the clock by the largest amount its rule allows.
     back = 1 if limiter.caller.script.header["algo"] == "GCRA" else 5
     limiter.ask(at(1 - back), hit)
     assert limiter.stays == stays + back * SECOND
 
 
 @pytest.mark.parametrize("algorithm", LOGS)
-def test_a_gap_does_not_outlast_what_is_told_of_the_limit(
+def test_sixth_integer_of_a_gap_ends_when_the_limit_changes(
     client: redis.Redis, algorithm: str
 ) -> None:
     limiter = Limiter(client, algorithm)
@@ -396,7 +394,7 @@ def test_a_gap_does_not_outlast_what_is_told_of_the_limit(
     assert limiter.ask(at(10), hit) == [1, 5, 4, 20 * SECOND, 50 * SECOND]
     assert limiter.stays == 20 * SECOND
     limiter.ask(at(40), hit)
-    # at 60 one more will be left, though the gap lasts until 70
+    # At 60 one more hit will be left, though the gap lasts until 70.
     assert limiter.ask(at(50), hit) == [1, 5, 3, 20 * SECOND, 50 * SECOND]
     assert limiter.stays == 10 * SECOND
     assert limiter.ask(at(60), hit) == [1, 5, 4, 10 * SECOND, 40 * SECOND]
@@ -404,28 +402,28 @@ def test_a_gap_does_not_outlast_what_is_told_of_the_limit(
 
 
 @pytest.mark.parametrize("algorithm", LOGS)
-def test_with_more_limits_it_lasts_until_one_of_them_changes(
+def test_sixth_integer_lasts_until_one_of_several_limits_changes(
     client: redis.Redis, algorithm: str
 ) -> None:
     limiter = Limiter(client, algorithm)
     two = Hit(algorithm, ((2, SECOND), (4, 60 * SECOND)))
     for clock in (0, 0, 2, 2.5):
         assert limiter.ask(at(clock), two)[0] == 0
-    # both are full; the first one is told until 3
+    # Both are full; the first one is reported until 3.
     assert limiter.ask(at(2.5), two) == [1, 2, 0, 57_500_000, SECOND]
     assert limiter.stays == SECOND // 2
     assert limiter.ask(at(3), two) == [1, 4, 0, 57 * SECOND, 59_500_000]
-    assert limiter.stays == SECOND // 2  # (the first one has more left then, which nobody sees)
+    assert limiter.stays == SECOND // 2  # the first limit has more left then, which no reply shows
     assert limiter.ask(at(4), two) == [1, 4, 0, 56 * SECOND, 58_500_000]
     assert limiter.stays == 56 * SECOND
 
 
-# -- the key's own time to live, and the right to ask for it ---------------------------------------
+# -- the key's own time to live, and the right to query it -----------------------------------------
 
 
 @pytest.mark.parametrize("ttl_ms", [1500, 50_000, 10_000_000])
-def test_it_does_not_outlast_the_key(limiter: Limiter, ttl_ms: int) -> None:
-    """Which anybody may let expire sooner than its limiter would."""
+def test_sixth_integer_does_not_outlast_the_key(limiter: Limiter, ttl_ms: int) -> None:
+    """Any client may let it expire sooner than its limiter would."""
     hit = three_a_minute(limiter.caller.script.header["algo"])
     limiter.fill(at(0), hit)
     limiter.client.pexpire("k", ttl_ms)
@@ -439,7 +437,7 @@ def test_it_does_not_outlast_the_key(limiter: Limiter, ttl_ms: int) -> None:
 
 @pytest.fixture
 def without_pttl(client: redis.Redis, module_server: RedisServer) -> Iterator[redis.Redis]:
-    """A user that may do anything but ask for a time to live."""
+    """A user with every right except that to PTTL."""
     admin: Any = client
     admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-pttl")
     with redis.Redis(port=module_server.port, username="app", password="pw") as made:
@@ -447,7 +445,7 @@ def without_pttl(client: redis.Redis, module_server: RedisServer) -> Iterator[re
     admin.execute_command("ACL", "DELUSER", "app")
 
 
-def test_without_the_right_to_pttl_there_is_none(
+def test_without_the_right_to_pttl_there_is_no_sixth_integer(
     limiter: Limiter, without_pttl: redis.Redis
 ) -> None:
     algorithm = str(limiter.caller.script.header["algo"])
@@ -466,7 +464,7 @@ def test_without_the_right_to_pttl_there_is_none(
 # -- LEAKY with WAIT -------------------------------------------------------------------------------
 
 
-def test_with_wait_the_sixth_is_how_long_to_hold(client: redis.Redis) -> None:
+def test_sixth_integer_of_a_waiting_hit_is_the_time_to_hold(client: redis.Redis) -> None:
     caller = Caller(client, "LEAKY")
     client.delete("k")
     rule = string_models.bucket(1, 60 * SECOND, 5)
@@ -479,7 +477,7 @@ def test_with_wait_the_sixth_is_how_long_to_hold(client: redis.Redis) -> None:
 
     assert ask(0) == [0, 5, 4, -1, 60 * SECOND, 0]
     assert ask(10) == [0, 5, 3, -1, 60 * SECOND, 50 * SECOND]
-    # refused, and it wrote nothing: nothing to hold, and no word of how long that stays
+    # Refused without a write: no time to hold, and no time for which that stays valid.
     assert ask(11) == [1, 5, 3, 9 * SECOND, 109 * SECOND, 0]
     assert ask(11, Ask(unit=1, wait_us=100 * SECOND, penalty_us=SECOND))[5] == 0
     assert ask(12)[5] == 0

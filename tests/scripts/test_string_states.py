@@ -1,13 +1,13 @@
 """The five string-state scripts on real servers: against their models, and by the contract's cases.
 
-Time in the random sequences. A key's TTL runs by the server's own time, which never jumps, while
-the clock that judges the state may. So a step is either time that passes (both move) or a clock
-that jumps (only the clock moves), and a key may be deleted once its TTL has passed by the former.
-What is asserted then: as long as the clock has not jumped back and the rule is the same, a limiter
-whose TTL has passed is as if never used, so that it makes no difference whether the server has
-removed it yet. After a jump back the server forgets by real time what the clock would still count;
-that is right (the window is over in truth) and is followed, not asserted. A key that stays beyond
-its TTL keeps what it holds: a clock that jumps back finds it again.
+Time in the random sequences. A key's TTL runs by the server's own time, which never jumps; the
+clock that judges the state may jump. So a step is either time that passes (both move) or a clock
+that jumps (only the clock moves), and a key may be deleted once its TTL has passed by server time.
+The assertion then: as long as the clock has not jumped back and the rule is the same, a limiter
+whose TTL has passed equals an unused one, so it makes no difference whether the server has removed
+it. After a jump back the server expires by real time what the clock would still count. That is
+right (the window is over) and is followed, not asserted. A key that outlives its TTL keeps its
+state: a clock that jumps back finds it again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BUCKETS = ("TOKEN", "LEAKY", "GCRA")
 ALGORITHMS = WINDOWS + BUCKETS
 MILLISECOND = 1000
 HOUR = 3600 * SECOND
-SLOW_MS = 300  # how long the machine may take between a write and the PTTL behind it
+SLOW_MS = 300  # the time the machine may take between a write and the PTTL after it
 EXACT_US = 2**53
 CLOCKS_US = (1_100_000_000_000_000, 4_900_000_000_000_000)
 
@@ -131,7 +131,7 @@ class Limiter:
         return self.caller(clock_us, *ask.argv(self.algorithm, rule))
 
     def plain(self, clock_us: int, rule: Rule, ask: Ask, command: str = "EVALSHA") -> list[int]:
-        """The script alone: nothing is asked or done besides, and no transaction is around it."""
+        """Run the script alone: no other command, and no transaction around it."""
         argv = ask.argv(self.algorithm, rule)
         argv += [""] * (CLOCK_ARGUMENT - 1 - len(argv)) + [clock_us]
         found = self.client.execute_command(
@@ -153,10 +153,10 @@ class Limiter:
         return str(self.client.get(self.key).decode())
 
     def many(self, clock_us: int, rule: Rule, hits: int) -> list[int]:
-        """The `limited` of that many hits of cost 1 at one instant."""
+        """The `limited` of `count` hits of cost 1 at one instant."""
         sha, argv = self.caller.script.sha.decode(), Ask().argv(self.algorithm, rule)
         argv += [""] * (CLOCK_ARGUMENT - 1 - len(argv)) + [clock_us]
-        # in a transaction the time that expires keys stands still, so that PERSIST is in time
+        # In a transaction the clock of expiry stands still, so PERSIST is in time.
         with self.client.pipeline(transaction=True) as pipe:
             for _ in range(hits):
                 pipe.evalsha(sha, 1, self.key, *argv)
@@ -178,12 +178,12 @@ class Pair:
         self.written: tuple[Rule, int, int] | None = None  # its rule, its end, its clock's jump
 
     def call(self, rule: Rule, ask: Ask) -> list[int]:
-        """The reply that both give. Raises AssertionError where they differ."""
+        """Return the reply of both. Raises AssertionError where they differ."""
         model, before = self.model, self.value
         expected = model.call(rule, self.clock_us, ask)
         found = self.limiter.ask(self.clock_us, rule, ask)
         if ask.wait_us is not None and ask.cost == 0:
-            expected = expected[: len(found)]  # whether a hold of 0 is told is left open
+            expected = expected[: len(found)]  # a hold of 0 may be omitted
         assert found == expected, f"{before!r} at {self.clock_us}: {ask} under {rule}"
         value = self.value = self.limiter.client.get("k")
         ttl_ms = self.limiter.caller.ttl_ms
@@ -198,7 +198,7 @@ class Pair:
         return found
 
     def end(self, rule: Rule, remove: bool) -> None:
-        """The key's time to live has passed if so; remove the key then, or not."""
+        """The key's time to live has passed, if it has; then remove the key or keep it."""
         if self.written is None or self.real_us < self.written[1]:
             return
         under, _, jump_us = self.written
@@ -216,7 +216,7 @@ class Pair:
         self.model.kept = self.value = self.written = None
 
     def move(self, kind: str, number: int, rule: Rule) -> None:
-        """Let time pass or the clock jump; every kind knows the exact boundaries."""
+        """Let time pass or the clock jump; every kind includes the exact boundaries."""
         interval_us, near = rule.interval_ns // NS, number % 3 - 1
         horizon_us = self.model.horizon(rule) // NS
         part_us = horizon_us * (number % 1300) // 1000
@@ -253,8 +253,8 @@ CALLS = st.tuples(
     st.integers(0, 1 << 20),
     st.sampled_from(["hit"] * 12 + ["peek", "peek", "refund", "refund", "reset", "other rule"]),
     st.sampled_from(["1", "1", "1", "2", "3", "0", "spare", "spare", "half", "max", "more"]),
-    st.integers(0, 9),  # which words come with a hit
-    st.booleans(),  # whether a key whose time has passed is gone
+    st.integers(0, 9),  # which words a hit has
+    st.booleans(),  # whether an expired key is removed
 )
 
 
@@ -270,7 +270,7 @@ def cost_of(word: str, rule: Rule, spare: int) -> int:
 
 
 def another(rule: Rule, number: int, algorithm: str) -> Rule:
-    """Another rule within the bounds of the grammar, mostly a near one."""
+    """Another rule within the bounds of the grammar, mostly a similar one."""
     if number % 5 == 0:
         others = rules_of(algorithm)
         return others[number // 5 % len(others)]
@@ -287,13 +287,13 @@ def another(rule: Rule, number: int, algorithm: str) -> Rule:
 
 
 def measurable(rule: Rule, model: Model[Any]) -> bool:
-    """Whether what the key holds drains within 20 years: else no server can tell the time."""
+    """Whether the key's state drains within 20 years: otherwise no server can return the time."""
     level = model.kept.state.hits if model.algorithm == "LEAKY" and model.kept else 0
     return level * rule.interval_ns <= 2 * TEN_YEARS_US * NS
 
 
 def words_of(number: int, choice: int, ask: Ask, rule: Rule, algorithm: str) -> Ask:
-    """`ask` with PENALTY, STRICT or a wait, now and then."""
+    """`ask` with PENALTY, STRICT or a wait, sometimes."""
     if choice == 9:
         spans = [1000, 1_500_000, max(1000, rule.interval_ns // NS), TEN_YEARS_US]
         ask = replace(ask, penalty_us=spans[number % 4])
@@ -340,27 +340,27 @@ def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm:
                 ask = words_of(number, choice, ask, asked, algorithm)
             reply = pair.call(asked, ask)
             if reply[3] > 0 and ask.mode == "hit":
-                waits_as_told(pair, asked, ask, reply[3])
+                check_retry_after(pair, asked, ask, reply[3])
 
     run()
 
 
-def waits_as_told(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
-    """Waiting exactly as long as told admits the same hit; a unit less does not."""
+def check_retry_after(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
+    """Waiting exactly `retry_after` admits the same hit; a unit less does not."""
     look = replace(ask, mode="peek", penalty_us=0, strict=False, wait_us=None)
     if ask.wait_us is not None:
-        return  # a look knows no wait: test_a_shaped_hit_refused_is_told_the_exact_time
+        return  # A peek has no wait: see test_refused_shaped_hit_returns_the_exact_time.
     told, early = pair.clock_us + retry * ask.unit, pair.clock_us + (retry - 1) * ask.unit
     assert pair.limiter.ask(told, rule, look)[0] == 0
     assert pair.limiter.ask(early, rule, look)[0] == 1
 
 
-# -- what waiting, bursts and rates come to -----------------------------------------------------
+# -- waiting times, bursts and rates ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", [1, MILLISECOND, SECOND])
 @pytest.mark.parametrize("cost", [1, 2, 3])
-def test_waiting_as_told_is_enough_and_a_unit_less_is_not(
+def test_waiting_retry_after_suffices_and_a_unit_less_does_not(
     limiter: Limiter, cost: int, unit: int
 ) -> None:
     rule = three_a_minute(limiter.algorithm)
@@ -385,7 +385,7 @@ def test_bursts_and_sustained_rates_are_exact(
     limited = limiter.many(START_US, rule, rate + 1)
     assert limited == [0] * rate + [1]
     admitted = 0
-    # taking all there is, now and then, but never so seldom that the bucket is full
+    # Take everything, sometimes, but often enough that the bucket never fills up.
     for passed_us in (1, 143, 1000, 333_333, 333_334, 999_999, SECOND, 1_900_001, 2 * SECOND):
         clock = START_US + passed_us
         spare = limiter.peek(clock, rule)[2]
@@ -418,7 +418,7 @@ def test_no_interval_holds_more_than_capacity_and_refill(
             assert total <= rule.limit + (until - since) * NS // rule.interval_ns
 
 
-def test_a_fixed_window_admits_twice_as_much_across_its_edge_and_no_more(
+def test_fixed_window_admits_at_most_twice_its_max_across_its_edge(
     client: redis.Redis,
 ) -> None:
     limiter, rule = Limiter(client, "FIXED"), window(10, 60 * SECOND)
@@ -429,8 +429,8 @@ def test_a_fixed_window_admits_twice_as_much_across_its_edge_and_no_more(
     assert limiter.hit(at(60), rule) == [1, 10, 0, 60, 60]
 
 
-def test_counter_weighs_the_window_before_by_its_overlap(client: redis.Redis) -> None:
-    # 40 in the window before and 80 in this one, at 100 per 60 s
+def test_counter_weighs_the_previous_window_by_its_overlap(client: redis.Redis) -> None:
+    # 40 in the previous window and 80 in this one, at 100 per 60 s.
     limiter, rule, wide = Limiter(client, "COUNTER"), window(100, 60 * SECOND), 60 * SECOND
     assert limiter.hit(at(0), rule, 40) == [0, 100, 60, -1, 120]
     assert limiter.hit(at(60), window(1000, wide), 80)[:2] == [0, 1000]
@@ -439,18 +439,18 @@ def test_counter_weighs_the_window_before_by_its_overlap(client: redis.Redis) ->
     assert limiter.hit(at(60 + 40), rule) == [0, 100, 5, -1, 80]
 
 
-def test_gcra_costs_in_a_row(client: redis.Redis) -> None:
+def test_gcra_with_consecutive_costs(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "GCRA"), bucket(10, SECOND)
     assert [limiter.hit(at(0), rule, cost)[2] for cost in (0, 1, 2, 7)] == [10, 9, 7, 0]
 
 
-# -- what is written ----------------------------------------------------------------------------
+# -- writes ----------------------------------------------------------------------------------------
 
 
-def test_a_refusal_a_look_and_cost_zero_write_nothing(limiter: Limiter) -> None:
+def test_refusals_peeks_and_cost_zero_write_nothing(limiter: Limiter) -> None:
     rule, client = three_a_minute(limiter.algorithm), limiter.client
     limiter.hit(at(0), rule, 3)
-    client.pexpire("k", 100_000)  # a write that brings no TTL would take it away
+    client.pexpire("k", 100_000)  # a write without a TTL would remove it
 
     def state() -> tuple[bytes, int]:
         return client.dump("k"), client.info("persistence")["rdb_changes_since_last_save"]
@@ -472,7 +472,7 @@ def test_a_refusal_a_look_and_cost_zero_write_nothing(limiter: Limiter) -> None:
     assert 90_000 < client.pttl("k") <= 100_000
 
 
-def test_on_a_missing_key_they_leave_no_key(limiter: Limiter) -> None:
+def test_calls_without_effect_create_no_key(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     assert limiter.hit(at(0), rule, 0) == [0, 3, 3, -1, 0]
     assert limiter.hit(at(0), rule, 4, penalty_us=SECOND) == [1, 3, 3, -1, 0]
@@ -483,10 +483,8 @@ def test_on_a_missing_key_they_leave_no_key(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("left_us", [1000, 1001, 1999, 2000, 59_999_001])
-def test_the_ttl_is_the_reset_rounded_up_and_one_millisecond(
-    limiter: Limiter, left_us: int
-) -> None:
-    # each by one hit of cost 1; COUNTER's state lasts for two windows
+def test_ttl_is_the_reset_rounded_up_plus_one_millisecond(limiter: Limiter, left_us: int) -> None:
+    # One hit of cost 1 each; COUNTER's state lasts for two windows.
     if limiter.algorithm == "COUNTER":
         rule, expected = window(1, left_us), -(-2 * left_us // 1000) + 1
     else:
@@ -505,7 +503,7 @@ def clock_of(client: Any) -> int:
     return int(seconds) * SECOND + int(micros)
 
 
-def test_without_a_clock_and_without_options_it_asks_the_server(limiter: Limiter) -> None:
+def test_missing_clock_and_options_use_the_servers_time(limiter: Limiter) -> None:
     rule, client = three_a_minute(limiter.algorithm), limiter.client
     sha, argv = limiter.caller.script.sha.decode(), Ask().argv(limiter.algorithm, rule)
     reset = {"FIXED": 60, "COUNTER": 120}.get(limiter.algorithm, 20)
@@ -519,7 +517,7 @@ def test_without_a_clock_and_without_options_it_asks_the_server(limiter: Limiter
     assert limiter.caller(None, *argv)[2] == 1
 
 
-def test_states_are_as_the_contract_says(limiter: Limiter) -> None:
+def test_states_have_the_contracts_format(limiter: Limiter) -> None:
     rule, client = three_a_minute(limiter.algorithm), limiter.client
     state = STATE[limiter.algorithm]
     for hits in range(3):
@@ -549,19 +547,20 @@ def test_strict_counts_stay_whole_numbers_beyond_fourteen_digits(client: redis.R
 
 
 ORDINARY, LARGEST = 104, 120  # bytes of a key, counts below 10,000 and at their largest
-PENALTY_ADDS = {"GCRA": 48}  # its plain integer, which needs no string of its own, becomes one
+PENALTY_ADDS = {"GCRA": 48}  # its integer without a string object becomes a string
 
 
-def test_what_a_key_takes(limiter: Limiter) -> None:
+def test_memory_of_a_key(limiter: Limiter) -> None:
     """Bytes of a key of 16 letters; a penalty adds 17 letters to its value, 16 to 32 bytes by the
-    servers' size classes."""
+    servers' size classes.
+    """
     algorithm, client, key = limiter.algorithm, limiter.client, "sixteen-letters-"
     window_us = 9_000_000 if algorithm == "COUNTER" else TEN_YEARS_US
     make = window if algorithm in WINDOWS else bucket
     sha = limiter.caller.script.sha.decode()
 
     def hit(rule: Rule, ask: Ask) -> int:
-        # by the server's own clock, so that the key keeps its TTL as in daily use
+        # By the server's own clock, so that the key keeps its TTL.
         client.evalsha(sha, 1, key, *ask.argv(algorithm, rule))
         assert client.ttl(key) > 0
         return client.memory_usage(key) or LARGEST + 1
@@ -582,7 +581,7 @@ def test_what_a_key_takes(limiter: Limiter) -> None:
         hit(rule, Ask(10_000_000))
     largest = client.memory_usage(key) or LARGEST + 1
     assert largest <= LARGEST
-    # 10 years: every end of a penalty has as many digits
+    # 10 years: every end of a penalty has the same number of digits.
     assert hit(rule, Ask(10**9, penalty_us=TEN_YEARS_US)) - largest <= PENALTY_ADDS.get(
         algorithm, 32
     )
@@ -591,7 +590,7 @@ def test_what_a_key_takes(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("emission_ns", [1, 7, 999, 1001, 333_333_333])
 def test_large_levels_age_to_the_nanosecond(client: redis.Redis, emission_ns: int) -> None:
-    """A shaper's level of an hour (3.6e12 hits at most), and a billion tokens missing."""
+    """A shaper's level of an hour (3.6e12 hits at most), and a billion missing tokens."""
     leaky, token = Limiter(client, "LEAKY"), Limiter(client, "TOKEN")
     level, rule = HOUR * NS // emission_ns, Rule(10**9, emission_ns)
     for index in range(12):
@@ -607,7 +606,7 @@ def test_large_levels_age_to_the_nanosecond(client: redis.Redis, emission_ns: in
             aged.adopt(limiter.client.get("k"))
 
 
-def test_a_server_out_of_memory_says_so_and_nothing_is_taken(limiter: Limiter) -> None:
+def test_out_of_memory_is_an_error_and_takes_nothing(limiter: Limiter) -> None:
     rule, client = three_a_minute(limiter.algorithm), limiter.client
     limiter.hit(at(0), rule, 2)
     before = client.dump("k")
@@ -622,7 +621,7 @@ def test_a_server_out_of_memory_says_so_and_nothing_is_taken(limiter: Limiter) -
                 limiter.plain(at(second), rule, ask)
             text = str(caught.value)
             assert text == "command not allowed when used memory > 'maxmemory'.", ask
-        # what writes nothing is answered
+        # Calls that write nothing are answered.
         assert limiter.plain(at(0), rule, Ask(mode="peek"))[:3] == [0, 3, 1]
         assert limiter.plain(at(0), rule, Ask(2))[:3] == [1, 3, 1]
     finally:
@@ -643,20 +642,20 @@ def test_empty_arguments_are_the_defaults(limiter: Limiter) -> None:
 # -- clocks and changed rules -------------------------------------------------------------------
 
 
-def test_a_step_back_admits_nothing_extra_and_delays_by_as_much(limiter: Limiter) -> None:
+def test_clock_step_back_admits_no_extra_hit_and_delays_equally(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     limiter.hit(at(100), rule, 3)
     before = limiter.peek(at(100), rule)
     for back in (1, 20, 37):
         found = limiter.hit(at(100 - back), rule)
         if limiter.algorithm == "GCRA":
-            # its debt is never more than BURST's fill time: that is all of the delay
+            # Its debt never exceeds BURST's fill time, which bounds the delay.
             assert found == [1, 3, 0, 20, 60]
         else:
             assert found == [1, 3, 0, before[3] + back, before[4] + back]
 
 
-def test_a_state_too_far_ahead_is_brought_to_now_by_the_refusal_itself(limiter: Limiter) -> None:
+def test_refusal_repairs_a_state_too_far_ahead(limiter: Limiter) -> None:
     rule, client = three_a_minute(limiter.algorithm), limiter.client
     limiter.hit(at(100_000), rule, 3)
     before = client.dump("k")
@@ -672,8 +671,8 @@ def test_a_state_too_far_ahead_is_brought_to_now_by_the_refusal_itself(limiter: 
     assert limiter.peek(at(expected[3]), rule)[0] == 0
 
 
-def test_a_rule_changed_beyond_measure_refuses_and_breaks_nothing(limiter: Limiter) -> None:
-    """A key filled to a billion under one rule is asked under one hit in ten years."""
+def test_extreme_change_of_rule_refuses_without_an_error(limiter: Limiter) -> None:
+    """A key filled to a billion under one rule is hit under a rule of one hit in ten years."""
     large = {"COUNTER": window(10**9, 9_000_000), "FIXED": window(10**9, 60 * SECOND)}
     rule = large.get(limiter.algorithm, bucket(10**9, 3 * HOUR))
     tiny = (window if limiter.algorithm in WINDOWS else bucket)(1, TEN_YEARS_US)
@@ -691,7 +690,7 @@ def test_a_rule_changed_beyond_measure_refuses_and_breaks_nothing(limiter: Limit
 
 def test_three_a_minute_with_a_penalty_of_ten_minutes(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
-    # the windows refuse the fourth hit; a bucket has two tokens back by then, and none at 50
+    # The windows refuse the fourth hit; a bucket has two tokens again by then, and none at 50.
     refused = 30 if limiter.algorithm in WINDOWS else 50
     for second in range(0, refused, 10):
         assert limiter.hit(at(second), rule, penalty_us=600 * SECOND)[0] == 0
@@ -716,17 +715,17 @@ def test_three_a_minute_with_a_penalty_of_ten_minutes(limiter: Limiter) -> None:
     assert re.fullmatch(STATE[limiter.algorithm], limiter.value())
 
 
-def test_a_penalty_lasts_until_it_would_be_admitted_anyway(limiter: Limiter) -> None:
+def test_penalty_lasts_at_least_until_the_hit_would_be_admitted(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     limiter.hit(at(0), rule, 3)
     own = limiter.hit(at(0), rule, unit=1)[3]
     found = limiter.hit(at(0), rule, penalty_us=SECOND, unit=1)
     assert found[3] == own
     assert limiter.value().endswith(f"!{START_US + own}")
-    # underneath the state ages: what the end of the penalty admits is more than one hit later on
+    # The state ages during the penalty: after its end more than one hit is admitted.
     assert limiter.hit(START_US + own - 1, rule, unit=1)[0] == 1
     assert limiter.hit(START_US + own, rule, unit=1)[0] == 0
-    # a dearer hit is told its own time, where that is later
+    # A hit of higher cost gets its own time, where that is later.
     limiter.client.delete("k")
     limiter.hit(at(0), rule, 3)
     dear = limiter.peek(at(0), rule, 3, unit=1)[3]
@@ -734,29 +733,29 @@ def test_a_penalty_lasts_until_it_would_be_admitted_anyway(limiter: Limiter) -> 
     assert limiter.peek(at(0), rule, 3, unit=1)[3] == max(dear, own + 7)
 
 
-def test_a_penalty_begun_behind_the_states_time_runs_from_there(limiter: Limiter) -> None:
+def test_penalty_begun_behind_the_states_time_runs_from_that_time(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     limiter.hit(at(100), rule, 3)
     limiter.hit(at(70), rule, penalty_us=600 * SECOND)
-    # (GCRA's time is what is owed, not when it was hit: its now is the clock)
+    # GCRA's time is the debt, not the time of the hit: the clock is its current time.
     begun = 70 if limiter.algorithm == "GCRA" else 100
     assert limiter.value().endswith(f"!{at(begun + 600)}")
 
 
 @pytest.mark.parametrize("algorithm", ["TOKEN", "LEAKY"])
-def test_a_penalty_is_not_cut_by_the_nanoseconds_of_a_state_ahead(
+def test_penalty_is_not_shortened_by_the_nanoseconds_of_a_state_ahead(
     client: redis.Redis, algorithm: str
 ) -> None:
     limiter, rule = Limiter(client, algorithm), bucket(3, SECOND)
     limiter.hit(at(0), rule, 3)
     limiter.hit(START_US + 333_334, rule)
     assert limiter.value()[3:] == f"{START_US + 333_333}333"
-    # back to a clock before the state's time, 333,333.333 µs: the penalty runs from there on
+    # Back to a clock before the state's time, 333,333.333 µs: the penalty runs from there on.
     assert limiter.hit(at(0.2), rule, penalty_us=SECOND, unit=1)[3] == 1_333_334 - 200_000
     assert limiter.value().endswith(f"!{START_US + 1_333_334}")
 
 
-def test_a_refund_leaves_the_penalty(limiter: Limiter) -> None:
+def test_refund_keeps_the_penalty(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     limiter.hit(at(0), rule, 3)
     limiter.hit(at(0), rule, penalty_us=600 * SECOND)
@@ -772,7 +771,7 @@ def test_cost_zero_waits_for_the_penalty_only(limiter: Limiter) -> None:
     limiter.hit(at(0), make(10, 60 * SECOND), 10)
     limiter.hit(at(0), make(10, 60 * SECOND), penalty_us=30 * SECOND)
     end = int(limiter.value().partition("!")[2])
-    # ten hits are more than three: the limiter alone would hold out longer than the penalty
+    # Ten hits are more than three: the limiter alone would refuse for longer than the penalty.
     smaller = make(3, 600 * SECOND)
     assert limiter.hit(at(1), smaller, 3, unit=1)[3] > end - at(1)
     for mode in ("hit", "peek"):
@@ -780,7 +779,7 @@ def test_cost_zero_waits_for_the_penalty_only(limiter: Limiter) -> None:
         assert reply[:4] == [1, 3, 0, end - at(1)]
 
 
-def test_only_a_penalty_that_was_earned_begins(limiter: Limiter) -> None:
+def test_penalty_begins_only_after_a_refusal_by_the_limit(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     limiter.hit(at(0), rule, 3)
     before = limiter.value()
@@ -789,17 +788,17 @@ def test_only_a_penalty_that_was_earned_begins(limiter: Limiter) -> None:
     assert limiter.value() == before
 
 
-def test_tries_under_strict_are_not_recorded_during_a_penalty(client: redis.Redis) -> None:
+def test_strict_hits_are_not_recorded_during_a_penalty(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "FIXED"), window(3, 60 * SECOND)
     limiter.hit(at(0), rule, 3)
-    # the refusal that begins it is recorded, those behind it are not
+    # The refusal that begins it is recorded, later ones are not.
     assert limiter.hit(at(1), rule, 2, strict=True, penalty_us=90 * SECOND) == [1, 3, 0, 90, 90]
     assert limiter.value() == f"F5:{at(0)}!{at(91)}"
     assert limiter.hit(at(2), rule, 2, strict=True)[0] == 1
     assert limiter.value() == f"F5:{at(0)}!{at(91)}"
 
 
-def test_strict_keeps_the_windows_end_where_it_is(client: redis.Redis) -> None:
+def test_strict_keeps_the_windows_end(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "FIXED"), window(3, 60 * SECOND)
     limiter.hit(at(0), rule, 2)
     assert limiter.hit(at(10), rule, 2, strict=True) == [1, 3, 0, 50, 50]
@@ -811,18 +810,18 @@ def test_strict_keeps_the_windows_end_where_it_is(client: redis.Redis) -> None:
 # -- refunds ------------------------------------------------------------------------------------
 
 
-def test_a_refund_gives_back_and_no_more_than_was_taken(limiter: Limiter) -> None:
+def test_refund_returns_at_most_the_hits_taken(limiter: Limiter) -> None:
     rule = three_a_minute(limiter.algorithm)
     limiter.hit(at(0), rule, 3)
     assert limiter.refund(at(0), rule, 1)[:4] == [0, 3, 1, -1]
     assert limiter.hit(at(0), rule)[:3] == [0, 3, 0]
     found = limiter.refund(at(0), rule, 10**9)
     assert found == [0, 3, 3, -1, 60 if limiter.algorithm == "FIXED" else 0]
-    # as if never used, but for FIXED, whose window keeps its end
+    # The state equals an unused one, except FIXED, whose window keeps its end.
     assert limiter.hit(at(1), rule, 3)[:4] == [0, 3, 0, -1]
 
 
-def test_a_refund_under_counter_is_of_the_current_window_only(client: redis.Redis) -> None:
+def test_refund_under_counter_applies_to_the_current_window_only(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "COUNTER"), window(10, 60 * SECOND)
     limiter.hit(at(0), rule, 8)
     assert limiter.hit(at(75), rule, 2)[:3] == [0, 10, 2]
@@ -840,20 +839,20 @@ def test_hits_at_one_instant_are_spaced_evenly(client: redis.Redis) -> None:
         reply = limiter.hit(at(0), rule, wait_us=2 * SECOND, unit=1)
         assert reply[:4] == [0, 3, max(0, 2 - hits), -1]
         assert reply[4] == 333_334 if hits == 0 else reply[4] in (333_333, 333_334)
-        # the key lives until all has drained, however long the reply is held
+        # The key lives until all has drained, however long the reply is held.
         whole_ms = -(-(hits + 1) * rule.interval_ns // 1_000_000) + 1
         assert limiter.caller.ttl_ms in range(whole_ms - SLOW_MS, whole_ms + 1)
         holds.append(reply[5])
     assert holds == [0, 333_334, 666_667, 1_000_000, 1_333_334, 1_666_667, 2_000_000]
     before = client.dump("k")
-    # the next would be held for 2,333,333.331 µs: too long, and nothing is taken
+    # The next hit would be held for 2,333,333.331 µs: too long, and nothing is taken.
     assert limiter.hit(at(0), rule, wait_us=2 * SECOND, unit=1) == [
         1, 3, 0, 333_334, 2_333_334, 0,
     ]  # fmt: skip
     assert client.dump("k") == before
 
 
-def test_a_shaped_hit_refused_is_told_the_exact_time(client: redis.Redis) -> None:
+def test_refused_shaped_hit_returns_the_exact_time(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "LEAKY"), bucket(7, SECOND)
     for unit in (1, MILLISECOND, SECOND):
         client.delete("k")
@@ -869,13 +868,13 @@ def test_a_shaped_hit_refused_is_told_the_exact_time(client: redis.Redis) -> Non
         assert SECOND // 4 - unit < admitted[5] <= SECOND // 4
 
 
-def test_shaping_after_a_pause_begins_anew(client: redis.Redis) -> None:
+def test_shaping_restarts_after_a_pause(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "LEAKY"), bucket(10, SECOND)
     assert [limiter.hit(at(0), rule, wait_us=SECOND)[5] for _ in range(3)] == [0, 100_000, 200_000]
     assert limiter.hit(at(0.25), rule, wait_us=SECOND)[5] == 50_000
     assert limiter.hit(at(5), rule, wait_us=SECOND)[5] == 0
     assert limiter.hit(at(5), rule, wait_us=SECOND)[5] == 100_000
-    # a clock behind the state's own time adds the difference
+    # A clock behind the state's own time adds the difference.
     assert limiter.hit(at(4.9), rule, wait_us=SECOND)[5] == 300_000
 
 
@@ -892,11 +891,12 @@ def test_shaped_and_plain_hits_share_one_level(client: redis.Redis) -> None:
     assert limiter.hit(at(0), rule, 0, wait_us=HOUR)[:4] == [0, 4, 2, -1]
 
 
-def test_a_penalty_binds_shaped_hits_too(client: redis.Redis) -> None:
+def test_penalty_applies_to_shaped_hits(client: redis.Redis) -> None:
     limiter, rule = Limiter(client, "LEAKY"), bucket(10, SECOND)
     for _ in range(3):
         limiter.hit(at(0), rule, wait_us=SECOND)
-    # held for 300 ms at most 100 ms: refused, and a penalty of 150 ms is shorter than the wait
+    # Limit of the hold 100 ms, required 300 ms: refused; a penalty of 150 ms is shorter than the
+    # wait.
     assert limiter.hit(at(0), rule, wait_us=100_000, penalty_us=150_000, unit=1) == [
         1, 10, 0, 200_000, 300_000, 0,
     ]  # fmt: skip
@@ -962,12 +962,12 @@ for letter in "FTL":
 
 
 @pytest.mark.parametrize("kind", OTHER_TYPES)
-def test_other_types_are_refused_and_left(limiter: Limiter, kind: str) -> None:
+def test_other_types_are_refused_and_unchanged(limiter: Limiter, kind: str) -> None:
     OTHER_TYPES[kind](limiter.client)
     refuses(limiter, WRONG_TYPE)
 
 
-def test_strings_of_others_are_refused_and_left(limiter: Limiter) -> None:
+def test_foreign_strings_are_refused_and_unchanged(limiter: Limiter) -> None:
     client, wrong = limiter.client, f"the key holds no {limiter.algorithm} limiter"
     own = re.compile(STATE[limiter.algorithm] + r"(!\d+)?")
     for text in [*STRINGS, *OWN.values()]:
@@ -984,7 +984,7 @@ def test_strings_of_others_are_refused_and_left(limiter: Limiter) -> None:
 
 
 def refuses(limiter: Limiter, wrong: str) -> None:
-    """Every mode says `wrong` and leaves the key as it is, its TTL too."""
+    """Every mode returns the error `wrong` and does not change the key or its TTL."""
     client, rule = limiter.client, three_a_minute(limiter.algorithm)
     client.pexpire("k", 1_000_000)
     before = client.dump("k")
@@ -999,7 +999,7 @@ def refuses(limiter: Limiter, wrong: str) -> None:
     assert client.pttl("k") > 900_000
 
 
-def test_states_of_its_own_are_taken_over(limiter: Limiter) -> None:
+def test_valid_states_are_taken_over(limiter: Limiter) -> None:
     """Each state as the contract writes it, with and without a penalty's end."""
     rule = three_a_minute(limiter.algorithm)
     left = {"FIXED": 0, "COUNTER": 0, "TOKEN": 3, "LEAKY": 0, "GCRA": 3}[limiter.algorithm]
@@ -1011,6 +1011,6 @@ def test_states_of_its_own_are_taken_over(limiter: Limiter) -> None:
     assert limiter.peek(START_US, rule)[:3] == [int(left == 0), 3, left]
 
 
-def test_scripts_are_named_as_the_contract_does() -> None:
+def test_scripts_have_the_contracts_names() -> None:
     files = ["fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"]
     assert [script_of(algorithm).name for algorithm in ALGORITHMS] == files

@@ -1,7 +1,8 @@
-"""The promise of LOG and ZLOG in naive Python: every stamp in a list, every window counted anew.
+"""The contract of LOG and ZLOG in naive Python: every stamp in a list, every window counted from
+the start.
 
-Knows the replies and what a key holds afterwards; not how a script keeps it. Times are integer
-microseconds, and times in replies whole units, rounded up.
+Models the replies and the key's contents afterwards, not how a script stores them. Times are
+integer microseconds, and times in replies whole units, rounded up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class Rule:
-    """What a command says beside its cost."""
+    """The words of a command except its cost."""
 
     limits: tuple[tuple[int, int], ...]  # (max, window in µs): the first, then those of AND
     gap_us: int = 0
@@ -23,7 +24,7 @@ class Rule:
 
     @property
     def longest_us(self) -> int:
-        """The longest window: no stamp is held for longer."""
+        """The longest window: no stamp is kept for longer."""
         return max(window_us for _, window_us in self.limits)
 
     @property
@@ -51,7 +52,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class View:
-    """What a hit of some cost meets."""
+    """The limiter as a hit of some cost finds it."""
 
     reply: list[int]
     refused: bool
@@ -61,7 +62,7 @@ class View:
 
 
 def up(time_us: int, unit_us: int) -> int:
-    """In whole units, rounded up."""
+    """Convert to whole units, rounded up."""
     return -(-time_us // unit_us)
 
 
@@ -71,8 +72,8 @@ class Model:
 
     stamps: list[int] = field(default_factory=list)
     until: int | None = None
-    wrote: bool = False  # did the latest call write?
-    ttl_ms: int = 0  # if so, the time to live it gave; 0: the key is gone
+    wrote: bool = False  # whether the latest call wrote
+    ttl_ms: int = 0  # if so, the time to live it set; 0: the key is gone
 
     def call(self, mode: str, clock: int, rule: Rule, amount: int) -> list[int]:
         """The reply; `mode` is hit, peek or refund."""
@@ -84,7 +85,7 @@ class Model:
         return self._hit(clock, rule, amount)
 
     def too_far_ahead(self, clock: int, rule: Rule) -> bool:
-        """Is the newest stamp further ahead of the clock than the rule could have made it?"""
+        """Whether the newest stamp is further ahead of the clock than the rule can produce."""
         return bool(self.stamps) and self.stamps[-1] - clock > rule.longest_us
 
     def forget(self) -> None:
@@ -140,12 +141,12 @@ class Model:
 
 
 def effective(stamps: list[int], clock: int) -> int:
-    """The time that counts: the clock, unless a stamp is newer."""
+    """The effective time: the clock, unless a stamp is newer."""
     return max([clock, *stamps[-1:]])
 
 
 def look(stamps: list[int], until: int | None, clock: int, rule: Rule, cost: int) -> View:
-    """What a hit of `cost` meets on this state, and what RL.PEEK would say."""
+    """Evaluate a hit of `cost` on this state; the result is also RL.PEEK's."""
     now = effective(stamps, clock)
     windows = [
         (limit, window_us, [stamp for stamp in stamps if stamp > now - window_us])
@@ -157,7 +158,7 @@ def look(stamps: list[int], until: int | None, clock: int, rule: Rule, cost: int
     waits_us = []
     if cost and not never:
         for limit, window_us, held in windows:
-            excess = len(held) + cost - limit  # so many must leave first
+            excess = len(held) + cost - limit  # this number must expire first
             if excess > 0:
                 waits_us.append(held[excess - 1] + window_us - clock)
         if stamps and now - stamps[-1] < rule.gap_us:
