@@ -1,20 +1,20 @@
-"""Clients that mean no good, and what they cost everybody else: `python -m tests.attackers`.
+"""Hostile clients, and their cost for other clients: `python -m tests.attackers`.
 
-Each attack runs in a process of its own against a proxy before a server that wants a password;
-meanwhile well-behaved clients hit and GET/SET, one request at a time. Printed are their p99
-latency beside that without the attack (a median of pairs, one right after the other), how many
-times as long the same attack on the server makes its own clients wait (direct), how much of a CPU
-proxy, server and attacker took meanwhile, the most memory that the proxy took beyond what it had,
-by each of the attack's connections, how much of it it kept, and how many lines it logged.
+Each attack runs in its own process against a proxy in front of a server with a password, while
+well-behaved clients hit and GET/SET, one request at a time. Printed for each attack: the p99
+latency of these clients as a ratio to the run without the attack (a median of pairs, one right
+after the other); the same ratio for an attack on the server itself (direct); the CPU shares of
+proxy, server and attacker; the proxy's peak memory above its base, in total and per connection of
+the attack; the memory it kept; and the number of lines it logged.
 
     python -m tests.attackers [--rounds N] [--seconds S] [--only NAME] [--elsewhere | --apart]
                               [-- OPTIONS]
 
-An attacker that keeps a CPU busy takes it from whom it attacks, where they share a machine: then
-everybody's p99 grows, whatever serves them. With --elsewhere it has only what the others leave, as
-if it came from another machine; with --apart it has one CPU and all others have the rest, beside
-the attack and without it. The first second of an attack is its worst: --seconds 1.2 shows that, 6
-what it is to live with it. OPTIONS are the proxy's.
+An attacker that keeps a CPU busy takes it from the other processes of the machine: then every
+client's p99 grows, whatever serves it. With --elsewhere the attacker gets only CPU time that the
+others leave, as if it ran on another machine. With --apart it has one CPU and the other processes
+have the rest, with and without the attack. The first second of an attack is its worst: --seconds
+1.2 measures that, 6 the steady state. OPTIONS are the proxy's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DESCRIPTORS: Final = 20_000
 
 
 def hit(key: str, direct: bool) -> bytes:
-    """A hit, as a client of the proxy or as one of the server says it."""
+    """A hit, as a client of the proxy or of the server writes it."""
     words = (b"1000000", b"3600", b"ALGO", b"FIXED")
     if not direct:
         return command("RL.HIT", key, *words)
@@ -60,7 +60,7 @@ def hit(key: str, direct: bool) -> bytes:
 
 
 class Attacker:
-    """Sockets to the proxy (or the server: `direct`), and what an attack has done so far."""
+    """Sockets to the proxy (or the server: `direct`), and the state of an attack."""
 
     def __init__(self, port: int, scale: float, direct: bool) -> None:
         self.port = port
@@ -74,7 +74,7 @@ class Attacker:
         return max(1, int(number * self.scale))
 
     def connect(self, greeting: bytes = b"") -> socket.socket:
-        """One more connection; what it has sent is answered."""
+        """Open a connection whose first command is answered."""
         sock = socket.create_connection(("127.0.0.1", self.port), 10)
         if greeting:
             sock.sendall(greeting)
@@ -83,12 +83,14 @@ class Attacker:
         return sock
 
     def logged_in(self, count: int) -> list[socket.socket]:
-        """Connections of clients that know the password."""
+        """Connections of authenticated clients."""
         return [self.connect(LOGIN) for _ in range(self.many(count))]
 
 
 def push(sock: socket.socket, data: bytes, most: int, seconds: float) -> int:
-    """Send `data` again and again, as far as it is taken within `seconds`; how many bytes."""
+    """Send `data` repeatedly within `seconds`, while the socket accepts it; return the number of
+    bytes.
+    """
     sock.settimeout(0.05)
     sent = 0
     end = time.monotonic() + seconds
@@ -98,7 +100,7 @@ def push(sock: socket.socket, data: bytes, most: int, seconds: float) -> int:
         try:
             count = sock.send(view[at:])
         except TimeoutError:
-            break  # nobody takes it
+            break  # the peer reads no more
         except OSError:
             break  # closed
         sent += count
@@ -107,8 +109,8 @@ def push(sock: socket.socket, data: bytes, most: int, seconds: float) -> int:
 
 
 Attack = Callable[[Attacker], Iterator[None]]
-# An attack is a generator: what is before its first yield brings it about, and each further step
-# goes on with it, for as long as it is asked to.
+# An attack is a generator: the code before its first yield starts it, and each further step
+# continues it until the generator is dropped.
 
 
 def one_byte_a_second(all_: Attacker) -> Iterator[None]:
@@ -129,7 +131,7 @@ def one_byte_a_second(all_: Attacker) -> Iterator[None]:
 
 
 def never_reading(all_: Attacker) -> Iterator[None]:
-    """100 connections that ask for 200 values of 1 MB each and read nothing."""
+    """100 connections that request 200 values of 1 MB each and read nothing."""
     first = all_.connect(LOGIN)
     first.sendall(command("SET", "mb", b"x" * MB))
     first.recv(64)
@@ -141,7 +143,7 @@ def never_reading(all_: Attacker) -> Iterator[None]:
 
 
 def never_reading_hits(all_: Attacker) -> Iterator[None]:
-    """20 connections that send hits without end and read nothing."""
+    """20 connections that send hits endlessly and read nothing."""
     socks = all_.logged_in(20)
     while True:
         for sock in socks:
@@ -150,7 +152,7 @@ def never_reading_hits(all_: Attacker) -> Iterator[None]:
 
 
 def stalled_subscribers(all_: Attacker) -> Iterator[None]:
-    """100 subscribers that stall while a publisher goes on."""
+    """100 subscribers that stall while a publisher continues."""
     for sock in all_.logged_in(100):
         sock.sendall(command("SUBSCRIBE", "news"))
     publisher = all_.connect(LOGIN)
@@ -163,8 +165,8 @@ def stalled_subscribers(all_: Attacker) -> Iterator[None]:
         time.sleep(0.002)
 
 
-def promised(all_: Attacker) -> Iterator[None]:
-    """1,000 connections with headers that promise gigabytes, or nonsense."""
+def huge_headers(all_: Attacker) -> Iterator[None]:
+    """1,000 connections with headers of gigabytes, or malformed ones."""
     headers = [
         b"*2147483647\r\n",
         b"*2147483647\r\n$3\r\nSET\r\n",
@@ -192,7 +194,7 @@ def promised(all_: Attacker) -> Iterator[None]:
 
 
 def endless_line(all_: Attacker) -> Iterator[None]:
-    """A line of 1 GB, in pieces; again from its beginning when it is cut off."""
+    """A line of 1 GB, in pieces; sent again from its beginning when it is cut off."""
     piece = b"x" * 256 * KB
     while True:
         sock = all_.connect(LOGIN)
@@ -206,7 +208,7 @@ def endless_line(all_: Attacker) -> Iterator[None]:
 
 
 def endless_value(all_: Attacker) -> Iterator[None]:
-    """A value of 512 MB, and one more, in pieces."""
+    """A value of 512 MB plus one byte, in pieces."""
     sock = all_.connect(LOGIN)
     while True:
         sock.settimeout(10)
@@ -221,7 +223,7 @@ def endless_value(all_: Attacker) -> Iterator[None]:
 
 
 def a_million_hits(all_: Attacker) -> Iterator[None]:
-    """One client's pipeline of a million hits, which it does read."""
+    """One client's pipeline of a million hits, with the replies read."""
     sock = all_.connect(LOGIN)
     sock.setblocking(False)
     data = all_.hit * 2000
@@ -234,8 +236,8 @@ def a_million_hits(all_: Attacker) -> Iterator[None]:
         yield
 
 
-def comes_and_goes(all_: Attacker) -> Iterator[None]:
-    """Connections opened and dropped, by turns with FIN and RST, in the middle of things."""
+def reconnecting(all_: Attacker) -> Iterator[None]:
+    """Connections opened and dropped, alternating FIN and RST, within a request."""
     while True:
         said = [
             b"",
@@ -256,9 +258,9 @@ def comes_and_goes(all_: Attacker) -> Iterator[None]:
 
 
 def unauthenticated(all_: Attacker) -> Iterator[None]:
-    """1,000 clients without a password who fill what they may."""
+    """1,000 unauthenticated clients that send as much as is accepted."""
     fill = [
-        b"x" * 65_000,  # a line without an end
+        b"x" * 65_000,  # an endless line
         b"*4\r\n$6\r\nRL.HIT\r\n$65000\r\n" + b"x" * 64_900,
         b"*2\r\n$4\r\nAUTH\r\n$16384\r\n" + b"x" * 16_000,
         command("RL.HIT", "x" * 60_000, 1, 1) * 8,
@@ -278,7 +280,7 @@ def unauthenticated(all_: Attacker) -> Iterator[None]:
 
 
 def wrong_passwords(all_: Attacker) -> Iterator[None]:
-    """50 clients that guess without a pause."""
+    """50 clients that try passwords without a pause."""
     socks = [all_.connect() for _ in range(all_.many(50))]
     while True:
         for number, sock in enumerate(socks):
@@ -290,7 +292,7 @@ def wrong_passwords(all_: Attacker) -> Iterator[None]:
 
 
 def half_closed(all_: Attacker) -> Iterator[None]:
-    """1,000 clients that block, or subscribe, and send no more."""
+    """1,000 clients that block or subscribe, and close their sending side."""
     made = 0
     while True:
         if made < all_.many(1000):
@@ -309,10 +311,10 @@ def half_closed(all_: Attacker) -> Iterator[None]:
 
 
 def behind_a_block(all_: Attacker) -> Iterator[None]:
-    """20 clients that block in Redis, with hits behind that without end."""
+    """20 clients that block in Redis, followed by endless hits."""
     hits = (all_.hit + command("RL.HIT", "wrong")) * 500
     for sock in all_.logged_in(20):
-        # (it goes with an RST: an end of file would stay behind what is not read)
+        # It ends with an RST: an end of file would stay behind unread data.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.sendall(command("BLPOP", "none", 0))
         push(sock, hits, 16 * MB, 0.5)
@@ -324,14 +326,14 @@ def behind_a_block(all_: Attacker) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Row:
-    """An attack and the most that a connection of its may cost the proxy, in bytes.
+    """An attack, and the maximum memory that one of its connections may cost the proxy, in bytes.
 
     A connection's state alone takes 8 kB; see `bound`.
     """
 
     attack: Attack
     bound: int
-    least: int = 8 * MB  # for all of it: buffers that come and go, the allocator's rest
+    least: int = 8 * MB  # in total: temporary buffers and the allocator's reserve
 
     @property
     def name(self) -> str:
@@ -339,11 +341,11 @@ class Row:
 
 
 STATE: Final = 16 * KB  # a session, its sockets, transports and the open command
-READ: Final = 256 * KB  # one read of uvloop's
+READ: Final = 256 * KB  # one read of uvloop
 HELD: Final = 256 * KB + READ  # session.MAX_HELD, and the read that passed it
-WRITTEN: Final = 64 * KB + HELD + 256 * KB  # the high-water mark, what is in hand, MAX_EXPANDED
+WRITTEN: Final = 64 * KB + HELD + 256 * KB  # the high-water mark, the data in hand, MAX_EXPANDED
 UNREAD: Final = 64 * KB + READ  # the high-water mark, and the read that passed it
-SLOTS: Final = 65536 * 224  # answers.MAX_SLOTS, each with a reply of its own
+SLOTS: Final = 65536 * 224  # answers.MAX_SLOTS, each with its own reply
 WHOLE: Final = STATE + HELD + WRITTEN + UNREAD
 
 ROWS: Final = [
@@ -351,12 +353,12 @@ ROWS: Final = [
     Row(never_reading, STATE + UNREAD),
     Row(never_reading_hits, WHOLE + SLOTS),
     Row(stalled_subscribers, STATE + UNREAD),
-    Row(promised, STATE),
+    Row(huge_headers, STATE),
     Row(endless_line, WHOLE),
     Row(endless_value, WHOLE),
     Row(a_million_hits, WHOLE),
-    Row(comes_and_goes, 0, 24 * MB),
-    Row(unauthenticated, STATE + READ),  # (they have their turn rarely: it waits)
+    Row(reconnecting, 0, 24 * MB),
+    Row(unauthenticated, STATE + READ),  # they are rarely scheduled: the data waits
     Row(wrong_passwords, STATE),
     Row(half_closed, STATE),
     Row(behind_a_block, WHOLE + SLOTS),
@@ -367,7 +369,7 @@ ROWS: Final = [
 
 
 def attack(name: str, port: int, scale: float, direct: bool) -> None:
-    """Run until stdin ends; says `ready` when it is under way, and at its end what it did."""
+    """Run until stdin ends; print `ready` once the attack runs, and its result at the end."""
     limit_files()
     (row,) = (row for row in ROWS if row.name == name)
     all_ = Attacker(port, scale, direct)
@@ -383,28 +385,29 @@ def attack(name: str, port: int, scale: float, direct: bool) -> None:
                 told = True
                 print("ready", len(all_.socks), flush=True)
     print("done", len(all_.socks), all_.done, flush=True)
-    os._exit(0)  # (closing a thousand sockets one by one is the kernel's work)
+    os._exit(0)  # closing a thousand sockets one by one takes the kernel long
 
 
 def limit_files() -> None:
-    """As many files as may be."""
+    """Raise the limit of open files to its maximum."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU time that a process has taken, in seconds."""
+    """The CPU time a process has used, in seconds."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-THEIRS: Final[list[int]] = []  # the attackers' CPU, while it is theirs alone
-LEFT_OVER: Final[list[bool]] = []  # not empty: attackers have only the time that nobody else wants
+THEIRS: Final[list[int]] = []  # the attackers' CPU, while it is reserved
+# not empty: attackers get only CPU time that no other process needs
+LEFT_OVER: Final[list[bool]] = []
 
 
 def keep_apart() -> None:
-    """From now on attackers have a CPU, and this process and whatever else it starts the others."""
+    """Reserve one CPU for attackers; this process and its other children use the rest."""
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         raise SystemExit("--apart: there is only one CPU")
@@ -416,8 +419,8 @@ def keep_apart() -> None:
 def attacking(
     name: str, port: int, scale: float, direct: bool, found: Found | None = None, *pids: int
 ) -> Iterator[list[str]]:
-    """While the attack is under way; what it told when it is over. `found` is told how much of a
-    CPU the processes `pids`, and the attacker's, take meanwhile.
+    """Run the attack for the block; its result is available afterwards. `found` receives the CPU
+    shares of the processes `pids` and of the attacker.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.attackers", "--attack", name, str(port), str(scale)]
@@ -453,11 +456,11 @@ def attacking(
         process.stdout.close()
 
 
-# -- everybody else -------------------------------------------------------------------------------
+# -- other clients ---------------------------------------------------------------------------------
 
 
-class Others:
-    """Well-behaved clients: each waits for its reply; all are known to Redis."""
+class OtherClients:
+    """Well-behaved clients: each waits for its reply; all are authenticated."""
 
     def __init__(self, to: Proxy | RedisServer, count: int = 4) -> None:
         self.socks = []
@@ -474,7 +477,9 @@ class Others:
             raw.close()
 
     def serve(self, seconds: float) -> float:
-        """Requests for so long; their p99 in milliseconds. Fails if one is not answered."""
+        """Send requests for `seconds`; return their p99 in milliseconds. Fails if one gets no
+        answer.
+        """
         took = []
         rows = []
         for number, raw in enumerate(self.socks):
@@ -496,23 +501,23 @@ class Others:
 
 @dataclass
 class Found:
-    """What an attack has cost."""
+    """The cost of an attack."""
 
     name: str
     connections: int = 0
     ratios: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
     alone_ms: list[float] = field(default_factory=list)
-    direct: list[float] = field(default_factory=list)  # the ratios of the server by itself
+    direct: list[float] = field(default_factory=list)  # the ratios of the server alone
     served: int = 0
-    most: int = 0  # bytes of memory beyond what the proxy had
-    kept: int = 0  # likewise, when the attack was over
+    most: int = 0  # bytes of memory above the proxy's base
+    kept: int = 0  # the same after the attack
     cpu: list[tuple[float, ...]] = field(default_factory=list)  # of proxy, server, attacker: shares
     lines: list[str] = field(default_factory=list)
 
 
 def peak(proxy: Proxy) -> int:
-    """The most memory the proxy had since forget_peak()."""
+    """The proxy's peak memory since forget_peak()."""
     text = Path(f"/proc/{proxy.pid}/status").read_text()
     (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
     return 1024 * int(line.split()[1])
@@ -524,7 +529,7 @@ def forget_peak(proxy: Proxy) -> None:
 
 @contextlib.contextmanager
 def parts(engine: str, *args: str) -> Iterator[tuple[RedisServer, Proxy]]:
-    """A server with a password, and a proxy before it."""
+    """A server with a password, and a proxy in front of it."""
     limit_files()
     options = ("--requirepass", PASSWORD, "--maxclients", "15000")
     with harness.server(engine, *options) as server:
@@ -536,9 +541,9 @@ def parts(engine: str, *args: str) -> Iterator[tuple[RedisServer, Proxy]]:
 def endure(
     proxy: Proxy, server: RedisServer, row: Row, rounds: int, seconds: float, scale: float
 ) -> Found:
-    """The attack `rounds` times, each beside as long without."""
+    """Run the attack `rounds` times, each next to an equally long run without it."""
     found = Found(row.name)
-    others = Others(proxy)
+    others = OtherClients(proxy)
     others.serve(min(seconds, 0.3))
     before = proxy.memory()
     logged = len(proxy.read_log().splitlines())
@@ -563,8 +568,8 @@ def endure(
 
 
 def endure_directly(server: RedisServer, row: Row, rounds: int, seconds: float) -> list[float]:
-    """What the same attack does to the server's own clients: the ratios of their p99."""
-    others = Others(server)
+    """Run the same attack on the server itself; return the ratios of its clients' p99."""
+    others = OtherClients(server)
     ratios = []
     for _ in range(rounds):
         alone = others.serve(seconds)
@@ -575,7 +580,7 @@ def endure_directly(server: RedisServer, row: Row, rounds: int, seconds: float) 
 
 
 def clients_of(proxy: Proxy) -> int:
-    """How many TCP connections come to the proxy's port, as far as it still has their sockets."""
+    """The number of TCP connections to the proxy's port whose sockets it still has."""
     port = f":{proxy.port:04X}"
     rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return sum(1 for row in rows if row.split()[1].endswith(port) and row.split()[3] == "01")
@@ -589,7 +594,7 @@ HEAD: Final = (
 
 
 def line(row: Row, found: Found) -> str:
-    """For a person: medians."""
+    """A readable line with medians."""
     each = found.most / max(1, found.connections)
     shares = "  ".join(f"{statistics.median(share):4.0%}" for share in zip(*found.cpu, strict=True))
     return (
@@ -602,23 +607,23 @@ def line(row: Row, found: Found) -> str:
 
 
 def main() -> None:
-    """See the head of this module."""
-    asked = argparse.ArgumentParser(prog="python -m tests.attackers", description=__doc__)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--seconds", type=float, default=2.0, help="of each half of a round")
-    asked.add_argument("--scale", type=float, default=1.0, help="of the number of connections")
-    asked.add_argument("--only", action="append", choices=[row.name for row in ROWS])
-    where = asked.add_mutually_exclusive_group()
-    where.add_argument("--apart", action="store_true", help="the attacker has a CPU of its own")
+    """See the module docstring."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attackers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each half of a round")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of connections")
+    parser.add_argument("--only", action="append", choices=[row.name for row in ROWS])
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--apart", action="store_true", help="the attacker has a separate CPU")
     where.add_argument(
         "--elsewhere", action="store_true", help="the attacker has only the time the others leave"
     )
-    asked.add_argument("--engine", default=sorted(harness.engines())[-1])
-    asked.add_argument(
-        "--attack", nargs=4, metavar=("NAME", "PORT", "SCALE", "DIRECT"), help="(by itself)"
+    parser.add_argument("--engine", default=sorted(harness.engines())[-1])
+    parser.add_argument(
+        "--attack", nargs=4, metavar=("NAME", "PORT", "SCALE", "DIRECT"), help="(used internally)"
     )
-    asked.add_argument("proxy", nargs="*", help="options of the proxy")
-    args = asked.parse_args()
+    parser.add_argument("proxy", nargs="*", help="options of the proxy")
+    args = parser.parse_args()
     if args.attack:
         name, port, scale, direct = args.attack
         attack(name, int(port), float(scale), direct == "1")
@@ -633,7 +638,7 @@ def main() -> None:
         if not args.only or row.name in args.only:
             with parts(args.engine, *args.proxy) as (server, proxy):
                 found = endure(proxy, server, row, args.rounds, args.seconds, args.scale)
-            with parts(args.engine, *args.proxy) as (server, _):  # (which has loaded the scripts)
+            with parts(args.engine, *args.proxy) as (server, _):  # which has loaded the scripts
                 found.direct = endure_directly(server, row, args.rounds, args.seconds)
             print(line(row, found), flush=True)
             for each in found.lines[:3]:

@@ -1,4 +1,6 @@
-"""A headless Chromium for the tests, driven over a pipe: what its page shows, says and fetches."""
+"""A headless Chromium for the tests, driven over a pipe: the page's content, console and
+requests.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from typing import Any
 
 from tests.harness import DEADLINE_S
 
-# The browser speaks on descriptors 3 and 4.
+# The browser communicates on descriptors 3 and 4.
 _BECOME = """
 import fcntl, os, sys
 high = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]
@@ -32,17 +34,17 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def executable() -> str | None:
-    """The browser of this machine, if it has one."""
+    """The path of this machine's browser; empty if it has none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class BrowserError(Exception):
-    """The browser refused, or did not answer."""
+    """The browser returned an error or did not answer."""
 
 
 class Browser:
-    """One page of a browser; `complaints` has its console's errors and uncaught exceptions, and
-    `fetched` the URLs that it asked for.
+    """One page of a browser. `complaints` are its console's errors and uncaught exceptions, and
+    `fetched` are the URLs that it requested.
     """
 
     def __init__(self, path: str) -> None:
@@ -82,7 +84,7 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **params: object) -> dict[str, Any]:
-        """The result of one call of the DevTools protocol. Raises BrowserError."""
+        """Return the result of one call of the DevTools protocol. Raises BrowserError."""
         self._last += 1
         message: dict[str, object] = {"id": self._last, "method": method, "params": params}
         if self._session:
@@ -100,7 +102,7 @@ class Browser:
                 raise BrowserError(f"no answer to {method}")
 
     def _messages(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What it has said, the events noted."""
+        """Read its messages; record the events."""
         if not select.select([self._tell_in], [], [], max(0.0, timeout_s))[0]:
             return []
         data = os.read(self._tell_in, 1 << 20)
@@ -123,20 +125,20 @@ class Browser:
             self.complaints.append(str(params["args"]))
 
     def open(self, url: str) -> None:
-        """Go there."""
+        """Open the URL."""
         answer = self.ask("Page.navigate", url=url)
         if answer.get("errorText"):
             raise BrowserError(answer["errorText"])
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is, on the page. Raises BrowserError."""
+        """Return the value of a JavaScript expression on the page. Raises BrowserError."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def text(self, selector: str) -> str:
-        """What is read there; empty where nothing is, or it is hidden."""
+        """The visible text of the element; empty where there is none or it is hidden."""
         return str(
             self.value(
                 "(found => found && found.getClientRects().length ? found.innerText : '')"
@@ -145,7 +147,7 @@ class Browser:
         )
 
     def look(self, width: int, height: int = 900, dark: bool = False, scale: float = 1) -> None:
-        """The size of its window, in pixels, and which colours its person prefers."""
+        """Set the window's size in pixels and the preferred colour scheme."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -157,17 +159,17 @@ class Browser:
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
     def press(self, key: str) -> None:
-        """A key of the keyboard, down and up."""
+        """Press and release a key of the keyboard."""
         for kind in ("keyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def picture(self, path: Path) -> None:
-        """The whole page, as PNG."""
+        """A picture of the whole page, as PNG."""
         answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def close(self) -> None:
-        """End it."""
+        """End the browser."""
         os.close(self._ask_out)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -178,7 +180,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(path: str) -> Iterator[Browser]:
-    """A running one."""
+    """Run a browser and end it afterwards."""
     made = Browser(path)
     try:
         yield made

@@ -1,10 +1,10 @@
 """Faults under load: `python -m tests.chaos --seconds 600 [--seed S] [--engine NAME] [--share]
 [--fails-open] [--proxy-args "..."]`.
 
-The server is killed and started anew, stopped, loses its connections and its scripts; the link to
-it is delayed, throttled, stalled, refused, cut in mid frame. Meanwhile redis-py, ioredis and
-redis-benchmark, as far as they are installed, load the proxy, and every reply is judged. Exit code
-1 if anything was wrong.
+The server is killed and restarted, stopped, and loses its connections and its scripts; the link to
+it is delayed, throttled, stalled, refused, and cut within a frame. During that redis-py, ioredis
+and redis-benchmark, where installed, load the proxy, and every reply is checked. Exit code 1 if any
+check failed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from tests.stress.load import (
     World,
     close,
     command,
-    say,
+    log,
     until_stopped,
     verdict,
 )
 from tests.stress.relay import Relay
 
-BACK_S = 1.0  # service is back so soon after the server is
+BACK_S = 1.0  # seconds until service is back after the server is
 SPARE_FDS = 2
 GIVE_UP_S = 15.0
-CALM_S = 0.7  # between faults, at least
+CALM_S = 0.7  # seconds between faults, at least
 Fault = Callable[["Chaos"], Awaitable[None]]
 
 
@@ -61,31 +61,31 @@ class Chaos:
         self.source = random.Random(world.seed + 1)
         self.faults: Counter[str] = Counter()
         self.slowest_direct = 0.0
-        self.busiest = 1.0  # processes for each core
+        self.busiest = 1.0  # runnable processes per core
         self.recoveries: dict[str, list[float]] = {}
 
     async def cause(self, fault: Fault) -> None:
-        """Let it happen, heal it, and see that service comes back."""
+        """Cause the fault, heal it, and check that service resumes."""
         name = fault.__name__.strip("_").replace("_", " ")
         self.faults[name] += 1
         await fault(self)
         self.relay.heal()
         while not await asyncio.to_thread(self.world.answers):
             await asyncio.sleep(0.005)
-        # The same asked without the proxy tells how busy this machine, and the relay, is.
+        # The same query without the proxy measures the load of this machine and of the relay.
         took, direct = await asyncio.gather(
             self.back(self.world.port, True), self.back(self.relay.port, False)
         )
         seconds = max(0.0, took - direct)
         self.recoveries.setdefault(name, []).append(seconds)
         self.slowest_direct = max(self.slowest_direct, direct)
-        # (who shares a core with others waits for it, the proxy more than the relay)
+        # Processes that share a core wait for it, the proxy longer than the relay.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         self.busiest = max(self.busiest, busy)
         judges.judge_recovery(self.world.violations, name, seconds, self.back_s * busy)
 
     async def back(self, port: int, proxied: bool) -> float:
-        """Seconds until a new connection's ECHO, and then its hit, are served at `port`."""
+        """Seconds until the ECHO of a new connection, and then its hit, are served at `port`."""
         world = self.world
         started = time.monotonic()
         number = 0
@@ -110,7 +110,7 @@ class Chaos:
         return time.monotonic() - started
 
     def seconds(self, least: float, most: float) -> float:
-        """How long something lasts."""
+        """A random duration of a fault."""
         return self.source.uniform(least, most)
 
 
@@ -119,7 +119,7 @@ async def _killed(chaos: Chaos) -> None:
     world.life += 1
     world.started_at = math.inf
     await asyncio.to_thread(world.server.stop)
-    world.life += 1  # (what began while it was dying belongs to no life)
+    world.life += 1  # connections made while it was dying belong to no life
     await asyncio.sleep(chaos.seconds(0, 1.5))
     world.started_at = time.time()
     await asyncio.to_thread(world.server.start)
@@ -204,7 +204,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 async def _benchmarks(world: World) -> None:
-    """redis-benchmark again and again: load, and pipelines of its own (it ends on any error)."""
+    """Run redis-benchmark repeatedly: load, with its own pipelines. It ends on any error."""
     path = shutil.which("redis-benchmark")
     while path and not world.stop.is_set():
         process = await asyncio.create_subprocess_exec(
@@ -227,11 +227,11 @@ async def _reports(world: World, chaos: Chaos, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         for line in world.violations.lines[told:]:
-            say(f"VIOLATION {line}")
+            log(f"VIOLATION {line}")
             told += 1
         counts = await asyncio.to_thread(chaos.proxy.counts)
         slowest = max((max(each) for each in chaos.recoveries.values()), default=0.0)
-        say(
+        log(
             f"{time.monotonic() - started:.0f} s: {world.answered} replies judged, {world.hits}"
             f" hits on {world.judged} keys compared, {world.refused} errors,"
             f" {sum(chaos.faults.values())} faults, back within {slowest:.2f} s, {counts},"
@@ -247,7 +247,7 @@ async def run(
     clients: int = 6,
     back_s: float = BACK_S,
 ) -> int:
-    """A run; the exit code."""
+    """Run; return the exit code."""
     violations = Violations()
     world = World(engine, seed, violations)
     world.server.start()
@@ -263,7 +263,7 @@ async def run(
     facts: list[str] = []
     try:
         world.port = await asyncio.to_thread(proxy.port)
-        say(f"chaos for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
+        log(f"chaos for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
         facts = await _run(world, relay, proxy, seconds, clients, back_s)
     finally:
         try:
@@ -284,7 +284,7 @@ async def _run(
     back_s: float,
 ) -> list[str]:
     chaos = Chaos(world, relay, proxy, back_s)
-    for _ in range(3):  # so that a lane is open before the base is taken
+    for _ in range(3):  # a lane must be open before the base is measured
         await chaos.back(world.port, True)
     await asyncio.sleep(0.3)
     base = await asyncio.to_thread(proxy.counts)
@@ -314,8 +314,8 @@ async def _run(
     for hit in hits:
         hit.end()
     await world.judge_counts()
-    now = await _settled(proxy, base)
-    for counts in (base, now):  # (lanes stay open for a while)
+    now = await _resources_after_clients(proxy, base)
+    for counts in (base, now):  # lanes stay open for a while
         counts["fds but lanes"] = counts["fds"] - counts.get("SharedLane", 0)
     for what in sorted(now):
         if what in ("fds but lanes", "tasks", "Session", "Downstream", "Waiter", "Call"):
@@ -341,8 +341,8 @@ async def _run(
     ]
 
 
-async def _settled(proxy: WatchedProxy, base: dict[str, int]) -> dict[str, int]:
-    """What the proxy holds once it has let go of its clients."""
+async def _resources_after_clients(proxy: WatchedProxy, base: dict[str, int]) -> dict[str, int]:
+    """The proxy's resources after it has released its clients."""
     now: dict[str, int] = {}
     for _ in range(50):
         now = await asyncio.to_thread(proxy.counts)

@@ -1,7 +1,7 @@
 """Fixtures: one server and one proxy per engine and module; tests begin with an empty server.
 
-Hypothesis judges no time here (a busy machine is no error of the code), and makes the same examples
-in every run; with TESTS_RANDOM=yes in the environment it looks for new ones.
+Hypothesis checks no durations here, because a busy machine is no error of the code. It generates
+the same examples in every run; with TESTS_RANDOM=yes in the environment it generates new ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", params=sorted(harness.engines()))
 def engine(request: pytest.FixtureRequest) -> str:
-    """Each server at hand in turn."""
+    """Each installed server in turn."""
     return str(request.param)
 
 

@@ -1,13 +1,13 @@
-"""What the pages of docs/ show: their fenced blocks, tables and links.
+"""The contents of the pages of docs/: fenced blocks, tables and links.
 
-A `python`, `js` or `sh` block with a `text` block right below it is a program and what it prints: a
+A `python`, `js` or `sh` block with a `text` block right below it is a program and its output: a
 Redis listens on port 6379, the proxy in front of it on 6380.
 
-Without a `text` block, one in Python or JavaScript prints nothing. What is in no language, or in
-`sh` without a `text` block, is typed into a shell (tests/integration/typed.py).
+Without a `text` block, a block in Python or JavaScript prints nothing. A block without a language,
+or in `sh` without a `text` block, is typed into a shell (tests/integration/typed.py).
 
-A `redis` block is a session with an empty server: `> ` before each command, its reply below, as
-`shown` writes it. `# 2 seconds later` is a pause; other lines that begin with # are remarks.
+A `redis` block is a session with an empty server: `> ` before each command, its reply below, in the
+format of `shown`. `# 2 seconds later` is a pause; other lines that begin with # are remarks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.harness import DEADLINE_S, ROOT, ReplyError
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DECISIONS = ROOT / "docs" / "decisions" / "README.md"  # the table of the records
 RECORDS = sorted(DECISIONS.parent.glob("[0-9]*.md"))
-# With those of the project's own directory, and of what lies beside the code.
+# With those of the project's own directory and of the source folders.
 EVERY_PAGE = [
     *sorted(ROOT.glob("*.md")),
     *PAGES,
@@ -80,7 +80,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def below(block: Block, others: Iterable[Block]) -> Block | None:
-    """The `text` block among `others` that stands right below `block`: what it prints."""
+    """The `text` block among `others` that stands right below `block`: its output."""
     end = block.line + block.text.count("\n") + 3
     for other in others:
         if (other.page, other.line, other.language) == (block.page, end, "text"):
@@ -89,8 +89,8 @@ def below(block: Block, others: Iterable[Block]) -> Block | None:
 
 
 def programs(page: Path) -> list[tuple[Block, str]]:
-    """The programs of a page, each with what it prints. One in Python or JavaScript that shows
-    nothing below prints nothing; one for the shell is then none of them: it is typed.
+    """The programs of a page, each with its output. A program in Python or JavaScript without a
+    `text` block prints nothing; a block for the shell without one is typed, and not included.
     """
     found = blocks(page)
     made = []
@@ -119,16 +119,16 @@ def _fails(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, timeout=20).returncode != 0
 
 
-# How redis-cli shows replies to a person.
+# The format in which redis-cli shows replies in a terminal.
 _IN_A_TERMINAL = 'redis-cli() { command redis-cli --no-raw "$@"; }'
 
 
 def printed(program: Block, server: int, proxy: int) -> str:
-    """What a program prints, on either stream, with these ports in place of 6379 and 6380."""
+    """A program's output on either stream, with these ports in place of 6379 and 6380."""
     text = re.sub(r"\b6379\b", str(server), program.text)
     text = re.sub(r"\b6380\b", str(proxy), text)
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "program.py"  # (what starts processes needs one)
+        file = Path(directory) / "program.py"  # programs that start processes need a file
         file.write_text(text)
         done = subprocess.run(
             {
@@ -162,7 +162,7 @@ def steps(block: Block) -> list[Step]:
 
 
 def shown(reply: object) -> list[str]:
-    """A reply as the pages write it: numbers of an array on one line, else as redis-cli does."""
+    """A reply in the pages' format: arrays of numbers on one line, otherwise as redis-cli does."""
     if isinstance(reply, ReplyError):
         return [f"(error) {reply}"]
     if reply is None:
@@ -212,7 +212,7 @@ def outside(page: Path) -> str:
 
 
 def links(page: Path) -> list[str]:
-    """Where the links and pictures of a page lead, the web left aside."""
+    """The targets of a page's links and pictures, without external ones."""
     text = outside(page)
     found = re.findall(r"\]\(([^)\s]+)\)", text)
     return [target for target in found if not re.match(r"[a-z]+:", target)]

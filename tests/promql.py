@@ -1,7 +1,7 @@
-"""As much of PromQL as dashboard and alerts use: whether it is that, and what it asks for.
+"""The part of PromQL that dashboard and alerts use: checks expressions, and lists their selectors.
 
-Prometheus' own promtool judges the same expressions where it is installed; this does everywhere,
-and tells which metrics and labels are meant.
+Prometheus' own promtool checks the same expressions where it is installed. This module does so
+everywhere, and also returns the metrics and labels that are used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 SCALAR, VECTOR, RANGE = "scalar", "instant vector", "range vector"
 
-# A function's arguments, and what it makes of them.
+# A function's arguments and the type of its result.
 FUNCTIONS = {
     "absent": ((VECTOR,), VECTOR),
     "changes": ((RANGE,), VECTOR),
@@ -40,13 +40,13 @@ _TOKEN = re.compile(
 
 
 class NotPromqlError(Exception):
-    """What is wrong with an expression."""
+    """The error in an expression."""
 
 
 @dataclass
 class Selector:
-    """What is asked of Prometheus: a metric, and the operator and value that each label is to
-    satisfy; `by` is the function that it is handed to as a range, if it is one.
+    """The data selected from Prometheus: a metric, and for each label the operator and value it has
+    to satisfy; `by` is the function that takes it as a range, if there is one.
     """
 
     metric: str
@@ -56,8 +56,9 @@ class Selector:
 
 @dataclass
 class Parsed:
-    """An expression: its kind, the selectors in it, the labels of its values where an aggregation
-    says so (else None), and the labels that by () and on () name, with what must have them.
+    """An expression: its kind and selectors; the labels of its values where an aggregation defines
+    them (otherwise None); and the labels named by `by ()` and `on ()`, with the selectors that need
+    them.
     """
 
     kind: str
@@ -66,7 +67,7 @@ class Parsed:
     named: list[tuple[str, list[Selector]]] = field(default_factory=list)
 
     def takes(self, *others: Parsed) -> Parsed:
-        """With what is in the others, too."""
+        """The union with the others."""
         for other in others:
             self.selectors += other.selectors
             self.named += other.named
@@ -74,7 +75,7 @@ class Parsed:
 
 
 def parse(text: str) -> Parsed:
-    """Raises NotPromqlError."""
+    """Parse an expression. Raises NotPromqlError."""
     reader = _Reader(text)
     found = reader.expression(0)
     if reader.word is not None:
@@ -104,7 +105,7 @@ class _Reader:
         return self.tokens[self.at][1] if self.at < len(self.tokens) else None
 
     def take(self, kind: str = "", word: str = "") -> str:
-        """The next token, which must be of this kind, or this very one."""
+        """The next token, which must be of this kind, or this literal."""
         found = self.word
         if found is None or (kind and self.kind != kind) or (word and found != word):
             raise NotPromqlError(f"{found!r} where {word or kind or 'something'!r} should be")
@@ -112,7 +113,7 @@ class _Reader:
         return found
 
     def skip(self, *words: str) -> str:
-        """The next token if it is one of these, else nothing."""
+        """The next token if it is one of these, otherwise nothing."""
         return self.take() if self.word in words else ""
 
     def expression(self, least: int) -> Parsed:
@@ -134,7 +135,7 @@ class _Reader:
         return left
 
     def matching(self) -> tuple[list[str], str]:
-        """What stands behind an operator: on (...) group_left (...)."""
+        """The clause after an operator: on (...) group_left (...)."""
         labels: list[str] = []
         many = ""
         if self.skip("on", "ignoring"):

@@ -2,8 +2,8 @@
 [--share] [--proxy-args "..."]`.
 
 Hits of every algorithm, hits that wait, GET and SET, MULTI, pub/sub, blocking commands, values of a
-megabyte, clients that come and go: every reply is judged, and the proxy's memory, files, tasks and
-objects are sampled. Exit code 1 if anything was wrong or grew.
+megabyte, and short-lived clients: every reply is checked, and the proxy's memory, files, tasks and
+objects are sampled. Exit code 1 if any check failed or a resource grew.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.stress.load import (
     WatchedProxy,
     World,
     close,
-    say,
+    log,
     until_stopped,
     verdict,
 )
 
 SAMPLE_S = 1.0
-# What may grow from the middle third to the last: a share, and a little besides.
+# Permitted growth from the middle third to the last: a share, and a small absolute amount.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rss_kb": (0.05, 2048),
     "fds": (0.05, 8),
@@ -48,7 +48,7 @@ Work = Callable[[Any], Awaitable[None]]
 
 
 class Algorithms:
-    """Hits on new and old keys of each algorithm: never more admitted than the rule has."""
+    """Hits on new and old keys of each algorithm: never more admitted than the rule permits."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -69,7 +69,7 @@ class Algorithms:
             admitted += bool(told)
             if told is not (at < most):
                 world.fail("admitted wrongly", f"hit {at + 1} by {words} got {got}")
-        if many > most:  # the refusal may be remembered: reset must show at once
+        if many > most:  # the refusal may be cached: a reset must take effect at once
             if await one.execute_command("RL.PEEK", *words[1:]) is None:
                 world.fail("no reply of a hit", f"RL.PEEK {key}")
             removed = await one.execute_command("RL.RESET", key)
@@ -82,7 +82,7 @@ class Algorithms:
 
 
 class Waits:
-    """A hit that waits for its place, on a key that others use too."""
+    """A hit that waits for its place, on a key that other clients use too."""
 
     def __init__(self, world: World, key: str) -> None:
         self._world = world
@@ -101,7 +101,7 @@ class Waits:
 
 
 class Large:
-    """A value of a megabyte there and back."""
+    """A value of a megabyte, written and read."""
 
     def __init__(self, world: World, key: str) -> None:
         self._world = world
@@ -119,7 +119,7 @@ class Large:
 
 
 class Subscribed:
-    """Publishes to itself, and gets each message once and in order."""
+    """Publishes to itself, and receives each message once and in order."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -140,10 +140,10 @@ class Subscribed:
                 self._number += 1
                 text = f"{self._name}:{self._number}"
                 if await one.publish(channel, text) != 1:
-                    world.fail("pub/sub", f"nobody heard {text}")
+                    world.fail("pub/sub", f"no subscriber received {text}")
                 got = await subscription.get_message(timeout=10)
                 if got is None or got.get("data") != text:
-                    world.fail("pub/sub", f"{text} published, {got} heard")
+                    world.fail("pub/sub", f"{text} published, {got} received")
                 world.answered += 2
         finally:
             await close(subscription)
@@ -151,7 +151,7 @@ class Subscribed:
 
 
 class Blocking:
-    """BLPOP that is served, and one whose time is over."""
+    """A BLPOP that is served, and one that times out."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -187,19 +187,19 @@ async def _samples(world: World, proxy: WatchedProxy, into: dict[str, list[float
             into.setdefault(name, []).append(float(value))
         await world.judge_counts()
         for line in world.violations.lines[shown:]:
-            say(f"VIOLATION {line}")
+            log(f"VIOLATION {line}")
             shown += 1
         now = time.monotonic()
         if now - told >= 10:
             told = now
-            say(
+            log(
                 f"{now - started:.0f} s: {world.answered} replies judged, {world.hits} hits on"
                 f" {world.judged} keys compared, {counts}, {len(world.violations.lines)} violations"
             )
 
 
 async def run(seconds: float, seed: int, engine: str, args: list[str], clients: int) -> int:
-    """A run; the exit code."""
+    """Run; return the exit code."""
     violations = Violations()
     world = World(engine, seed, violations)
     world.server.start()
@@ -211,7 +211,7 @@ async def run(seconds: float, seed: int, engine: str, args: list[str], clients: 
     facts: list[str] = []
     try:
         world.port = await asyncio.to_thread(proxy.port)
-        say(f"soak for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
+        log(f"soak for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
         facts = await _run(world, proxy, seconds, clients, samples)
     finally:
         try:
@@ -226,7 +226,7 @@ async def run(seconds: float, seed: int, engine: str, args: list[str], clients: 
             middle, last = judges.growth(found)
             facts.append(f"{name}: median {middle:g} in the middle third, {last:g} in the last")
     if world.refused:
-        violations.add("an error nobody expects", f"{world.refused} errors, and nothing was broken")
+        violations.add("an unexpected error", f"{world.refused} errors, and nothing was broken")
     return verdict("soak", world, facts)
 
 

@@ -1,4 +1,4 @@
-"""TLS for the tests: certificates, a server that speaks it, and a client socket that can close one
+"""TLS for the tests: certificates, a server with TLS, and a client socket that can close one
 direction alone.
 """
 
@@ -33,7 +33,7 @@ class Certificates:
         self.cert, self.key = self.issue("server", *NAMES)
 
     def issue(self, file: str, *names: str, expired: bool = False) -> tuple[str, str]:
-        """The files of a new certificate for `names` and of its key; replaces older ones."""
+        """Create the files of a certificate for `names` and of its key; replaces older ones."""
         cert, key = self.directory / f"{file}.pem", self.directory / f"{file}.key"
         until = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
         made = self.authority.issue_cert(*names, not_after=until if expired else None)
@@ -42,11 +42,11 @@ class Certificates:
         return str(cert), str(key)
 
     def server_args(self) -> list[str]:
-        """What has the proxy speak TLS at an address of its own."""
+        """The proxy's options for a listener with TLS."""
         return ["--tls-cert", self.cert, "--tls-key", self.key]
 
     def client(self, cert: tuple[str, str] | None = None) -> ssl.SSLContext:
-        """For a client that trusts this authority, and shows `cert`."""
+        """The context of a client that trusts this authority and presents `cert`."""
         made = ssl.create_default_context(cafile=self.ca)
         if cert is not None:
             made.load_cert_chain(*cert)
@@ -55,7 +55,7 @@ class Certificates:
 
 @cache
 def tls_engine() -> str:
-    """A server at hand that speaks TLS; empty if there is none."""
+    """The name of an installed server with TLS; empty if there is none."""
     for name, executable in harness.engines().items():
         refused = subprocess.run(
             [executable, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nothing"],
@@ -69,7 +69,7 @@ def tls_engine() -> str:
 
 @contextlib.contextmanager
 def tls_server(certificates: Certificates, *args: str) -> Iterator[tuple[RedisServer, int]]:
-    """A running server and the port at which it speaks TLS; it wants no certificate by itself."""
+    """Run a server; return it and its TLS port. It requires no client certificate by default."""
     port = harness.free_port()
     names = ("--tls-port", "--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file")
     values = (str(port), certificates.cert, certificates.key, certificates.ca)
@@ -81,7 +81,9 @@ def tls_server(certificates: Certificates, *args: str) -> Iterator[tuple[RedisSe
 
 
 class TlsSocket:
-    """TLS over a connected socket, for Raw: shutdown() ends what is sent, and reading goes on."""
+    """TLS over a connected socket, for Raw: shutdown() ends the sending direction, and reading
+    continues.
+    """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> None:
         self._sock = sock
@@ -98,7 +100,7 @@ class TlsSocket:
                     raise ConnectionResetError("closed in the handshake") from None
                 self._incoming.write(data)
             except ssl.SSLError:
-                self._flush()  # why, for the other side
+                self._flush()  # sends the alert with the reason
                 raise
             else:
                 break
@@ -147,7 +149,7 @@ class TlsSocket:
 
 
 def secure(raw: Raw, context: ssl.SSLContext, name: str = "localhost") -> Raw:
-    """`raw`, which has said nothing yet, over TLS."""
+    """Put TLS on `raw`, which has not sent anything yet."""
     raw.sock = cast("socket.socket", TlsSocket(raw.sock, context, name))
     return raw
 
@@ -156,7 +158,7 @@ def secure(raw: Raw, context: ssl.SSLContext, name: str = "localhost") -> Raw:
 def tls_proxy(
     certificates: Certificates, upstream: str, *args: str
 ) -> Iterator[tuple[harness.Proxy, int]]:
-    """A running proxy and the port at which it speaks TLS, which its raw() uses."""
+    """Run a proxy; return it and its TLS port, which its raw() uses."""
     port = harness.free_port()
     words = ["--listen", f"tls:127.0.0.1:{port}", *certificates.server_args(), *args]
     if upstream.startswith("rediss:"):

@@ -1,7 +1,7 @@
 """Fuzzing: `python -m tests.fuzz [--target NAME] [--seconds N | --inputs N] [--engine ...]`,
 `python -m tests.fuzz differential --streams N --seed S`, `python -m tests.fuzz replay TARGET FILE`.
 
-Exit code 1 if anything was found; what was found is saved and named.
+Exit code 1 if an input failed; failing inputs are saved and listed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _save(directory: Path, name: str, data: bytes) -> str:
 
 
 def _atheris(name: str, options: argparse.Namespace) -> tuple[Ran, list[str]]:
-    """libFuzzer ends its process, so it gets one of its own."""
+    """libFuzzer ends its process, so it runs in a new one."""
     corpus = options.corpus / name
     corpus.mkdir(parents=True, exist_ok=True)
     options.found.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Bytes read as decisions: what a fuzzer hands in is taken from the front, and never runs dry."""
+"""Bytes as decisions: a fuzzer's input is consumed from the front, and zeros follow its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Choices:
         self.pos = 0
 
     def more(self) -> bool:
-        """Whether anything is left."""
+        """Whether any byte is left."""
         return self.pos < len(self.data)
 
     def below(self, limit: int) -> int:
@@ -39,7 +39,7 @@ class Choices:
         return out
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """All remaining bytes."""
         return self.take(len(self.data))
 
 

@@ -1,8 +1,8 @@
-"""Random streams of bytes, whole or cut at random places, to a server and through the proxy: what
-comes back must be the same, byte for byte.
+"""Random streams of bytes, whole or cut at random places, to a server and through the proxy: the
+replies must be equal, byte for byte.
 
-`python -m tests.fuzz differential --streams N --seed S [--engine NAME] [--share]`. Hits stand
-beside EVALs that count alike (see tests/conformance/compare).
+`python -m tests.fuzz differential --streams N --seed S [--engine NAME] [--share]`. Hits are paired
+with EVALs that count alike (see tests/conformance/compare).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNKNOWN_HIT_IS_WRONG = (
 )
 
 Line = tuple[object, ...]
-# Commands whose replies follow from what was sent before on this connection.
+# Commands whose replies follow from the earlier commands of this connection.
 PLAIN: tuple[Line, ...] = (
     *(
         ("PING",),
@@ -154,10 +154,10 @@ BROKEN: tuple[bytes, ...] = (
     *(b"*-99999999999999999999\r\n", b"*1\r\n$99999999999999999999\r\n", b"*1\r\n+4\r\nPING\r\n"),
 )
 WRONG_AUTH = command("AUTH", "bob", "no")
-# Where a server leaves out the error of an AUTH behind other replies, the proxy does not, as long
-# as it can count replies. Behind these, or a second AUTH in RESP3, it may not.
+# Where a server omits the error of an AUTH behind other replies, the proxy does not, as long as it
+# can count replies. After these commands, or a second AUTH in RESP3, it may omit it.
 UNCOUNTED = (b"SUBSCRIBE\r\n", b"\r\nREPLY\r\n", b"MULTI\r\n", b"HELLO\r\n")
-# Behind hits by lane and one of these, WAIT gets an error of the proxy's.
+# After hits by lane and one of these, WAIT gets an error of the proxy.
 UNCOVERED = (*UNCOUNTED, b"FOO\r\n", b"ASKING\r\n", b"READONLY\r\n", b"SETNAME\r\n")
 VERTICAL_TAB = hit("k\x0bt", written=b"rl.hit k\x0bt 10 60\r\n")
 SETUP = (("ACL", "SETUSER", "bob", "on", ">pw", "allkeys", "allchannels", "+@all"),)
@@ -165,7 +165,7 @@ SETUP = (("ACL", "SETUSER", "bob", "on", ">pw", "allkeys", "allchannels", "+@all
 
 @dataclass
 class Stream:
-    """One: what is sent, in which pieces the proxy gets it, how long it may block."""
+    """One stream: the bytes, the pieces in which the proxy gets them, and the time it may block."""
 
     row: Case
     cuts: list[int]
@@ -174,7 +174,7 @@ class Stream:
 
 
 def stream(source: random.Random, number: int) -> Stream:
-    """A random one."""
+    """A random stream."""
     parts: list[Piece] = []
     block_s = 0.0
     hits = 0
@@ -195,7 +195,7 @@ def stream(source: random.Random, number: int) -> Stream:
             parts.append(UNKNOWN_HIT)
         else:
             parts.append(source.choice(RAW))
-    # (Where replies are off, whether a server closes at once depends on how it reads the bytes.)
+    # Where replies are off, the time at which a server closes depends on how it reads the bytes.
     off = any(isinstance(part, bytes) and b"\r\nREPLY\r\n" in part for part in parts)
     if source.random() < 0.15 and not off:
         parts.append(source.choice(BROKEN))
@@ -212,7 +212,7 @@ def stream(source: random.Random, number: int) -> Stream:
 
 
 def comparable(made: Stream, server: RedisServer) -> bool:
-    """Whether the replies to the stream follow from its commands, however they are written."""
+    """Whether the replies to the stream follow from its commands, regardless of their encoding."""
     redis_leaves_out = server.engine.startswith("redis") and server.version >= (7, 2)
     sent = b"".join(made.row.proxied())
     wrong = WRONG_AUTH in sent and any(word in sent for word in UNCOUNTED)
@@ -235,7 +235,7 @@ class Differential:
         self.bytes = 0
 
     def compare(self, made: Stream) -> str:
-        """Empty if the two answered alike, else where they differ."""
+        """Return an empty string if the replies are equal, otherwise the first difference."""
         expected = self._direct(made)
         got = self._proxied(made, expected)
         self.bytes += len(expected.data)
@@ -249,7 +249,7 @@ class Differential:
             sent = b"".join(row.direct())
             for part in before_each_auth(row.direct()):
                 raw.send(part)
-                if made.block_s:  # a server looks ten times a second for timeouts that are over
+                if made.block_s:  # a server checks ten times a second for expired timeouts
                     time.sleep(made.block_s * 1.5 + 0.15)
                 fence(bench.look, 1)
             fence(bench.look, FENCE_ROUNDS + len(sent) // 8192)
@@ -284,7 +284,7 @@ class Differential:
 
 @dataclass
 class Compared:
-    """What a run has done."""
+    """The counts of a run."""
 
     streams: int = 0
     unsteady: int = 0  # differed once, and not when repeated
@@ -305,7 +305,7 @@ def run(
     for number in range(first, first + streams):
         made = stream(random.Random(f"{seed}:{number}"), number)
         found = differential.compare(made) if comparable(made, bench.server) else ""
-        if found:  # timing may differ on a busy machine: what is wrong is so again
+        if found:  # timing may differ on a busy machine: a real difference occurs again
             again = [differential.compare(made) for _ in range(2)]
             if all(again):
                 done.differences.append((number, made, found))
@@ -319,7 +319,7 @@ def run(
 
 
 class _Progress:
-    """A line every 10 s."""
+    """Prints a line every 10 s."""
 
     def __init__(self, engine: str) -> None:
         self._engine = engine

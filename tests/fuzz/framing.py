@@ -1,5 +1,5 @@
-"""Fuzz targets of resp: however bytes are cut, what comes out is what an obvious parser
-finds in them, and no byte is lost.
+"""Fuzz targets of the framers: for every split of the bytes, the result equals that of a simple
+parser, and no byte is lost.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tests.fuzz import reference
 from tests.fuzz.choices import Choices, pieces
 from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError
 
-# What a whole frame looks like from outside: name, number of words, bytes, arguments if asked for.
+# A whole frame as callers see it: name, number of words, bytes, arguments if requested.
 Found = tuple[bytes, int, bytes, tuple[bytes, ...] | None]
 
 
 def _cut(choices: Choices) -> tuple[bytes, list[list[bytes]]]:
-    """The data, and two ways to cut it."""
+    """Return the data and two ways to cut it."""
     places = [choices.below(65536) for _ in range(choices.below(8))]
     data = choices.rest()
     ways = [pieces(data, places)]
@@ -28,7 +28,7 @@ def _cut(choices: Choices) -> tuple[bytes, list[list[bytes]]]:
 
 
 def requests(data: bytes) -> None:
-    """What a client may send."""
+    """Bytes a client may send."""
     data, ways = _cut(Choices(data))
     whole = _Requests()
     whole.feed(data)
@@ -46,8 +46,8 @@ def requests(data: bytes) -> None:
 
 
 def _compare(data: bytes, whole: _Requests) -> None:
-    """With the obvious parser: what it finds, the framer finds; where it finds an error, so does
-    the framer, sooner or later.
+    """Compare with the simple parser: the framer finds the same requests, and an error where it
+    finds one, possibly later.
     """
     pos = 0
     expected: list[tuple[int, bytes]] = []
@@ -62,11 +62,11 @@ def _compare(data: bytes, whole: _Requests) -> None:
             expected.append((len(one.words), data[pos : one.end]))
         pos = one.end
     got = [(argc, raw) for _, argc, raw, _ in whole.found]
-    if whole.malformed:  # (it may give up earlier: then the server judges)
+    if whole.malformed:  # it may stop earlier: then the server decides
         assert got == expected[: len(got)], (got, expected)
         return
     assert got == expected, (got, expected)
-    # Only inside a command of an early name may an error be found late, when its bytes are read.
+    # Only within a command of an early name may an error be found late, when its bytes are read.
     assert not isinstance(why, ProtocolError), why
     for (name, _, raw, args), (argc, _) in zip(whole.found, expected, strict=True):
         words = reference.request(raw, 0, 10**19).words
@@ -77,7 +77,7 @@ def _compare(data: bytes, whole: _Requests) -> None:
 
 
 class _Requests:
-    """Everything a RequestFramer gives out."""
+    """Collects everything a RequestFramer returns."""
 
     def __init__(self) -> None:
         self.framer = RequestFramer()
@@ -130,7 +130,7 @@ class _Requests:
 
 
 def replies(data: bytes) -> None:
-    """What a server may send."""
+    """Bytes a server may send."""
     data, ways = _cut(Choices(data))
     frames: list[tuple[bytes, bool]] = []  # and whether it is a push
     pos = 0

@@ -1,4 +1,4 @@
-"""Fuzz target of proxy/grammar: any words are an error or a call within its bounds."""
+"""Fuzz target of the command grammar: any words are an error or a call within its bounds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUOTING = re.compile(r"-ERR (?:syntax error near|unknown ALGO) '(.*)'\r\n")
 
 
 def words(choices: Choices) -> list[bytes]:
-    """Some: known ones, numbers, and literal bytes."""
+    """Random words: known ones, numbers, and literal bytes."""
     found: list[bytes] = []
     while choices.more() and len(found) < 40:
         kind = choices.below(256)
@@ -118,7 +118,9 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
 
 
 def _call(rule: Rule, key: bytes) -> None:
-    """Each form of it is one whole request with one key and arguments in the script's order."""
+    """Each form of the call is one whole request with one key and arguments in the script's
+    order.
+    """
     assert rule.script is not None
     forms = [rule.words(way, ro) for ro in (False, True) for way in range(4)]
     for form in forms:
@@ -136,7 +138,7 @@ def _call(rule: Rule, key: bytes) -> None:
 
 
 def _reads(request: tuple[bytes, ...]) -> None:
-    """The same call is read of each form that a request may have."""
+    """Each form of a request parses to the same call."""
     settings = WorkerContext(
         grammar=Grammar(SCRIPTS), server=ServerFacts("redis:1"), lane_of=lambda _: None
     )

@@ -1,8 +1,8 @@
-"""A small Redis for fuzzing: one connection's state and one log of what was executed, no data.
+"""A small Redis for fuzzing: one connection's state and one log of executed commands, without data.
 
-As the server behind a session it has never heard of RL.*; `native`, it is the reference: a Redis
-that knows the family itself, given the client's bytes directly. Every reply follows from the
-request's words and the connection's state alone, so the two must tell the same.
+As the server behind a session it does not implement RL.*. With `native` it is the reference: a
+Redis that implements the family, and gets the client's bytes directly. Every reply follows from the
+request's words and the connection's state alone, so the two must return the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.fuzz.reference import IncompleteError, ProtocolError
 
 GRAMMAR = Grammar(scripts.load())
 OK = b"+OK\r\n"
-PUSH = b">2\r\n$6\r\nfuzzed\r\n$4\r\npush\r\n"  # told any time, in RESP3
+PUSH = b">2\r\n$6\r\nfuzzed\r\n$4\r\npush\r\n"  # sent at any time, in RESP3
 HELP_TEXT = b"*1\r\n+help\r\n"
 NO_HELP = (
     r.error("ERR RL.HELP is not allowed in transactions"),
@@ -33,33 +33,34 @@ SUBSCRIBED = {
 }
 NOT_QUEUED = {b"EXEC", b"DISCARD", b"MULTI", b"WATCH", b"QUIT", b"RESET"}
 KNOWN = {row.name for row in c.COMMANDS.values() if not row.ours}
-# Names by which Redis refuses an RL command in a RESP2 subscription: what it was sent as.
+# Names in the errors with which Redis refuses an RL command in a RESP2 subscription: the command
+# sent in its place.
 AS_SENT = ["eval", "eval_ro", "del"]
-HELD_US = 50_000  # a key that is shy admits its first attempt to wait only after this
+HELD_US = 50_000  # a shy key admits its first waiting attempt only after this
 
 Context = tuple[bytes | None, bytes | None, int]
 Entry = tuple[object, ...]
-# One reply: what may come for it, most likely first, and whether it is a hit's.
+# One reply: the permitted replies, most likely first, and whether it is a hit's.
 Item = tuple[tuple[bytes, ...], bool]
 
 
 class Model:
-    """See the head of this module. `items` are the replies so far, in order."""
+    """See the module docstring. `items` are the replies so far, in order."""
 
     def __init__(self, native: bool, base_db: int, locked: bool, throttle: bool) -> None:
         self.native = native
         self.base_db = base_db if native else 0
-        self.locked = locked  # nothing goes without AUTH
-        self.throttle = throttle  # CL.THROTTLE is its own
+        self.locked = locked  # no command runs without AUTH
+        self.throttle = throttle  # implements CL.THROTTLE itself
         self.context: Context = (None, None, self.base_db)
         self.protocol = 2
         self.items: list[Item] = []
-        self.out = b""  # the same, as bytes
+        self.out = b""  # the same as bytes
         self.log: list[Entry] = []
         self.closed = False
-        self.silent = False  # closed without a word: what was not read yet may be lost
-        # RL.HELP in MULTI aborts it where the proxy can tell; a wrong hit's error may come behind
-        # a confirmation that is a push.
+        self.silent = False  # closed without a reply: unread bytes may be lost
+        # RL.HELP in MULTI aborts it where the proxy can report it; an invalid hit's error may come
+        # behind a confirmation that is a push.
         self.vague = False
         self._refused = False
         self.shy: set[bytes] = set()
@@ -74,17 +75,17 @@ class Model:
 
     @property
     def idle(self) -> bool:
-        """Whether no command is half there."""
+        """Whether no command is partly received."""
         return not self._data
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of its connection's state would be noticed elsewhere."""
+        """Whether its connection has no state that another connection would lack."""
         hidden = self._queued is not None or self._watching or self._off or self._channels
         return not hidden and not self._data
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the connection; all that is whole is executed."""
+        """Receive bytes; every whole command is executed."""
         self._data += data
         pos = 0
         while not self.closed:
@@ -115,7 +116,7 @@ class Model:
 
     def _process(self, words: tuple[bytes, ...]) -> None:
         name = words[0].upper()
-        if name == b"RL.DENIED" and not self.native:  # (it stands for a WAIT)
+        if name == b"RL.DENIED" and not self.native:  # it stands for a WAIT
             words = words[1:]
             name = words[0].upper()
         if name in (b"POST", b"HOST:"):
@@ -137,7 +138,7 @@ class Model:
             return
         hit = ours and name != c.RL_HELP
         if name == c.RL_HELP and len(words) == 1:
-            # (whether MULTI was refused is not known yet when this one must be)
+            # Whether MULTI was refused is not yet known when this one must be.
             self._help()
             return
         entrance = (b"AUTH", b"HELLO", b"QUIT", b"RESET")
@@ -158,14 +159,14 @@ class Model:
             assert handler is not None
             handler(words[1:])
             return
-        if name in (b"WAIT", b"WAITAOF"):  # (the proxy may refuse it)
+        if name in (b"WAIT", b"WAITAOF"):  # the proxy may refuse it
             self._say(b":0\r\n", not_covered(name), hit=True)
             return
         for reply in self._run(name, words[1:]):
             self._say(reply, hit=hit)
 
     def _wrong(self, name: bytes, words: tuple[bytes, ...]) -> bytes:
-        """The error of a command of the family that is refused without being asked for."""
+        """The error of a command of the family that is refused without a script call."""
         text = f"ERR wrong number of arguments for '{name.decode().lower()}' command"
         if name == c.RL_HELP:
             if len(words) != 1:
@@ -188,7 +189,7 @@ class Model:
             self._say(HELP_TEXT, *NO_HELP)
 
     def _run(self, name: bytes, args: tuple[bytes, ...]) -> list[bytes]:
-        """Execute it; its replies."""
+        """Execute the command and add its replies."""
         if name in c.FAMILY and self.native and not (self.throttle and name == c.CL_THROTTLE):
             return [self._family(name, args)]
         if name in (b"EVAL", b"EVAL_RO"):
@@ -208,7 +209,7 @@ class Model:
     def ordinary(
         self, name: bytes, args: tuple[bytes, ...], context: Context, protocol: int
     ) -> bytes:
-        """A command that leaves no state; what it answers names the request."""
+        """A command that leaves no state; its reply identifies the request."""
         if name in (b"WAIT", b"WAITAOF"):
             return b":0\r\n"
         if name in (b"COMMAND", b"SHUTDOWN", b"DEBUG", b"SCRIPT", b"MONITOR", b"SYNC", b"PSYNC"):
@@ -244,7 +245,7 @@ class Model:
 
     def _eval(self, args: tuple[bytes, ...]) -> bytes:
         if len(args) == 3 and bulks(b"EVAL", *args[:2]).endswith(REWRITE[4:]):
-            return b":1\r\n"  # (it changes nothing)
+            return b":1\r\n"  # it changes nothing
         if len(args) < 4 or args[1] != b"1":
             return HELP_TEXT
         argv = args[3:]
@@ -252,12 +253,14 @@ class Model:
         return self.hit(args[2], argv, self.context, attempt)
 
     def hit(self, key: bytes, argv: tuple[bytes, ...], context: Context, attempt: bool) -> bytes:
-        """A script's call. `attempt`: of a hit that waits, whose first is refused on a shy key."""
+        """A script's call. `attempt`: of a waiting hit, whose first call is refused on a shy
+        key.
+        """
         limit = int(argv[0]) if argv[0].isdigit() else 0
         if refuses(key):
             return r.five(1, limit, 0, -1, 1)
         looks = b"peek" in argv
-        if attempt and len(argv) > 5 and b" " in argv[5]:  # its script says how long to hold it
+        if attempt and len(argv) > 5 and b" " in argv[5]:  # its script returns how long to hold it
             self.log.append(("hit", key, argv[0], context))
             return b"*6" + r.five(0, limit, 1, -1, 1)[2:] + b":%d\r\n" % (crc32(key) % HELD_US)
         if attempt and not looks and crc32(key) % 8 == 1 and key not in self.shy:
@@ -438,7 +441,7 @@ class Model:
 
 
 def refuses(key: bytes) -> bool:
-    """Whether every hit on `key` is refused, for ever."""
+    """Whether every hit on `key` is refused."""
     return crc32(key) % 8 == 0
 
 

@@ -1,4 +1,4 @@
-"""A corpus, and a fuzzer without coverage: inputs are old ones, changed."""
+"""A corpus, and a fuzzer without coverage feedback: inputs are mutations of earlier ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Target = Callable[[bytes], None]
 
 @dataclass
 class Crash:
-    """An input that failed, and how."""
+    """An input that failed, and its failure."""
 
     data: bytes
     error: BaseException
@@ -58,7 +58,7 @@ class Crash:
 
 @dataclass
 class Ran:
-    """What a run of one target has done."""
+    """The counts of one target's run."""
 
     inputs: int = 0
     seconds: float = 0.0
@@ -109,7 +109,9 @@ def run(
     every_s: float = 10.0,
     most_crashes: int = 5,
 ) -> Ran:
-    """The seeds, then changed ones, until so many inputs or seconds (0: no bound)."""
+    """Run the seeds, then mutations, until the number of inputs or seconds is reached (0: no
+    bound).
+    """
     source = random.Random(seed)
     ran = Ran()
     started = told = time.monotonic()

@@ -1,4 +1,4 @@
-"""RESP read the slow and obvious way, apart from the framers: what fuzzing compares with."""
+"""A simple RESP parser, independent of the framers, as the reference for fuzzing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 class ProtocolError(Exception):
-    """A server closes its client over this; its text is the reply's."""
+    """An error for which a server closes its client; its text is the reply's."""
 
 
 class IncompleteError(Exception):
@@ -21,7 +21,7 @@ class IncompleteError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """One command (no words: an empty one), and where it ends."""
+    """One command (without words: an empty one), and its end."""
 
     words: tuple[bytes, ...]
     end: int
@@ -33,11 +33,11 @@ def request(data: bytes, pos: int, max_bulk: int = MAX_BULK) -> Request:
         return _multibulk(data, pos, max_bulk)
     end = data.find(b"\n", pos)
     nul = data.find(b"\0", pos)
-    if end < 0 or 0 <= nul < end:  # (a C string ends at the NUL)
+    if end < 0 or 0 <= nul < end:  # a C string ends at the NUL
         if len(data) - pos > MAX_INLINE:
             raise ProtocolError("too big inline request")
         raise IncompleteError
-    if end - pos > MAX_INLINE:  # (Redis reads less than that at a time)
+    if end - pos > MAX_INLINE:  # Redis reads less than that at a time
         raise ProtocolError("too big inline request")
     line = data[pos:end]
     words = split(line[:-1] if line.endswith(b"\r") else line)
@@ -82,7 +82,7 @@ def _header(data: bytes, pos: int, error: str, longest: int) -> tuple[int, int]:
 
 
 def integer(text: bytes) -> int | None:
-    """`text` as Redis' string2ll reads it, but for what no server takes anyway."""
+    """`text` as Redis' string2ll parses it, except values that no server accepts in a header."""
     digits = text[1:] if text.startswith(b"-") else text
     if text == b"0":
         return 0
@@ -137,11 +137,11 @@ def _is_hex(text: bytes) -> bool:
 
 
 class BrokenError(Exception):
-    """These bytes are no RESP."""
+    """The bytes are not RESP."""
 
 
 def frame(data: bytes, pos: int) -> int:
-    """Where the top-level frame at `pos` ends (an attribute belongs to what follows it). Raises
+    """The end of the top-level frame at `pos`; an attribute belongs to the next frame. Raises
     IncompleteError and BrokenError.
     """
     return _value(data, pos, True)
@@ -179,5 +179,5 @@ def _value(data: bytes, pos: int, top: bool) -> int:
     for _ in range(count * 2 if kind in b"%|" else count):
         pos = _value(data, pos, False)
     if kind == b"|" or (kind == b">" and not top):
-        return _value(data, pos, False)  # no value yet: the one behind it
+        return _value(data, pos, False)  # not a value yet: the next one
     return pos

@@ -1,6 +1,6 @@
-"""Fuzz target of proxy/session: a client, a session, lanes and a small Redis behind, moved step by
-step as the input says. Whatever happens, the client must get what a Redis that knows RL.* itself
-would have told it, and the same commands must have run in the same order and context.
+"""Fuzz target of the session: a client, a session, lanes and a small Redis behind them, stepped as
+the input decides. In every case the client must get the replies of a Redis that implements RL.*,
+and the same commands must have run in the same order and context.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
 
 LONG_S = 30.0
-SLACK = 65536 + 16384  # bytes of one call or script, past a bound that is looked at between calls
+SLACK = 65536 + 16384  # bytes of one call or script beyond a bound that is checked between calls
 MAX_STEPS = 400
 MAX_CLIENT_BYTES = 1 << 20
 
-# What a client may write; {n} is a number of its own.
+# Commands a client may write; {n} is a unique number.
 LINES: tuple[tuple[bytes, ...], ...] = (
     (b"RL.HIT", b"{n}", b"10", b"60"),
     (b"RL.HIT", b"{n}", b"7", b"60000", b"MS"),
@@ -131,7 +131,7 @@ RAW: tuple[bytes, ...] = (
 
 
 class FakeLane(Lane):
-    """Keeps what it is given. Of calls that are `written` nobody knows whether they ran."""
+    """Stores the calls it is given. The outcome of calls that are `written` is unknown."""
 
     def __init__(self, walk: Walk, identity: Identity, protocol: int, carries: int) -> None:
         super().__init__()
@@ -158,13 +158,15 @@ class FakeLane(Lane):
 
 
 def _for_nobody(call: Call) -> bool:
-    """Whether it may only look, for one who waits: its answer may come when that one is gone."""
+    """Whether the call is a peek for a waiting hit: its answer may arrive after the client has
+    left.
+    """
     limiter = call.rule.limiter
     return call.waiter is not None and limiter is not None and limiter.mode == algorithms.PEEK
 
 
 def _says_nothing(data: bytes) -> bool:
-    """Whether these are blank lines and empty commands, which get no reply."""
+    """Whether the bytes are blank lines and empty commands, which get no reply."""
     pos = 0
     while pos < len(data):
         try:
@@ -183,7 +185,7 @@ def _refusal(call: Call, key: bytes) -> bytes:
 
 
 class Clock:
-    """Time and timers."""
+    """A clock with timers."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -211,12 +213,12 @@ class Clock:
         self.now = end
 
     def live(self) -> int:
-        """How many timers are set."""
+        """The number of active timers."""
         return sum(number not in self._cancelled for _, number, _ in self._timers)
 
 
 class Walk:
-    """One session and all around it."""
+    """One session and its environment."""
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
@@ -228,8 +230,8 @@ class Walk:
         self.clock = Clock()
         self.lanes: list[FakeLane] = []
         self.lanes_allowed = True
-        self.known = False  # lanes remember refusals
-        self.full = False  # the upstream takes no more for now
+        self.known = False  # lanes cache refusals
+        self.full = False  # the upstream accepts no more for now
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         settings = WorkerContext(
             grammar=GRAMMAR,
@@ -244,19 +246,19 @@ class Walk:
         self.session.flush = self.move
         self.redis = Model(False, self.base_db, self.locked, throttle)
         self.ideal = Model(True, self.base_db, self.locked, throttle)
-        self.sent = b""  # all that the session was given
+        self.sent = b""  # all bytes the session received
         self.unsent = b""
         self.number = 0
         self.down = b""
         self.pushes = 0
         self.lost_calls = 0
-        self.cut = False  # a fault may have ended the session, or be seen in replies
+        self.cut = False  # a fault may have ended the session, or be visible in replies
         self.eof = False
         self.gone = False
-        self.told = False  # that the server has closed
+        self.told = False  # the session knows that the server has closed
         self._moving = False
 
-    # -- what the session sees ---------------------------------------------------------------------
+    # -- the session's collaborators ---------------------------------------------------------------
 
     def lane_of(self, identity: Identity) -> Lane | None:
         return self._lane(identity, 3, c.PRIVATE)
@@ -276,19 +278,19 @@ class Walk:
         return lane
 
     def on_lanes(self) -> int:
-        """Calls that a lane owes."""
+        """Calls whose replies a lane still has to return."""
         calls = [call for lane in self.lanes for call in lane.unsent]
         calls += [call for lane in self.lanes for call, _ in lane.written]
         return sum(not _for_nobody(call) for call in calls)
 
     def alone(self) -> None:
-        """Nothing may be owed on the private connection while a lane is given a call."""
+        """Fail if the private connection owes replies while a lane is given a call."""
         data = b"".join(self.session.private.out)
         assert _says_nothing(data), "bytes for Redis beside a call for a lane"
         owed = self.redis.out.replace(PUSH, b"")
         assert not owed or PUSH.endswith(owed), ("owed on the private connection", owed)
 
-    # -- moving bytes, as Downstream does ----------------------------------------------------------
+    # -- moving bytes, as the downstream connection does -------------------------------------------
 
     def move(self) -> None:
         session = self.session
@@ -316,7 +318,7 @@ class Walk:
         self._moving = False
 
     def give(self, size: int) -> None:
-        """The client's next `size` bytes."""
+        """Pass on the client's next `size` bytes."""
         session = self.session
         if self.eof or self.gone or session.requests.unread() > MAX_HELD or self.full:
             return
@@ -333,7 +335,7 @@ class Walk:
         self.move()
 
     def answer(self, size: int) -> None:
-        """The next `size` bytes of the private connection."""
+        """Pass on the next `size` bytes of the private connection."""
         session, redis = self.session, self.redis
         if session.private.status != private_stream.OPEN_NOW or session.closed:
             return
@@ -352,7 +354,7 @@ class Walk:
             self.move()
 
     def run(self, lane: FakeLane, calls: int) -> None:
-        """What was written on the lane is executed, in the context of the client's own."""
+        """Execute the data written on the lane, in the context of the client's own commands."""
         for index, (call, reply) in enumerate(lane.written[:calls]):
             if not reply:
                 lane.written[index] = (call, self._executed(lane, call))
@@ -403,7 +405,7 @@ class Walk:
             self.session.resume()
         self.move()
 
-    # -- what the client writes --------------------------------------------------------------------
+    # -- client ------------------------------------------------------------------------------------
 
     def write(self, kind: int) -> None:
         if kind < len(LINES):
@@ -441,7 +443,7 @@ class Walk:
             self._lane_step(kind, self.lanes[choices.below(len(self.lanes))])
         elif kind == 52:
             self.unsent += choices.take(choices.below(24))
-        elif kind == 53 and self.unsent:  # a byte that is wrong
+        elif kind == 53 and self.unsent:  # a malformed byte
             at = choices.below(65536) % len(self.unsent)
             wrong = bytes([choices.below(256)])
             self.unsent = self.unsent[:at] + wrong + self.unsent[at + 1 :]
@@ -488,13 +490,13 @@ class Walk:
         elif kind < 47:
             self.lane_answers(lane, 1 + choices.below(70))
         elif kind == 47 and lane.carries == c.SHARED_READ and lane.written:
-            self.run(lane, 1)  # its reply is large: nobody gets it, and it is asked again
+            self.run(lane, 1)  # its large reply is discarded, and the command is sent again
             call, _ = lane.written.pop(0)
             session.lane_declined(call)
             session.resume()
             self.move()
         elif kind == 48 and lane.carries == c.PRIVATE:
-            # -NOSCRIPT: what has not run is sent again
+            # -NOSCRIPT: calls that have not run are sent again.
             again = [call for call, reply in lane.written if not reply]
             if again:
                 lane.written = [pair for pair in lane.written if pair[1]]
@@ -524,8 +526,8 @@ class Walk:
         self.move()
 
     def _fails(self) -> None:
-        """The private connection can't be opened: every whole command gets an error, and that's
-        the end of them.
+        """The private connection cannot be opened: every whole command gets an error, and there are
+        no further ones.
         """
         session = self.session
         pos = 0
@@ -607,7 +609,7 @@ class Walk:
         left = ideal.items[matched:]
         if self.cut or ideal.silent:
             if rest:
-                token = PUSH.startswith(rest)  # half a push, and then the end
+                token = PUSH.startswith(rest)  # a partial push, and then the end
                 assert left or token, ("more than was asked for", rest)
                 assert token or any(each.startswith(rest) for each in left[0][0]), (rest, left[0])
             assert not left or session.closed, ("not answered", left[:3])
@@ -623,7 +625,7 @@ class Walk:
 
 
 def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:
-    """How many replies came, in order, and what of `down` is none."""
+    """The number of replies that arrived in order, and the bytes of `down` that match none."""
     pos = 0
     for number, (may_be, hit) in enumerate(items):
         found = next((each for each in may_be if down.startswith(each, pos)), None)
@@ -636,12 +638,14 @@ def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:
 
 
 def _once(log: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Without what was asked again at once (reads, whose reply was too large for a lane)."""
+    """The log without commands that were sent again at once (reads whose reply was too large for a
+    lane).
+    """
     return [entry for at, entry in enumerate(log) if at == 0 or entry != log[at - 1]]
 
 
 def session(data: bytes) -> None:
-    """See the head of this module."""
+    """See the module docstring."""
     choices = Choices(data)
     walk = Walk(choices)
     for _ in range(MAX_STEPS):
@@ -649,6 +653,6 @@ def session(data: bytes) -> None:
             break
         walk.step()
     if b"COMMAND" in (walk.sent + walk.unsent).upper():
-        return  # whose replies are edited on purpose
+        return  # its replies are edited on purpose
     walk.finish()
     walk.check()

@@ -1,5 +1,5 @@
-"""The table of fuzz targets: a name, and what is run with each input. An input that raises is a
-find.
+"""The table of fuzz targets: a name, and the function run on each input. An input that raises is a
+failure.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def test_thousands_of_closed_connections_leave_no_memory(parts: Parts) -> None:
     # A client that closed with more data behind a BLPOP than is read: its end of file has not
     # arrived.
     already = attackers.clients_of(attacked)
-    steps = next(row for row in ROWS if row.name == "comes_and_goes")
+    steps = next(row for row in ROWS if row.name == "reconnecting")
     all_ = attackers.Attacker(attacked.port, 1.0, False)
-    others = attackers.Others(attacked)
+    others = attackers.OtherClients(attacked)
     for _ in steps.attack(all_):
         if all_.done >= 2500:
             break

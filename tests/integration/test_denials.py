@@ -159,7 +159,7 @@ class Parts:
     proxy: Proxy
     admin: Raw
 
-    def asked(self) -> int:
+    def script_calls(self) -> int:
         """How many script calls the server has run."""
         return calls(self.admin)
 
@@ -215,10 +215,10 @@ def cache_refusal(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
     found: list[list[int]] = []
 
     def told() -> bool:
-        before = parts.asked()
+        before = parts.script_calls()
         reply = raw.ask(*hit)
         assert isinstance(reply, list), reply
-        if reply[0] == 0 or parts.asked() > before:
+        if reply[0] == 0 or parts.script_calls() > before:
             return False
         found.append(reply)
         return True
@@ -285,9 +285,9 @@ def write_and_hit(parts: Parts, raw: Raw, name: str) -> None:
     parts.relay.hold()
     for words in writes:
         assert not isinstance(raw.ask(*words), ReplyError)
-    before = parts.asked()
+    before = parts.script_calls()
     raw.send(command("RL.HIT", KEY, *RULE))
-    wait_until(lambda: parts.asked() > before, "the server is asked")
+    wait_until(lambda: parts.script_calls() > before, "the server runs the script")
     parts.relay.let_go()
     assert raw.reply() == ADMITTED
 
@@ -330,11 +330,11 @@ def test_other_calls_by_lane_drop_the_entry(parts: Parts, hit: Words) -> None:
         for who in (raw, other):
             cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             by_lane_of(parts.server, other, "warm", parts.admin)
-            before = parts.asked()
+            before = parts.script_calls()
             who.ask(*hit)  # the second one is refused, from the cache or by Redis
             reply = raw.ask("RL.HIT", KEY, *RULE)
             assert isinstance(reply, list) and reply[0] == (hit[0] == "RL.HIT")
-            assert parts.asked() == before + 2
+            assert parts.script_calls() == before + 2
 
 
 def test_resent_refund_drops_an_entry_opened_before_it(parts: Parts) -> None:
@@ -355,9 +355,9 @@ def test_resent_refund_drops_an_entry_opened_before_it(parts: Parts) -> None:
         admin.ask("SCRIPT", "LOAD", SCRIPTS["sliding_window_log"].source)
         relay.let(first)
         raw.reply()
-        before = parts.asked()
+        before = parts.script_calls()
         raw.send(hit)  # opens an entry
-        wait_until(lambda: parts.asked() > before, "it is opened")
+        wait_until(lambda: parts.script_calls() > before, "it is opened")
         relay.let_go()
         assert other.reply() == [0, 1, 1, -1, 0]
         assert other.ask("RL.HIT", KEY, *RULE) == ADMITTED
@@ -383,14 +383,14 @@ def test_own_write_suspends_the_cache_until_the_next_answer_by_lane(parts: Parts
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         cache_refusal(parts, raw, "RL.HIT", "other", *RULE)
         assert raw.ask("DEL", KEY) == 1
-        before = parts.asked()
+        before = parts.script_calls()
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
         for _ in range(20):
             told = raw.ask("RL.HIT", "other", *RULE)
             assert isinstance(told, list) and told[0] == 1
         assert raw.ask("GET", "nothing") is None  # changes nothing
         raw.ask("RL.HIT", "other", *RULE)
-        assert parts.asked() == before + 1
+        assert parts.script_calls() == before + 1
 
 
 # -- foreign writes -------------------------------------------------------------------------------
@@ -497,9 +497,9 @@ def test_late_answer_opens_no_entry(parts: Parts) -> None:
         admin.ask("PERSIST", KEY)  # or an invalidation would announce its expiry
         raw.ask(*hit)  # marks it
         parts.relay.hold()
-        before = parts.asked()
+        before = parts.script_calls()
         raw.send(command(*hit))
-        wait_until(lambda: parts.asked() > before, "it is judged")
+        wait_until(lambda: parts.script_calls() > before, "it is judged")
         wait_until(lambda: look(admin, hit)[0] == 0, "there is room")
         parts.relay.let_go()
         late = raw.reply()
@@ -620,8 +620,8 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         parts.relay.hold()
         parts.admin.ask("DEL", KEY)
-        before = parts.asked()
-        assert hit_until_uncached(raw, lambda _: parts.asked() > before) < MOST_S + SLOW_S
+        before = parts.script_calls()
+        assert hit_until_uncached(raw, lambda _: parts.script_calls() > before) < MOST_S + SLOW_S
         parts.relay.let_go()
         assert raw.reply() == ADMITTED
 
@@ -757,21 +757,21 @@ def test_entry_belongs_to_one_user_database_key_and_rule(parts: Parts) -> None:
         for each in (raw, other, poor, rich, far):
             by_lane_of(parts.server, each, "warm", admin)
         told = cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        before = parts.asked()
+        before = parts.script_calls()
         assert other.ask("RL.HIT", KEY, *RULE) == told  # the same in everything
-        assert parts.asked() == before
+        assert parts.script_calls() == before
         assert str(poor.ask("RL.HIT", KEY, *RULE)).startswith("NOPERM")
         assert rich.ask("RL.HIT", KEY, *RULE) == told
-        assert parts.asked() >= before + 1
+        assert parts.script_calls() >= before + 1
         assert far.ask("RL.HIT", KEY, *RULE) == ADMITTED
         for key in (KEY.upper(), KEY + " ", "", KEY + KEY, f" {KEY}", f"${len(KEY)}\r\n{KEY}"):
             assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
         for rule in ((2, 3600), (1, 3600, "COST", 0), (1, 3600, "ALGO", "LOG", "MS")):
             cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-            before = parts.asked()
+            before = parts.script_calls()
             raw.ask("RL.HIT", KEY, *rule)
             raw.ask("RL.PEEK", KEY, *RULE)
-            assert parts.asked() == before + 2
+            assert parts.script_calls() == before + 2
             admin.ask("DEL", KEY)
             parts.lane_caught_up(other)
         # And on one connection.
@@ -929,10 +929,10 @@ def test_refusal_that_counts_is_never_cached(parts: Parts) -> None:
             *(("RL.HIT", name * 2, 3, 3600, "COST", 2, "ALGO", name) for name in NAMES),
         ]
         for hit in [*hits, ("RL.HIT", "far", 1, 3600, "WAIT", "0.001")]:
-            before = parts.asked()
+            before = parts.script_calls()
             for _ in range(8):
                 raw.ask(*hit)
-            assert parts.asked() >= before + 8
+            assert parts.script_calls() >= before + 8
 
 
 # -- how many -------------------------------------------------------------------------------------
@@ -941,7 +941,7 @@ def test_refusal_that_counts_is_never_cached(parts: Parts) -> None:
 def test_cache_saves_script_calls(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        before = parts.asked()
+        before = parts.script_calls()
         began = time.monotonic()
         raw.send(command("RL.HIT", KEY, *RULE) * 5000)
         for _ in range(5000):
@@ -949,15 +949,15 @@ def test_cache_saves_script_calls(parts: Parts) -> None:
             assert isinstance(reply, list) and reply[0] == 1
         took = time.monotonic() - began
         # up to 64 may be in flight at once
-        assert parts.asked() <= before + 64 * (1 + took / MOST_S)
+        assert parts.script_calls() <= before + 64 * (1 + took / MOST_S)
 
 
 def test_capacity_zero_caches_nothing(own_server: RedisServer) -> None:
     with parts_of(own_server, "--denial-cache", "0") as parts, parts.proxy.raw() as raw:
-        before = parts.asked()
+        before = parts.script_calls()
         for _ in range(50):
             raw.ask("RL.HIT", KEY, *RULE)
-        assert parts.asked() == before + 50
+        assert parts.script_calls() == before + 50
         assert all("t" not in row["flags"] for row in lanes(own_server, parts.admin))
 
 
@@ -975,16 +975,16 @@ def test_cache_of_two_entries_stays_correct(own_server: RedisServer) -> None:
                 raw.ask("DEL", key)
         cache_refusal(parts, raw, "RL.HIT", "a", *RULE)
         cache_refusal(parts, raw, "RL.HIT", "b", *RULE)
-        before = parts.asked()
+        before = parts.script_calls()
         for _ in range(20):
             raw.ask("RL.HIT", "a", *RULE)
             raw.ask("RL.HIT", "b", *RULE)
-        assert parts.asked() <= before + 2
+        assert parts.script_calls() <= before + 2
         for n in range(20):  # entries in use stay, others are evicted
             raw.ask("RL.HIT", f"once:{n}", *RULE)
             raw.ask("RL.HIT", f"once:{n}", *RULE)
             raw.ask("RL.HIT", "a", *RULE)
-        assert parts.asked() <= before + 40 + 6
+        assert parts.script_calls() <= before + 40 + 6
 
 
 MB: Final = 1 << 20

@@ -24,7 +24,7 @@ import yaml
 from tests import harness, monitoring
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import Started, started
-from tests.monitoring import ALERTS, Asked
+from tests.monitoring import ALERTS, Expression
 
 pytest.importorskip("rlproxy.admin.app")
 
@@ -194,7 +194,7 @@ def test_every_panel_has_data_and_alerts_evaluate(
     try:
         wait_until(prometheus.up, "Prometheus has scraped the proxy", 3 * DEADLINE_S)
         with load(made.proxy.port()):
-            every = monitoring.asked(LOOK_BACK)
+            every = monitoring.expressions(LOOK_BACK)
             began = time.monotonic()
 
             def empty() -> list[str]:
@@ -219,7 +219,7 @@ def test_every_panel_has_data_and_alerts_evaluate(
         prometheus.close()
 
 
-def shown(prometheus: Prometheus, one: Asked) -> bool:
+def shown(prometheus: Prometheus, one: Expression) -> bool:
     """Whether a graph has data."""
     if one.where == AT_A_START or (one.where.startswith(NOT_BY_ALL)):
         prometheus.values(one.expr, LOADED_S)  # must not raise

@@ -1,4 +1,4 @@
-"""What must hold under faults and over time. Pure: counts and figures in, violations out."""
+"""Invariants under faults and over time. Pure functions: counts and figures in, violations out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statistics import median
 
 @dataclass
 class Violations:
-    """What went wrong, with the evidence; the first few of each kind, and how many in all."""
+    """The violations with their evidence: the first few of each kind, and the number of all."""
 
     kept: int = 5
     counts: dict[str, int] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     def add(self, kind: str, evidence: str) -> None:
-        """One more of a kind."""
+        """Add one of a kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] <= self.kept:
             self.lines.append(f"{kind}: {evidence}")
@@ -29,14 +29,14 @@ class Violations:
 
 
 def judge_echo(violations: Violations, sent: str, got: object) -> None:
-    """An ECHO answers what it was sent, nobody else's."""
+    """An ECHO returns its argument."""
     if got != sent:
         violations.add("another's reply", f"ECHO {sent} got {got!r}")
 
 
 def judge_own_key(violations: Violations, key: str, may_be: set[str | None], got: object) -> None:
-    """A GET of a key that one client alone writes answers what that client wrote, or nothing
-    (the server forgets when it ends).
+    """A GET of a key that only one client writes returns that client's value, or nothing: the
+    server loses its data when it ends.
     """
     if got not in may_be and got is not None:
         violations.add(
@@ -45,7 +45,7 @@ def judge_own_key(violations: Violations, key: str, may_be: set[str | None], got
 
 
 def judge_order(violations: Violations, sent: Sequence[str], got: Sequence[object]) -> None:
-    """The replies of a pipeline are in the order of its commands; errors may stand in."""
+    """The replies of a pipeline are in the order of its commands; any may be an error."""
     if len(sent) != len(got):
         violations.add("order", f"{len(sent)} sent, {len(got)} answered")
     for at, (one, other) in enumerate(zip(sent, got, strict=False)):
@@ -55,7 +55,7 @@ def judge_order(violations: Violations, sent: Sequence[str], got: Sequence[objec
 
 
 def judge_hit(violations: Violations, key: str, most: int, got: object) -> bool | None:
-    """Whether it was admitted; None for what is no reply of this very key's rule."""
+    """Return whether the hit was admitted; None if the reply does not belong to this key's rule."""
     whole = isinstance(got, list) and len(got) == 5 and all(isinstance(one, int) for one in got)
     if not whole:
         violations.add("no reply of a hit", f"{key} got {got!r}")
@@ -73,7 +73,7 @@ def judge_hit(violations: Violations, key: str, most: int, got: object) -> bool 
 
 def without_redis(most: int, got: object) -> bool:
     """Whether a hit of cost 1 was admitted by --on-upstream-failure allow: Redis' own replies have
-    less remaining.
+    a smaller `remaining`.
     """
     return got == [0, most, most, -1, 0]
 
@@ -83,7 +83,9 @@ def without_redis(most: int, got: object) -> bool:
 
 @dataclass
 class Tally:
-    """The hits on one key: how many were sent, told admitted, and have an unknown outcome."""
+    """The hits on one key: how many were sent, reported as admitted, and have an unknown
+    outcome.
+    """
 
     sent: int = 0
     admitted: int = 0
@@ -93,8 +95,10 @@ class Tally:
 def judge_count(
     violations: Violations, key: str, tally: Tally, held: int, same_life: bool = True
 ) -> None:
-    """A server holds every hit that was told admitted, and none twice. `held` is what it holds
-    once all hits are answered or given up; one that was started anew meanwhile may hold fewer.
+    """A server holds every hit that was reported as admitted, and none twice.
+
+    `held` is the number it holds once all hits are answered or abandoned. A server that was
+    restarted in between may hold fewer.
     """
     if held > tally.admitted + tally.unknown:
         violations.add("counted twice", f"{key}: the server holds {held}, {tally}")
@@ -106,7 +110,7 @@ def judge_count(
 
 
 def judge_back_to_base(violations: Violations, what: str, base: int, now: int, spare: int) -> None:
-    """Once all clients are gone there is no more of it than before they came."""
+    """Once all clients have left, the value is not above the base."""
     if now > base + spare:
         violations.add("leak", f"{what}: {now} when all clients are gone, {base} before they came")
 
@@ -120,19 +124,17 @@ def judge_recovery(violations: Violations, what: str, seconds: float, most_s: fl
 
 
 def growth(samples: Sequence[float]) -> tuple[float, float]:
-    """Medians of the middle and of the last third: one peak moves neither."""
+    """The medians of the middle and of the last third: a single peak affects neither."""
     third = len(samples) // 3
     if third < 3:
-        raise ValueError(f"{len(samples)} samples tell no growth")
+        raise ValueError(f"{len(samples)} samples are too few to measure growth")
     return median(samples[third : 2 * third]), median(samples[2 * third :])
 
 
 def judge_growth(
     violations: Violations, what: str, samples: Sequence[float], share: float, spare: float
 ) -> None:
-    """In the last third there is no more of it than in the middle third, but for `share` of that
-    and `spare`.
-    """
+    """The last third is not above the middle third by more than `share` of it and `spare`."""
     middle, last = growth(samples)
     if last > middle * (1 + share) + spare:
         violations.add(

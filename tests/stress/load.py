@@ -1,5 +1,5 @@
-"""A proxy in front of a server that may be far away, and clients whose every reply is judged. What
-chaos and soak have in common.
+"""A proxy in front of a server with injected faults, and clients that check every reply. Shared by
+chaos and soak.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.stress import judges
 from tests.stress.judges import Tally, Violations
 
 CLIENT = Path(__file__).parent / "ioredis_load.js"
-PATIENCE_S = 12.0  # a client that waits longer for a reply has been forgotten
-EPOCH_S = 1.0  # a key of hits is used for so long, and judged then
-FIRST_MAX = 20_000  # of the rules, told apart by their max
+REPLY_TIMEOUT_S = 12.0  # seconds; a client that waits longer for a reply has been forgotten
+EPOCH_S = 1.0  # seconds for which a key is hit before its count is checked
+FIRST_MAX = 20_000  # of the rules, which are identified by their max
 LIVE_S = 3600
 
-# What a client may be told when the server is away; it says nothing of anybody's data.
+# Errors a client may get while the server is unreachable; they reveal no other client's data.
 EXPECTED_ERRORS = (
     *("UPSTREAMDOWN", "LOADING", "ERR max number of clients", "READONLY", "MASTERDOWN"),
     *("ERR Protocol error", "EXECABORT", "UNBLOCKED"),
@@ -44,7 +44,7 @@ LOST = (errors.ConnectionError, errors.TimeoutError, OSError, asyncio.Incomplete
 
 
 class WatchedProxy(Started):
-    """A proxy that tells what it holds; see watched.py."""
+    """A proxy that reports its resources; see watched.py."""
 
     def __init__(self, *args: str) -> None:
         self._directory = tempfile.mkdtemp(prefix="rlproxy-stress-")
@@ -52,7 +52,7 @@ class WatchedProxy(Started):
         super().__init__(self._socket, *args, module="tests.stress.watched")
 
     def counts(self) -> dict[str, int]:
-        """Tasks and objects, open files, resident KB."""
+        """Its tasks and objects, open files, and resident KB."""
         found: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(10)
@@ -63,22 +63,22 @@ class WatchedProxy(Started):
         return found
 
     def fds(self) -> int:
-        """Its open files."""
+        """The number of its open files."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def rss(self) -> int:
-        """Its resident bytes."""
+        """Its resident memory in bytes."""
         text = Path(f"/proc/{self.pid}/statm").read_text()
         return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def close(self) -> None:
-        """End it; fails if it wrote a traceback."""
+        """End the process; fail if it wrote a traceback."""
         super().close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class World:
-    """The server, what clients see of it, and what is known of its lives."""
+    """The server, the replies its clients got, and the times of its starts."""
 
     def __init__(self, engine: str, seed: int, violations: Violations) -> None:
         self.server = RedisServer(engine, harness.engines()[engine], ("--maxclients", "2000"))
@@ -89,10 +89,10 @@ class World:
         self.started_at = 0.0  # the latest of them, in seconds of the wall clock
         self.port = 0  # of the proxy
         self.fails_open = False  # it admits hits without the server
-        self.without = 0  # so many
+        self.without = 0  # the number of these hits
         self.stop = asyncio.Event()
         self.answered = 0
-        self.refused = 0  # replies that say the server is away, and connections lost
+        self.refused = 0  # replies that report the server unreachable, and lost connections
         self.hits = 0
         self.judged = 0  # keys whose count was compared with the server's
         self.errors: dict[str, int] = {}
@@ -100,11 +100,11 @@ class World:
         self._closing: list[tuple[str, Tally, int]] = []
 
     def fail(self, kind: str, evidence: str) -> None:
-        """Something is wrong."""
+        """Record a violation."""
         self.violations.add(kind, evidence)
 
     def error(self, error: BaseException) -> None:
-        """A client was told an error: one that may come, or something is wrong."""
+        """A client got an error: either an expected one, or a violation."""
         text = f"{type(error).__name__}: {error}"
         self.refused += 1
         kind = text[:60]
@@ -117,10 +117,10 @@ class World:
             message.startswith(one.removeprefix("ERR ")) or one in message
             for one in EXPECTED_ERRORS
         ):
-            self.fail("an error nobody expects", text)
+            self.fail("an unexpected error", text)
 
     def next_max(self) -> int:
-        """A max that no other key has lately."""
+        """A max that no other recent key has."""
         found = next(self._maxima, None)
         if found is None:
             self._maxima = iter(range(FIRST_MAX, 90_000))
@@ -128,24 +128,24 @@ class World:
         return found
 
     def client(self, protocol: int = 2, port: int = 0) -> client_library.Redis:
-        """A connection of its own that tries nothing twice; to `port`, or to the proxy."""
+        """A new connection without retries; to `port`, or to the proxy."""
         return client_library.Redis(
             host="127.0.0.1",
             port=port or self.port,
             protocol=protocol,
             decode_responses=True,
             single_connection_client=True,
-            socket_timeout=PATIENCE_S,
-            socket_connect_timeout=PATIENCE_S,
+            socket_timeout=REPLY_TIMEOUT_S,
+            socket_connect_timeout=REPLY_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
         )
 
     def finished(self, key: str, tally: Tally, life: int) -> None:
-        """No more hits on `key`: to be judged when asked."""
+        """No more hits on `key`: it can be checked."""
         self._closing.append((key, tally, life))
 
     async def judge_counts(self) -> None:
-        """Compare what the server holds with what clients were told."""
+        """Compare the server's counts with the replies that clients got."""
         waiting, self._closing = self._closing, []
         if not waiting:
             return
@@ -153,7 +153,7 @@ class World:
         try:
             held = await asyncio.to_thread(self._cardinalities, [key for key, _, _ in waiting])
         except (OSError, AssertionError, ValueError):
-            self._closing = waiting + self._closing  # (it is away: later)
+            self._closing = waiting + self._closing  # it is unreachable: check later
             return
         for (key, tally, life), count in zip(waiting, held, strict=True):
             if isinstance(count, int):
@@ -169,7 +169,7 @@ class World:
 
     @property
     def closing(self) -> int:
-        """Keys that wait to be judged."""
+        """The number of keys that wait for their check."""
         return len(self._closing)
 
     def answers(self) -> bool:
@@ -184,12 +184,12 @@ class World:
 
 
 async def command(one: Any, *words: str | int) -> Any:
-    """The reply to a command that the library does not know."""
+    """The reply to a command that the library does not have."""
     return await one.execute_command(*words)
 
 
 async def close(one: Any) -> None:
-    """End a client or a subscription."""
+    """Close a client or a subscription."""
     await one.aclose()
 
 
@@ -199,7 +199,7 @@ async def until_stopped(
     protocol: int,
     reconnects: bool = False,
 ) -> None:
-    """Do `work` with one client, and again with a new one whenever it lost its connection."""
+    """Run `work` with one client, and again with a new one after each lost connection."""
     while not world.stop.is_set():
         one = world.client(protocol)
         try:
@@ -213,7 +213,7 @@ async def until_stopped(
                     await asyncio.sleep(0.02)
         except LOST as error:
             if isinstance(error, (errors.TimeoutError, TimeoutError)):
-                world.fail("forgotten", f"no reply within {PATIENCE_S:g} s: {error}")
+                world.fail("forgotten", f"no reply within {REPLY_TIMEOUT_S:g} s: {error}")
             world.error(error)
             await asyncio.sleep(0.02)
         finally:
@@ -268,7 +268,7 @@ class EchoWork:
 
 
 class HitWork:
-    """Hits on a key of its own, alone and pipelined, that are counted and compared."""
+    """Hits on its own key, alone and pipelined, that are counted and compared."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -304,10 +304,10 @@ class HitWork:
         for reply in got:
             world.answered += 1
             if isinstance(reply, errors.ResponseError):
-                world.error(reply)  # outcome unknown: it stays so
+                world.error(reply)  # the outcome stays unknown
                 continue
             if world.fails_open and judges.without_redis(self._max, reply):
-                world.without += 1  # likewise
+                world.without += 1  # the outcome is unknown, too
                 continue
             admitted = judges.judge_hit(world.violations, self._key, self._max, reply)
             if admitted is not None:
@@ -316,7 +316,7 @@ class HitWork:
         world.hits += many
 
     def end(self) -> None:
-        """No more hits."""
+        """Stop hitting."""
         self._world.finished(self._key, self._tally, self._life)
 
 
@@ -328,7 +328,9 @@ async def _told(reply: Awaitable[Any]) -> Any:
 
 
 class ForeignLoad:
-    """ioredis, where node has it: the same checks in a process of its own; a line for each key."""
+    """ioredis, where node has it: the same checks in its own process; it prints a line for each
+    key.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -336,7 +338,7 @@ class ForeignLoad:
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self, connections: int) -> bool:
-        """Begin; whether it can."""
+        """Start the process; return whether that is possible."""
         node = shutil.which("node")
         if node is None:
             return False
@@ -367,14 +369,14 @@ class ForeignLoad:
             elif "key" in found:
                 tally = Tally(found["sent"], found["admitted"], found["unknown"])
                 begun_now = found["began_s"] > world.started_at
-                life = world.life if begun_now else -1  # else only the upper bound is sure
+                life = world.life if begun_now else -1  # otherwise only the upper bound is certain
                 world.finished(found["key"], tally, life)
                 world.hits += found["sent"]
                 world.answered += found["answered"]
                 world.without += found["without"]
 
     async def finish(self) -> None:
-        """End it, and read what it has to tell."""
+        """End the process and read its report."""
         if self._process is None or self._reading is None:
             return
         if self._process.stdin is not None:
@@ -389,19 +391,19 @@ class ForeignLoad:
             self._world.fail("client", f"ioredis ended with exit code {code}")
 
 
-def say(text: str) -> None:
-    """A line for a person, with the time."""
+def log(text: str) -> None:
+    """Print a readable line with the time."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def verdict(what: str, world: World, facts: list[str]) -> int:
-    """Print the summary; the exit code."""
+    """Print the summary; return the exit code."""
     print(f"\n{what}: seed {world.seed}")
     for fact in facts:
         print(f"  {fact}")
     if world.errors:
         told = sorted(world.errors.items(), key=lambda pair: -pair[1])[:8]
-        print("  errors told to clients: " + "; ".join(f"{count} x {text}" for text, count in told))
+        print("  errors sent to clients: " + "; ".join(f"{count} x {text}" for text, count in told))
     for line in world.violations.lines:
         print(f"  VIOLATION {line}")
     if world.violations:

@@ -1,4 +1,6 @@
-"""A TCP relay that misbehaves on demand: delays, throttles, stalls, cuts in mid frame, refuses."""
+"""A TCP relay that injects faults: it delays, throttles, stalls, cuts within a frame, and
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import socket
 
 
 class Relay:
-    """Between 127.0.0.1:`port` and a server's port. The attributes may be set at any time."""
+    """A relay from 127.0.0.1:`port` to a server's port. The attributes may be set at any time."""
 
     def __init__(self, to_port: int, source: random.Random) -> None:
         self.delay_s = 0.0  # of each read
@@ -26,12 +28,12 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """End it and every connection."""
+        """Close the listener and every connection."""
         if self._server is not None:
             self._server.close()
         for link in list(self._open):
@@ -41,14 +43,14 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def heal(self) -> None:
-        """Be a good relay again."""
+        """Remove all faults."""
         self.delay_s = self.bytes_per_s = 0.0
         self.stalled = self.refuses = False
         for link in list(self._open):
             link.cut_after = -1
 
     def cut(self, share: float, reset: bool = False) -> int:
-        """End some of the connections now; how many."""
+        """Close some of the connections now; return their number."""
         chosen = [link for link in self._open if self._source.random() < share]
         for link in chosen:
             link.cut(reset)
@@ -56,7 +58,9 @@ class Relay:
         return len(chosen)
 
     def cut_in_frame(self, share: float, most: int) -> int:
-        """End some of the connections after a few more bytes of the server's; how many."""
+        """Close some of the connections after a few more bytes of the server's; return their
+        number.
+        """
         chosen = [link for link in self._open if self._source.random() < share]
         for link in chosen:
             link.cut_after = self._source.randrange(1, most)
@@ -95,7 +99,7 @@ class _Link:
         self._relay = relay
         self._here = here
         self._there = there
-        self.cut_after = -1  # so many more bytes of the server's; -1: no bound
+        self.cut_after = -1  # more bytes of the server's to forward; -1: no bound
 
     async def run(self) -> None:
         ways = [
@@ -139,7 +143,7 @@ class _Link:
             if relay.delay_s:
                 await asyncio.sleep(relay.delay_s)
             sent = 0.0
-            while relay.bytes_per_s and sent < len(data):  # (until it is healed)
+            while relay.bytes_per_s and sent < len(data):  # until the fault is removed
                 await asyncio.sleep(0.01)
                 sent += relay.bytes_per_s * 0.01
             if back and self.cut_after >= 0:
@@ -149,7 +153,7 @@ class _Link:
                     writer.write(data)
                     with contextlib.suppress(TimeoutError, OSError):
                         await asyncio.wait_for(writer.drain(), 0.1)
-                    writer.close()  # (an abort would take back what was just written)
+                    writer.close()  # an abort would drop data just written
                     raise ConnectionResetError
             writer.write(data)
             await writer.drain()

@@ -1,4 +1,4 @@
-"""A proxy that tells how many tasks and sessions it holds: `python -m tests.stress.watched SOCKET
+"""A proxy that reports its number of tasks and sessions: `python -m tests.stress.watched SOCKET
 ARGS...` runs `python -m rlproxy ARGS...` and answers each connection to the socket with a line.
 """
 
@@ -23,7 +23,7 @@ def counts() -> dict[str, int]:
     """Unfinished tasks, and live objects by type."""
     tasks: Any = asyncio.tasks
     for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # changed while it was walked over
+        with contextlib.suppress(RuntimeError):  # changed while it was iterated over
             alive = [task for task in list(tasks._all_tasks) if not task.done()]
             break
     gc.collect()
@@ -32,7 +32,7 @@ def counts() -> dict[str, int]:
 
 
 def answer(listening: socket.socket) -> None:
-    """For ever."""
+    """Serve for ever."""
     while True:
         asking, _ = listening.accept()
         with asking:

@@ -16,10 +16,10 @@ from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 
 from tests import documents, monitoring, promql
 from tests.harness import DEADLINE_S, ROOT
-from tests.monitoring import ALERTS, DASHBOARD, DEPLOY, PANELS, RULES, Asked
+from tests.monitoring import ALERTS, DASHBOARD, DEPLOY, PANELS, RULES, Expression
 
-ASKED = monitoring.asked()
-OF_ALERTS = [Asked(rule["alert"], rule["expr"]) for rule in ALERTS]
+EXPRESSIONS = monitoring.expressions()
+OF_ALERTS = [Expression(rule["alert"], rule["expr"]) for rule in ALERTS]
 EXTRA = {"job", "instance"}  # what Prometheus adds
 OF_COUNTERS = {"rate", "increase"}
 OF_GAUGES = {"", "changes"}
@@ -74,13 +74,13 @@ def mistakes(expr: str) -> list[str]:
 # -- expressions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("each", [*ASKED, *OF_ALERTS], ids=str)
-def test_what_is_asked_for_exists(each: Asked) -> None:
+@pytest.mark.parametrize("each", [*EXPRESSIONS, *OF_ALERTS], ids=str)
+def test_what_is_asked_for_exists(each: Expression) -> None:
     assert mistakes(each.expr) == []
 
 
-@pytest.mark.parametrize("each", ASKED, ids=str)
-def test_a_legend_names_labels_that_the_values_have(each: Asked) -> None:
+@pytest.mark.parametrize("each", EXPRESSIONS, ids=str)
+def test_a_legend_names_labels_that_the_values_have(each: Expression) -> None:
     parsed = promql.parse(each.expr)
     had = parsed.labels
     if had is None:
@@ -97,7 +97,7 @@ def test_every_metric_is_shown_or_alerted_on() -> None:
     """Or say here why one is not."""
     used = {
         row_of(selector.metric)[0].name
-        for each in [*ASKED, *OF_ALERTS]
+        for each in [*EXPRESSIONS, *OF_ALERTS]
         for selector in promql.parse(each.expr).selectors
         if selector.metric != "up"
     }
@@ -156,9 +156,9 @@ def test_promtool_reads_every_expression(tmp_path: Path) -> None:
         made.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
         return promtool("check", "rules", str(made))
 
-    done = checked([each.expr for each in ASKED])
+    done = checked([each.expr for each in EXPRESSIONS])
     assert done.returncode == 0, done.stderr
-    assert checked([ASKED[0].expr + ")"]).returncode != 0
+    assert checked([EXPRESSIONS[0].expr + ")"]).returncode != 0
 
 
 def test_promtool_reads_rules_and_configuration(tmp_path: Path) -> None:
