@@ -1,4 +1,4 @@
-"""limiters: the table of algorithms, what is counted exactly, and ARGV by the scripts' headers."""
+"""Table of algorithms: exact counting, and ARGV by the scripts' headers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rlproxy.ratelimit.algorithms import (
 
 SCRIPTS = scripts.load()
 SECOND = 1_000_000
-YEARS_US = 315_360_000 * SECOND  # ten of them
+YEARS_US = 315_360_000 * SECOND  # ten years
 BILLION = 1_000_000_000
 
 BUCKETS = (b"TOKEN", b"LEAKY", b"GCRA")
 LOGS = (b"LOG", b"ZLOG")
-# Every word that stands for an option of some algorithm and not of each.
+# Every word of an option that some algorithms have and others lack.
 OPTIONS = {b"COST", b"BURST", b"GAP", b"STRICT", b"PENALTY", b"WAIT", b"AND"}
 
 
@@ -36,15 +36,15 @@ def limiter(algo: str = "LOG", most: int = 10, window_us: int = 60 * SECOND) -> 
     return Limiter(ALGORITHMS[algo.encode()], most, window_us, MICROSECONDS)
 
 
-def told(made: Limiter, shape: bool = False) -> str:
-    """ARGV as one text, a bar between two."""
+def joined_argv(made: Limiter, shape: bool = False) -> str:
+    """ARGV as one text, joined by bars."""
     return b"|".join(made.argv(shape)).decode()
 
 
 # -- the table -------------------------------------------------------------------------------------
 
 
-def test_the_table_is_the_contracts() -> None:
+def test_table_equals_the_contract() -> None:
     assert {name.decode(): row.script for name, row in ALGORITHMS.items()} == {
         "LOG": "sliding_window_log",
         "ZLOG": "sliding_window_zset",
@@ -71,7 +71,7 @@ def test_every_script_is_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", ALGORITHMS.values(), ids=lambda row: row.name.decode())
-def test_a_row_fits_its_script(row: Algorithm) -> None:
+def test_row_fits_its_script(row: Algorithm) -> None:
     header = SCRIPTS[row.script].header
     assert row.name == header["algo"].encode() == row.name.upper()
     assert ALGORITHMS[row.name] is row
@@ -80,7 +80,7 @@ def test_a_row_fits_its_script(row: Algorithm) -> None:
     for word in (b"GAP", b"STRICT", b"AND", b"PENALTY"):
         assert (word in row.options) == (re.search(rf"\b{word.decode()}\b", text) is not None)
     assert row.bucket == arguments[0].startswith("limit") == ("emission interval" in text)
-    # only where the script itself holds a hit does it know of WAIT
+    # Only where the script itself holds a hit does it get WAIT.
     assert ("WAIT" in text) == (row.name == limiters.SHAPING)
     assert header["ARGV[7]"].startswith("clock")
     assert "ARGV[8]" not in header
@@ -89,7 +89,7 @@ def test_a_row_fits_its_script(row: Algorithm) -> None:
 # -- rates -----------------------------------------------------------------------------------------
 
 EMISSIONS = [
-    # max, window in microseconds, nanoseconds from one hit to the next
+    # Max, window in microseconds, nanoseconds from one hit to the next.
     (1, SECOND, BILLION),
     (3, SECOND, 333_333_333),
     (6, SECOND, 166_666_666),
@@ -134,7 +134,7 @@ def test_burst_does_not_change_the_rate() -> None:
 
 
 EXACT = [
-    # algo, max, window in microseconds, burst, cost, mode, whether
+    # Algo, max, window in microseconds, burst, cost, mode, exact or not.
     *[
         row
         for algo in ("TOKEN", "LEAKY", "GCRA")
@@ -148,7 +148,7 @@ EXACT = [
             (algo, 1, YEARS_US, 0, 0, HIT, True),
             (algo, 1, YEARS_US, 2, 1, PEEK, False),
             (algo, 1, YEARS_US, 2, 1, REFUND, False),
-            # of a refund it is no cost
+            # The amount of a refund is not a cost.
             (algo, 1, YEARS_US, 0, 2, REFUND, True),
             (algo, 1, YEARS_US, 0, BILLION, REFUND, True),
             # BURST may be less than max
@@ -170,7 +170,7 @@ EXACT = [
     ("COUNTER", 29, YEARS_US, 0, 1, HIT, False),
     ("COUNTER", BILLION, 9_007_199, 0, 1, HIT, True),
     ("COUNTER", BILLION, 9_007_200, 0, 1, HIT, False),
-    # those that never multiply
+    # Algorithms that never multiply.
     ("LOG", 1_000_000, YEARS_US, 0, 100_000, HIT, True),
     ("ZLOG", 100_000, YEARS_US, 0, 10_000, HIT, True),
     ("FIXED", BILLION, YEARS_US, 0, BILLION, HIT, True),
@@ -208,7 +208,7 @@ def test_takes(mode: bytes, cost: int, takes: bool) -> None:
 
 # -- ARGV ------------------------------------------------------------------------------------------
 
-# What the headers call each ARGV: the Limiter's name for it, and what is left out if it is that.
+# The names of ARGV in the headers: the Limiter's attribute, and the value that is omitted.
 MEANINGS = {
     "max, hits admitted per window": ("max", None),
     "limit, the hits of a full burst": ("limit", None),
@@ -232,7 +232,7 @@ MEANINGS = {
 
 
 def by_header(made: Limiter, shape: bool) -> dict[str, str]:
-    """ARGV by the names that the script's header gives, what was left out by its default."""
+    """ARGV by the names in the script's header; omitted ones have their default."""
     header = SCRIPTS[made.algorithm.script].header
     words = [word.decode() for word in made.argv(shape)]
     found: dict[str, str] = {}
@@ -248,14 +248,15 @@ def by_header(made: Limiter, shape: bool) -> dict[str, str]:
         else:
             found[name] = words[index - 1]
             if len(words) == index:
-                assert found[name] != default  # else it would have been left out
-    assert len(words) <= 6  # with EVALSHA, sha, 1 and the key ten, and the seventh is the clock
+                assert found[name] != default  # otherwise it would have been omitted
+    # ten words with EVALSHA, sha, 1 and the key; the seventh of ARGV is the clock
+    assert len(words) <= 6
     return found
 
 
 @st.composite
 def any_limiter(draw: st.DrawFn) -> Limiter:
-    """What the grammar can make of a command: only options that the algorithm has."""
+    """A limiter the grammar can build from a command: only options that the algorithm has."""
     row = draw(st.sampled_from(list(ALGORITHMS.values())))
     times = st.integers(1000, YEARS_US)
     made = Limiter(row, draw(st.integers(1, row.bounds["max"])), draw(times), SECOND)
@@ -278,7 +279,7 @@ def any_limiter(draw: st.DrawFn) -> Limiter:
 
 @settings(max_examples=300, deadline=None)
 @given(any_limiter(), st.booleans())
-def test_argv_says_by_the_header_what_is_meant(made: Limiter, shape: bool) -> None:
+def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     name = made.algorithm.name
     shape = shape and name == b"LEAKY" and made.takes() and made.wait_us > 0
     mode = (b"%d" % made.penalty_us if made.penalty_us else made.mode).decode()
@@ -301,28 +302,28 @@ def test_argv_says_by_the_header_what_is_meant(made: Limiter, shape: bool) -> No
     assert by_header(made, shape) == expected
 
 
-def test_the_plain_hit_is_three_words() -> None:
+def test_plain_hit_is_three_words() -> None:
     for algo in ALGORITHMS:
         made = limiter(algo.decode())
         assert len(made.argv()) == 3
-        made.wait_us = SECOND  # said to the proxy, not to the script
+        made.wait_us = SECOND  # an argument of the proxy, not of the script
         assert len(made.argv()) == 3
 
 
-def test_what_is_in_the_middle_is_not_left_out() -> None:
+def test_arguments_in_the_middle_are_not_omitted() -> None:
     made = limiter()
     made.strict = True
-    assert told(made) == "10|60000000|1000000|1|hit|0 1"
+    assert joined_argv(made) == "10|60000000|1000000|1|hit|0 1"
     made.strict, made.penalty_us = False, 5000
-    assert told(made) == "10|60000000|1000000|1|5000"
+    assert joined_argv(made) == "10|60000000|1000000|1|5000"
     made = limiter("GCRA")
     made.cost = 2
-    assert told(made) == "10|6000000|1000000|0|2"
+    assert joined_argv(made) == "10|6000000|1000000|0|2"
     made.cost, made.mode = 1, PEEK
-    assert told(made) == "10|6000000|1000000|0|1|peek"
+    assert joined_argv(made) == "10|6000000|1000000|0|1|peek"
 
 
-def test_a_penalty_is_of_hits_only() -> None:
+def test_only_hits_have_a_penalty() -> None:
     for algo in ALGORITHMS:
         for mode in (PEEK, REFUND):
             made = limiter(algo.decode())
@@ -334,13 +335,13 @@ def test_a_penalty_is_of_hits_only() -> None:
 
 
 def fields(made: Limiter) -> dict[str, object]:
-    """Everything that a limiter consists of."""
+    """Every field of a limiter."""
     names = [name for name in dir(made) if not name.startswith("_")]
     return {name: getattr(made, name) for name in names if not callable(getattr(made, name))}
 
 
 def full(algo: str) -> Limiter:
-    """A hit with a value of its own for everything."""
+    """A hit with a distinct value in every field."""
     made = limiter(algo, 11, 61 * SECOND)
     made.cost, made.burst, made.gap_us, made.strict = 2, 13, 3 * SECOND, True
     made.penalty_us, made.wait_us, made.limits = 4 * SECOND, 5 * SECOND, [(6, 7 * SECOND)]
@@ -364,12 +365,12 @@ def test_variants(algo: str) -> None:
         assert made.attempt().mode == made.final().mode == made.mode
 
 
-def test_only_the_variants_are_answered_in_microseconds() -> None:
+def test_only_variants_are_answered_in_microseconds() -> None:
     made = limiter("LEAKY")
     made.wait_us = 5 * SECOND
-    assert told(made) == "10|6000000|1000000"
-    assert told(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
+    assert joined_argv(made) == "10|6000000|1000000"
+    assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
     made.penalty_us = 9 * SECOND
-    assert told(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
-    assert told(made.final(), True) == "10|6000000|1|0|1|9000000 5000000"
-    assert told(made.look()) == "10|6000000|1|0|1|peek"
+    assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
+    assert joined_argv(made.final(), True) == "10|6000000|1|0|1|9000000 5000000"
+    assert joined_argv(made.look()) == "10|6000000|1|0|1|peek"

@@ -1,7 +1,8 @@
-"""denials: what a remembered refusal tells as it ages, and which are kept, against plain models.
+"""Denial cache: the replies of a cached refusal as it ages, and the entries that are kept, against
+plain models.
 
-Clocks are multiples of 2**-20 s and small: then no sum of theirs is rounded, and the model may
-count in exact fractions.
+Clocks are small multiples of 2**-20 s: sums of them are not rounded, and the model may count in
+exact fractions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def rule(unit_us: int = SECOND) -> Rule:
 
 
 def opened(found: list[int], sent_at: float, heard_at: float, unit_us: int = SECOND) -> Denial:
-    """An entry that was opened by the reply `found`."""
+    """An entry opened by the reply `found`."""
     denial = Denial(b"1 k", rule(unit_us))
     denial.state = d.OPENING
     denial.sent_at = sent_at
@@ -35,18 +36,18 @@ def opened(found: list[int], sent_at: float, heard_at: float, unit_us: int = SEC
     return denial
 
 
-def told(reply: bytes) -> list[int]:
-    """The five integers of a reply; the bytes must be those of any refusal."""
+def integers(reply: bytes) -> list[int]:
+    """The five integers of a reply; its bytes must be those of any refusal."""
     found = r.integers(reply)
     assert reply == r.five(found[0], found[1], found[2], found[3], found[4])
     return found
 
 
-# -- what an entry tells ---------------------------------------------------------------------------
+# -- the answers of an entry -----------------------------------------------------------------------
 
 
 def model(found: list[int], sent_at: float, heard_at: float, unit_us: int, now: float) -> bytes:
-    """The reply at `now`; empty where the entry's time is over."""
+    """The reply at `now`; empty once the entry has expired."""
     lives = min(Fraction(found[5], SECOND), Fraction(1))
     if Fraction(now) >= Fraction(sent_at) + lives:
         return b""
@@ -72,7 +73,7 @@ def model(found: list[int], sent_at: float, heard_at: float, unit_us: int, now: 
         max_size=12,
     ),
 )
-def test_an_entry_tells_what_the_model_does(
+def test_entry_answers_as_the_model_does(
     unit_us: int,
     retry_us: int,
     longer_us: int,
@@ -87,7 +88,7 @@ def test_an_entry_tells_what_the_model_does(
         "retry": heard_at + retry_us / SECOND,
         "reset": heard_at + (retry_us + longer_us) / SECOND,
         "end": sent_at + min(found[5] / SECOND, d.MOST_S),
-        # where the first of the numbers told becomes another one
+        # The moments at which the first number of the reply changes.
         "turn": heard_at + (1 + (retry_us - 1) % unit_us) / SECOND,
     }
     ticks = [sent + way + more for kind, more in asked if kind == "after"]
@@ -109,32 +110,32 @@ def test_an_entry_tells_what_the_model_does(
 
 def test_times_age_and_are_rounded_up() -> None:
     denial = opened([1, 5, 0, 2_500_000, 60_000_000, 2_500_000], 100.0, 100.25)
-    assert told(denial.answer(100.25)) == [1, 5, 0, 3, 60]
-    assert told(denial.answer(100.5)) == [1, 5, 0, 3, 60]
-    assert told(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
-    assert told(denial.answer(100.875)) == [1, 5, 0, 2, 60]
+    assert integers(denial.answer(100.25)) == [1, 5, 0, 3, 60]
+    assert integers(denial.answer(100.5)) == [1, 5, 0, 3, 60]
+    assert integers(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
+    assert integers(denial.answer(100.875)) == [1, 5, 0, 2, 60]
 
 
 def test_times_in_milliseconds() -> None:
     denial = opened([1, 5, 0, 3000, 250_500, 3000], 1.0, 1.0, unit_us=1000)
-    assert told(denial.answer(1.0)) == [1, 5, 0, 3, 251]
-    assert told(denial.answer(1.0 + 2**-11)) == [1, 5, 0, 3, 251]  # 488 microseconds
-    assert told(denial.answer(1.0 + 513 * TICK)) == [1, 5, 0, 3, 251]  # 489
-    assert told(denial.answer(1.0 + 525 * TICK)) == [1, 5, 0, 3, 250]  # 500
-    assert told(denial.answer(1.0 + 1049 * TICK)) == [1, 5, 0, 2, 250]  # 1000
-    assert told(denial.answer(1.0 + 3145 * TICK)) == [1, 5, 0, 1, 248]  # 2999
+    assert integers(denial.answer(1.0)) == [1, 5, 0, 3, 251]
+    assert integers(denial.answer(1.0 + 2**-11)) == [1, 5, 0, 3, 251]  # 488 microseconds
+    assert integers(denial.answer(1.0 + 513 * TICK)) == [1, 5, 0, 3, 251]  # 489
+    assert integers(denial.answer(1.0 + 525 * TICK)) == [1, 5, 0, 3, 250]  # 500
+    assert integers(denial.answer(1.0 + 1049 * TICK)) == [1, 5, 0, 2, 250]  # 1000
+    assert integers(denial.answer(1.0 + 3145 * TICK)) == [1, 5, 0, 1, 248]  # 2999
     assert denial.answer(1.0 + 3146 * TICK) == b""  # 3000
 
 
-def test_what_changes_first_may_be_the_reset() -> None:
+def test_reset_may_change_before_retry_after() -> None:
     """A reply that is kept for later is renewed for either number."""
     denial = opened([1, 5, 0, 60_000_000, 60_250_000, 60_000_000], 0.0, 0.0)
-    assert told(denial.answer(0.125)) == [1, 5, 0, 60, 61]
-    assert told(denial.answer(0.25)) == [1, 5, 0, 60, 60]
-    assert told(denial.answer(0.75)) == [1, 5, 0, 60, 60]
+    assert integers(denial.answer(0.125)) == [1, 5, 0, 60, 61]
+    assert integers(denial.answer(0.25)) == [1, 5, 0, 60, 60]
+    assert integers(denial.answer(0.75)) == [1, 5, 0, 60, 60]
 
 
-def test_the_same_reply_is_not_made_anew() -> None:
+def test_unchanged_reply_is_the_same_object() -> None:
     denial = opened([1, 5, 0, 60_000_000, 60_500_000, 60_000_000], 0.0, 0.0)
     first = denial.answer(0.0)
     assert denial.answer(0.25) is first
@@ -142,74 +143,74 @@ def test_the_same_reply_is_not_made_anew() -> None:
     assert denial.answer(0.5) == denial.answer(0.75) != first
 
 
-def test_no_time_is_told_that_is_below_one() -> None:
+def test_times_in_replies_are_at_least_one() -> None:
     """Though Redis may have been asked long after the call was sent, and answered late."""
     denial = opened([1, 5, 0, 10, 10, 900_000], 0.0, 0.25)
-    assert told(denial.answer(0.5)) == [1, 5, 0, 1, 1]
+    assert integers(denial.answer(0.5)) == [1, 5, 0, 1, 1]
 
 
-def test_what_is_told_ages_from_its_coming_but_the_life_counts_from_the_sending() -> None:
+def test_times_age_from_the_reply_and_the_lifetime_from_the_sending() -> None:
     denial = opened([1, 5, 0, 1_500_000, 1_500_000, 750_000], 0.0, 0.5)
-    assert told(denial.answer(0.5)) == [1, 5, 0, 2, 2]
-    assert told(denial.answer(0.75 - TICK)) == [1, 5, 0, 2, 2]
+    assert integers(denial.answer(0.5)) == [1, 5, 0, 2, 2]
+    assert integers(denial.answer(0.75 - TICK)) == [1, 5, 0, 2, 2]
     assert denial.answer(0.75) == b""
 
 
-def test_a_second_from_the_sending_is_the_most() -> None:
+def test_lifetime_is_at_most_a_second_from_the_sending() -> None:
     denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 10.5)
-    assert told(denial.answer(11.0 - TICK)) == [1, 5, 0, 600, 600]
+    assert integers(denial.answer(11.0 - TICK)) == [1, 5, 0, 600, 600]
     assert denial.answer(11.0) == b""
     assert denial.state == d.MARKED
 
 
-def test_a_reply_that_is_still_the_same_is_not_told_beyond_the_end() -> None:
+def test_unchanged_reply_is_not_used_after_the_end() -> None:
     denial = opened([1, 5, 0, 60_000_000, 60_000_000, 250_000], 0.0, 0.0)
     assert denial.answer(0.125) != b""
     assert denial.answer(0.25) == b""
 
 
-def test_one_that_came_too_late_answers_nothing() -> None:
+def test_late_entry_answers_nothing() -> None:
     denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 11.0)
     assert denial.answer(11.0) == b""
     assert opened([1, 5, 0, 5, 5, 0], 0.0, 0.0).answer(0.0) == b""
 
 
-def test_a_clock_behind_the_reply_tells_what_it_told() -> None:
+def test_clock_behind_the_reply_returns_the_original_reply() -> None:
     denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 10.5)
-    assert told(denial.answer(10.25)) == [1, 5, 0, 600, 600]
+    assert integers(denial.answer(10.25)) == [1, 5, 0, 600, 600]
 
 
 @pytest.mark.parametrize("found", [[1, 5, 0, 7, 9], [1, 5, 0, -1, 9]])
-def test_what_is_no_answer_for_long_opens_nothing(found: list[int]) -> None:
+def test_short_lived_refusal_opens_no_entry(found: list[int]) -> None:
     denial = opened(found, 0.0, 0.0)
     assert denial.state == d.MARKED
 
 
 @pytest.mark.parametrize("state", [d.MARKED, d.OPEN, d.DROPPED])
-def test_only_one_that_is_opening_is_opened(state: int) -> None:
+def test_only_an_opening_entry_is_opened(state: int) -> None:
     denial = Denial(b"1 k", rule())
     denial.state = state
     denial.heard([1, 5, 0, 7, 9, 7], 0.0)
     assert denial.state == state
     if state == d.OPEN:
-        assert denial.answer(0.0) == b""  # it has heard nothing
+        assert denial.answer(0.0) == b""  # it has not received a reply yet
         denial.state = state
     denial.heard([1, 5, 0, 7, 9], 0.0)
     assert denial.state == state
 
 
-def test_it_may_be_opened_again() -> None:
+def test_entry_may_be_opened_again() -> None:
     denial = opened([1, 5, 0, 500_000, 60_000_000, 500_000], 0.0, 0.0)
-    assert told(denial.answer(0.25)) == [1, 5, 0, 1, 60]
+    assert integers(denial.answer(0.25)) == [1, 5, 0, 1, 60]
     assert denial.answer(0.5) == b""
     denial.state = d.OPENING
     denial.sent_at = 0.5
     denial.heard([1, 9, 2, 3_000_000, 80_000_000, 250_000], 0.5)
-    assert told(denial.answer(0.5)) == [1, 9, 2, 3, 80]
+    assert integers(denial.answer(0.5)) == [1, 9, 2, 3, 80]
     assert denial.answer(0.75) == b""
 
 
-def test_what_was_answered_is_harvested() -> None:
+def test_answered_hits_are_harvested() -> None:
     denial_cache = DenialCache(2, lambda: 0.0)
     limiting = rule()
     limiting.row = 7
@@ -220,7 +221,7 @@ def test_what_was_answered_is_harvested() -> None:
     assert denial_cache.harvest() == []
     for denial in (one, other, one, one):
         denial_cache.answered(denial)
-    denial_cache.drop(one)  # (what it has answered stays answered)
+    denial_cache.drop(one)  # its answered hits stay counted
     assert denial_cache.harvest() == [(7, b"$1\r\na\r\n", 3), (7, b"$3\r\nb c\r\n", 1)]
     assert denial_cache.harvest() == []
     denial_cache.answered(other)
@@ -231,7 +232,7 @@ def test_what_was_answered_is_harvested() -> None:
 
 
 class Kept:
-    """The naive way: all entries in a list, the one to go next first."""
+    """A naive model: all entries in a list, the next one to be evicted first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -263,7 +264,7 @@ NAMES = [b"%d %d" % (scope, key) for scope in range(2) for key in range(6)]
         max_size=60,
     ),
 )
-def test_the_bound_and_who_goes(most: int, steps: list[tuple[str, int]]) -> None:
+def test_evictions_follow_the_model(most: int, steps: list[tuple[str, int]]) -> None:
     denial_cache, kept = DenialCache(most, lambda: 0.0), Kept(most)
     seen: list[Denial] = []
     for kind, number in steps:
@@ -297,7 +298,7 @@ def test_the_bound_and_who_goes(most: int, steps: list[tuple[str, int]]) -> None
             assert (entry.state == d.DROPPED) == (entry not in here)
 
 
-def test_the_oldest_of_no_use_goes_first() -> None:
+def test_oldest_unused_entry_is_evicted_first() -> None:
     denial_cache = DenialCache(3, lambda: 0.0)
     for name in (b"a", b"b", b"c"):
         denial_cache.mark(name, rule())
@@ -311,7 +312,7 @@ def test_the_oldest_of_no_use_goes_first() -> None:
     ]
 
 
-def test_what_is_dropped_stays_so() -> None:
+def test_dropped_entry_stays_dropped() -> None:
     denial_cache = DenialCache(3, lambda: 0.0)
     denial_cache.mark(b"a", rule())
     old = denial_cache.find(b"a")
@@ -322,20 +323,20 @@ def test_what_is_dropped_stays_so() -> None:
     new = denial_cache.find(b"a")
     assert new is not None
     assert new is not old
-    denial_cache.drop(old)  # which says nothing of its successor
+    denial_cache.drop(old)  # without effect on its successor
     old.heard([1, 5, 0, 7, 9, 7], 0.0)
     assert old.state == d.DROPPED
     assert denial_cache.find(b"a") is new
     assert len(denial_cache) == 1
 
 
-def test_no_scope_is_another_ones() -> None:
+def test_scopes_are_distinct() -> None:
     denial_cache = DenialCache(3, lambda: 0.0)
     scopes = [denial_cache.scope() for _ in range(200)]
     assert len(set(scopes)) == 200
-    # nor can a key make one of two scopes look like the other
+    # A key cannot make two scopes look alike.
     assert not any(a != b and a.startswith(b) for a in scopes for b in scopes)
 
 
-def test_the_clock_is_the_one_it_was_given() -> None:
+def test_cache_uses_the_injected_clock() -> None:
     assert DenialCache(1, lambda: 4.5).clock() == 4.5

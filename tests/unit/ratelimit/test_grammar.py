@@ -1,4 +1,4 @@
-"""grammar: the contract's table of arguments and errors, one row a case."""
+"""Grammar: the contract's table of arguments and errors, one row per case."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ARITY = "wrong number of arguments for 'rl.hit' command"
 
 
 def beyond(what: str) -> str:
-    """The error of a number that is none, or outside the range that `what` names."""
+    """The error of a number that is malformed, or outside the range named by `what`."""
     return f"value is not an integer or out of range: {what}"
 
 
 def near(word: str) -> str:
-    """The error of a word that does not belong where it stands."""
+    """The error of a word that is not allowed at its place."""
     return f"syntax error near '{word}'"
 
 
@@ -54,12 +54,12 @@ COUNT = beyond("count is 1 to 9223372036854775807")
 PERIOD = beyond("period is 1 to 9223372036854775807")
 QUANTITY = beyond("quantity is 0 to 9223372036854775807")
 
-YEARS = 315_360_000  # ten of them, in seconds
+YEARS = 315_360_000  # ten years, in seconds
 BILLION = 1_000_000_000
 TEN_YEARS_US = YEARS * 1_000_000
 TEN_YEARS_NS = YEARS * BILLION
 
-# The contract's words: each option as it stands in a command, and the ALGOs that have it.
+# The contract's words: each option as written in a command, and the ALGOs that have it.
 EVERY = "LOG ZLOG FIXED COUNTER TOKEN LEAKY GCRA"
 SUPPORT = {
     "COST 2": EVERY,
@@ -92,7 +92,7 @@ def parse(text: str, name: str = "RL.HIT") -> Rule:
 
 
 def error(text: str, name: str = "RL.HIT") -> str:
-    """What is wrong with `name key <text>`; empty if nothing is."""
+    """The error of `name key <text>`; empty if there is none."""
     rule = parse(text, name)
     if rule.error == b"":
         assert rule.script is not None
@@ -124,10 +124,10 @@ def sha_of(text: bytes) -> bytes:
 
 
 def argv(rule: Rule) -> list[bytes]:
-    """The words of a rule's ARGV, the same whichever way it is sent."""
+    """The words of a rule's ARGV, which must be equal for every way of sending it."""
     script = rule.script
     assert rule.error == b"" and script is not None
-    assert rule.reads or not rule.by_ro  # (a look that stands for a hit goes as the hit does)
+    assert rule.reads or not rule.by_ro  # a peek that stands for a hit is sent as the hit is
     ways = [
         (rule.words(way, ro), verb + (b"_RO" if ro and rule.by_ro else b""), body)
         for ro in (False, True)
@@ -142,18 +142,18 @@ def argv(rule: Rule) -> list[bytes]:
     for words, (_, verb, body) in zip(sent, ways, strict=True):
         assert words[:4] == [verb, body, b"1", b"a\r\nb"]
         assert words[4:] == sent[0][4:]
-        assert len(words) <= 10  # a server that wants a password closes on an eleventh
+        assert len(words) <= 10  # a server that requires a password closes on an eleventh word
     return sent[0][4:]
 
 
-def told(rule: Rule) -> str:
-    """A rule's ARGV as one text, a bar between two."""
+def joined_argv(rule: Rule) -> str:
+    """A rule's ARGV as one text, joined by bars."""
     return b"|".join(argv(rule)).decode()
 
 
-# -- what is right: the words, by the headers of the scripts ---------------------------------------
+# -- valid commands: the words, by the headers of the scripts --------------------------------------
 
-# RL.HIT's arguments behind the key, and the ARGV
+# RL.HIT's arguments behind the key, and the ARGV.
 RIGHT = [
     ("10 60", "10|60000000|1000000"),
     # max
@@ -169,7 +169,7 @@ RIGHT = [
     ("10 315360000", "10|315360000000000|1000000"),
     ("10 315360000.000000", "10|315360000000000|1000000"),
     ("10 007", "10|7000000|1000000"),
-    # MS, wherever it stands
+    # MS, at any place.
     ("10 60000 MS", "10|60000000|1000"),
     ("10 1 MS", "10|1000|1000"),
     ("10 315360000000 MS", "10|315360000000000|1000"),
@@ -181,10 +181,10 @@ RIGHT = [
     ("10 60 COST 0", "10|60000000|1000000|0"),
     ("10 60 COST 11", "10|60000000|1000000|11"),
     ("10 60 COST 100000", "10|60000000|1000000|100000"),
-    # case and order
+    # Case and order.
     ("10 60 cost 3 algo log", "10|60000000|1000000|3"),
     ("10 60 aLGo LoG CoSt 3", "10|60000000|1000000|3"),
-    # GAP, AND: one word for all
+    # GAP, AND: one word for all.
     ("10 60 GAP 0", "10|60000000|1000000"),
     ("10 60 GAP 0.000001", "10|60000000|1000000|1|hit|1 0"),
     ("10 60000 GAP 250 MS", "10|60000000|1000|1|hit|250000 0"),
@@ -194,7 +194,7 @@ RIGHT = [
     ("10 60 AND 1000000 0.001", "10|60000000|1000000|1|hit|0 0 1000000 1000"),
     ("10 60 GAP 2 AND 9 5 COST 3", "10|60000000|1000000|3|hit|2000000 0 9 5000000"),
 ]
-# ... and those that only RL.HIT has
+# ... and options that only RL.HIT has.
 HITS = [
     ("10 60 STRICT", "10|60000000|1000000|1|hit|0 1"),
     ("10 60 strict GAP 2", "10|60000000|1000000|1|hit|2000000 1"),
@@ -206,14 +206,14 @@ HITS = [
     ("10 60 WAIT 5 COST 2", "10|60000000|1000000|2"),
     ("10 60 PENALTY 1 STRICT AND 9 5 GAP 3 WAIT 4 COST 2 ALGO LOG",
      "10|60000000|1000000|2|1000000|3000000 1 9 5000000"),
-    # FIXED tells STRICT by a word of its own
+    # STRICT of FIXED has its own word.
     ("10 60 ALGO FIXED", "10|60000000|1000000"),
     ("10 60 ALGO FIXED STRICT", "10|60000000|1000000|1|hit|1"),
     ("10 60 STRICT ALGO FIXED COST 2 PENALTY 1", "10|60000000|1000000|2|1000000|1"),
     ("1000000000 60 ALGO fixed COST 1000000000", "1000000000|60000000|1000000|1000000000"),
     ("10 60 ALGO COUNTER", "10|60000000|1000000"),
     ("10 60 ALGO COUNTER PENALTY 1 COST 3", "10|60000000|1000000|3|1000000"),
-    # buckets: limit, and the emission interval in two words
+    # Buckets: limit, and the emission interval in two words.
     ("10 60 ALGO TOKEN", "10|6000000|1000000"),
     ("10 60 ALGO TOKEN COST 1", "10|6000000|1000000"),
     ("3 1 ALGO TOKEN", "3|333333|1000000|333"),
@@ -223,7 +223,7 @@ HITS = [
     ("10 60 ALGO GCRA COST 0", "10|6000000|1000000|0|0"),
     ("10 60 ALGO GCRA PENALTY 600", "10|6000000|1000000|0|1|600000000"),
     ("10 6000 MS ALGO LEAKY", "10|600000|1000"),
-    ("10 60 ALGO LEAKY WAIT 5", "10|6000000|1000000"),  # in MULTI: as if WAIT were absent
+    ("10 60 ALGO LEAKY WAIT 5", "10|6000000|1000000"),  # in MULTI: as without WAIT
     ("10 60 ALGO LEAKY WAIT 5 PENALTY 1", "10|6000000|1000000|0|1|1000000"),
     ("1000000000 0.001 ALGO TOKEN", "1000000000|0|1000000|1"),  # never less than 1 ns
     ("1 60 ALGO TOKEN BURST 1000", "1000|60000000|1000000"),
@@ -231,9 +231,9 @@ HITS = [
 
 
 @pytest.mark.parametrize(("text", "words"), RIGHT + HITS)
-def test_right(text: str, words: str) -> None:
+def test_valid_hits(text: str, words: str) -> None:
     rule = parse(text)
-    assert told(rule) == words
+    assert joined_argv(rule) == words
     limiter = rule.limiter
     assert limiter is not None
     assert limiter.limit() == int(words.split("|")[0])
@@ -243,15 +243,16 @@ def test_right(text: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), RIGHT)
-def test_peek_reads_the_same(text: str, words: str) -> None:
+def test_peek_parses_the_same_arguments(text: str, words: str) -> None:
     four, more = (words + "|1").split("|")[:4], words.split("|")[5:]
-    assert told(parse(text, "RL.PEEK")) == "|".join([*four, "peek", *more])
+    assert joined_argv(parse(text, "RL.PEEK")) == "|".join([*four, "peek", *more])
 
 
 REFUNDS = [
     ("10 60 1", "10|60000000|1000000|1|refund"),
     ("10 60 5", "10|60000000|1000000|5|refund"),
-    ("10 60 1000000000", "10|60000000|1000000|1000000000|refund"),  # COST's bound is no bound of n
+    # COST's bound does not apply to n
+    ("10 60 1000000000", "10|60000000|1000000|1000000000|refund"),
     ("10 60 5 MS", "10|60000|1000|5|refund"),
     ("10 60 5 AND 9 5 algo zlog", "10|60000000|1000000|5|refund|0 0 9 5000000"),
     ("10 60 5 ALGO FIXED", "10|60000000|1000000|5|refund"),
@@ -263,7 +264,7 @@ REFUNDS = [
 
 @pytest.mark.parametrize(("text", "words"), REFUNDS)
 def test_refund(text: str, words: str) -> None:
-    assert told(parse(text, "RL.REFUND")) == words
+    assert joined_argv(parse(text, "RL.REFUND")) == words
 
 
 PEEKS = [
@@ -277,7 +278,7 @@ PEEKS = [
 
 @pytest.mark.parametrize(("text", "words"), PEEKS)
 def test_peek(text: str, words: str) -> None:
-    assert told(parse(text, "RL.PEEK")) == words
+    assert joined_argv(parse(text, "RL.PEEK")) == words
 
 
 AMOUNTS = st.integers(1, 10_000)
@@ -285,7 +286,7 @@ TIMES_US = st.integers(1000, 10**10)  # times AMOUNTS: no rate out of range
 
 
 def written(time_us: int, milliseconds: bool) -> str:
-    """A time in a command's unit."""
+    """A time in the command's unit."""
     if milliseconds:
         return str(time_us // 1000)
     return f"{time_us // 10**6}.{time_us % 10**6:06d}".rstrip("0").rstrip(".")
@@ -293,7 +294,7 @@ def written(time_us: int, milliseconds: bool) -> str:
 
 @settings(max_examples=250, deadline=None)
 @given(data=st.data())
-def test_any_right_command_means_what_it_says(data: st.DataObject) -> None:
+def test_random_valid_commands_have_their_meaning(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(OWN)))
     algo = data.draw(st.sampled_from(EVERY.split()))
     ms = data.draw(st.booleans())
@@ -352,7 +353,7 @@ def test_any_right_command_means_what_it_says(data: st.DataObject) -> None:
     assert (limiter.penalty_us, limiter.wait_us) == (penalty, wait)
 
 
-def test_a_call_is_one_request_with_the_key_between_head_and_tail() -> None:
+def test_call_is_one_request_with_the_key_between_head_and_tail() -> None:
     rule = parse("10 60 COST 3")
     key = encoding.bulk(b"a\r\nb")
     words = [b"10", b"60000000", b"1000000", b"3"]
@@ -364,7 +365,7 @@ def test_a_call_is_one_request_with_the_key_between_head_and_tail() -> None:
     )
 
 
-# -- the bounds: the first and the last right value, those just beyond, and the error of these ----
+# -- bounds: the first and last valid value, those just beyond, and the error of these -------------
 
 BOUNDS = [
     # max
@@ -419,7 +420,7 @@ BOUNDS = [
     ("10 60 AND 5 {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", WINDOW),
     ("10 60 AND 3 5 AND 5 {}", "0.001", f"{YEARS}", "0", f"{YEARS + 1}", WINDOW),
     ("10 60 AND 5 {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", WINDOW_MS),
-    # rates: BURST x emission and COST x emission at most ten years
+    # Rates: BURST x emission and COST x emission at most ten years.
     *[
         row
         for algo in BUCKETS
@@ -431,7 +432,7 @@ BOUNDS = [
             (f"3 3 ALGO {algo} BURST {{}}", "1", "315360000", "0", "315360001", (BURST, RANGE)),
         )
     ],
-    # less than 1 ns counts as 1 ns
+    # Less than 1 ns counts as 1 ns.
     ("1000000000 0.001 BURST {} ALGO TOKEN", "1", str(BILLION), "0", "x", BURST),
     # COUNTER: max x window in microseconds below 2^53
     ("8388608 {} ALGO COUNTER", "1", "1073.741823", "0", "1073.741824", (WINDOW, RANGE)),
@@ -493,7 +494,7 @@ def test_every_option_of_every_algorithm(name: str, algo: str, option: str) -> N
     assert error(f"{numbers} algo {algo.lower()} {option.lower()}", name) == small
 
 
-def test_the_table_of_words_is_the_contracts() -> None:
+def test_table_of_words_equals_the_contract() -> None:
     assert {name.decode(): set(row) for name, row in g.OPTIONS.items()} == {
         name: {word.encode() for word in words.split()} for name, words in OWN.items()
     }
@@ -502,13 +503,13 @@ def test_the_table_of_words_is_the_contracts() -> None:
             assert len(values) == {b"MS": 0, b"STRICT": 0, b"AND": 2}.get(word, 1)
 
 
-def test_of_several_options_that_lack_the_first_by_name_is_told() -> None:
+def test_first_missing_option_by_name_is_reported() -> None:
     text = "10 60 STRICT GAP 1 AND 5 5 ALGO GCRA"
     assert error(text) == "AND is not supported by ALGO GCRA"
 
 
 @pytest.mark.parametrize("count", range(1, 10))
-def test_and_stands_up_to_eight_times(count: int) -> None:
+def test_and_is_allowed_up_to_eight_times(count: int) -> None:
     for algo in ("LOG", "ZLOG"):
         text = "10 60" + " AND 5 5" * count + f" ALGO {algo}"
         assert error(text) == ("" if count <= 8 else near("AND"))
@@ -519,28 +520,28 @@ def test_and_stands_up_to_eight_times(count: int) -> None:
     assert error(text) == ("AND is not supported by ALGO TOKEN" if count <= 8 else near("AND"))
 
 
-def test_ms_wherever_it_stands() -> None:
+def test_ms_is_allowed_at_any_place() -> None:
     groups = [" COST 2", " AND 9 5", " GAP 7", " ALGO ZLOG", " STRICT", " PENALTY 8", " WAIT 9"]
     expected = "10|60000|1000|2|8000|7000 1 9 5000"
     for index in range(len(groups) + 1):
         mixed = "".join([*groups[:index], " ms", *groups[index:]])
-        assert told(parse("10 60" + mixed)) == expected
+        assert joined_argv(parse("10 60" + mixed)) == expected
         assert error("10 0.5" + mixed) == WINDOW_MS
-    # a value is not a word
+    # A value is not a word.
     assert error("10 0.5 ALGO ms") == "unknown ALGO 'ms'"
     assert error("10 0.5 COST MS") == COST
     assert error("10 .5 COST MS") == WINDOW
     assert error("10 0.5 AND 5 MS") == WINDOW
     assert error("10 0.5 AND MS MS") == MAX
     assert error("10 0.5 AND 5 MS MS") == WINDOW_MS
-    assert error("10 0.5 FOO MS") == WINDOW_MS  # behind an unknown word it is one
+    assert error("10 0.5 FOO MS") == WINDOW_MS  # behind an unknown word it is not at its place
     assert error("10 60 FOO MS") == near("FOO")
     assert error("10 60 5 AND 5 MS", "RL.REFUND") == WINDOW
     assert error("10 0.5 MS", "RL.REFUND") == GIVEN_BACK  # there it stands for n
     assert error("10 0.5 MS COST 1", "RL.REFUND") == GIVEN_BACK
 
 
-# -- what is wrong ---------------------------------------------------------------------------------
+# -- invalid commands ------------------------------------------------------------------------------
 
 WRONG = [
     # the number of arguments
@@ -584,11 +585,11 @@ WRONG = [
     ("10 \u0661", WINDOW),
     ("10 99999999999999999999999", WINDOW),
     ("10  60", WINDOW),  # an empty word
-    # window, milliseconds
+    # Window, milliseconds.
     ("10 0.5 MS", WINDOW_MS),
     ("10 05 MS", WINDOW_MS),
     ("10 x COST 2 ms", WINDOW_MS),
-    # other times
+    # Other times.
     ("10 60 GAP x", GAP),
     ("10 60 GAP 1e0", GAP),
     ("10 60 gap .5 ms", GAP_MS),
@@ -626,7 +627,7 @@ WRONG = [
     ("10 60 AND 5 5 5", near("5")),
     ("10 60 ", near("")),
     ("10 60 COST=1", near("COST=1")),
-    # what is checked first: the number of arguments, then left to right
+    # Order of checks: the number of arguments, then left to right.
     ("0 .5", MAX),
     ("0 .5 FOO", MAX),
     ("10 .5 FOO", WINDOW),
@@ -640,9 +641,9 @@ WRONG = [
     ("10 60 AND x .5", MAX),
     ("10 60 AND 5 .5 COST x", WINDOW),
     ("10 60 COST x GAP", COST),
-    ("10 60 GAP COST 1", GAP),  # COST is what GAP is given
+    ("10 60 GAP COST 1", GAP),  # COST is the value of GAP
     ("10 60" + " AND 5 5" * 8 + " AND x x", near("AND")),
-    # ... then the algorithm's bounds, then the options that it lacks, then GAP and the rates
+    # ... then the algorithm's bounds, then options it lacks, then GAP and the rates.
     ("1000001 60 FOO", near("FOO")),
     ("1000001 .5", WINDOW),
     ("1000001 60 COST x", COST),
@@ -657,7 +658,7 @@ WRONG = [
     ("29 315360000 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
     ("1000000 9.1 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
 ]  # fmt: skip
-# ... and those of the options that only RL.HIT has
+# ... and those of the options that only RL.HIT has.
 WRONG_HITS = [
     ("10 60 PENALTY", near("PENALTY")),
     ("10 60 WAIT", near("WAIT")),
@@ -684,16 +685,16 @@ WRONG_HITS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG + WRONG_HITS)
-def test_wrong(text: str, expected: str) -> None:
+def test_invalid_hits(text: str, expected: str) -> None:
     assert error(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG)
-def test_peek_is_wrong_likewise(text: str, expected: str) -> None:
+def test_invalid_peeks_have_the_same_errors(text: str, expected: str) -> None:
     assert error(text, "RL.PEEK") == expected.replace("rl.hit", "rl.peek")
 
 
-def test_wrong_refunds() -> None:
+def test_invalid_refunds() -> None:
     arity = ARITY.replace("rl.hit", "rl.refund")
     for text in ("", "10", "10 60", "x x"):
         assert error(text, "RL.REFUND") == arity
@@ -705,7 +706,7 @@ def test_wrong_refunds() -> None:
     assert len(refunds) > 60
     for text, expected in refunds:
         assert error(text, "RL.REFUND") == expected, text
-    # left to right
+    # Left to right.
     assert error("0 .5 0", "RL.REFUND") == MAX
     assert error("10 .5 0", "RL.REFUND") == WINDOW
     assert error("10 60 0 FOO", "RL.REFUND") == GIVEN_BACK
@@ -725,7 +726,7 @@ def test_options_that_a_refund_lacks(word: str) -> None:
     assert error(f"10 60 1 {word}", "RL.REFUND") == near(word.split()[0])
 
 
-def test_a_word_of_bytes_that_are_no_text(grammar: Grammar) -> None:
+def test_word_that_is_not_utf8(grammar: Grammar) -> None:
     rows = [
         ([b"k", b"10", b"60", b"\xff\xfe"], near(r"\xff\xfe")),
         ([b"k", b"10", b"60", b"ALGO", b"\xff"], r"unknown ALGO '\xff'"),
@@ -748,7 +749,7 @@ def test_a_word_of_bytes_that_are_no_text(grammar: Grammar) -> None:
 # -- CL.THROTTLE and RL.THROTTLE -------------------------------------------------------------------
 
 LARGEST = 9_223_372_036_854_775_807
-# max_burst count period [quantity], and the ARGV
+# max_burst count period [quantity], and the ARGV.
 THROTTLES = [
     ("15 30 60", "16|2000000|1000000"),
     ("15 30 60 1", "16|2000000|1000000"),
@@ -759,7 +760,7 @@ THROTTLES = [
     ("0 3 1 0", "1|333333|1000000|333|0"),
     ("999999999 1 0.3", PERIOD),
     ("0 1 1 2", "1|1000000|1000000|0|2"),  # above the limit: the script refuses it
-    # the bounds
+    # The bounds.
     ("999999999 1000 1", "1000000000|1000|1000000"),
     (f"0 {LARGEST} 1", "1|0|1000000|1"),
     (f"0 {LARGEST} {LARGEST}", "1|1000000|1000000"),
@@ -788,7 +789,7 @@ THROTTLES = [
     ("0 1 1 -1", QUANTITY),
     (f"0 1 1 {LARGEST + 1}", QUANTITY),
     ("0 1 1 99999999999999999999", QUANTITY),
-    # not such a number
+    # Not such a number.
     ("00 1 1", MAX_BURST),
     ("x 1 1", MAX_BURST),
     ("0 01 1", COUNT),
@@ -796,13 +797,13 @@ THROTTLES = [
     ("0 1 1e3", PERIOD),
     ("0 1 1 MS", QUANTITY),
     ("0 1 1 ", QUANTITY),
-    # the number of arguments, first of all
+    # The number of arguments is checked first.
     ("", "wrong number of arguments for '{}' command"),
     ("1", "wrong number of arguments for '{}' command"),
     ("x 0", "wrong number of arguments for '{}' command"),
     ("15 30 60 1 MS", "wrong number of arguments for '{}' command"),
     ("x 0 0 x x", "wrong number of arguments for '{}' command"),
-    # ... the numbers before what they make
+    # ... the numbers before the rates.
     ("1 1 315360000 x", QUANTITY),
     ("1000000000 1 315360001", MAX_BURST),
 ]  # fmt: skip
@@ -813,7 +814,7 @@ THROTTLES = [
 def test_throttle(name: str, text: str, expected: str) -> None:
     if expected[0].isdigit():
         rule = parse(text, name)
-        assert told(rule) == expected
+        assert joined_argv(rule) == expected
         assert rule.script is SCRIPTS["gcra"]
         assert rule.limiter is not None and rule.limiter.limit() == int(expected.split("|")[0])
     else:
@@ -828,7 +829,7 @@ def test_throttle_is_the_same_call_as_gcra() -> None:
 # -- the variants of a hit that waits --------------------------------------------------------------
 
 VARIANTS = [
-    # text, look, attempt, final
+    # Text, peek, attempt, final.
     ("10 60 WAIT 5", "10|60000000|1|1|peek", "10|60000000|1", "10|60000000|1"),
     ("10 60 MS WAIT 5", "10|60000|1|1|peek", "10|60000|1", "10|60000|1"),
     ("10 60 WAIT 5 COST 3", "10|60000000|1|3|peek", "10|60000000|1|3", "10|60000000|1|3"),
@@ -863,7 +864,7 @@ VARIANTS = [
         "7|333333|1|333|1|9000000",
     ),
     ("10 60 WAIT 5 ALGO TOKEN", "10|6000000|1|0|1|peek", "10|6000000|1", "10|6000000|1"),
-    # LEAKY says itself how long a hit is held: penalty and wait
+    # LEAKY's script returns how long a hit is held: penalty and wait.
     (
         "10 60 WAIT 5 ALGO LEAKY",
         "10|6000000|1|0|1|peek",
@@ -876,7 +877,7 @@ VARIANTS = [
         "7|333333|1|333|2|0 3600000000",
         "7|333333|1|333|2|9000000 3600000000",
     ),
-    # without WAIT, or taking nothing, it doesn't
+    # Without WAIT, or with cost 0, it does not.
     (
         "10 60 PENALTY 9 ALGO LEAKY",
         "10|6000000|1|0|1|peek",
@@ -895,13 +896,13 @@ VARIANTS = [
 @pytest.mark.parametrize(("text", "look", "attempt", "final"), VARIANTS)
 def test_variants(text: str, look: str, attempt: str, final: str) -> None:
     rule = parse(text)
-    before = told(rule)
-    assert told(rule.look()) == look
-    assert told(rule.attempt()) == attempt
-    assert told(rule.final()) == final
-    assert told(rule) == before
+    before = joined_argv(rule)
+    assert joined_argv(rule.look()) == look
+    assert joined_argv(rule.attempt()) == attempt
+    assert joined_argv(rule.final()) == final
+    assert joined_argv(rule) == before
     for made in (rule.look, rule.attempt, rule.final):
-        assert made() is made()  # made once
+        assert made() is made()  # created once
         assert made().script is rule.script
         assert made().limiter is not rule.limiter
     look_rule = rule.look()
@@ -910,7 +911,7 @@ def test_variants(text: str, look: str, attempt: str, final: str) -> None:
 
 
 FLAGS = [
-    # reads, takes, waits, shapes
+    # Reads, takes, waits, shapes.
     ("RL.HIT", "10 60", (False, True, False, False)),
     ("RL.HIT", "10 60 COST 2", (False, True, False, False)),
     ("RL.HIT", "10 60 COST 0", (False, False, False, False)),
@@ -937,19 +938,19 @@ def test_flags(name: str, text: str, flags: tuple[bool, bool, bool, bool]) -> No
     assert (rule.reads, rule.takes, rule.waits, rule.shapes) == flags
 
 
-# -- what is remembered ----------------------------------------------------------------------------
+# -- cached rules ----------------------------------------------------------------------------------
 
 
-def test_a_rule_is_remembered_by_its_bytes(grammar: Grammar) -> None:
+def test_rule_is_cached_by_its_bytes(grammar: Grammar) -> None:
     assert grammar.known(b"w") is None
     rule = grammar.rule(b"w", b"RL.HIT", [b"k", b"10", b"60"])
     assert grammar.known(b"w") is rule
     assert grammar.known(b"W") is None
     other = grammar.rule(b"W", b"RL.HIT", [b"k", b"10"])
-    assert (grammar.known(b"w"), grammar.known(b"W")) == (rule, other)  # a wrong one too
+    assert (grammar.known(b"w"), grammar.known(b"W")) == (rule, other)  # also an invalid one
 
 
-def test_remembered_rules_are_bounded(grammar: Grammar) -> None:
+def test_cached_rules_are_bounded(grammar: Grammar) -> None:
     for number in range(3 * g.RULES_KEPT):
         grammar.rule(b"%d" % number, b"RL.HIT", [b"k", b"10", b"60"])
         if number % 512 > 1:
@@ -959,7 +960,7 @@ def test_remembered_rules_are_bounded(grammar: Grammar) -> None:
     assert grammar.known(b"%d" % (3 * g.RULES_KEPT - 1)) is not None
 
 
-def test_what_is_remembered_is_short(grammar: Grammar) -> None:
+def test_long_commands_are_not_cached(grammar: Grammar) -> None:
     for size, kept in [(g.RULE_BYTES, True), (g.RULE_BYTES + 1, False), (60000, False)]:
         written = b"x" * size
         rule = grammar.rule(written, b"RL.HIT", [b"k", b"10", b"60", written])
@@ -1005,7 +1006,7 @@ def test_integer_bounds() -> None:
 
 
 @pytest.mark.parametrize("algo", EVERY.split())
-def test_the_algorithm_bounds_what_is_named_in_its_row(algo: str) -> None:
+def test_algorithm_bounds_the_values_named_in_its_row(algo: str) -> None:
     row = algorithms.ALGORITHMS[algo.encode()]
     form = g.Form(False, row)
     for name, most in row.bounds.items():
@@ -1016,7 +1017,7 @@ def test_the_algorithm_bounds_what_is_named_in_its_row(algo: str) -> None:
             argument.check(most + 1, form)
 
 
-def test_seconds_tells_what_is_wrong() -> None:
+def test_seconds_reports_the_error() -> None:
     argument = g.Time("GAP", 0, 10_000_000)
     assert argument.read(b"0", SECONDS) == 0
     assert argument.read(b"0.000001", SECONDS) == 1
@@ -1082,7 +1083,7 @@ ANY_WORD = st.one_of(
 
 @st.composite
 def any_args(draw: st.DrawFn, name: str) -> list[bytes]:
-    """The words behind a key: most of them as they should be, some not."""
+    """The words behind a key: most of them valid, some not."""
     count = COUNTS.map(str)
     if name not in OWN:
         words = [draw(count) for _ in range(draw(st.sampled_from([3, 4])))]
@@ -1118,7 +1119,7 @@ POSITIONS = {"max": 0, "window": 1, "n": 2, "max_burst": 0, "count": 1, "period"
 
 
 def names_a_culprit(text: str, words: list[bytes]) -> bool:
-    """Whether an error names a word of the command, or an argument that is wrong as it stands."""
+    """Whether an error names a word of the command, or an invalid argument."""
     found = TEXTS.fullmatch(text)
     if found is None or len(text) >= 200:
         return False
@@ -1128,7 +1129,7 @@ def names_a_culprit(text: str, words: list[bytes]) -> bool:
     if found["option"] is not None:
         return found["option"] in upper
     if (name := found["number"] or found["time"]) is None:
-        return True  # the arity, and rates: nothing in particular
+        return True  # the arity, and rates: no single word
     given = [upper[POSITIONS[name]]] if name in POSITIONS else []
     for at, each in enumerate(upper):
         if each == name:
@@ -1150,7 +1151,7 @@ MOST_COST = {"LOG": 10**5, "ZLOG": 10**4}
 
 @settings(max_examples=350, deadline=None)
 @given(data=st.data())
-def test_any_words_are_an_error_or_a_call_within_its_bounds(data: st.DataObject) -> None:
+def test_random_words_are_an_error_or_a_call_within_bounds(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["RL.HIT", "RL.HIT", "RL.HIT", "RL.PEEK", *NAMES]))
     words = data.draw(st.one_of(any_args(name), st.lists(ANY_WORD, max_size=12)))
     rule = Grammar(SCRIPTS).rule(b"w", name.encode(), [b"k", *words])
@@ -1183,5 +1184,5 @@ def test_any_words_are_an_error_or_a_call_within_its_bounds(data: st.DataObject)
     variants = [rule.look(), rule.attempt(), rule.final()] if limiter.mode == b"hit" else []
     for made in [rule, *variants]:
         for word in argv(made):
-            # what Lua reads as a number is one, without a sign or a fraction
+            # The numbers that Lua parses have no sign and no fraction.
             assert re.fullmatch(rb"hit|peek|refund||(?:\d+ )*\d+", word)

@@ -1,4 +1,4 @@
-"""scripts: headers are checked, not believed, and stripping keeps the program."""
+"""Scripts: headers are checked, and stripping keeps the program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_wrong_header(text: str, problem: str) -> None:
     assert str(caught.value).startswith("file: ")
 
 
-def test_an_argument_that_only_a_comment_reads_is_not_read() -> None:
+def test_argument_read_only_in_a_comment_is_unread() -> None:
     s.parse_header("x", HEAD + "-- not ARGV[7]\n" + BODY)
     with pytest.raises(ScriptError):
         s.parse_header("x", HEAD + "  -- ARGV[1]\nreturn 1\n")
@@ -86,7 +86,7 @@ def test_strip(text: str, short: bytes) -> None:
     assert strip(text) == short
 
 
-def test_short_names_take_no_name_that_is_in_use() -> None:
+def test_short_names_are_unused_names() -> None:
     text = "local long = a + b\nreturn long + c"
     assert strip(text) == b"local d=a+b return d+c"
 
@@ -96,7 +96,7 @@ def tokens(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(s.directory().glob("*.lua")), ids=lambda path: path.stem)
-def test_a_stripped_file_is_the_same_program(path: Path) -> None:
+def test_stripped_file_is_the_same_program(path: Path) -> None:
     text = path.read_text()
     code = "\n".join(line.partition("--")[0] for line in text.splitlines())
     assert "'--" not in text
@@ -125,13 +125,13 @@ def test_all_files_load() -> None:
         assert b"\n" not in script.source
 
 
-def test_a_script_that_is_too_long_to_travel_is_refused() -> None:
+def test_too_long_script_is_refused() -> None:
     long = "return ARGV[1]" + " + 12345678" * 500
     with pytest.raises(ScriptError, match=f"more than {s.MAX_EVAL_BYTES}"):
         Script("x", HEAD + long + "\n")
 
 
-def test_the_sha_is_of_what_is_sent() -> None:
+def test_sha_belongs_to_the_sent_text() -> None:
     one = Script("x", HEAD + BODY)
     other = Script("x", HEAD.replace("nothing", "much") + "\n" + BODY)
     assert (one.sha, one.source) == (other.sha, other.source)

@@ -1,4 +1,6 @@
-"""waiting: who asks when, and who is told what; clock, timers and Redis are the tests' own."""
+"""Wait queue: the time of each call and each reply, with the clock, timers and Redis under the
+test's control.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,16 @@ def rule(text: str) -> Rule:
     return made
 
 
-def says(*numbers: int) -> bytes:
+def script_reply(*numbers: int) -> bytes:
     """A script's reply."""
     return b"*%d\r\n" % len(numbers) + b"".join(b":%d\r\n" % number for number in numbers)
 
 
-ADMITTED = says(0, 10, 4, -1, 1_000_000)
+ADMITTED = script_reply(0, 10, 4, -1, 1_000_000)
 
 
 def refused(retry_us: int, reset_us: int = 9_000_000) -> bytes:
-    return says(1, 10, 0, retry_us, reset_us)
+    return script_reply(1, 10, 0, retry_us, reset_us)
 
 
 class Timer:
@@ -63,7 +65,7 @@ class Timer:
 
 
 class Clock:
-    """Time that stands still unless told."""
+    """A clock that stands still unless advanced."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -83,11 +85,11 @@ class Clock:
         return self._timers
 
     def next_at(self) -> float:
-        """When a timer fires."""
+        """The time of the next timer."""
         return min((timer.at for timer in self.live()), default=inf)
 
     def fire(self) -> None:
-        """The next timer fires now, before its time or after it."""
+        """Fire the next timer now, before its time or after it."""
         timer = min(self.live(), key=lambda timer: timer.at)
         timer.live = False
         self.fired += 1
@@ -115,71 +117,71 @@ class Bench:
         self.clients: list[Client] = []
 
     def wait(self, text: str, where: Where = KEY) -> Client:
-        """RL.HIT k `text` of a client of its own."""
+        """RL.HIT k `text` of a new client."""
         made = Client(self, rule(text), where)
         self.clients.append(made)
         return made
 
-    def asking(self) -> list[Client]:
-        return [client for client in self.clients if client.question]
+    def calling(self) -> list[Client]:
+        return [client for client in self.clients if client.call]
 
-    def over(self) -> bool:
-        """Nothing is left of anybody."""
+    def assert_empty(self) -> bool:
+        """Fail unless the queue holds nothing."""
         return self.waiting.count == 0 and not self.clock.live() and not self.waiting.blocks(KEY)
 
 
 class Client:
-    """One that waits: keeps what it asks, and what it is told."""
+    """A waiting client: records its calls and its replies."""
 
     def __init__(self, bench: Bench, made: Rule, where: Where) -> None:
         self.rule = made
         self.where = where
-        self.question = ""  # under way
-        self.questions: list[str] = []
-        self.told: list[bytes] = []
-        self.pumped = 0
-        self.moved = 0  # what was asked or told when it was last pumped
-        self.kept: list[float] = []  # when its connection was kept alive
+        self.call = ""  # in flight
+        self.calls: list[str] = []
+        self.replies: list[bytes] = []
+        self.flushes = 0
+        self.events_at_flush = 0  # the number of calls and replies at its last flush
+        self.kept: list[float] = []  # the times at which its connection was kept alive
         keep = lambda: self.kept.append(bench.clock.now)  # noqa: E731
-        joined = bench.waiting.join(where, made, self._ask, self.told.append, self._flush, keep)
+        joined = bench.waiting.join(where, made, self._call, self.replies.append, self._flush, keep)
         assert joined is not None
         self.waiter: Waiter = joined
         joined.start()
 
-    def _ask(self, asked: Rule) -> None:
-        assert not self.question, "one question at a time"
+    def _call(self, asked: Rule) -> None:
+        assert not self.call, "one question at a time"
         for name in ("look", "attempt", "final"):
             if asked is getattr(self.rule, name)():
-                self.question = name
-        assert self.question
+                self.call = name
+        assert self.call
         assert asked.limiter is not None
         assert asked.limiter.unit_us == 1
-        self.questions.append(self.question)
+        self.calls.append(self.call)
 
     def _flush(self) -> None:
-        self.pumped += 1
-        self.moved = len(self.questions) + len(self.told)
+        self.flushes += 1
+        self.events_at_flush = len(self.calls) + len(self.replies)
 
     def answer(self, frame: bytes) -> None:
-        """Redis answers its question."""
-        assert self.question
-        self.question = ""
+        """Deliver Redis' reply to its call."""
+        assert self.call
+        self.call = ""
         self.waiter.answered(frame)
 
     def lose(self) -> None:
-        """Its question was never sent."""
-        assert self.question
-        self.question = ""
+        """Report that its call was never sent."""
+        assert self.call
+        self.call = ""
         self.waiter.unsent()
 
-    def all_moved(self) -> bool:
-        return self.moved == len(self.questions) + len(self.told)
+    def flush_all(self) -> bool:
+        return self.events_at_flush == len(self.calls) + len(self.replies)
 
 
 def reply(client: Client) -> list[int]:
-    """What a client was told, which is told once."""
-    assert len(client.told) == 1, client.told
-    return integers(client.told[0])
+    """Return a client's only reply."""
+    assert len(client.replies) == 1, client.replies
+    return integers(client.replies[0])
 
 
 # -- alone -----------------------------------------------------------------------------------------
@@ -188,44 +190,44 @@ def reply(client: Client) -> list[int]:
 def test_admitted_at_once() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
-    assert one.questions == ["attempt"]
-    assert not bench.waiting.blocks(KEY)  # it is not known yet whether anybody waits
+    assert one.calls == ["attempt"]
+    assert not bench.waiting.blocks(KEY)  # it is not known yet whether any client waits
     one.answer(ADMITTED)
     assert reply(one) == [0, 10, 4, -1, 1]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_it_sleeps_for_its_retry_after_and_asks_again() -> None:
+def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
     one.answer(refused(400_000))
     assert bench.waiting.blocks(KEY)
     bench.clock.advance(0.399)
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     bench.clock.advance(0.001)
-    assert one.questions == ["attempt", "attempt"]
-    assert one.all_moved()
+    assert one.calls == ["attempt", "attempt"]
+    assert one.flush_all()
     one.answer(refused(200_000))  # another proxy was faster
     bench.clock.advance(0.2)
     one.answer(ADMITTED)
-    assert one.questions == ["attempt"] * 3
+    assert one.calls == ["attempt"] * 3
     assert reply(one)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_its_time_counts_from_the_clock_when_the_answer_came() -> None:
+def test_wait_counts_from_the_arrival_of_the_reply() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
-    bench.clock.advance(0.3)  # on the way
+    bench.clock.advance(0.3)  # in transit
     one.answer(refused(400_000))
     bench.clock.advance(0.39)
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     bench.clock.advance(0.01)
-    assert one.question == "attempt"
+    assert one.call == "attempt"
 
 
 @pytest.mark.parametrize(
-    ("text", "retry_us", "told"),
+    ("text", "retry_us", "expected"),
     [
         ("10 9 WAIT 5", 5_000_001, 6),
         ("10 9 WAIT 5 MS", 5_001, 6),
@@ -233,64 +235,66 @@ def test_its_time_counts_from_the_clock_when_the_answer_came() -> None:
         ("10 9 WAIT 3600", 3_600_000_001, 3601),
     ],
 )
-def test_refused_at_once_if_it_would_take_longer(text: str, retry_us: int, told: int) -> None:
+def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
+    text: str, retry_us: int, expected: int
+) -> None:
     bench = Bench()
     one = bench.wait(text)
     one.answer(refused(retry_us))
-    assert reply(one) == [1, 10, 0, told, 9 if "MS" not in text else 9000]
-    assert one.questions == ["attempt"]
-    assert bench.over()
+    assert reply(one) == [1, 10, 0, expected, 9 if "MS" not in text else 9000]
+    assert one.calls == ["attempt"]
+    assert bench.assert_empty()
 
 
-def test_it_waits_if_it_would_take_exactly_so_long() -> None:
+def test_hit_waits_if_retry_after_equals_its_wait() -> None:
     bench = Bench()
     one = bench.wait("10 9 WAIT 5")
     one.answer(refused(5_000_000))
-    assert one.told == []
+    assert one.replies == []
     bench.clock.advance(5)
-    assert one.question == "final"  # due and over in the same instant
+    assert one.call == "final"  # due and over in the same instant
     one.answer(ADMITTED)
     assert reply(one)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_what_can_never_fit_is_refused_at_once() -> None:
+def test_cost_that_never_fits_is_refused_at_once() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5 COST 11")
-    one.answer(says(1, 10, 10, -1, 0))
+    one.answer(script_reply(1, 10, 10, -1, 0))
     assert reply(one) == [1, 10, 10, -1, 0]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_refused_when_its_time_is_over() -> None:
+def test_hit_is_refused_when_its_time_is_over() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
     one.answer(refused(4_000_000))
     bench.clock.advance(4)
-    one.answer(refused(2_500_000))  # it has become longer: it is not refused for that
-    assert one.told == []
+    one.answer(refused(2_500_000))  # the wait has become longer: that is no reason to refuse it
+    assert one.replies == []
     bench.clock.advance(0.999)
-    assert one.questions == ["attempt"] * 2
+    assert one.calls == ["attempt"] * 2
     bench.clock.advance(0.001)
-    assert one.question == "final"
+    assert one.call == "final"
     one.answer(refused(1_500_000))
     assert reply(one) == [1, 10, 0, 2, 9]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_admitted_by_the_last_question() -> None:
+def test_hit_is_admitted_by_its_final_call() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
     one.answer(refused(4_000_000))
     bench.clock.advance(4)
     one.answer(refused(2_000_000))
     bench.clock.advance(1)
-    assert one.question == "final"
+    assert one.call == "final"
     one.answer(ADMITTED)
     assert reply(one) == [0, 10, 4, -1, 1]
 
 
-def test_times_are_told_in_its_own_unit_rounded_up() -> None:
+def test_times_are_returned_in_the_hits_unit_rounded_up() -> None:
     assert integers(rounded([1, 10, 0, 1, 1], 1_000_000)) == [1, 10, 0, 1, 1]
     assert integers(rounded([1, 10, 0, 1_000_001, 2_000_000], 1_000_000)) == [1, 10, 0, 2, 2]
     assert integers(rounded([1, 10, 0, 1_001, 999], 1_000)) == [1, 10, 0, 2, 1]
@@ -299,75 +303,75 @@ def test_times_are_told_in_its_own_unit_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("frame", ERRORS)
-def test_an_error_is_its_reply_whenever_it_comes(frame: bytes) -> None:
+def test_error_is_the_reply_at_any_call(frame: bytes) -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
     one.answer(frame)
-    assert one.told == [frame]
-    assert bench.over()
+    assert one.replies == [frame]
+    assert bench.assert_empty()
     one = bench.wait("10 1 WAIT 5 STRICT PENALTY 3")
     one.answer(refused(1_000_000))
     bench.clock.advance(1)
     one.answer(frame)
-    assert one.told == [frame]
-    assert bench.over()
+    assert one.replies == [frame]
+    assert bench.assert_empty()
     one = bench.wait("10 1 WAIT 5")
     one.answer(refused(5_000_000))
     bench.clock.advance(5)
-    assert one.question == "final"
+    assert one.call == "final"
     one.answer(frame)
-    assert one.told == [frame]
-    assert bench.over()
+    assert one.replies == [frame]
+    assert bench.assert_empty()
 
 
-def test_an_error_of_one_is_not_the_next_ones() -> None:
+def test_error_of_one_hit_does_not_affect_the_next() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
     two.answer(refused(1_000_000))
     one.answer(ERRORS[0])
-    assert one.told == [ERRORS[0]]
-    assert two.told == []
-    assert two.questions == ["look", "attempt"]
-    assert two.all_moved()
+    assert one.replies == [ERRORS[0]]
+    assert two.replies == []
+    assert two.calls == ["look", "attempt"]
+    assert two.flush_all()
 
 
-def test_what_was_never_sent_is_asked_again() -> None:
+def test_unsent_call_is_repeated() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5 PENALTY 1")
     one.lose()
-    assert one.questions == ["attempt"] * 2
+    assert one.calls == ["attempt"] * 2
     one.answer(refused(3_000_000))
     two = bench.wait("10 1 WAIT 1")
     two.lose()
-    assert two.questions == ["look"] * 2
+    assert two.calls == ["look"] * 2
     two.answer(refused(1_000_000))
     bench.clock.advance(1)
-    assert two.questions == ["look"] * 3  # its last one
+    assert two.calls == ["look"] * 3  # its last call
     two.lose()
-    assert two.questions == ["look"] * 4
+    assert two.calls == ["look"] * 4
     two.answer(refused(3_000_000))
     assert reply(two) == [1, 10, 0, 3, 9]
     bench.clock.advance(2)
     one.answer(refused(3_000_000))
     bench.clock.advance(2)
-    assert one.question == "final"
+    assert one.call == "final"
     one.lose()
-    assert one.questions == ["attempt", "attempt", "attempt", "final", "final"]
+    assert one.calls == ["attempt", "attempt", "attempt", "final", "final"]
     one.answer(ADMITTED)
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_unsent_means_nothing_to_one_that_is_gone() -> None:
+def test_unsent_call_of_a_departed_client_is_ignored() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
     one.waiter.cancel()
     one.lose()
-    assert one.questions == ["attempt"]
-    assert bench.over()
+    assert one.calls == ["attempt"]
+    assert bench.assert_empty()
 
 
 @pytest.mark.parametrize("early_s", [0.000001, 0.001, 0.3])
-def test_timers_that_fire_early(early_s: float) -> None:
+def test_early_timer_is_set_again(early_s: float) -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 0.5 PENALTY 1")
     one.answer(refused(400_000))
@@ -375,61 +379,61 @@ def test_timers_that_fire_early(early_s: float) -> None:
     bench.clock.now = due - early_s
     for _ in range(10):
         bench.clock.fire()  # each time it only sets its timer again
-        assert one.questions == ["attempt"]
+        assert one.calls == ["attempt"]
         assert bench.clock.live()[0].at == pytest.approx(due)
     bench.clock.until(due)
-    assert one.questions == ["attempt"] * 2
-    assert one.all_moved()
+    assert one.calls == ["attempt"] * 2
+    assert one.flush_all()
     one.answer(refused(50_000))
     bench.clock.now = due + 0.04
     bench.clock.fire()
-    assert one.questions == ["attempt"] * 2
+    assert one.calls == ["attempt"] * 2
     bench.clock.advance(0.02)
     one.answer(refused(200_000))
     bench.clock.fire()
-    assert one.question == ""
+    assert one.call == ""
     bench.clock.advance(0.041)
-    assert one.question == "final"
+    assert one.call == "final"
 
 
-def test_an_early_timer_of_a_held_one() -> None:
+def test_early_timer_of_a_held_hit_is_set_again() -> None:
     bench = Bench()
     one = bench.wait("10 1 ALGO LEAKY WAIT 5")
-    one.answer(says(0, 10, 4, -1, 100_000, 400_000))
+    one.answer(script_reply(0, 10, 4, -1, 100_000, 400_000))
     for _ in range(3):
         bench.clock.now += 0.1
         bench.clock.fire()
-        assert one.told == []
+        assert one.replies == []
     bench.clock.advance(0.0999)
-    assert one.told == []
+    assert one.replies == []
     bench.clock.advance(0.0002)
     assert reply(one)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_a_late_timer() -> None:
-    """A process that was stopped, and goes on."""
+def test_late_timer_overtakes_no_client() -> None:
+    """A process that was stopped, and continues."""
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 1")
     one.answer(refused(3_000_000))
     two.answer(refused(900_000))
     bench.clock.now += 100
     bench.clock.advance(0)
-    assert one.question == "final"
-    assert two.question == "look"
+    assert one.call == "final"
+    assert two.call == "look"
     one.answer(ADMITTED)
-    two.answer(ADMITTED)  # and it is the head meanwhile: nobody is overtaken
-    assert two.questions == ["look", "look", "final"]
+    two.answer(ADMITTED)  # it is the head by now, so no client is overtaken
+    assert two.calls == ["look", "look", "final"]
     two.answer(ADMITTED)
     assert reply(one)[0] == reply(two)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
 # -- STRICT and PENALTY ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
-def test_only_the_final_refusal_leaves_its_mark(mark: str) -> None:
+def test_only_the_final_refusal_is_recorded(mark: str) -> None:
     bench = Bench()
     one = bench.wait(f"10 1 WAIT 5 {mark}")
     made = one.rule
@@ -444,76 +448,76 @@ def test_only_the_final_refusal_leaves_its_mark(mark: str) -> None:
     bench.clock.advance(4)
     one.answer(refused(4_000_000))
     bench.clock.advance(1)
-    assert one.questions == ["attempt", "attempt", "final"]
+    assert one.calls == ["attempt", "attempt", "final"]
     one.answer(refused(7_000_000))
     assert reply(one) == [1, 10, 0, 7, 9]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
 @pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
-def test_a_refusal_at_once_leaves_its_mark_too(mark: str) -> None:
+def test_immediate_refusal_is_recorded(mark: str) -> None:
     bench = Bench()
     one = bench.wait(f"10 1 WAIT 5 {mark}")
     two = bench.wait(f"10 1 WAIT 5 {mark}")
     for client, first in ((one, "attempt"), (two, "look")):
         client.answer(refused(6_000_000))
-        assert client.questions == [first, "final"]
+        assert client.calls == [first, "final"]
         client.answer(refused(7_500_000))
         assert reply(client) == [1, 10, 0, 8, 9]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_behind_the_head_the_last_look_comes_before_the_mark() -> None:
+def test_hit_behind_the_head_peeks_before_its_refusal_is_recorded() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2 PENALTY 7")
     one.answer(refused(8_000_000))
     two.answer(refused(1_500_000))
     bench.clock.advance(2)
-    assert two.questions == ["look", "look"]
+    assert two.calls == ["look", "look"]
     two.answer(refused(1_000_000))
-    assert two.question == "final"
+    assert two.call == "final"
     two.answer(refused(7_000_000))
     assert reply(two) == [1, 10, 0, 7, 9]
-    assert one.told == []
+    assert one.replies == []
 
 
-def test_who_would_only_overtake_leaves_no_mark() -> None:
+def test_hit_that_would_only_overtake_is_not_recorded() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9 COST 10"), bench.wait("10 1 WAIT 2 PENALTY 7 STRICT")
     one.answer(refused(8_000_000))
-    two.answer(says(0, 10, 3, -1, 4_000_000))  # it would be admitted, were it the first
-    assert two.told == []
+    two.answer(script_reply(0, 10, 3, -1, 4_000_000))  # it would be admitted as the first
+    assert two.replies == []
     bench.clock.advance(2)
-    two.answer(says(0, 10, 4, -1, 3_000_000))
-    assert two.questions == ["look", "look"]
-    assert reply(two) == [1, 10, 0, 6, 3]  # what the first one still needs
-    assert one.told == []
+    two.answer(script_reply(0, 10, 4, -1, 3_000_000))
+    assert two.calls == ["look", "look"]
+    assert reply(two) == [1, 10, 0, 6, 3]  # the time that the first one still needs
+    assert one.replies == []
 
 
 # -- the queue -------------------------------------------------------------------------------------
 
 
-def test_first_come_first_served_whatever_the_cost() -> None:
+def test_order_of_arrival_is_independent_of_the_cost() -> None:
     bench = Bench()
     big = bench.wait("10 1 WAIT 9 COST 10")
     small = [bench.wait("10 1 WAIT 9") for _ in range(3)]
     big.answer(refused(900_000))
     for client in small:
-        client.answer(ADMITTED)  # a look: each would be admitted now
-        assert client.told == []
+        client.answer(ADMITTED)  # a peek: each would be admitted now
+        assert client.replies == []
     bench.clock.advance(0.9)
-    assert bench.asking() == [big]
+    assert bench.calling() == [big]
     big.answer(ADMITTED)
     for client in small:
-        assert bench.asking() == [client]
-        assert client.questions == ["look", "attempt"]
-        assert client.all_moved()
+        assert bench.calling() == [client]
+        assert client.calls == ["look", "attempt"]
+        assert client.flush_all()
         client.answer(ADMITTED)
     assert [reply(client)[0] for client in bench.clients] == [0] * 4
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_the_next_one_waits_for_its_own_time() -> None:
+def test_next_hit_waits_for_its_own_retry_after() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9 COST 5")
     two.answer(refused(2_000_000))
@@ -522,68 +526,68 @@ def test_the_next_one_waits_for_its_own_time() -> None:
     one.answer(ADMITTED)
     two.answer(refused(3_000_000))
     bench.clock.advance(2.9)
-    assert two.question == ""
+    assert two.call == ""
     bench.clock.advance(0.1)
     two.answer(ADMITTED)
-    assert two.questions == ["look", "attempt", "attempt"]
-    assert bench.over()
+    assert two.calls == ["look", "attempt", "attempt"]
+    assert bench.assert_empty()
 
 
-def test_only_the_head_asks_and_nobody_polls() -> None:
+def test_only_the_head_calls_and_no_client_polls() -> None:
     bench = Bench()
     clients = [bench.wait("10 1 WAIT 3000") for _ in range(50)]
     for client in clients:
         client.answer(refused(500_000_000))
-    total = sum(len(client.questions) for client in clients)
+    total = sum(len(client.calls) for client in clients)
     assert total == 50
     bench.clock.advance(ASK_S - 0.1)
-    assert sum(len(client.questions) for client in clients) == total
+    assert sum(len(client.calls) for client in clients) == total
     assert len(bench.clock.live()) == 50  # one timer each
     bench.clock.advance(0.1)
-    assert bench.asking() == clients[:1]
+    assert bench.calling() == clients[:1]
 
 
-def test_who_joins_while_the_first_one_asks_looks() -> None:
+def test_hit_that_joins_during_the_heads_call_peeks() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
     two = bench.wait("10 1 WAIT 5")
-    assert two.questions == ["look"]
-    assert not bench.waiting.blocks(KEY)  # Redis has told nobody to wait
-    one.answer(ADMITTED)  # and two is the head, while its look is under way
-    assert two.questions == ["look"]
-    two.answer(says(0, 10, 3, -1, 1_000_000))
-    assert two.questions == ["look", "attempt"]
+    assert two.calls == ["look"]
+    assert not bench.waiting.blocks(KEY)  # Redis has refused no client yet
+    one.answer(ADMITTED)  # two is the head, while its peek is in flight
+    assert two.calls == ["look"]
+    two.answer(script_reply(0, 10, 3, -1, 1_000_000))
+    assert two.calls == ["look", "attempt"]
     two.answer(ADMITTED)
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_refused_at_once_for_its_own_sake_only() -> None:
-    """The queue before it is no reason: those may leave."""
+def test_immediate_refusal_depends_only_on_the_hit_itself() -> None:
+    """The queue in front is no reason to refuse: those clients may leave."""
     bench = Bench()
     one = bench.wait("10 1 WAIT 3600")
     one.answer(refused(3_000_000_000))
     two = bench.wait("10 1 WAIT 1")
     two.answer(refused(1_000_000))
-    assert two.told == []
+    assert two.replies == []
     three = bench.wait("10 1 WAIT 1")
     three.answer(refused(1_000_001))
     assert reply(three) == [1, 10, 0, 2, 9]
-    assert two.told == []
+    assert two.replies == []
 
 
-def test_behind_the_head_it_is_told_what_the_head_still_needs() -> None:
+def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 1.5")
     one.answer(refused(9_500_000))
     two.answer(refused(1_000_000))
     bench.clock.advance(1.5)
-    assert two.question == "look"
+    assert two.call == "look"
     two.answer(refused(500_000, 7_000_001))
-    assert reply(two) == [1, 10, 0, 8, 8]  # the head needs 8, itself 0.5
+    assert reply(two) == [1, 10, 0, 8, 8]  # the head needs 8, this one 0.5
     assert bench.waiting.count == 1
 
 
-def test_behind_the_head_it_is_told_what_it_needs_itself_if_that_is_longer() -> None:
+def test_refusal_behind_the_head_reports_its_own_time_if_longer() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 2 COST 9")
     one.answer(refused(2_500_000))
@@ -593,34 +597,34 @@ def test_behind_the_head_it_is_told_what_it_needs_itself_if_that_is_longer() -> 
     assert reply(two) == [1, 10, 0, 5, 9]
 
 
-def test_who_became_the_head_during_its_last_look() -> None:
+def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2")
     one.answer(refused(8_000_000))
     two.answer(refused(1_000_000))
     bench.clock.advance(2)
-    assert two.question == "look"
+    assert two.call == "look"
     one.waiter.cancel()
     two.answer(refused(1_000_000))
     assert reply(two) == [1, 10, 0, 1, 9]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_its_time_is_over_while_a_question_is_under_way() -> None:
+def test_wait_that_ends_during_a_call() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 2")
     one.answer(refused(1_000_000))
     bench.clock.advance(1)
     bench.clock.advance(2)
-    assert one.questions == ["attempt"] * 2
+    assert one.calls == ["attempt"] * 2
     one.answer(refused(1_000_000))
-    assert one.question == "final"
+    assert one.call == "final"
     one.answer(refused(1_000_000))
     assert reply(one)[0] == 1
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_admitted_though_its_time_ran_out_on_the_way() -> None:
+def test_reply_after_the_wait_may_still_admit() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 2")
     one.answer(refused(1_000_000))
@@ -629,11 +633,11 @@ def test_admitted_though_its_time_ran_out_on_the_way() -> None:
     assert reply(one)[0] == 0
 
 
-def test_keys_and_databases_have_queues_of_their_own() -> None:
+def test_each_key_and_database_has_its_queue() -> None:
     bench = Bench()
     places: list[Where] = [KEY, (1, KEY[1]), (0, b"$1\r\nK\r\n"), (0, b"$2\r\nk \r\n")]
     clients = [bench.wait("10 1 WAIT 9", where) for where in places]
-    assert [client.questions for client in clients] == [["attempt"]] * 4
+    assert [client.calls for client in clients] == [["attempt"]] * 4
     clients[0].answer(refused(5_000_000))
     assert [bench.waiting.blocks(where) for where in places] == [True, False, False, False]
     for client in clients[1:]:
@@ -641,42 +645,42 @@ def test_keys_and_databases_have_queues_of_their_own() -> None:
     assert bench.waiting.count == 1
 
 
-# -- those who leave -------------------------------------------------------------------------------
+# -- clients that leave ----------------------------------------------------------------------------
 
 
-def test_the_head_leaves_while_asleep() -> None:
+def test_head_leaves_while_asleep() -> None:
     bench = Bench()
     one, two, three = (bench.wait("10 1 WAIT 9") for _ in range(3))
     for client in (one, two, three):
         client.answer(refused(3_000_000))
     one.waiter.cancel()
-    assert one.told == []
-    assert bench.asking() == [two]
-    assert two.all_moved()
+    assert one.replies == []
+    assert bench.calling() == [two]
+    assert two.flush_all()
     assert bench.waiting.count == 2
     two.answer(ADMITTED)
     three.answer(ADMITTED)
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_the_head_leaves_while_its_question_is_under_way() -> None:
+def test_head_leaves_during_its_call() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     two.answer(refused(3_000_000))
     one.waiter.cancel()
-    assert two.questions == ["look", "attempt"]
-    one.answer(ADMITTED)  # late, for nobody
-    assert one.told == []
-    assert two.told == []
+    assert two.calls == ["look", "attempt"]
+    one.answer(ADMITTED)  # late, without a client
+    assert one.replies == []
+    assert two.replies == []
     two.answer(refused(1_000_000))
     bench.clock.advance(1)
     two.answer(ADMITTED)
-    assert bench.over()
+    assert bench.assert_empty()
 
 
 @pytest.mark.parametrize("asleep", [True, False])
 @pytest.mark.parametrize("which", [1, 2])
-def test_one_in_the_middle_or_at_the_end_leaves(which: int, asleep: bool) -> None:
+def test_client_in_the_middle_or_at_the_end_leaves(which: int, asleep: bool) -> None:
     bench = Bench()
     clients = [bench.wait("10 1 WAIT 9") for _ in range(3)]
     leaver = clients[which]
@@ -687,27 +691,27 @@ def test_one_in_the_middle_or_at_the_end_leaves(which: int, asleep: bool) -> Non
     assert bench.waiting.count == 2
     if not asleep:
         leaver.answer(ADMITTED)
-    assert bench.asking() == []
+    assert bench.calling() == []
     bench.clock.advance(3)
     for client in clients:
         if client is not leaver:
-            assert bench.asking() == [client]
+            assert bench.calling() == [client]
             client.answer(ADMITTED)
-    assert leaver.told == []
-    assert bench.over()
+    assert leaver.replies == []
+    assert bench.assert_empty()
 
 
-def test_leaving_twice_is_leaving_once() -> None:
+def test_leaving_twice_has_no_further_effect() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     one.waiter.cancel()
     one.waiter.cancel()
     assert bench.waiting.count == 1
     two.waiter.cancel()
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_all_leave_at_once_from_the_first_or_from_the_last() -> None:
+def test_all_leave_at_once_in_either_order() -> None:
     for backwards in (False, True):
         bench = Bench()
         clients = [bench.wait("10 1 WAIT 9") for _ in range(200)]
@@ -715,50 +719,50 @@ def test_all_leave_at_once_from_the_first_or_from_the_last() -> None:
             client.answer(refused(3_000_000))
         for client in reversed(clients) if backwards else clients:
             client.waiter.cancel()
-        assert bench.over()
-        assert all(client.told == [] for client in clients)
+        assert bench.assert_empty()
+        assert all(client.replies == [] for client in clients)
         for client in clients:
-            if client.question:
+            if client.call:
                 client.answer(ADMITTED)
-        assert bench.over()
+        assert bench.assert_empty()
 
 
-def test_promoted_means_nothing_to_who_asks_or_is_held() -> None:
+def test_promotion_does_not_affect_a_calling_or_held_hit() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9")
     one.waiter.promoted()
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     held = bench.wait("10 1 ALGO LEAKY WAIT 9", (0, b"other"))
-    held.answer(says(0, 10, 4, -1, 100_000, 400_000))
+    held.answer(script_reply(0, 10, 4, -1, 100_000, 400_000))
     held.waiter.promoted()
-    assert held.questions == ["attempt"]
+    assert held.calls == ["attempt"]
     assert len(bench.clock.live()) == 1
 
 
-def test_promoted_asleep_keeps_one_timer() -> None:
+def test_promoted_sleeper_keeps_one_timer() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(5_000_000))
     for _ in range(5):
         one.waiter.promoted()
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     assert len(bench.clock.live()) == 1
 
 
-def test_who_sends_no_more_is_answered_if_its_first_question_is_under_way() -> None:
+def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     assert one.waiter.last_word()
     assert two.waiter.last_word()
     one.answer(refused(1_000_000))
-    assert one.questions == ["attempt", "final"]
+    assert one.calls == ["attempt", "final"]
     one.answer(refused(999_999))
     assert reply(one) == [1, 10, 0, 1, 9]
     two.answer(refused(1_000_000))
-    assert two.question in ("look", "final")
+    assert two.call in ("look", "final")
     two.answer(refused(999_999))
     assert reply(two) == [1, 10, 0, 1, 9]
-    assert bench.over()
+    assert bench.assert_empty()
     three = bench.wait("10 1 WAIT 9")
     assert three.waiter.last_word()
     three.answer(ADMITTED)
@@ -768,10 +772,10 @@ def test_who_sends_no_more_is_answered_if_its_first_question_is_under_way() -> N
     assert not four.waiter.last_word()
 
 
-# -- those who don't wait --------------------------------------------------------------------------
+# -- hits without WAIT -----------------------------------------------------------------------------
 
 
-def test_nobody_waits() -> None:
+def test_hits_without_wait_create_no_queue() -> None:
     bench = Bench()
     assert not bench.waiting.blocks(KEY)
     assert bench.waiting.needs_us(KEY) == 1
@@ -781,59 +785,60 @@ def test_nobody_waits() -> None:
     ("passed", "needs_us"),
     [(0.0, 2_500_000), (0.5, 2_000_000), (2.4999995, 1), (2.5, 1), (2.6, 1)],
 )
-def test_what_the_first_one_still_needs(passed: float, needs_us: int) -> None:
+def test_remaining_time_of_the_head(passed: float, needs_us: int) -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(2_500_000))
     bench.clock.advance(passed)
     assert bench.waiting.blocks(KEY)
-    assert abs(bench.waiting.needs_us(KEY) - needs_us) <= 1  # a float is as good as that
+    assert abs(bench.waiting.needs_us(KEY) - needs_us) <= 1  # within the precision of a float
 
 
 @pytest.mark.parametrize(
-    ("text", "looked", "told"),
+    ("text", "looked", "expected"),
     [
         ("10 9", [0, 10, 3, -1, 4_000_000], [1, 10, 0, 3, 4]),  # it would be admitted
         ("10 9 MS", [0, 10, 3, -1, 4_000_001], [1, 10, 0, 2500, 4001]),
         ("10 9", [1, 10, 0, 1, 0], [1, 10, 0, 3, 0]),  # the head needs longer
-        ("10 9 COST 9", [1, 10, 2, 6_000_001, 8_000_000], [1, 10, 0, 7, 8]),  # it does itself
+        # it needs longer itself
+        ("10 9 COST 9", [1, 10, 2, 6_000_001, 8_000_000], [1, 10, 0, 7, 8]),
         ("10 9 COST 11", [1, 10, 4, -1, 8_000_000], [1, 10, 0, -1, 8]),  # it never fits
         ("10 9 MS", [1, 10, 0, 2_500_001, 1], [1, 10, 0, 2501, 1]),
     ],
 )
-def test_a_hit_that_would_overtake(text: str, looked: list[int], told: list[int]) -> None:
+def test_overtaking_hit_is_refused(text: str, looked: list[int], expected: list[int]) -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(2_500_000))
-    assert integers(bench.waiting.overtaking(KEY, rule(text), looked)) == told
+    assert integers(bench.waiting.overtaking(KEY, rule(text), looked)) == expected
 
 
-def test_a_hit_that_would_overtake_when_the_first_one_has_left() -> None:
+def test_hit_after_the_head_has_left_is_not_refused() -> None:
     bench = Bench()
     looked = [0, 10, 3, -1, 4_000_000]
     assert integers(bench.waiting.overtaking(KEY, rule("10 9"), looked)) == [1, 10, 0, 1, 4]
 
 
-def test_the_time_of_the_first_one_is_never_told_as_nothing() -> None:
+def test_heads_remaining_time_is_never_reported_as_zero() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     assert bench.waiting.needs_us(KEY) == 1
     two.answer(refused(1_000_000))
-    assert bench.waiting.blocks(KEY)  # one waits for what the first is told
+    assert bench.waiting.blocks(KEY)  # one waits for the time reported to the first
     one.answer(ADMITTED)
     assert bench.waiting.needs_us(KEY) == 1
     assert bench.waiting.blocks(KEY)
 
 
-def test_whom_redis_does_not_let_in_stands_in_nobodys_way() -> None:
+def test_client_without_rights_blocks_no_other() -> None:
     bench = Bench()
     strangers = [bench.wait("10 1 WAIT 9") for _ in range(8)]
     assert not bench.waiting.blocks(KEY)
     for stranger in strangers:
         stranger.answer(b"-NOAUTH Authentication required.\r\n")
         assert not bench.waiting.blocks(KEY)
-    assert bench.over()
-    # nor behind somebody who waits: it leaves no trace
+    assert bench.assert_empty()
+    # Nor behind a waiting client: it leaves no trace.
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(1_000_000))
     stranger = bench.wait("10 1 WAIT 9")
@@ -843,65 +848,67 @@ def test_whom_redis_does_not_let_in_stands_in_nobodys_way() -> None:
     assert not bench.waiting.blocks(KEY)
 
 
-def test_what_is_given_back_wakes_the_first_one() -> None:
+def test_refund_wakes_the_head() -> None:
     bench = Bench()
-    bench.waiting.freed(KEY)  # nobody waits
+    bench.waiting.freed(KEY)  # no client waits
     one, two = bench.wait("10 90 WAIT 99"), bench.wait("10 90 WAIT 99")
-    bench.waiting.freed(KEY)  # one question at a time
+    bench.waiting.freed(KEY)  # one call at a time
     one.answer(refused(60_000_000))
     two.answer(refused(60_000_000))
     bench.waiting.freed((1, KEY[1]))
-    assert bench.asking() == []
+    assert bench.calling() == []
     bench.waiting.freed(KEY)
-    assert bench.asking() == [one]
-    assert one.all_moved()
+    assert bench.calling() == [one]
+    assert one.flush_all()
     assert bench.waiting.needs_us(KEY) == 1
     one.answer(refused(50_000_000))  # it was not enough
     assert abs(bench.waiting.needs_us(KEY) - 50_000_000) <= 1
     assert len(bench.clock.live()) == 2
     bench.waiting.freed(KEY)
     one.answer(ADMITTED)
-    assert two.questions == ["look", "attempt"]
+    assert two.calls == ["look", "attempt"]
     two.answer(ADMITTED)
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_what_is_given_back_wakes_nobody_who_is_held() -> None:
+def test_refund_does_not_wake_held_hits() -> None:
     bench = Bench()
     one = bench.wait("10 1 ALGO LEAKY WAIT 5")
-    one.answer(says(0, 10, 5, -1, 100_000, 3_000_000))
+    one.answer(script_reply(0, 10, 5, -1, 100_000, 3_000_000))
     bench.waiting.freed(KEY)
     assert abs(bench.waiting.needs_us(KEY) - 3_000_000) <= 1
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     bench.clock.advance(3)
     assert reply(one)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_a_hit_that_finds_room_wakes_the_first_one_now_and_then() -> None:
-    """Another proxy has given something back. Or it needs more: that is no reason to ask always."""
+def test_hit_that_finds_room_wakes_the_head_at_intervals() -> None:
+    """Another proxy may have refunded hits. Or the hit may need more: so not every such hit causes
+    a call.
+    """
     bench = Bench()
     one = bench.wait("10 90 WAIT 99 COST 5")
     one.answer(refused(60_000_000))
     bench.clock.advance(1)
     hit, room, none = rule("10 90"), [0, 10, 3, -1, 4_000_000], [1, 10, 0, 1, 4_000_000]
     assert integers(bench.waiting.overtaking(KEY, hit, none[:]))[3] == 59
-    assert bench.asking() == []
+    assert bench.calling() == []
     for turn in range(5):
         for _ in range(10):
             assert integers(bench.waiting.overtaking(KEY, hit, room[:]))[:3] == [1, 10, 0]
-            if one.question:
+            if one.call:
                 one.answer(refused(round((1060 - bench.clock.now) * 1e6)))
-        assert len(one.questions) == 2 + turn
+        assert len(one.calls) == 2 + turn
         bench.clock.advance(WAKE_S + 0.001)
     assert bench.waiting.count == 1
     assert len(bench.clock.live()) == 1
 
 
-# -- too many --------------------------------------------------------------------------------------
+# -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_only_so_many_may_wait() -> None:
+def test_number_of_waiting_hits_is_bounded() -> None:
     bench = Bench()
     hit = rule("10 1 WAIT 9")
 
@@ -924,18 +931,18 @@ def test_only_so_many_may_wait() -> None:
     for waiter in joined:
         waiter.cancel()
     one.waiter.cancel()
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-# -- the connections they keep ---------------------------------------------------------------------
+# -- keep-alive of connections ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["10 1 WAIT 100", "10 1 ALGO LEAKY WAIT 100"])
-def test_a_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
-    """More often than the shortest timeout that Redis can have; nothing is asked for that."""
+def test_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
+    """Within the shortest timeout that Redis can have; no script is called for it."""
     bench = Bench()
     head, other = bench.wait(text), bench.wait(text)
-    shaped = says(0, 10, 4, -1, 600_000, 95_000_000)
+    shaped = script_reply(0, 10, 4, -1, 600_000, 95_000_000)
     for client in (head, other):
         client.answer(shaped if "LEAKY" in text else refused(95_000_000))
     begin = bench.clock.now
@@ -943,141 +950,141 @@ def test_a_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
     for client in (head, other):
         gaps = [now - before for before, now in pairwise([begin, *client.kept, begin + 20])]
         assert max(gaps) == KEEP_S
-        assert len(client.questions) == 1
-        assert client.told == []
-        assert client.all_moved()
+        assert len(client.calls) == 1
+        assert client.replies == []
+        assert client.flush_all()
     assert len(bench.clock.live()) == 2
 
 
-def test_the_head_asks_again_now_and_then() -> None:
-    """Something may have been given back by another proxy."""
+def test_head_calls_again_at_intervals() -> None:
+    """Another proxy may have refunded hits."""
     bench = Bench()
     head, other = bench.wait("10 1 WAIT 100"), bench.wait("10 1 WAIT 100")
     head.answer(refused(95_000_000))
     other.answer(refused(95_000_000))
     for _ in range(3):
         bench.clock.advance(ASK_S - 0.01)
-        assert bench.asking() == []
+        assert bench.calling() == []
         bench.clock.advance(0.01)
-        assert bench.asking() == [head]
-        assert head.all_moved()
+        assert bench.calling() == [head]
+        assert head.flush_all()
         head.answer(refused(round((1095 - bench.clock.now) * 1e6)))
     bench.clock.advance(5)
-    assert bench.asking() == [head]
+    assert bench.calling() == [head]
     head.answer(ADMITTED)
     other.answer(refused(1_000_000))
     bench.clock.advance(1)
     other.answer(ADMITTED)
-    assert head.questions == ["attempt"] * 5
-    assert other.questions == ["look"] + ["attempt"] * 2
-    assert bench.over()
+    assert head.calls == ["attempt"] * 5
+    assert other.calls == ["look"] + ["attempt"] * 2
+    assert bench.assert_empty()
 
 
-# -- LEAKY: the script says how long ---------------------------------------------------------------
+# -- LEAKY: the script returns the time to hold ----------------------------------------------------
 
 SHAPED = "10 1 ALGO LEAKY WAIT 5"
 
 
-def test_all_take_their_places_at_once_and_get_their_replies_in_time() -> None:
+def test_shaped_hits_reserve_slots_at_once_and_get_replies_in_time() -> None:
     bench = Bench()
     clients = [bench.wait(SHAPED) for _ in range(5)]
-    assert bench.asking() == clients
+    assert bench.calling() == clients
     for number, client in enumerate(clients):
-        assert client.questions == ["attempt"]
-        client.answer(says(0, 10, 9 - number, -1, 100_000, number * 100_000))
+        assert client.calls == ["attempt"]
+        client.answer(script_reply(0, 10, 9 - number, -1, 100_000, number * 100_000))
     assert reply(clients[0])[:3] == [0, 10, 9]  # not held at all
     assert bench.waiting.count == 4
     for number in range(1, 5):
         assert bench.waiting.blocks(KEY)
         assert abs(bench.waiting.needs_us(KEY) - 100_000) <= 1
         bench.clock.advance(0.0999)
-        assert clients[number].told == []
+        assert clients[number].replies == []
         bench.clock.advance(0.0001)
         assert reply(clients[number]) == [0, 10, 9 - number, -1, 1]
-        assert clients[number].all_moved()
-    assert [client.questions for client in clients] == [["attempt"]] * 5
-    assert bench.over()
+        assert clients[number].flush_all()
+    assert [client.calls for client in clients] == [["attempt"]] * 5
+    assert bench.assert_empty()
 
 
-def test_who_leaves_keeps_its_slot() -> None:
+def test_departed_client_keeps_its_slot() -> None:
     bench = Bench()
     clients = [bench.wait(SHAPED) for _ in range(3)]
     for number, client in enumerate(clients, 1):
-        client.answer(says(0, 10, 5, -1, 100_000, number * 100_000))
+        client.answer(script_reply(0, 10, 5, -1, 100_000, number * 100_000))
     clients[0].waiter.cancel()
-    assert bench.asking() == []
+    assert bench.calling() == []
     bench.clock.advance(0.1)
-    assert clients[1].told == []
+    assert clients[1].replies == []
     clients[1].waiter.cancel()
     bench.clock.advance(0.1)
-    assert clients[2].told == []
+    assert clients[2].replies == []
     bench.clock.advance(0.1)
     assert reply(clients[2])[0] == 0
-    assert bench.over()
-    assert clients[0].told == clients[1].told == []
+    assert bench.assert_empty()
+    assert clients[0].replies == clients[1].replies == []
 
 
-def test_who_leaves_before_its_slot_is_known() -> None:
+def test_client_that_leaves_before_its_slot_is_known() -> None:
     bench = Bench()
     one, two = bench.wait(SHAPED), bench.wait(SHAPED)
     one.waiter.cancel()
-    one.answer(says(0, 10, 5, -1, 100_000, 100_000))
-    two.answer(says(0, 10, 5, -1, 100_000, 200_000))
-    assert one.told == []
+    one.answer(script_reply(0, 10, 5, -1, 100_000, 100_000))
+    two.answer(script_reply(0, 10, 5, -1, 100_000, 200_000))
+    assert one.replies == []
     bench.clock.advance(0.2)
     assert reply(two)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_a_shaped_one_that_would_be_held_for_too_long_is_refused_at_once() -> None:
+def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
     bench = Bench()
     one, two = bench.wait(SHAPED), bench.wait(SHAPED)
-    one.answer(says(0, 10, 0, -1, 100_000, 5_000_000))
-    two.answer(says(1, 10, 0, 100_000, 5_100_000, 0))
+    one.answer(script_reply(0, 10, 0, -1, 100_000, 5_000_000))
+    two.answer(script_reply(1, 10, 0, 100_000, 5_100_000, 0))
     assert reply(two) == [1, 10, 0, 1, 6]
-    assert two.questions == ["attempt"]
-    assert one.told == []
+    assert two.calls == ["attempt"]
+    assert one.replies == []
     bench.clock.advance(5)
     assert reply(one) == [0, 10, 0, -1, 1]
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_a_shaped_refusal_leaves_its_mark() -> None:
+def test_shaped_refusal_is_recorded() -> None:
     bench = Bench()
     one = bench.wait(SHAPED + " PENALTY 9")
     two = bench.wait(SHAPED + " PENALTY 9")
     for client in (one, two):
-        client.answer(says(1, 10, 0, 100_000, 5_100_000, 0))
-        assert client.questions == ["attempt", "final"]
-    one.answer(says(1, 10, 0, 9_000_000, 9_000_000, 0))
-    two.answer(says(0, 10, 0, -1, 100_000, 4_000_000))  # there was room after all
+        client.answer(script_reply(1, 10, 0, 100_000, 5_100_000, 0))
+        assert client.calls == ["attempt", "final"]
+    one.answer(script_reply(1, 10, 0, 9_000_000, 9_000_000, 0))
+    two.answer(script_reply(0, 10, 0, -1, 100_000, 4_000_000))  # there was room after all
     assert reply(one) == [1, 10, 0, 9, 9]
-    assert two.told == []
+    assert two.replies == []
     bench.clock.advance(4)
     assert reply(two)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
 @pytest.mark.parametrize("frame", ERRORS)
-def test_an_error_instead_of_a_slot(frame: bytes) -> None:
+def test_error_instead_of_a_slot_is_the_reply(frame: bytes) -> None:
     bench = Bench()
     one = bench.wait(SHAPED)
     one.answer(frame)
-    assert one.told == [frame]
-    assert bench.over()
+    assert one.replies == [frame]
+    assert bench.assert_empty()
 
 
-def test_a_held_one_before_one_that_asks() -> None:
-    """Two rules on one key: the second one's algorithm has its say when it is the head."""
+def test_held_hit_in_front_of_a_calling_one() -> None:
+    """Two rules on one key: the second one's algorithm decides once it is the head."""
     bench = Bench()
     one, two = bench.wait(SHAPED), bench.wait("10 1 ALGO TOKEN WAIT 5")
-    one.answer(says(0, 10, 5, -1, 100_000, 1_000_000))
-    assert two.questions == ["look"]
+    one.answer(script_reply(0, 10, 5, -1, 100_000, 1_000_000))
+    assert two.calls == ["look"]
     two.answer(ERRORS[2])
-    assert two.told == [ERRORS[2]]
+    assert two.replies == [ERRORS[2]]
     bench.clock.advance(1)
     assert reply(one)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
 # -- the end of the process ------------------------------------------------------------------------
@@ -1090,32 +1097,32 @@ def test_drain() -> None:
     head.answer(refused(3_000_000))
     second.answer(refused(3_000_000))
     held = bench.wait(SHAPED, other)
-    held.answer(says(0, 10, 5, -1, 100_000, 1_000_000))
+    held.answer(script_reply(0, 10, 5, -1, 100_000, 1_000_000))
     bench.waiting.drain()
-    assert [each.question for each in bench.clients] == ["final", "look", "look", ""]
-    assert head.all_moved() and second.all_moved()
-    third.answer(refused(3_000_000))  # what it had asked before
-    assert third.question == "look"
+    assert [each.call for each in bench.clients] == ["final", "look", "look", ""]
+    assert head.flush_all() and second.flush_all()
+    third.answer(refused(3_000_000))  # the reply to its earlier call
+    assert third.call == "look"
     third.answer(refused(3_000_000))
-    assert third.question == "final"
+    assert third.call == "final"
     third.answer(refused(3_000_000))
     second.answer(ADMITTED)  # it would only overtake
     assert reply(second)[:2] == [1, 10]
     head.answer(refused(3_000_000))
     assert [reply(client)[3] for client in (head, second, third)] == [3, 3, 3]
     late = bench.wait("10 1 WAIT 9")
-    assert late.question == "attempt"
+    assert late.call == "attempt"
     late.answer(refused(3_000_000))
-    assert late.question == "final"
+    assert late.call == "final"
     late.answer(refused(3_000_000))
     assert reply(late)[0] == 1
-    assert held.told == []
+    assert held.replies == []
     bench.clock.advance(1)
     assert reply(held)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-def test_drain_admits_who_is_admitted() -> None:
+def test_drain_keeps_admissions() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(3_000_000))
@@ -1123,14 +1130,14 @@ def test_drain_admits_who_is_admitted() -> None:
     bench.waiting.drain()
     one.answer(ADMITTED)
     assert reply(one)[0] == 0
-    assert bench.over()
+    assert bench.assert_empty()
 
 
-# -- any traffic, before a Redis that follows the rules --------------------------------------------
+# -- random traffic with a model of Redis ----------------------------------------------------------
 
 
 class Redis:
-    """LOG and shaping LEAKY, as their scripts do it, in microseconds."""
+    """LOG and shaping LEAKY as in their scripts, in microseconds."""
 
     def __init__(self) -> None:
         self.stamps: dict[Where, list[int]] = {}
@@ -1200,14 +1207,14 @@ class Visitor:
         self.gone = False
         self.asked = 0
         self.waits = made.waits
-        self.told: list[list[int]] = []
+        self.replies: list[list[int]] = []
         self.told_at = 0.0
         self.first: list[int] = []
         self.waiter: Waiter | None = None
 
 
 class Simulation:
-    """Visitors, a Redis and the way between them. An event is something that happens at a time."""
+    """Visitors, a Redis and the delays between them. Each event has a time."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -1251,7 +1258,7 @@ class Simulation:
             if behind:
                 found = integers(self.waiting.overtaking(where, made, found))
                 assert found[0] == 1 and found[2] == 0 and (found[3] > 0 or found[3] == -1)
-            visitor.told.append(found)
+            visitor.replies.append(found)
 
         self._run(visitor, made.look() if behind else made, answered)
 
@@ -1272,11 +1279,11 @@ class Simulation:
             if not visitor.first:
                 visitor.first = found
             assert visitor.waiter is not None
-            visitor.waiter.answered(says(*found))
+            visitor.waiter.answered(script_reply(*found))
 
         def finish(frame: bytes) -> None:
             assert not visitor.gone
-            visitor.told.append(integers(frame))
+            visitor.replies.append(integers(frame))
             visitor.told_at = self.clock.now
 
         visitor.waiter = self.waiting.join(
@@ -1286,13 +1293,13 @@ class Simulation:
         visitor.waiter.start()
 
     def leave(self, visitor: Visitor) -> None:
-        if visitor.waiter is not None and not visitor.told and not visitor.gone:
+        if visitor.waiter is not None and not visitor.replies and not visitor.gone:
             visitor.gone = True
             visitor.waiter.cancel()
 
 
 def in_any_window(stamps: list[tuple[int, int]], most: int, window_us: int) -> bool:
-    """Whether at most `most` are in each half open window."""
+    """Whether each half-open window holds at most `most`."""
     for end, _ in stamps:
         if sum(cost for at, cost in stamps if end - window_us < at <= end) > most:
             return False
@@ -1319,7 +1326,7 @@ DELAYS = st.lists(st.sampled_from([0.00002, 0.0003, 0.001, 0.004, 0.03]), min_si
 
 @settings(max_examples=120, deadline=None)
 @given(STEPS, DELAYS, st.sampled_from(["", "STRICT", "PENALTY 0.2"]))
-def test_whatever_happens_order_and_limit_hold(
+def test_random_traffic_keeps_order_and_limit(
     steps: list[tuple[str, int, int, float]], delays: list[float], mark: str
 ) -> None:
     sim = Simulation()
@@ -1345,20 +1352,20 @@ def test_whatever_happens_order_and_limit_hold(
     for where in PLACES:
         stamps = [(at, cost) for place, at, cost in sim.redis.admitted if place == where]
         assert in_any_window(stamps, MOST, window_us)
-        if not mark:  # (a final refusal is a hit as any, and may be admitted after all)
+        if not mark:  # a final refusal is sent as a hit, and may be admitted
             order = [
                 visitor.number
                 for visitor in sim.served
                 if visitor.where == where and visitor.waits and not visitor.gone
             ]
             assert order == sorted(order)
-    assert len(set(sim.served)) == len(sim.served)  # nobody is admitted twice
+    assert len(set(sim.served)) == len(sim.served)  # no visitor is admitted twice
     for visitor in sim.visitors:
         if visitor.gone:
-            assert visitor.told == []
+            assert visitor.replies == []
             continue
-        assert len(visitor.told) == 1
-        found = visitor.told[0]
+        assert len(visitor.replies) == 1
+        found = visitor.replies[0]
         if found[0] == 0:
             assert visitor in sim.served
         else:
@@ -1369,19 +1376,19 @@ def test_whatever_happens_order_and_limit_hold(
         took = visitor.told_at - visitor.came
         assert took <= visitor.wait_us / 1_000_000 + 3 * longest + 1e-6
         if found[0] == 1 and took < visitor.wait_us / 1_000_000 - 1e-6:
-            first = visitor.first  # refused before its time: it could not make it
+            first = visitor.first  # refused before its time: it could not be admitted in time
             assert first[0] == 1 and (first[3] == -1 or first[3] > visitor.wait_us)
-        # one question on arrival, two or three as the head, two at the end, and the keep-alives
+        # One call on arrival, two or three as the head, two at the end, and the keep-alives.
         assert visitor.asked <= 6 + (2 if mark else 0) + ceil(took / ASK_S) * 2, visitor.asked
 
 
 @settings(max_examples=100, deadline=None)
 @given(STEPS, DELAYS)
-def test_whatever_happens_shaped_hits_leave_evenly(
+def test_random_traffic_of_shaped_hits_leaves_evenly(
     steps: list[tuple[str, int, int, float]], delays: list[float]
 ) -> None:
     sim = Simulation()
-    sim.delays = delays[:1]  # else their places are not in the order of their coming
+    sim.delays = delays[:1]  # otherwise their places are not in order of arrival
     emission_s = 0.05
     for what, which, cost, seconds in steps:
         options = f"1 {emission_s:g} ALGO LEAKY BURST 9 COST {cost}"
@@ -1397,51 +1404,53 @@ def test_whatever_happens_shaped_hits_leave_evenly(
     assert sim.clock.live() == []
     for where in PLACES:
         here = [visitor for visitor in sim.visitors if visitor.where == where]
-        left = [visitor for visitor in here if not visitor.gone and visitor.told[0][0] == 0]
+        left = [visitor for visitor in here if not visitor.gone and visitor.replies[0][0] == 0]
         times = [visitor.told_at for visitor in left]
         assert times == sorted(times)
         for before, after in pairwise(left):
             assert after.told_at - before.told_at >= before.cost * emission_s - 1e-5
         for visitor in here:
             assert visitor.asked == 1
-            assert len(visitor.told) == (0 if visitor.gone else 1)
+            assert len(visitor.replies) == (0 if visitor.gone else 1)
             if visitor in left:
                 took = visitor.told_at - visitor.came
                 assert took <= visitor.wait_us / 1_000_000 + delays[0] + 1e-5
 
 
-def test_fifty_wait_and_the_rate_is_used_up() -> None:
-    """Nobody is served late: the fiftieth leaves when the limit says so, not a round trip later."""
+def test_fifty_waiting_hits_use_the_full_rate() -> None:
+    """No client is served late: the fiftieth leaves when the limit permits, not a round trip
+    later.
+    """
     sim = Simulation()
     for _ in range(50):
         sim.hit(PLACES[0], "10 1 WAIT 10")
     sim.clock.advance(20)
     assert [visitor.number for visitor in sim.served] == list(range(50))
-    assert all(visitor.told[0][0] == 0 for visitor in sim.visitors)
+    assert all(visitor.replies[0][0] == 0 for visitor in sim.visitors)
     first, last = sim.redis.admitted[0][1], sim.redis.admitted[-1][1]
     assert 4_000_000 <= last - first <= 4_000_000 + 50 * 2_000
-    # each one looks, and tries; and where it must wait, tries again
+    # Each one peeks and tries; where it has to wait, it tries again.
     assert sim.asked <= 50 * 3
 
 
-# -- what frees a key ------------------------------------------------------------------------------
+# -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
 
 
-def test_a_reset_or_refund_has_the_head_ask_at_once() -> None:
+def test_reset_or_refund_makes_the_head_call_at_once() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     one.answer(refused(8_000_000))
     two.answer(refused(8_000_000))
     bench.waiting.freed(KEY)
-    assert (one.question, two.question) == ("attempt", "")
-    assert bench.waiting.blocks(KEY)  # nobody overtakes meanwhile
+    assert (one.call, two.call) == ("attempt", "")
+    assert bench.waiting.blocks(KEY)  # no client overtakes in between
     one.answer(refused(7_000_000))
     assert bench.waiting.needs_us(KEY) == 7_000_000
     bench.waiting.freed((1, KEY[1]))  # another database
-    assert one.question == ""
+    assert one.call == ""
 
 
-def test_room_that_others_see_has_the_head_ask_but_not_all_the_time() -> None:
+def test_room_seen_by_other_hits_makes_the_head_call_at_intervals() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9 COST 5")
     one.answer(refused(8_000_000))
@@ -1449,33 +1458,33 @@ def test_room_that_others_see_has_the_head_ask_but_not_all_the_time() -> None:
     for _ in range(100):
         found = bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
         assert found.startswith(b"*5\r\n:1\r\n:10\r\n:0\r\n")
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     bench.clock.advance(0.2)
     bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
-    assert one.questions == ["attempt", "attempt"]
+    assert one.calls == ["attempt", "attempt"]
     one.answer(refused(7_000_000))
     bench.clock.advance(0.2)
-    bench.waiting.overtaking(KEY, plain, [1, 10, 0, 5, 9_000_000])  # no room: no question
-    assert one.questions == ["attempt", "attempt"]
+    bench.waiting.overtaking(KEY, plain, [1, 10, 0, 5, 9_000_000])  # no room: no call
+    assert one.calls == ["attempt", "attempt"]
 
 
-def test_what_is_held_is_not_woken() -> None:
+def test_held_hit_is_not_woken() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9 ALGO LEAKY")
-    one.answer(says(0, 10, 4, -1, 1_000_000, 2_000_000))
+    one.answer(script_reply(0, 10, 4, -1, 1_000_000, 2_000_000))
     bench.waiting.freed(KEY)
-    assert one.questions == ["attempt"]
+    assert one.calls == ["attempt"]
     bench.clock.advance(2)
-    assert len(one.told) == 1
+    assert len(one.replies) == 1
 
 
-def test_who_waits_behind_nobody_that_was_refused_blocks_nobody() -> None:
-    """Callers that are all admitted as soon as they are asked."""
+def test_waiting_hits_without_a_refusal_block_no_client() -> None:
+    """Callers that are all admitted at their first call."""
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    two.answer(says(0, 10, 5, -1, 1_000_000))
+    two.answer(script_reply(0, 10, 5, -1, 1_000_000))
     assert not bench.waiting.blocks(KEY)
     one.answer(ADMITTED)
     assert not bench.waiting.blocks(KEY)
     two.answer(ADMITTED)
-    assert bench.over()
+    assert bench.assert_empty()

@@ -19,7 +19,8 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_QUIESCENT
 
-from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, says
+from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule
+from tests.unit.ratelimit.test_wait_queue import script_reply as says
 from tests.unit.session.test_session import (
     ARITY,
     FIVE,
