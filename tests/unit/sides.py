@@ -1,4 +1,4 @@
-"""What a session's owner does in the tests: bytes in on either side, and what comes out of it."""
+"""Moves bytes as a session's owner does: into either side, and out of it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Sides:
     session: Session
 
     def send(self, *data: bytes) -> bytes:
-        """The client sends; what goes upstream on its private connection."""
+        """Send from the client; return the bytes for the private connection."""
         for each in data:
             self.session.receive(each)
         return self.up()
 
     def answer(self, *data: bytes) -> bytes:
-        """Redis answers on the private connection; what goes to the client."""
+        """Reply from Redis on the private connection; return the bytes for the client."""
         for each in data:
             self.session.upstream_received(each)
         return self.down()
 
     def up(self) -> bytes:
-        while self.session.wait in (WAIT_TICK, WAIT_PACE):  # (its owner gives it turns)
+        while self.session.wait in (WAIT_TICK, WAIT_PACE):  # its owner gives it its share of the ticks
             self.session.context.budget.slow_hits = SLOW_HITS
             self.session.go_on()
         out = b"".join(self.session.private.out)

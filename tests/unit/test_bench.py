@@ -1,4 +1,4 @@
-"""The benchmark's pure parts, and one quick run of the real thing."""
+"""The benchmark's pure parts, and one quick run of the whole."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CSV_7 = (
         ("WARNING: Could not fetch server CONFIG\nGET: 5.00 requests per second\n", 5.0),
     ],
 )
-def test_the_rate_is_read_from_each_form_of_output(output: str, rate: float) -> None:
+def test_rate_is_parsed_from_each_form_of_output(output: str, rate: float) -> None:
     assert redis_benchmark.parse(output) == rate
 
 
@@ -90,14 +90,14 @@ def test_medians_ratios_and_spread() -> None:
     assert Figure("x", rows.RATE, "/s", "any").spread() == 0
 
 
-def test_the_best_of_several_columns_is_the_highest_median() -> None:
+def test_best_of_several_columns_is_the_highest_median() -> None:
     made = Figure("x", rows.TASKS, "/s", "any", best={"fastest": ("a", "b", "not measured")})
     assert made.ratios() == {}
     made.samples = {"proxy": [6.0], "a": [1.0, 2.0, 9.0], "b": [4.0], "c": [100.0]}
     assert made.ratios() == {"proxy/fastest": 1.5}
 
 
-def test_an_even_number_of_samples_has_the_mean_of_the_middle_two() -> None:
+def test_median_of_an_even_number_of_samples() -> None:
     made = Figure("x", rows.RATE, "/s", "any", samples={"direct": [1.0, 2.0, 4.0, 100.0]})
     assert made.medians() == {"direct": 3.0}
 
@@ -117,7 +117,7 @@ def test_columns_take_turns() -> None:
     assert stream.getvalue().endswith("x (/s): direct 2.00, proxy 3.00\n")
 
 
-def test_a_failure_names_figure_and_column() -> None:
+def test_failure_names_figure_and_column() -> None:
     def once(column: str) -> float:
         raise BenchError("too bad")
 
@@ -130,11 +130,11 @@ def test_a_failure_names_figure_and_column() -> None:
     ("value", "text"),
     [(0.123, "0.12"), (12.34, "12.3"), (123.4, "123"), (1234.5, "1,234"), (1e6, "1,000,000")],
 )
-def test_numbers(value: float, text: str) -> None:
+def test_numbers_are_formatted(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_the_table_has_a_dash_where_nothing_was_measured() -> None:
+def test_table_has_a_dash_for_missing_measurements() -> None:
     other = Figure(
         "set-1", rows.RATE, "/s", "any", samples={"direct": [1000.0], "twemproxy": [5.0]}
     )
@@ -145,7 +145,7 @@ def test_the_table_has_a_dash_where_nothing_was_measured() -> None:
     ]
 
 
-def test_what_is_not_installed_is_told_in_the_table() -> None:
+def test_table_names_programs_that_are_not_installed() -> None:
     made = Figure("x", rows.TASKS, "/s", "any", samples={"a": [1.0]}, absent=("b",))
     assert report.table([made]).splitlines() == [
         "row  unit     a              b",
@@ -171,18 +171,20 @@ MOST = bounds.Bound("memory", "kB", "get-1", "get-1", "proxy", 120.0, 100.0, mos
         (replace(MOST, figure="get-1 redis"), 1.0, 1.0, bounds.NOT_MEASURED),
     ],
 )
-def test_verdicts(bound: bounds.Bound, direct: float, proxy: float, word: str) -> None:
+def test_verdicts_follow_the_bounds(
+    bound: bounds.Bound, direct: float, proxy: float, word: str
+) -> None:
     made = figure()
     made.samples = {"direct": [direct], "proxy": [proxy]}
     assert [one.word for one in bounds.judge([made], ["get-1"], [bound])] == [word]
 
 
-def test_only_rows_that_were_run_are_judged() -> None:
+def test_only_measured_rows_have_verdicts() -> None:
     assert bounds.judge([figure()], ["get-16"], [LEAST]) == []
     assert [one.value for one in bounds.judge([], ["get-1"], [LEAST, MOST])] == [None, None]
 
 
-def test_every_bound_is_of_a_row_and_its_goal_lies_beyond() -> None:
+def test_every_bound_names_a_row_and_has_a_stricter_goal() -> None:
     for bound in bounds.BOUNDS:
         assert rows.choose([bound.row])
         assert bound.figure.startswith(bound.row)
@@ -210,7 +212,7 @@ def test_parent_and_ticks_are_read_from_proc() -> None:
             cpu.parse(wrong)
 
 
-def test_cpu_time_of_a_process_is_its_own_and_its_descendants(tmp_path: Path) -> None:
+def test_cpu_time_of_a_process_includes_its_descendants(tmp_path: Path) -> None:
     for pid, parent in ((3, 1), (7, 3), (8, 7), (9, 1)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
@@ -222,7 +224,7 @@ def test_cpu_time_of_a_process_is_its_own_and_its_descendants(tmp_path: Path) ->
     assert cpu.seconds(3, tmp_path / "no") is None
 
 
-def test_a_meter_tells_seconds_per_million() -> None:
+def test_meter_returns_seconds_per_million() -> None:
     meter = cpu.Meter(rows.choose(["hit-1"])[0], "any")
     times = iter([1.0, 3.0])
     clocks: dict[str, cpu.Clock] = {"redis": lambda: next(times), "party": lambda: None}
@@ -231,7 +233,7 @@ def test_a_meter_tells_seconds_per_million() -> None:
     assert (made.name, made.kind, made.samples) == ("hit-1 redis", rows.CPU, {"proxy": [4.0]})
 
 
-def test_json_and_text_tell_the_same(tmp_path: Path) -> None:
+def test_json_and_text_have_the_same_figures(tmp_path: Path) -> None:
     made = report.Report(
         "2026-01-02",
         {"cores": 2},
@@ -265,7 +267,7 @@ def test_json_and_text_tell_the_same(tmp_path: Path) -> None:
     assert "\n\nAgainst what must be shown\nwork " in made.to_text()
 
 
-def test_rows_have_names_of_their_own() -> None:
+def test_names_of_rows_are_unique() -> None:
     names = [row.name for row in rows.ROWS]
     assert len(set(names)) == len(names)
     assert rows.choose([]) == rows.ROWS
@@ -274,14 +276,14 @@ def test_rows_have_names_of_their_own() -> None:
         rows.choose(["hits"])
 
 
-def test_rows_know_what_they_do() -> None:
+def test_rows_list_refusals_and_request_counts() -> None:
     found = {row.name: row for row in rows.ROWS}
     refusing = {name for name, row in found.items() if row.refuses}
     assert refusing == {"refused-1", "refused-16", "tasks-refused"}
     assert found["get-16"].requests(10) > found["hit-16"].requests(10) > found["hit-1"].requests(10)
 
 
-def test_libraries_follow_the_rule_of_the_row() -> None:
+def test_libraries_use_the_rule_of_the_row() -> None:
     for row in rows.ROWS:
         if row.kind == rows.TASKS:
             (command,) = row.commands
@@ -291,7 +293,7 @@ def test_libraries_follow_the_rule_of_the_row() -> None:
     assert set(libraries.EXACT) < set(columns) - set(libraries.OURS)
 
 
-def test_a_large_value_is_read_to_its_end() -> None:
+def test_large_value_is_read_to_its_end() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         reader = values.Reader(ours, 1)
@@ -311,7 +313,7 @@ def test_a_large_value_is_read_to_its_end() -> None:
             reader.read(buffer)
 
 
-def test_a_hit_is_called_directly_as_the_proxy_calls_it() -> None:
+def test_direct_hit_equals_the_proxys_call() -> None:
     hit = (b"RL.HIT", b"k", b"10", b"60")
     call = calls.of(hit)
     assert call.evalsha[:1] + call.evalsha[2:4] == (b"EVALSHA", b"1", b"k")
@@ -323,7 +325,7 @@ def test_a_hit_is_called_directly_as_the_proxy_calls_it() -> None:
         calls.of((b"RL.HIT", b"k", b"0", b"60"))
 
 
-def test_batches_hold_the_commands_in_turn_with_random_keys() -> None:
+def test_batches_alternate_commands_with_random_keys() -> None:
     commands = ((b"SET", b"a:__rand_int__", b"x"), (b"GET", b"b"))
     made = load.batches(commands, 4, 10, 3)
     assert made == load.batches(commands, 4, 10, 3)
@@ -338,7 +340,7 @@ def test_batches_hold_the_commands_in_turn_with_random_keys() -> None:
     assert len(load.batches(commands, 1, 10, 10**9)) == load.MAX_BATCHES
 
 
-def test_the_time_of_a_call_is_read_from_commandstats() -> None:
+def test_time_of_a_call_is_read_from_commandstats() -> None:
     info = (
         "# Commandstats\r\ncmdstat_eval:calls=4,usec=10,usec_per_call=2.50,rejected_calls=0\r\n"
         "cmdstat_evalsha:calls=2,usec=9,usec_per_call=4.50,rejected_calls=0\r\n"
@@ -364,7 +366,7 @@ def test_the_time_of_a_call_is_read_from_commandstats() -> None:
         (["--frobnicate"], "--frobnicate"),
     ],
 )
-def test_a_bad_option_is_one_line(
+def test_invalid_option_is_one_line(
     argv: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == 2
@@ -375,7 +377,7 @@ def test_a_bad_option_is_one_line(
     assert named in err
 
 
-def test_quick_is_small_unless_told_otherwise() -> None:
+def test_quick_run_is_small_by_default() -> None:
     quick = options.parse(["--quick"])
     assert quick.repeats == 1
     assert quick.requests == options.QUICK_REQUESTS
@@ -390,7 +392,7 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed == [row.name for row in rows.ROWS]
 
 
-def test_a_quick_run(tmp_path: Path) -> None:
+def test_quick_run_measures_every_row(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     names = "hit-1,refused-16,get-1,mixed-2,values,large-get,tasks,workers,space"
     argv = [sys.executable, "-m", "bench", "--quick", "--only", names, "--output", str(output)]
@@ -404,7 +406,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert {"proxy", libraries.SCRIPT} <= set(found["tasks-refused"])
     assert {"1-worker", "2-workers"} <= set(found["workers"])
     kinds = {row["name"]: row["kind"] for row in written["rows"]}
-    for name, medians in found.items():  # in a quick run CPU time may be less than a tick
+    for name, medians in found.items():  # in a quick run the CPU time may be less than a tick
         cpu_time = kinds[name] in (rows.CPU, rows.TASKS_CPU, rows.WORKERS_CPU)
         assert cpu_time or all(value > 0 for value in medians.values()), name
     if sys.platform == "linux":

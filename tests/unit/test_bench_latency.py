@@ -1,4 +1,4 @@
-"""The open-loop generator and the rows made with it: what is due, what is counted, what is told."""
+"""The open-loop generator and its rows: due times, counts and reports."""
 
 from __future__ import annotations
 
@@ -31,50 +31,51 @@ def server() -> Iterator[RedisServer]:
 
 
 def run(server: RedisServer, prepared: list[bytes], rate: int, limit_s: float = 20.0) -> Timing:
-    """Each of `prepared` once, evenly spaced, over four connections."""
+    """Send each of `prepared` once, evenly spaced, over four connections."""
     due_ns = [NS // rate * number for number in range(len(prepared))]
     return openloop.run(server.port, prepared, due_ns, 4, 0.0, limit_s)
 
 
-# -- what is due -----------------------------------------------------------------------------------
+# -- due times -------------------------------------------------------------------------------------
 
 
-def test_the_schedule_is_a_poisson_process() -> None:
+def test_schedule_is_a_poisson_process() -> None:
     due_ns = openloop.schedule(10_000, 2.0)
     gaps = [after - before for before, after in itertools.pairwise(due_ns)]
     assert due_ns == sorted(due_ns)
     assert due_ns[0] >= 0
     assert due_ns[-1] < 2 * NS
     assert statistics.mean(gaps) == pytest.approx(NS / 10_000, rel=0.03)
-    # of an exponential distribution: as much deviation as mean, and 1/e are longer than the mean
+    # Of an exponential distribution: deviation equals mean, and 1/e of the gaps are longer than the
+    # mean.
     assert statistics.pstdev(gaps) == pytest.approx(statistics.mean(gaps), rel=0.05)
     longer = sum(gap > NS / 10_000 for gap in gaps) / len(gaps)
     assert longer == pytest.approx(0.368, abs=0.02)
 
 
-def test_the_schedule_follows_its_seed() -> None:
+def test_schedule_follows_its_seed() -> None:
     assert openloop.schedule(1000, 1.0, 7) == openloop.schedule(1000, 1.0, 7)
     assert openloop.schedule(1000, 1.0, 7) != openloop.schedule(1000, 1.0, 8)
 
 
-# -- what is told ----------------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("share", "value"),
     [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (0.999, 100), (1, 100)],
 )
-def test_a_percentile_is_one_of_the_values(share: float, value: int) -> None:
+def test_percentile_is_one_of_the_values(share: float, value: int) -> None:
     assert percentile(range(1, 101), share) == value
 
 
-def test_no_percentile_of_nothing() -> None:
+def test_percentile_of_no_values() -> None:
     assert percentile([5], 0.999) == 5
     with pytest.raises(BenchError, match="too short"):
         percentile([], 0.5)
 
 
-def test_what_is_told_of_a_run() -> None:
+def test_report_of_a_run() -> None:
     latency_ns = [1000 * number for number in range(1000, 0, -1)]
     made = Timing(latency_ns, [3000] * 1000, elapsed_s=2.0, cpu_s=0.75, whole_s=2.5)
     assert latency.told(made) == {
@@ -88,25 +89,25 @@ def test_what_is_told_of_a_run() -> None:
     }
 
 
-def test_the_figure_that_has_a_bound_has_the_short_name() -> None:
+def test_figure_with_a_bound_has_the_short_name() -> None:
     assert latency.name_of("latency", latency.P99, 50) == "latency-50"
     assert latency.name_of("latency", "max", 50) == "latency-50 max"
     assert latency.name_of("latency", latency.PEAK) == "latency peak"
     assert 50 in latency.LOADS
 
 
-# -- what is counted -------------------------------------------------------------------------------
+# -- counts ----------------------------------------------------------------------------------------
 
 
-def test_a_stall_is_counted_for_all_that_it_delays(server: RedisServer) -> None:
+def test_stall_counts_for_every_request_it_delays(server: RedisServer) -> None:
     """A closed loop would see one slow reply on each of four connections."""
     prepared = [PING] * 400
     prepared[100] = command("CLIENT", "PAUSE", 200)
     made = run(server, prepared, rate=1000)
     late = sum(ns > 20 * MS for ns in made.latency_ns)
-    assert late > 100  # (most are not, unless the machine is busy)
+    assert late > 100  # most are not, unless the machine is busy
     assert max(made.latency_ns) > 150 * MS
-    assert statistics.median(made.lag_ns) < 100 * MS  # it went on sending
+    assert statistics.median(made.lag_ns) < 100 * MS  # it kept sending
 
 
 def test_every_request_is_answered_once(server: RedisServer) -> None:
@@ -115,7 +116,7 @@ def test_every_request_is_answered_once(server: RedisServer) -> None:
     assert len(made.latency_ns) == len(made.lag_ns) == 333
     with server.raw() as raw:
         assert raw.ask("LLEN", "k") == 333
-    assert 0 < made.rate() < 7500  # (less on a busy machine)
+    assert 0 < made.rate() < 7500  # less on a busy machine
     assert 0 < made.cpu_share() <= 1.1
 
 
@@ -125,7 +126,7 @@ def test_latency_counts_from_due_not_from_sent(server: RedisServer) -> None:
     assert all(wait > lag for wait, lag in zip(made.latency_ns, made.lag_ns, strict=True))
 
 
-def test_what_the_kernel_does_not_take_at_once_follows(server: RedisServer) -> None:
+def test_partial_writes_are_completed(server: RedisServer) -> None:
     large = b"x" * 8_000_000
     made = run(server, [command("SET", "k", large)] * 6 + [command("STRLEN", "k")], rate=1000)
     assert len(made.latency_ns) == 7
@@ -133,7 +134,7 @@ def test_what_the_kernel_does_not_take_at_once_follows(server: RedisServer) -> N
         assert raw.ask("STRLEN", "k") == len(large)
 
 
-def test_a_warm_up_does_not_count(server: RedisServer) -> None:
+def test_warm_up_does_not_count(server: RedisServer) -> None:
     due_ns = [10 * MS * number for number in range(20)]
     made = openloop.run(server.port, [PING], due_ns, 4, 0.05, 20.0)
     assert len(made.latency_ns) == 15
@@ -147,14 +148,14 @@ def test_a_warm_up_does_not_count(server: RedisServer) -> None:
         ([command("CLIENT", "PAUSE", 2000), PING], 0.2, "more than 0.2 s"),
     ],
 )
-def test_a_run_that_fails_says_why(
+def test_failed_run_reports_the_reason(
     server: RedisServer, prepared: list[bytes], limit_s: float, named: str
 ) -> None:
     with pytest.raises(BenchError, match=named):
         run(server, prepared, 100, limit_s)
 
 
-def test_nobody_there_is_an_error() -> None:
+def test_refused_connection_is_an_error() -> None:
     with pytest.raises(BenchError, match="cannot connect"):
         openloop.run(harness.free_port(), [PING], [0], 1, 0.0, 1.0)
 
@@ -180,7 +181,7 @@ def test_one_run_fills_several_figures() -> None:
     assert stream.getvalue().endswith("x a (µs): direct 1.50, proxy 1.50\n")
 
 
-def test_a_failure_of_one_run_names_figure_and_column() -> None:
+def test_failure_of_one_run_names_figure_and_column() -> None:
     def once(column: str, turn: int) -> dict[str, float]:
         raise BenchError("too bad")
 
@@ -192,7 +193,7 @@ def test_a_failure_of_one_run_names_figure_and_column() -> None:
 # -- growth ----------------------------------------------------------------------------------------
 
 
-def test_what_a_hit_took_between_two_looks() -> None:
+def test_cost_of_a_hit_between_two_samples() -> None:
     before = Look(10.0, 1000, 3.0, 1.0)
     after = Look(12.0, 101_000, 4.5, 1.2)
     assert growth.between(before, after) == {
@@ -202,7 +203,7 @@ def test_what_a_hit_took_between_two_looks() -> None:
     }
 
 
-def test_cpu_that_nobody_can_tell_is_left_out() -> None:
+def test_unknown_cpu_time_is_omitted() -> None:
     assert growth.between(Look(0.0, 0), Look(0.5, 10, 1.0)) == {growth.RATE: 20}
 
 
@@ -211,7 +212,7 @@ def test_no_hits_are_an_error() -> None:
         growth.between(Look(0.0, 5), Look(1.0, 5))
 
 
-def test_points_have_names_of_their_own() -> None:
+def test_names_of_points_are_unique() -> None:
     whats = (growth.RATE, growth.REDIS, growth.PARTY, growth.LIVE)
     names = [
         growth.name_of(row, point, what)

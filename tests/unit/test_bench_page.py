@@ -1,4 +1,4 @@
-"""The page of results and its pictures: what they say is what the JSON says, and can be read."""
+"""The page of results and its pictures equal the JSON, and are legible."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BOUNDS = [
 
 
 def result(verdicts: list[Verdict] = BOUNDS) -> Result:
-    """As it comes back from the file."""
+    """The result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
     told = ["one turn of all", "and so on"]
@@ -76,7 +76,7 @@ def images() -> dict[str, Image]:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def test_what_is_not_reached_is_said_first() -> None:
+def test_missed_bounds_come_first() -> None:
     text = rendered()
     assert "**Not reached: 1 of the 2 bounds that were measured.**" in text
     assert "- hit | P1 (EVALSHA): 0.70, to be at least 0.95 (hit-1: proxy/direct)\n" in text
@@ -92,7 +92,7 @@ def test_what_is_not_reached_is_said_first() -> None:
     assert table[0][0] == "hit \\| P1"
 
 
-def test_that_all_is_reached_is_said_too() -> None:
+def test_reached_bounds_are_reported() -> None:
     text = rendered(BOUNDS[1:2])
     assert "All of the 1 bounds that were measured are reached." in text
     assert "Not" not in text.partition("## The machine")[0].partition("## What")[2]
@@ -123,7 +123,7 @@ def test_every_table_of_the_result_is_there() -> None:
     assert documents.rows(text, "| row | what | unit | proxy")[0][3] == "4.25"
 
 
-def test_what_is_too_wide_becomes_two_tables_and_a_list() -> None:
+def test_too_wide_table_is_split_into_two_and_a_list() -> None:
     parties = {"twemproxy": 3.0, "direct": 1.0, "proxy": 2.0}
     others = {f"library-{number}": 1.0 for number in range(page.MOST_COLUMNS - 2)}
     figures = [
@@ -145,7 +145,7 @@ def test_what_is_too_wide_becomes_two_tables_and_a_list() -> None:
     assert listed.startswith("- first: so.\n- second: long long")
 
 
-def test_a_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
+def test_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
     lines = [["a", "b", "c"], ["x|y", "", "1"], ["z", "", ""]]
     assert page.markdown(lines, {0}).splitlines() == [
         "| a | c |",
@@ -155,7 +155,7 @@ def test_a_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
     ]
 
 
-def test_the_page_keeps_the_rules_of_pages() -> None:
+def test_page_follows_the_rules_of_pages() -> None:
     text = rendered()
     assert text.startswith("# Benchmarks\n")
     assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
@@ -170,7 +170,7 @@ def test_the_page_keeps_the_rules_of_pages() -> None:
     assert "- One turn of all.\n- And so on.\n" in text
 
 
-def test_a_result_without_rows_is_a_page() -> None:
+def test_result_without_rows_is_a_page() -> None:
     made = report.Report("2026-01-02", {}, {}, [], {}, [])
     text, drawn = page.page(Result(json.loads(json.dumps(made.to_json()))))
     assert text.startswith("# Benchmarks\n")
@@ -196,7 +196,7 @@ def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
         (f'{{"schema": {report.SCHEMA}, "date": "x"}}', "machine"),
     ],
 )
-def test_what_is_no_result_is_told(
+def test_invalid_result_is_an_error(
     text: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "x.json"
@@ -210,7 +210,7 @@ def test_what_is_no_result_is_told(
     assert not (tmp_path / "page.md").exists()
 
 
-def test_a_part_that_is_missing_is_named() -> None:
+def test_missing_part_is_named() -> None:
     data = {"date": "", "machine": {}, "versions": {}, "method": {"told": []}, "rows": []}
     with pytest.raises(UsageError, match="verdicts"):
         Result({"schema": report.SCHEMA, **data})
@@ -241,7 +241,7 @@ def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
 
 
 @pytest.mark.parametrize("name", sorted(images()))
-def test_a_picture_can_be_read_by_everybody(name: str) -> None:
+def test_picture_is_accessible(name: str) -> None:
     text = images()[name].text
     root = ElementTree.fromstring(text)
     ids = {child.get("id"): child for child in root if child.get("id")}
@@ -256,7 +256,7 @@ def test_a_picture_can_be_read_by_everybody(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(images()))
-def test_no_label_stands_on_another_or_outside(name: str) -> None:
+def test_labels_do_not_overlap_and_stay_inside(name: str) -> None:
     text = images()[name].text
     _, _, width, height = map(float, str(ElementTree.fromstring(text).get("viewBox")).split())
     found = boxes(text)
@@ -313,11 +313,11 @@ def test_a_picture_is_small_and_the_same_each_time(name: str) -> None:
     assert images()[name].text == text
 
 
-# -- the real thing --------------------------------------------------------------------------------
+# -- a real run ------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not openloop.AVAILABLE, reason="needs Linux")
-def test_a_quick_run_becomes_a_page(tmp_path: Path) -> None:
+def test_quick_run_becomes_a_page(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     argv = [sys.executable, "-m", "bench", "--quick", "--only", "latency,growth"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""bench.watched: a quick run, and looks that fail."""
+"""bench.watched: a quick run, and failing queries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ needs_load = pytest.mark.skipif(
 
 
 @needs_load
-def test_a_quick_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_run_is_watched(capsys: pytest.CaptureFixture[str]) -> None:
     assert watched.main(["--requests", "500", "--turns", "1", "--clients", "5"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["/s", "alone", "watched", "ratio", "us", "alone", "watched"]
@@ -25,7 +25,7 @@ def test_a_quick_run(capsys: pytest.CaptureFixture[str]) -> None:
         assert min(figures[:3]) > 0
 
 
-def test_wrong_usage() -> None:
+def test_wrong_usage_is_an_error() -> None:
     for words in (["--turns", "0"], ["--engine", "nosuch-1.0"]):
         with pytest.raises(SystemExit) as ended:
             watched.main(words)
@@ -33,13 +33,13 @@ def test_wrong_usage() -> None:
 
 
 class Silent:
-    """A process that has told nothing."""
+    """A process that has logged nothing."""
 
     def log(self) -> str:
         return "  listening on  127.0.0.1:1\n"
 
 
-def test_a_proxy_without_an_admin_address_is_not_watched() -> None:
+def test_proxy_without_an_admin_address_is_not_watched() -> None:
     part = Part("watched", 1, Silent())  # type: ignore[arg-type]
     with pytest.raises(BenchError, match="told of no admin address"), watched.watching(part):
         pass

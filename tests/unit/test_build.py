@@ -1,4 +1,4 @@
-"""build: what the process says it is."""
+"""Build information that the process reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlproxy.resp import requests
 from rlproxy.version import VERSION
 
 
-def test_compiled_tells_how_the_hot_modules_run() -> None:
+def test_compiled_reports_how_the_hot_modules_run() -> None:
     assert build.compiled() == (not requests.__file__.endswith(".py"))
 
 

@@ -1,4 +1,4 @@
-"""The files in deploy/ name options that exist, and fit the Dockerfile and the defaults."""
+"""The files in deploy/ name existing options, and match the Dockerfile and the defaults."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def documents_of(name: str) -> list[Any]:
 
 
 def compose() -> dict[str, Any]:
-    """Its services, the password filled in."""
+    """The services of the compose file, with the password inserted."""
     text = re.sub(r"\$\{REDIS_PASSWORD[^}]*\}", PASSWORD, COMPOSE)
     found: dict[str, Any] = yaml.safe_load(text)["services"]
     return found
 
 
 def containers(name: str) -> Iterator[dict[str, Any]]:
-    """Those of a manifest that run the proxy."""
+    """The proxy's containers in a manifest."""
     for document in documents_of(name):
         if document["kind"] == "Deployment":
             spec = document["spec"]["template"]["spec"]
@@ -53,12 +53,12 @@ def containers(name: str) -> Iterator[dict[str, Any]]:
 
 
 def accepted(variables: dict[str, str]) -> config.Config:
-    """The settings that these variables make; fails if one is wrong or unknown."""
+    """The configuration from these variables; fails if one is invalid or unknown."""
     return loader.load(loader.parser().parse_args([]), variables)
 
 
 def port() -> int:
-    """The one that the Dockerfile exposes."""
+    """The port that the Dockerfile exposes."""
     found = re.search(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
     assert found is not None
     return int(found[1])
@@ -69,7 +69,7 @@ def seconds(text: str) -> float:
     return float(text[:-1])
 
 
-# -- all of them -----------------------------------------------------------------------------------
+# -- all files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_every_variable_and_option_exists(path: Path) -> None:
         assert variable in OPTIONS or variable in service, variable
     flags = {option.flag for option in config.OPTIONS} | {"--config", "--check-config"}
     flags |= {"--save", "--profile", "--build", "--detach"}  # Redis' and Docker's
-    text = documents.outside(path)  # (blocks are of other programs, too)
+    text = documents.outside(path)  # blocks contain other programs
     for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
         assert flag in flags or path.name == "docker-compose.yml", flag
 
 
-def test_a_page_shows_every_file() -> None:
+def test_page_shows_every_file() -> None:
     for path in FILES:
         assert f"](../{path.relative_to(ROOT)})" in PAGE + MONITORING
 
 
-def test_what_the_page_says_to_type_names_what_is_there() -> None:
-    """Paths of the project exist, and those of the machine are the unit's."""
+def test_commands_on_the_page_name_existing_files() -> None:
+    """Paths of the project exist, and those of the machine are in the unit."""
     blocks = "".join(block.text for block in documents.blocks(ROOT / "docs" / "deployment.md"))
     named = re.findall(r"(?<![\w/])deploy/[\w./-]+", blocks)
     assert len(named) >= 4
@@ -106,10 +106,10 @@ def test_what_the_page_says_to_type_names_what_is_there() -> None:
     assert "\nUser=rlproxy\n" in UNIT
 
 
-def test_the_image_requires_an_upstream() -> None:
-    """Also with `docker run -it`, which is a terminal."""
+def test_image_requires_an_upstream() -> None:
+    """This includes `docker run -it`, which is a terminal."""
     variables = dict(re.findall(r"^ENV (RLPROXY_\w+)=(.*)$", DOCKERFILE, re.MULTILINE))
-    variables.pop("RLPROXY_COMPILE")  # (of the stage that builds)
+    variables.pop("RLPROXY_COMPILE")  # of the build stage
     with pytest.raises(config.ConfigError) as caught:
         accepted(variables)
     assert caught.value.mistakes == (loader.NO_UPSTREAM,)
@@ -119,7 +119,7 @@ def test_the_image_requires_an_upstream() -> None:
 # -- systemd ---------------------------------------------------------------------------------------
 
 
-def test_the_settings_of_the_unit_are_accepted() -> None:
+def test_settings_of_the_unit_are_accepted() -> None:
     lines = [line.lstrip("#") for line in SETTINGS.splitlines() if "=" in line]
     made = accepted(dict(line.split("=", 1) for line in lines))
     assert made.upstream.password == "PASSWORD"
@@ -127,19 +127,19 @@ def test_the_settings_of_the_unit_are_accepted() -> None:
     assert len(lines) == 5
 
 
-def test_the_unit_waits_longer_than_the_proxy_drains() -> None:
+def test_unit_waits_longer_than_the_proxy_drains() -> None:
     found = re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
     assert found is not None
     assert int(found[1]) > DEFAULT.drain_timeout_s
     limit = re.search(r"^LimitNOFILE=(\d+)$", UNIT, re.MULTILINE)
     assert limit is not None
     assert int(limit[1]) > 2 * DEFAULT.max_clients
-    assert 2 * 32_000 < int(limit[1]) <= 2 * 33_000  # as the page says
+    assert 2 * 32_000 < int(limit[1]) <= 2 * 33_000  # as documented on the page
 
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit, for a program that is here."""
+    """The unit, for a program that exists here."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze on this machine")
     made = tmp_path / "rlproxy.service"
@@ -158,12 +158,12 @@ def test_systemd_verifies_the_unit(unit: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_systemd_finds_a_mistake_in_a_unit(unit: Path) -> None:
+def test_systemd_finds_an_error_in_a_unit(unit: Path) -> None:
     unit.write_text(unit.read_text().replace("NoNewPrivileges", "NoNewPrivilege"))
     assert "'NoNewPrivilege'" in analyzed("verify", str(unit)).stderr
 
 
-def test_the_exposure_of_the_unit_is_what_the_page_says(unit: Path) -> None:
+def test_exposure_of_the_unit_equals_the_page(unit: Path) -> None:
     done = analyzed("security", "--offline=yes", "--no-pager", str(unit))
     found = re.search(r"exposure level for rlproxy.service: ([\d.]+) (\w+)", done.stdout)
     if found is None:
@@ -171,13 +171,13 @@ def test_the_exposure_of_the_unit_is_what_the_page_says(unit: Path) -> None:
     assert found[2] == "OK"
     told = re.search(r"rates its exposure ([\d.]+), OK", PAGE)
     assert told is not None
-    assert abs(float(found[1]) - float(told[1])) <= 0.3  # other versions look at other things
+    assert abs(float(found[1]) - float(told[1])) <= 0.3  # other versions check other settings
 
 
 # -- Docker Compose --------------------------------------------------------------------------------
 
 
-def test_the_compose_file_runs_the_proxy_in_front_of_its_redis() -> None:
+def test_compose_file_runs_the_proxy_in_front_of_its_redis() -> None:
     services = compose()
     made = accepted(services["rlproxy"]["environment"])
     assert made.upstream.address is not None
@@ -190,7 +190,7 @@ def test_the_compose_file_runs_the_proxy_in_front_of_its_redis() -> None:
     assert services["rlproxy"]["ulimits"]["nofile"] > 2 * DEFAULT.max_clients
 
 
-def test_nobody_but_the_proxy_reaches_redis() -> None:
+def test_only_the_proxy_reaches_redis() -> None:
     networks = yaml.safe_load(COMPOSE)["networks"]
     assert networks["redis"] == {"internal": True}
     services = compose()
@@ -199,7 +199,7 @@ def test_nobody_but_the_proxy_reaches_redis() -> None:
     assert reach == ["redis", "rlproxy"]
 
 
-def test_what_is_published_is_for_this_machine() -> None:
+def test_published_ports_are_loopback_only() -> None:
     services = compose()
     published = [port for each in services.values() for port in each.get("ports", [])]
     assert all(each.startswith("127.0.0.1:") for each in published)
@@ -209,19 +209,19 @@ def test_what_is_published_is_for_this_machine() -> None:
     assert not [each for each in published if str(admin.port) in each]
 
 
-def test_every_service_is_of_a_known_version_and_looked_after() -> None:
+def test_every_service_has_a_version_and_a_health_check() -> None:
     for name, service in compose().items():
         assert service["restart"] == "unless-stopped"
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-        if name == "rlproxy":  # (built here, with the health check of its Dockerfile)
+        if name == "rlproxy":  # built here, with the health check of its Dockerfile
             assert re.search(r"^HEALTHCHECK ", DOCKERFILE, re.MULTILINE)
             continue
         assert re.fullmatch(r"[a-z/]+:v?\d+\.[\d.]+", service["image"]), name
         assert "healthcheck" in service or service["profiles"] == ["demo"], name
 
 
-def test_what_is_mounted_exists_and_leads_to_the_services() -> None:
+def test_mounted_files_exist_and_name_the_services() -> None:
     services = compose()
     mounted: dict[str, Path] = {}
     for service in services.values():
@@ -255,7 +255,7 @@ def test_what_is_mounted_exists_and_leads_to_the_services() -> None:
     assert mounted[home].name == "rlproxy.json"
 
 
-def test_who_looks_at_grafana_can_change_nothing() -> None:
+def test_grafana_is_read_only() -> None:
     environment = compose()["grafana"]["environment"]
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
@@ -263,7 +263,7 @@ def test_who_looks_at_grafana_can_change_nothing() -> None:
     assert all(isinstance(value, str) for value in environment.values())
 
 
-def test_the_compose_file_satisfies_its_schema() -> None:
+def test_compose_file_satisfies_its_schema() -> None:
     spec = pytest.importorskip("compose_spec").PyCompose
     names = {"redis", "rlproxy", "prometheus", "grafana", "traffic"}
     assert set(spec.from_yaml(COMPOSE).service_names()) == names
@@ -274,14 +274,14 @@ def test_the_compose_file_satisfies_its_schema() -> None:
 # -- Kubernetes ------------------------------------------------------------------------------------
 
 
-def test_the_image_is_probed_as_the_manifests_do() -> None:
+def test_image_has_the_manifests_probe() -> None:
     found = re.search(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
     assert found is not None
     assert yaml.safe_load(found[1]) == HEALTH
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_the_containers_fit_the_image(name: str) -> None:
+def test_containers_match_the_image(name: str) -> None:
     (container,) = containers(name)
     variables = {}
     for variable in container["env"]:
@@ -303,7 +303,7 @@ def test_the_containers_fit_the_image(name: str) -> None:
             assert probe["exec"]["command"] == HEALTH
             continue
         assert made.admin is not None
-        assert made.admin.host == "0.0.0.0"  # kubelet asks at the pod's address
+        assert made.admin.host == "0.0.0.0"  # the kubelet connects to the pod's address
         assert ports[probe["httpGet"]["port"]] == made.admin.port
         assert probe["httpGet"]["path"] in ("/healthz", "/readyz?exclude=upstream")
     security = container["securityContext"]
@@ -311,7 +311,7 @@ def test_the_containers_fit_the_image(name: str) -> None:
     assert security["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_service_leads_to_the_containers() -> None:
+def test_service_selects_the_containers() -> None:
     kinds = {each["kind"]: each for each in documents_of("deployment.yaml")}
     (container,) = containers("deployment.yaml")
     labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
@@ -325,7 +325,7 @@ def test_the_service_leads_to_the_containers() -> None:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_the_grace_period_is_longer_than_what_it_is_for(name: str) -> None:
+def test_grace_period_exceeds_the_drain_timeout(name: str) -> None:
     for document in documents_of(name):
         if document["kind"] != "Deployment":
             continue
@@ -336,14 +336,14 @@ def test_the_grace_period_is_longer_than_what_it_is_for(name: str) -> None:
         assert spec["terminationGracePeriodSeconds"] > waited + DEFAULT.drain_timeout_s
 
 
-def test_the_sidecar_is_reached_from_its_pod_only_and_runs_all_the_time() -> None:
+def test_sidecar_is_private_to_its_pod_and_always_runs() -> None:
     (container,) = containers("sidecar.yaml")
     assert container["restartPolicy"] == "Always"
     assert {"name": "RLPROXY_LISTEN", "value": urls.DEFAULT_LISTEN} in container["env"]
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_the_manifests_satisfy_their_schemas(name: str) -> None:
+def test_manifests_satisfy_their_schemas(name: str) -> None:
     schemas = pytest.importorskip("kubernetes_validate")
     for document in documents_of(name):
         schemas.validate(document, "1.34", strict=True)

@@ -1,4 +1,6 @@
-"""The pages of docs/ lead somewhere, leave out nothing, and say what the tables of the code say."""
+"""The pages of docs/: links have targets, nothing is missing, and tables equal those of the
+code.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ LINKING = [*PAGES, DECISIONS, *RECORDS, *ROOT.glob("*.md")]
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in documents.links(page):
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
@@ -39,13 +41,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in documents.anchors(target), f"{page.name}: {link}"
 
 
-def test_the_index_lists_every_page() -> None:
+def test_index_lists_every_page() -> None:
     listed = {link.partition("#")[0] for link in documents.links(DOCS / "index.md")}
     assert {page.name for page in PAGES} - {"index.md"} <= listed
     assert "decisions/README.md" in listed
 
 
-def test_the_table_of_decisions_lists_every_record() -> None:
+def test_table_of_decisions_lists_every_record() -> None:
     table = documents.rows(DECISIONS.read_text(), "| number ")
     assert len(table) == len(RECORDS) > 0
     for number, ((cell, title, status), path) in enumerate(zip(table, RECORDS, strict=True), 1):
@@ -64,7 +66,7 @@ def test_the_table_of_decisions_lists_every_record() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
-def test_a_record_has_its_headings(path: Path) -> None:
+def test_record_has_its_headings(path: Path) -> None:
     headings = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
     assert headings == ["Context", "Choice", "Evidence", "Consequences"]
 
@@ -79,7 +81,7 @@ def test_every_page_has_one_title_and_short_lines() -> None:
             assert len(line) <= 110 or re.match(r"\||Measured|<!--|!?\[", line), line
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 1000
 
 
@@ -100,7 +102,7 @@ def test_every_picture_is_shown() -> None:
 def test_every_picture_of_the_benchmark_is_shown() -> None:
     drawn = {path.name for path in images() if path.name.startswith(PREFIX)}
     shown: set[str] = set()
-    if BENCHMARKS.exists():  # (a full run makes it)
+    if BENCHMARKS.exists():  # a full run creates it
         shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.-]+)\)", BENCHMARKS.read_text()))
     assert shown == drawn
 
@@ -110,7 +112,7 @@ def images() -> list[Path]:
 
 
 @pytest.mark.parametrize("picture", pictures.PICTURES, ids=lambda picture: picture.name)
-def test_a_picture_can_be_read_by_everybody(picture: Picture) -> None:
+def test_picture_is_accessible(picture: Picture) -> None:
     root = ElementTree.parse(DOCS / "images" / f"{picture.name}.svg").getroot()
     space = "{http://www.w3.org/2000/svg}"
     ids = {child.get("id"): child for child in root if child.get("id")}
@@ -123,7 +125,7 @@ def test_a_picture_can_be_read_by_everybody(picture: Picture) -> None:
     assert "prefers-color-scheme:dark" in style
 
 
-def test_the_table_of_options_is_the_codes() -> None:
+def test_table_of_options_equals_the_code() -> None:
     table = {row[0]: row[1:] for row in documents.rows(CHOOSING, "| ALGO | COST")}
     assert list(table) == [name.decode() for name in ALGORITHMS]
     for name, algorithm in ALGORITHMS.items():
@@ -140,7 +142,7 @@ def test_every_option_is_explained() -> None:
         assert re.search(rf"^#+ .*\b{word}\b", CHOOSING, re.MULTILINE), word
 
 
-def test_the_table_of_costs_is_put_between_its_markers() -> None:
+def test_table_of_costs_is_inserted_between_its_markers() -> None:
     text = "a\n<!-- costs: x -->\nold\n<!-- /costs -->\nb\n"
     assert costs.filled(text, "new") == text.replace("old", "new")
     for wrong in ("", "<!-- costs: x -->\n", "<!-- /costs -->\n<!-- costs: x -->\n"):
@@ -148,7 +150,7 @@ def test_the_table_of_costs_is_put_between_its_markers() -> None:
             costs.filled(wrong, "new")
 
 
-def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text("no markers")
     assert costs.main([str(page)]) == 2
@@ -160,7 +162,7 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_the_fullest_window_is_the_first_of_equals() -> None:
+def test_fullest_window_is_the_first_of_equals() -> None:
     def hits(*seconds: float) -> tuple[Hit, ...]:
         return tuple(Hit(round(second * 1_000_000), True) for second in seconds)
 
@@ -171,7 +173,7 @@ def test_the_fullest_window_is_the_first_of_equals() -> None:
     assert Run((), ()).worst() == (0, 0)
 
 
-def test_the_costs_are_told_in_figures_with_three_digits() -> None:
+def test_costs_have_three_digits() -> None:
     one = costs.Costs(
         {"admitted": ["TIME", "GET", "SET"], "refused": ["TIME", "GET"]},
         {"admitted": 4.256, "refused": 12.34},
@@ -182,10 +184,10 @@ def test_the_costs_are_told_in_figures_with_three_digits() -> None:
     )
 
 
-# -- how the pages are read ------------------------------------------------------------------------
+# -- parsing of the pages --------------------------------------------------------------------------
 
 
-def test_a_session_is_read_as_it_is_written(tmp_path: Path) -> None:
+def test_session_is_parsed_as_written(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# T\n\n```redis\n> SET k 'a b'\nOK\n# 1.5 seconds later\n# a remark\n> GET k\n```\n"
@@ -210,5 +212,5 @@ def test_a_session_is_read_as_it_is_written(tmp_path: Path) -> None:
         (ReplyError("ERR no"), ["(error) ERR no"]),
     ],
 )
-def test_how_a_reply_is_shown(reply: object, lines: list[str]) -> None:
+def test_replies_are_shown_as_in_redis_cli(reply: object, lines: list[str]) -> None:
     assert documents.shown(reply) == lines

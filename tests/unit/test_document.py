@@ -41,7 +41,7 @@ def test_every_option_is_in_the_table() -> None:
         assert f"`{option.flag} " in table
 
 
-def test_a_text_without_tables_is_left_alone() -> None:
+def test_text_without_tables_is_unchanged() -> None:
     assert docs.filled("no <!-- /options --> here") == "no <!-- /options --> here"
 
 
@@ -64,11 +64,11 @@ def test_every_option_word_is_in_the_reference_and_in_help() -> None:
             assert word.decode() in row[0]
 
 
-def test_the_rights_of_the_acl_line_are_those_that_the_scripts_call() -> None:
+def test_rights_of_the_acl_line_cover_the_scripts_calls() -> None:
     line = re.search(r"^ACL SETUSER .*$", OPERATIONS, re.MULTILINE)
     assert line is not None
     told = set(re.findall(r"\+([\w|]+)", line[0]))
-    # RL.RESET, how scripts are called, how refusals are remembered, what client libraries send
+    # RL.RESET, script calls, the denial cache, commands of client libraries.
     called = {"del", "eval", "evalsha", "eval_ro", "evalsha_ro"}
     called |= {"client|tracking", "client|caching"}
     called |= {"ping", "info", "multi", "exec", "discard"}

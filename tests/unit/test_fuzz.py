@@ -1,4 +1,4 @@
-"""The fuzz targets: their corpus and changed inputs hold, and each of them can fail."""
+"""The fuzz targets: corpus and mutated inputs pass, and each target can fail."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.fuzz.mutate import Target
 from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError
 from tests.fuzz.targets import TARGETS
 
-# Changed inputs of each target: some seconds in all.
+# Mutated inputs per target: some seconds in total.
 INPUTS = {"requests": 5000, "replies": 5000, "inline": 5000, "grammar": 2000, "session": 700}
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_corpus_and_changed_inputs(name: str) -> None:
+def test_corpus_and_mutated_inputs_pass(name: str) -> None:
     seeds = mutate.corpus(name)
     assert seeds
     ran = mutate.run(TARGETS[name], seeds, 1, max(INPUTS[name], len(seeds)), 0)
@@ -31,11 +31,11 @@ def test_corpus_and_changed_inputs(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(TARGETS)), st.binary(max_size=150))
-def test_any_bytes(name: str, data: bytes) -> None:
+def test_random_bytes_pass(name: str, data: bytes) -> None:
     TARGETS[name](data)
 
 
-def test_the_corpus_is_small() -> None:
+def test_corpus_is_small() -> None:
     files = [path for path in mutate.CORPUS.rglob("*") if path.is_file()]
     assert {path.parent.name for path in files} == set(TARGETS)
     assert len(files) <= 120
@@ -49,33 +49,33 @@ def fails(target: Target, seeds: list[bytes], inputs: int = 3000) -> bool:
     return bool(mutate.run(target, seeds, 1, inputs, 0, most_crashes=1).crashes)
 
 
-def test_requests_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_target_detects_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     real = reference.integer
     monkeypatch.setattr(reference, "integer", lambda text: 1 if text == b"2" else real(text))
     with pytest.raises(AssertionError):
         TARGETS["requests"](b"\0*2\r\n$4\r\nECHO\r\n$1\r\na\r\n")
 
 
-def test_replies_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_target_detects_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     real = reference.frame
     monkeypatch.setattr(reference, "frame", lambda data, pos: real(data, pos) - (pos > 0))
     with pytest.raises(AssertionError):
         TARGETS["replies"](b"\0+OK\r\n+OK\r\n")
 
 
-def test_inline_notices_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inline_target_detects_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(reference._ESCAPES, b"n", b"N")
     with pytest.raises(AssertionError):
         TARGETS["inline"](b'"\\n"\n')
 
 
-def test_grammar_notices_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grammar_target_detects_a_wrong_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar, "MAX_US", 1)
     assert fails(TARGETS["grammar"], mutate.corpus("grammar"))
 
 
-class _Wrong(Model):
-    """A server whose connection does something else than the reference's."""
+class _WrongModel(Model):
+    """A server whose connection behaves differently from the reference's."""
 
     how = ""
 
@@ -103,13 +103,13 @@ class _Wrong(Model):
 
 
 @pytest.mark.parametrize("how", ["reply", "twice", "context", "hit"])
-def test_session_notices(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "Model", _Wrong)
-    monkeypatch.setattr(_Wrong, "how", how)
+def test_session_target_detects_a_difference(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "Model", _WrongModel)
+    monkeypatch.setattr(_WrongModel, "how", how)
     assert fails(TARGETS["session"], mutate.corpus("session"), 400)
 
 
-def test_session_notices_swapped_lane_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_target_detects_swapped_lane_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     def swapped(self: session.Walk, lane: session.FakeLane, calls: int) -> None:
         self.run(lane, calls)
         done, lane.written = lane.written[:calls], lane.written[calls:]
@@ -124,10 +124,10 @@ def test_session_notices_swapped_lane_replies(monkeypatch: pytest.MonkeyPatch) -
     assert fails(TARGETS["session"], mutate.corpus("session"))
 
 
-# -- what they are made of -------------------------------------------------------------------------
+# -- components ------------------------------------------------------------------------------------
 
 
-def test_choices_never_run_dry() -> None:
+def test_choices_are_endless() -> None:
     choices = Choices(b"\x05\x01\x02ab")
     assert choices.below(3) == 2
     assert choices.below(65536) == 258
@@ -137,7 +137,7 @@ def test_choices_never_run_dry() -> None:
     assert choices.rest() == b""
 
 
-def test_pieces_are_the_whole() -> None:
+def test_pieces_join_to_the_whole() -> None:
     assert pieces(b"abcdef", [2, 2, 9, 0]) == [b"ab", b"cdef"]
     assert pieces(b"", [3]) == []
 
@@ -153,7 +153,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("data", "words"), REQUESTS)
-def test_the_reference_reads_requests(data: bytes, words: tuple[bytes, ...]) -> None:
+def test_reference_parses_requests(data: bytes, words: tuple[bytes, ...]) -> None:
     found = reference.request(data, 0)
     assert (found.words, found.end) == (words, len(data))
     with pytest.raises(IncompleteError):
@@ -164,12 +164,12 @@ def test_the_reference_reads_requests(data: bytes, words: tuple[bytes, ...]) -> 
     "data",
     [b"*x\r\n", b"*1\r\n+1\r\n", b"*1\r\n$-1\r\n", b'"a\n', b"x" * 65537, b"*4294967296\r\n"],
 )
-def test_the_reference_refuses(data: bytes) -> None:
+def test_reference_rejects_malformed_requests(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         reference.request(data, 0)
 
 
-def test_the_reference_reads_frames() -> None:
+def test_reference_parses_frames() -> None:
     whole = b"*2\r\n|1\r\n+a\r\n:1\r\n%1\r\n$1\r\nk\r\n_\r\n>1\r\n+p\r\n*-1\r\n"
     assert reference.frame(whole + b"+OK\r\n", 0) == len(whole)
     with pytest.raises(IncompleteError):
@@ -178,7 +178,7 @@ def test_the_reference_reads_frames() -> None:
         reference.frame(b"HTTP/1.1 400\r\n", 0)
 
 
-def test_the_model_is_a_redis() -> None:
+def test_model_answers_like_redis() -> None:
     made = Model(True, 0, False, False)
     made.feed(b"MULTI\nRL.HIT a 10 60\nEXEC\nRL.HIT a\nQUIT\nECHO x\n")
     assert made.out.startswith(b"+OK\r\n+QUEUED\r\n*1\r\n*5\r\n")
@@ -197,7 +197,7 @@ def test_subsequence() -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_a_find_is_made_small_saved_and_told(
+def test_failing_input_is_minimised_saved_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def target(data: bytes) -> None:
@@ -216,7 +216,7 @@ def test_a_find_is_made_small_saved_and_told(
     assert command.main(["replay", "inline", str(saved[0])]) == 0
 
 
-def test_the_summary_tells_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_lists_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--target", "inline", "--inputs", "300", "--seed", "1"]) == 0
     out = capsys.readouterr().out
     assert "in all 300 inputs, 0 crashes" in out

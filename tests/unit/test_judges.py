@@ -1,4 +1,4 @@
-"""The judges of chaos and soak: what holds passes, and each can fail."""
+"""The checks of chaos and soak: valid data passes, and each check can fail."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ FAILS: list[tuple[str, Judge]] = [
 
 
 @pytest.mark.parametrize("judge", HOLDS)
-def test_holds(judge: Judge) -> None:
+def test_valid_data_passes(judge: Judge) -> None:
     violations = Violations()
     judge(violations)
     assert not violations, violations.lines
 
 
 @pytest.mark.parametrize(("kind", "judge"), FAILS)
-def test_fails(kind: str, judge: Judge) -> None:
+def test_violation_is_recorded(kind: str, judge: Judge) -> None:
     violations = Violations()
     judge(violations)
     assert violations
@@ -66,25 +66,25 @@ def test_fails(kind: str, judge: Judge) -> None:
     assert violations.lines[0].startswith(kind)
 
 
-def test_a_hit_says_whether_it_was_admitted() -> None:
+def test_check_of_a_hit_returns_its_admission() -> None:
     violations = Violations()
     assert judges.judge_hit(violations, "k", 7, FIVE) is True
     assert judges.judge_hit(violations, "k", 7, [1, 7, 0, 3, 60]) is False
     assert judges.judge_hit(violations, "k", 7, [0, 8, 6, -1, 60]) is None
 
 
-def test_a_hit_that_was_admitted_without_redis() -> None:
+def test_hit_admitted_without_redis_is_recognised() -> None:
     assert judges.without_redis(7, [0, 7, 7, -1, 0])
     assert not judges.without_redis(7, FIVE)
     assert not judges.without_redis(8, [0, 7, 7, -1, 0])
 
 
-def test_few_samples_tell_no_growth() -> None:
+def test_few_samples_are_no_growth() -> None:
     with pytest.raises(ValueError, match="8 samples"):
         judges.growth([1.0] * 8)
 
 
-def test_many_of_a_kind_are_counted_and_few_kept() -> None:
+def test_violations_are_all_counted_and_few_are_kept() -> None:
     violations = Violations(kept=2)
     for number in range(9):
         violations.add("order", str(number))

@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for metrics that exist, and the runbook has a section for each alert."""
+"""Dashboard and alerts use existing metrics, and the runbook has a section for each alert."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.monitoring import ALERTS, DASHBOARD, DEPLOY, PANELS, RULES, Expressio
 
 EXPRESSIONS = monitoring.expressions()
 OF_ALERTS = [Expression(rule["alert"], rule["expr"]) for rule in ALERTS]
-EXTRA = {"job", "instance"}  # what Prometheus adds
+EXTRA = {"job", "instance"}  # labels added by Prometheus
 OF_COUNTERS = {"rate", "increase"}
 OF_GAUGES = {"", "changes"}
 
-# What a label may say.
+# The values of a label.
 VALUES = {
     ("rlproxy_hits_total", "outcome"): OUTCOMES,
     ("rlproxy_prefix_hits_total", "outcome"): ("hits", "refused"),
@@ -35,7 +35,7 @@ VALUES = {
 
 
 def row_of(metric: str) -> tuple[Row, set[str], set[str]]:
-    """The metric's row, its labels, and the functions that make sense of its values."""
+    """The metric's row, its labels, and the functions that suit its values."""
     for row in TABLE:
         if row.kind == HISTOGRAM:
             if metric == f"{row.name}_bucket":
@@ -47,8 +47,8 @@ def row_of(metric: str) -> tuple[Row, set[str], set[str]]:
     raise AssertionError(f"{metric} is no row of metrics.TABLE")
 
 
-def mistakes(expr: str) -> list[str]:
-    """What is wrong with an expression, as far as proxy.metrics knows."""
+def errors_in(expr: str) -> list[str]:
+    """The errors in an expression, checked against proxy.metrics."""
     parsed = promql.parse(expr)
     found = []
     for selector in parsed.selectors:
@@ -75,12 +75,12 @@ def mistakes(expr: str) -> list[str]:
 
 
 @pytest.mark.parametrize("each", [*EXPRESSIONS, *OF_ALERTS], ids=str)
-def test_what_is_asked_for_exists(each: Expression) -> None:
-    assert mistakes(each.expr) == []
+def test_selected_metrics_and_labels_exist(each: Expression) -> None:
+    assert errors_in(each.expr) == []
 
 
 @pytest.mark.parametrize("each", EXPRESSIONS, ids=str)
-def test_a_legend_names_labels_that_the_values_have(each: Expression) -> None:
+def test_legend_names_existing_labels(each: Expression) -> None:
     parsed = promql.parse(each.expr)
     had = parsed.labels
     if had is None:
@@ -89,12 +89,12 @@ def test_a_legend_names_labels_that_the_values_have(each: Expression) -> None:
     assert legend <= had
     if parsed.labels:
         assert legend == had - EXTRA or {"instance"} <= legend or had == {"le"}, (
-            "told apart by what?"
+            "no label distinguishes them"
         )
 
 
 def test_every_metric_is_shown_or_alerted_on() -> None:
-    """Or say here why one is not."""
+    """Or list it here with a reason."""
     used = {
         row_of(selector.metric)[0].name
         for each in [*EXPRESSIONS, *OF_ALERTS]
@@ -131,12 +131,12 @@ def test_every_metric_is_shown_or_alerted_on() -> None:
         ),
     ],
 )
-def test_mistakes_are_found(expr: str, mistake: str | type[Exception]) -> None:
+def test_errors_in_expressions_are_found(expr: str, mistake: str | type[Exception]) -> None:
     if isinstance(mistake, str):
-        assert mistakes(expr) == [mistake]
+        assert errors_in(expr) == [mistake]
     else:
         with pytest.raises(mistake):
-            mistakes(expr)
+            errors_in(expr)
 
 
 def promtool(*words: str) -> subprocess.CompletedProcess[str]:
@@ -175,7 +175,7 @@ def test_promtool_reads_rules_and_configuration(tmp_path: Path) -> None:
 # -- the dashboard ---------------------------------------------------------------------------------
 
 
-def test_every_panel_says_what_it_shows() -> None:
+def test_every_panel_has_a_description() -> None:
     source = {"type": "prometheus", "uid": "${datasource}"}
     titles = [panel["title"] for panel in PANELS]
     assert len(set(titles)) == len(titles)
@@ -210,7 +210,7 @@ def test_panels_have_their_own_ids_and_places() -> None:
     )
 
 
-def test_variables_are_asked_for_and_used() -> None:
+def test_variables_are_queried_and_used() -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert list(variables) == ["datasource", "job", "instance"]
     for name in ("job", "instance"):
@@ -218,7 +218,7 @@ def test_variables_are_asked_for_and_used() -> None:
         assert query == variables[name]["definition"]
         asked = re.fullmatch(rf"label_values\((.+), {name}\)", query)
         assert asked is not None
-        assert mistakes(monitoring.filled(asked[1])) == []
+        assert errors_in(monitoring.filled(asked[1])) == []
     for panel in PANELS:
         for target in panel["targets"]:
             for selector in promql.parse(monitoring.filled(target["expr"])).selectors:
@@ -227,7 +227,7 @@ def test_variables_are_asked_for_and_used() -> None:
     assert used - {"__all", "__rate_interval"} == set(variables)
 
 
-def test_colours_are_given_to_what_there_is() -> None:
+def test_colours_refer_to_existing_series() -> None:
     (panel,) = [panel for panel in PANELS if panel["title"] == "Hits by what became of them"]
     coloured = [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]]
     assert tuple(coloured) == OUTCOMES
@@ -236,8 +236,8 @@ def test_colours_are_given_to_what_there_is() -> None:
     assert all(kind in panel["description"] for kind in ERRORS)
 
 
-def test_the_dashboard_satisfies_grafanas_schema() -> None:
-    """What the schema does not know is lost on the way through it."""
+def test_dashboard_satisfies_grafanas_schema() -> None:
+    """Fields unknown to the schema are lost on the way through it."""
     sdk = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
     pytest.importorskip("grafana_foundation_sdk.cog.plugins").register_default_plugins()
     encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder").JSONEncoder()
@@ -246,14 +246,14 @@ def test_the_dashboard_satisfies_grafanas_schema() -> None:
         found: dict[str, Any] = json.loads(encoder.encode(sdk.Dashboard.from_json(dashboard)))
         return found
 
-    # (Grafana itself writes these two, and its schema does not know them)
+    # Grafana itself writes these two, and its schema lacks them.
     assert set(lost(DASHBOARD, through(DASHBOARD))) <= {"definition", "titleFormat"}
     wrong = json.loads(json.dumps(DASHBOARD).replace('"showLegend"', '"showLegends"'))
     assert "showLegends" in set(lost(wrong, through(wrong)))
 
 
 def lost(before: Any, after: Any) -> list[str]:
-    """The names of fields that are not the same any more."""
+    """The names of fields that have changed."""
     if isinstance(before, dict) and isinstance(after, dict):
         found = [name for name in before if name not in after]
         return found + [
@@ -268,7 +268,7 @@ def lost(before: Any, after: Any) -> list[str]:
 # -- alerts and runbook ----------------------------------------------------------------------------
 
 
-def test_every_alert_is_whole() -> None:
+def test_every_alert_is_complete() -> None:
     names = [rule["alert"] for rule in ALERTS]
     assert len(set(names)) == len(names)
     for rule in ALERTS:
@@ -281,7 +281,7 @@ def test_every_alert_is_whole() -> None:
         assert anchor == name.lower()
 
 
-def test_annotations_name_labels_that_alerts_have() -> None:
+def test_annotations_name_existing_labels() -> None:
     for rule in ALERTS:
         parsed = promql.parse(rule["expr"])
         had = parsed.labels
@@ -299,7 +299,7 @@ def test_annotations_name_labels_that_alerts_have() -> None:
                     assert re.fullmatch(r"\$value( \| humanize(Percentage|Duration)?)?", word), word
 
 
-def test_the_runbook_has_a_section_for_each_alert() -> None:
+def test_runbook_has_a_section_for_each_alert() -> None:
     found = monitoring.sections()
     assert set(found) == {rule["alert"] for rule in ALERTS}
     for name, text in found.items():
@@ -307,7 +307,7 @@ def test_the_runbook_has_a_section_for_each_alert() -> None:
         assert parts == ["Means", "Users notice", "Look", "Do"], name
 
 
-def test_the_events_that_the_runbook_names_are_those_of_the_log() -> None:
+def test_events_in_the_runbook_equal_those_of_the_log() -> None:
     found = re.findall(r"^\*Log:\*.*?(?=\n\n)", monitoring.RUNBOOK.read_text(), re.M | re.S)
     named = {word for text in found for word in re.findall(r"`([^`]+)`", text)}
     assert len(named) > 10
@@ -315,7 +315,7 @@ def test_the_events_that_the_runbook_names_are_those_of_the_log() -> None:
     assert named <= {row[0].strip("`") for row in table}
 
 
-def test_what_the_page_says_of_prometheus_fits_the_rules(tmp_path: Path) -> None:
+def test_documented_prometheus_settings_match_the_rules(tmp_path: Path) -> None:
     page = ROOT / "docs" / "monitoring.md"
     (block,) = [each for each in documents.blocks(page) if each.language == "yaml"]
     (job,) = yaml.safe_load(block.text)["scrape_configs"]
@@ -337,11 +337,11 @@ def test_what_the_page_says_of_prometheus_fits_the_rules(tmp_path: Path) -> None
             assert re.fullmatch(rf"https://.+/runbook\.html#{rule['alert'].lower()}", address)
 
 
-# -- alerts on made-up series ----------------------------------------------------------------------
+# -- alerts on synthetic series --------------------------------------------------------------------
 
 AT = 'job="rlproxy", instance="a:9121"'
 ONE = {"job": "rlproxy", "instance": "a:9121"}
-MINUTES = 30  # of each series, a value a minute
+MINUTES = 30  # of each series, one value per minute
 UP = [(f"up{{{AT}}}", "1x30"), (f"rlproxy_workers{{{AT}}}", "2x30")]
 NOT_UP = [(f"up{{{AT}}}", "0x30")]
 
@@ -368,7 +368,7 @@ def of(metric: str, values: str, *labels: str) -> tuple[str, str]:
 
 Series = list[tuple[str, str]]
 
-# The alert, series that make it fire, its value as its texts show it, and series that nearly do.
+# The alert, series that make it fire, the value in its texts, and series just below the threshold.
 CASES: list[tuple[str, Series, str, Series]] = [
     ("RlproxyDown", NOT_UP, "", UP),
     ("RlproxyAbsent", [("up{job='other'}", "1x30")], "", UP),
@@ -515,38 +515,38 @@ CASES: list[tuple[str, Series, str, Series]] = [
 FOR_WORKERS = ("RlproxyOpenFilesNearMax", "RlproxyCpuSaturated")
 
 
-def test_every_alert_is_tried_out() -> None:
+def test_every_alert_has_test_series() -> None:
     assert sorted(case[0] for case in CASES) == sorted(rule["alert"] for rule in ALERTS)
 
 
-def test_alerts_fire_when_they_should_and_alone(tmp_path: Path) -> None:
-    done = tried(tmp_path, CASES)
+def test_alerts_fire_alone_and_only_on_their_condition(tmp_path: Path) -> None:
+    done = promtool_output(tmp_path, CASES)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_alert_that_does_not_fire_is_found(tmp_path: Path) -> None:
+def test_alert_that_does_not_fire_is_found(tmp_path: Path) -> None:
     name, fires, value, quiet = CASES[0]
-    assert tried(tmp_path, [(name, quiet, value, quiet)]).returncode != 0
-    assert tried(tmp_path, [(name, fires, value, fires)]).returncode != 0
+    assert promtool_output(tmp_path, [(name, quiet, value, quiet)]).returncode != 0
+    assert promtool_output(tmp_path, [(name, fires, value, fires)]).returncode != 0
 
 
-def tried(
+def promtool_output(
     tmp_path: Path, cases: list[tuple[str, Series, str, Series]]
 ) -> subprocess.CompletedProcess[str]:
-    """What promtool says of the rules, on these series."""
+    """promtool's output for the rules on these series."""
     made = tmp_path / "tests.yml"
     tests = []
     for name, fires, value, quiet in cases:
-        tests += [one_try(name, fires, value), one_try(name, quiet, None)]
+        tests += [promtool_test(name, fires, value), promtool_test(name, quiet, None)]
     made.write_text(
         yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests})
     )
     return promtool("test", "rules", str(made))
 
 
-def one_try(name: str, series: Series, value: str | None) -> dict[str, Any]:
-    """That the alert fires after 25 minutes, no other does, and with which texts; `value` is None
-    where none is to fire.
+def promtool_test(name: str, series: Series, value: str | None) -> dict[str, Any]:
+    """A promtool test that the alert fires after 25 minutes with these texts, and no other does;
+    `value` is None where none may fire.
     """
     (rule,) = [rule for rule in ALERTS if rule["alert"] == name]
     labels = {**ONE, "worker": "1"} if name in FOR_WORKERS else dict(ONE)
@@ -584,7 +584,7 @@ def one_try(name: str, series: Series, value: str | None) -> dict[str, Any]:
     }
 
 
-def test_the_table_of_metrics_has_the_names_that_prometheus_wants() -> None:
+def test_table_of_metrics_follows_prometheus_naming() -> None:
     for row in TABLE:
         assert row.name.startswith("rlproxy_")
         assert row.name.endswith("_total") == (row.kind == COUNTER), row.name

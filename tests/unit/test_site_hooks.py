@@ -1,4 +1,4 @@
-"""site_hooks: links of the pages lead to the same place on the site."""
+"""site_hooks: links of the pages have the same targets on the site."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from tests.harness import ROOT
         ("https://example.com/docs/a.md", "", "https://example.com/docs/a.md"),
     ],
 )
-def test_where_a_link_leads(target: str, directory: str, wanted: str) -> None:
+def test_links_are_rewritten_for_the_site(target: str, directory: str, wanted: str) -> None:
     assert site_hooks.rewritten(target, directory) == wanted
 
 
-def test_links_in_fenced_blocks_are_left_alone() -> None:
+def test_links_in_fenced_blocks_are_unchanged() -> None:
     text = "[a](../README.md)\n```\n[a](../README.md)\n```\n[b](../LICENSE) [c](d.md)\n"
     assert site_hooks.markdown_of(text, "docs") == (
         "[a](readme.md)\n```\n[a](../README.md)\n```\n[b](LICENSE) [c](d.md)\n"
     )
 
 
-def test_files_that_pages_link_to_are_brought_along() -> None:
+def test_linked_files_are_included() -> None:
     found = site_hooks.linked()
     assert {"examples/redis_py.py", "deploy/rlproxy.service"} <= found
     assert not [name for name in found if name.endswith(".md")]
     assert all((ROOT / name).is_file() for name in found)
 
 
-def test_a_page_that_nav_leaves_out_is_put_at_its_end() -> None:
+def test_page_missing_in_nav_is_appended() -> None:
     config = site_hooks.on_config({"nav": [{"A": "index.md"}, {"B": [{"C": "readme.md"}]}]})
     *given, more = config["nav"]
     assert given == [{"A": "index.md"}, {"B": [{"C": "readme.md"}]}]

@@ -1,4 +1,4 @@
-"""The pages of --admin, asked without a socket, in front of a board that is written by hand."""
+"""The pages of --admin, requested without a socket, on shared memory written by the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AWAY = {"where": "redis:6379", "up": False, "since": 3.0, "why": "connection ref
 
 
 class Proxy:
-    """What its workers have put on the board, a clock, and the log."""
+    """The workers' snapshots in shared memory, a clock, and the log."""
 
     def __init__(self, workers: int = 1) -> None:
         self.now = 1_790_000_000.0
@@ -67,7 +67,7 @@ def proxy() -> Proxy:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_there_is(proxy: Proxy, path: str, method: str) -> None:
+async def test_pages_exist(proxy: Proxy, path: str, method: str) -> None:
     found = await proxy.ask(path, method)
     assert found.status_code == 200
     assert found.headers["cache-control"] == "no-store"
@@ -75,7 +75,7 @@ async def test_there_is(proxy: Proxy, path: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
-async def test_there_is_nothing_else(proxy: Proxy, path: str) -> None:
+async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
     found = await proxy.ask(path)
     assert (found.status_code, found.text) == (404, app.NOT_HERE)
     assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
@@ -83,13 +83,13 @@ async def test_there_is_nothing_else(proxy: Proxy, path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-async def test_nothing_is_written(proxy: Proxy, path: str, method: str) -> None:
+async def test_methods_that_write_are_not_allowed(proxy: Proxy, path: str, method: str) -> None:
     found = await proxy.ask(path, method)
     assert found.status_code == 405
     assert set(found.headers["allow"].split(", ")) == {"GET", "HEAD"}
 
 
-# -- who may ask -----------------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_nothing_is_written(proxy: Proxy, path: str, method: str) -> None:
         ("localhost:9121:1", 421),
     ],
 )
-async def test_a_page_of_elsewhere_that_leads_here_by_its_own_name(
+async def test_loopback_requests_require_a_known_host_name(
     proxy: Proxy, host: str, status: int
 ) -> None:
     for path in PATHS:
@@ -120,14 +120,16 @@ async def test_a_page_of_elsewhere_that_leads_here_by_its_own_name(
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/openmetrics-text", "x"])
-async def test_metrics_are_prometheus_text_whatever_is_accepted(proxy: Proxy, accept: str) -> None:
+async def test_metrics_are_prometheus_text_for_every_accept_header(
+    proxy: Proxy, accept: str
+) -> None:
     found = await proxy.ask("/metrics", accept=accept)
     assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     families = {each.name: each for each in text_string_to_metric_families(found.text)}
     assert families["rlproxy_clients"].samples[0].value == 3.0
 
 
-async def test_metrics_of_a_worker_that_is_gone() -> None:
+async def test_metrics_of_a_dead_worker() -> None:
     proxy = Proxy(2)
     proxy.publish(0, hits=5)
     proxy.now += 60
@@ -138,13 +140,13 @@ async def test_metrics_of_a_worker_that_is_gone() -> None:
     assert "\nrlproxy_workers 1.0\n" in text
 
 
-async def test_metrics_before_anybody_is_heard_of() -> None:
+async def test_metrics_before_the_first_snapshot() -> None:
     found = await Proxy().ask("/metrics")
     assert found.status_code == 200
     assert "\nrlproxy_workers 0.0\n" in found.text
 
 
-async def test_the_board_is_read_once_in_a_tenth_of_a_second(proxy: Proxy) -> None:
+async def test_shared_memory_is_read_at_most_ten_times_a_second(proxy: Proxy) -> None:
     async def hits() -> str:
         return (await proxy.ask("/metrics")).text.partition('"admitted"} ')[2].split()[0]
 
@@ -158,7 +160,7 @@ async def test_the_board_is_read_once_in_a_tenth_of_a_second(proxy: Proxy) -> No
 # -- probes ----------------------------------------------------------------------------------------
 
 
-async def test_alive_while_workers_are_heard_of() -> None:
+async def test_alive_while_workers_report() -> None:
     proxy = Proxy(2)
     found = await proxy.ask("/healthz")
     assert (found.status_code, found.text) == (
@@ -175,7 +177,7 @@ async def test_alive_while_workers_are_heard_of() -> None:
     assert (found.status_code, found.text) == (503, "worker 1 was last heard of 3.0 s ago\n")
 
 
-async def test_ready_by_the_facts(proxy: Proxy) -> None:
+async def test_readiness_follows_the_snapshots(proxy: Proxy) -> None:
     assert (await proxy.ask("/readyz")).text == "ok\n"
     proxy.now += 1
     proxy.publish(upstream=AWAY)
@@ -193,12 +195,12 @@ async def test_ready_by_the_facts(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("query", ["exclude=", "exclude=draining", "verbose", "exclude=upstream&x"])
-async def test_what_readiness_can_not_leave_out(proxy: Proxy, query: str) -> None:
+async def test_unknown_exclusions_of_readiness_are_errors(proxy: Proxy, query: str) -> None:
     found = await proxy.ask(f"/readyz?{query}")
     assert (found.status_code, found.text) == (400, "What may be asked here is exclude=upstream.\n")
 
 
-async def test_a_reason_stays_one_line(proxy: Proxy) -> None:
+async def test_reason_stays_one_line(proxy: Proxy) -> None:
     proxy.now += 1
     proxy.publish(upstream={**AWAY, "why": "a\nok\n"}, on_upstream_failure="error")
     assert (await proxy.ask("/readyz")).text.count("\n") == 1
@@ -207,7 +209,7 @@ async def test_a_reason_stays_one_line(proxy: Proxy) -> None:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def test_the_page_asks_nobody_else() -> None:
+def test_page_loads_nothing_from_other_hosts() -> None:
     text = PAGE.read_text()
     assert not re.search(r"(src|href)=\"(?!data:|metrics\"|healthz\"|readyz\")", text)
     assert set(re.findall(r"https?://[\w./]+", text)) == {"http://www.w3.org/2000/svg"}
@@ -216,13 +218,13 @@ def test_the_page_asks_nobody_else() -> None:
     assert not re.search(r"\son\w+=|style=\"", text.partition("<script>")[0])
 
 
-async def test_the_policy_names_its_style_and_script(proxy: Proxy) -> None:
+async def test_content_security_policy_names_style_and_script(proxy: Proxy) -> None:
     policy = (await proxy.ask("/")).headers["content-security-policy"]
     assert len(re.findall(r"'sha256-[\w+/]{43}='", policy)) == 2
     assert "unsafe" not in policy
 
 
-async def test_the_numbers_of_the_page(proxy: Proxy) -> None:
+async def test_numbers_of_the_page(proxy: Proxy) -> None:
     proxy.watch.look()
     for hits in (10, 20):
         proxy.now += 1
@@ -234,8 +236,8 @@ async def test_the_numbers_of_the_page(proxy: Proxy) -> None:
     assert found["rates"][0] == 10.0
 
 
-async def test_the_past_begins_with_the_first_word_of_a_worker() -> None:
-    """A process that is started again finds counters that have grown for days."""
+async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
+    """Counters of a restarted process have grown for days."""
     proxy = Proxy()
     proxy.watch.look()
     proxy.now += 1
@@ -248,10 +250,10 @@ async def test_the_past_begins_with_the_first_word_of_a_worker() -> None:
     assert [row[1] for row in found["history"]] == [1.0]
 
 
-# -- mistakes --------------------------------------------------------------------------------------
+# -- internal errors -------------------------------------------------------------------------------
 
 
-async def test_a_mistake_is_told_once_and_reaches_nobody(proxy: Proxy) -> None:
+async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Proxy) -> None:
     proxy.watch.view = lambda: {"secret": object()}  # type: ignore[method-assign]
     guard = proxy.application()
     transport = httpx.ASGITransport(guard)
@@ -268,14 +270,14 @@ async def test_a_mistake_is_told_once_and_reaches_nobody(proxy: Proxy) -> None:
     )
 
 
-async def test_half_a_text_on_the_board_is_as_good_as_none(proxy: Proxy) -> None:
+async def test_partial_snapshot_is_ignored(proxy: Proxy) -> None:
     assert (await proxy.ask("/healthz")).status_code == 200
     proxy.memory.publish(0, b'{"at": 1')
     proxy.now += 1
     assert (await proxy.ask("/healthz")).status_code == 200
 
 
-# -- what a person is told -------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,13 +293,13 @@ async def test_half_a_text_on_the_board_is_as_good_as_none(proxy: Proxy) -> None
         (Address("proxy.example", 9121), True),
     ],
 )
-def test_who_else_may_reach_it_is_told(address: Address | None, warned: bool) -> None:
+def test_reachable_addresses_are_a_warning(address: Address | None, warned: bool) -> None:
     upstream = Upstream(Address("127.0.0.1", 6379))
     made = Config((Address("127.0.0.1", 6380),), upstream, admin=address)
     assert bool(warnings(made)) == warned
 
 
-def test_without_a_worker_there_is_no_rate_rather_than_none(proxy: Proxy) -> None:
+def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
     """The workers are silent for 20 seconds."""
     for second in range(30):
         proxy.now += 1

@@ -26,7 +26,7 @@ def samples(admitted: float, refused: float = 0, commands: float = 0, fast: int 
     }
 
 
-def test_rates_are_of_all_algorithms_and_of_the_time_between() -> None:
+def test_rates_sum_all_algorithms_over_the_interval() -> None:
     recent = Recent()
     assert recent.rates() == []
     assert recent.now() == (0.0, 0.0, *NONE, 0.0)
@@ -37,7 +37,7 @@ def test_rates_are_of_all_algorithms_and_of_the_time_between() -> None:
     assert recent.now() == (10.0, 2.0, *NONE, 4.0)
 
 
-def test_the_present_is_two_seconds() -> None:
+def test_current_rate_covers_two_seconds() -> None:
     recent = Recent()
     for second, admitted in enumerate([0, 1000, 1010, 1030]):
         recent.add(moment(float(second), samples(admitted)))
@@ -52,7 +52,7 @@ def test_two_minutes_are_kept() -> None:
     assert {row[1] for row in recent.rates()} == {1.0}
 
 
-def test_moments_too_far_apart_have_no_rate_between_them() -> None:
+def test_samples_too_far_apart_have_no_rate() -> None:
     recent = Recent()
     for at in (1.0, 2.0, 2.0 + GAP_S, 2.1 + 2 * GAP_S, 3.1 + 2 * GAP_S):
         recent.add(moment(at, samples(at)))
@@ -60,21 +60,21 @@ def test_moments_too_far_apart_have_no_rate_between_them() -> None:
     assert [row[0] for row in recent.rates()] == [2.0, 7.0, 12.1, 13.1]
 
 
-def test_a_clock_that_was_set_back_begins_anew() -> None:
+def test_clock_set_back_restarts_the_history() -> None:
     recent = Recent()
     for at in (100.0, 101.0, 50.0, 51.0):
         recent.add(moment(at, samples(at)))
     assert [row[0] for row in recent.rates()] == [51.0]
 
 
-def test_counters_that_fell_give_no_negative_rate() -> None:
+def test_decreased_counters_give_no_negative_rate() -> None:
     recent = Recent()
     recent.add(moment(1.0, samples(100)))
     recent.add(moment(2.0, samples(10)))
     assert recent.now()[0] == 0.0
 
 
-def test_times_are_of_the_last_ten_seconds() -> None:
+def test_times_cover_the_last_ten_seconds() -> None:
     recent = Recent()
     recent.add(moment(0.0, {}))
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [None]

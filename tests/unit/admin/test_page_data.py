@@ -1,4 +1,4 @@
-"""What the live page gets to show."""
+"""The data shown by the live page."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def test_prefixes_are_those_with_most_hits() -> None:
         (b"a\r\nb\x00\x1b[31m", "a\\x0d\\x0ab\\x00\\x1b[31m"),
         (b"\xff\xfe", "\\xff\\xfe"),
         ("left\u202egnp.exe\u200b".encode(), "left\\xe2\\x80\\xaegnp.exe\\xe2\\x80\\x8b"),
-        (b"<img src=x>", "<img src=x>"),  # the page makes text of it
+        (b"<img src=x>", "<img src=x>"),  # the page inserts it as text
         (b"", ""),
         (b"k" * 10_000, "k" * MAX_SHOWN + "…"),
         (b"\x00" * 10_000, "\\x00" * (MAX_SHOWN // 4) + "…"),
         (b"k" * MAX_SHOWN, "k" * MAX_SHOWN),
     ],
 )
-def test_anything_becomes_a_line_of_bounded_length(text: bytes, line: str) -> None:
+def test_names_become_lines_of_bounded_length(text: bytes, line: str) -> None:
     assert shown(text) == line
 
 
-def test_what_one_worker_tells() -> None:
+def test_data_of_one_worker() -> None:
     found = made([Seen(0, 0.1, FACTS)])
     assert found["hits"] == [5.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert found["clients"] == 4.0
@@ -92,7 +92,7 @@ def test_what_one_worker_tells() -> None:
     }
 
 
-def test_several_workers_become_one() -> None:
+def test_several_workers_are_merged() -> None:
     away = {"where": "redis:6379", "server": "", "up": False, "since": 2.0, "why": "refused"}
     idle = {**LANE, "ready": False, "unanswered": 0}
     other = {**FACTS, "started": 900.0, "upstream": away, "lanes": [LANE, idle]}
@@ -106,7 +106,7 @@ def test_several_workers_become_one() -> None:
     assert [worker["heard"] for worker in found["workers"]] == [True, True, False]
 
 
-def test_of_several_that_miss_redis_the_first_tells_since_when() -> None:
+def test_first_worker_without_redis_determines_the_outages_start() -> None:
     seen = []
     for number, since in enumerate((2.0, 60.0, 30.0)):
         away = {"where": "redis:6379", "up": False, "since": since, "why": f"why {number}"}
@@ -118,7 +118,7 @@ def test_of_several_that_miss_redis_the_first_tells_since_when() -> None:
     assert made([Seen(0, 0.1, {**FACTS, "upstream": never})])["upstream"]["changed"] is None
 
 
-def test_round_trips_to_a_redis_that_is_away_are_not_told() -> None:
+def test_round_trips_are_omitted_during_an_outage() -> None:
     recent = Recent()
     recent.add(moment(1999.0, {}))
     took: Samples = {ROUND_TRIP: {(): Distribution((9, *[0] * len(TIMES_S)), 0.001)}}
@@ -130,20 +130,20 @@ def test_round_trips_to_a_redis_that_is_away_are_not_told() -> None:
     assert made([away], took, recent)["times"]["round_trip"] == [None, None]
 
 
-def test_a_worker_that_is_silent_tells_nothing_of_now() -> None:
+def test_silent_worker_has_no_current_data() -> None:
     found = made([Seen(0, 60.0, FACTS)])
     assert found["version"] == "1.2.3"
     assert (found["lanes"], found["addresses"], found["upstream"]) == ([], [], {})
     assert found["not_ready"] == ["worker 1 was last heard of 60.0 s ago"]
 
 
-def test_before_anybody_is_heard_of() -> None:
+def test_data_before_the_first_snapshot() -> None:
     found = made([Seen(0)], {})
     assert found["listen"] == []
     assert found["hits"] == [0.0] * 7
 
 
-def test_a_time_beyond_the_histogram_is_no_number() -> None:
+def test_time_beyond_the_histogram_is_no_number() -> None:
     recent = Recent()
     recent.add(moment(1999.0, {}))
     slow: Samples = {ROUND_TRIP: {(): Distribution((*[0] * len(TIMES_S), 9), 30.0)}}

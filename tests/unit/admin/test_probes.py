@@ -1,4 +1,4 @@
-"""When the proxy is alive and ready, by what its workers have told."""
+"""Liveness and readiness of the proxy, by its workers' snapshots."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def seen(worker: int = 0, age_s: float | None = 0.1, **facts: Any) -> Seen:
     return Seen(worker, age_s, {**GOOD, **facts})
 
 
-def test_a_worker_that_told_lately_is_alive() -> None:
+def test_worker_with_a_recent_snapshot_is_alive() -> None:
     assert not_alive([seen(0), seen(1, HEARD_S)]) == []
 
 
-def test_one_that_is_silent_is_named() -> None:
+def test_silent_worker_is_named() -> None:
     assert not_alive([seen(0), seen(1, 3.21), Seen(2)]) == [
         "worker 2 was last heard of 3.2 s ago",
         "worker 3 has not been heard of yet",
     ]
 
 
-def test_a_clock_that_was_set_back_a_little_changes_nothing() -> None:
+def test_clock_set_back_slightly_changes_nothing() -> None:
     assert not_alive([seen(0, -1.0)]) == []
-    assert not_alive([seen(0, -60.0)]) != []  # until its next word, a tenth of a second later
+    assert not_alive([seen(0, -60.0)]) != []  # until its next snapshot, a tenth of a second later
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_a_clock_that_was_set_back_a_little_changes_nothing() -> None:
         ({"scripts": False}, "the scripts are not loaded yet"),
     ],
 )
-def test_why_a_worker_is_not_ready(facts: dict[str, Any], reason: str) -> None:
+def test_reason_why_a_worker_is_not_ready(facts: dict[str, Any], reason: str) -> None:
     assert not_ready([seen(0, **facts)]) == [reason]
     assert not_ready([seen(0, **facts), seen(1, **facts)]) == [reason]
-    assert not_ready([seen(0, **facts), seen(1)]) == []  # one will do
+    assert not_ready([seen(0, **facts), seen(1)]) == []  # one ready worker suffices
 
 
-def test_all_reasons_are_told() -> None:
+def test_all_reasons_are_reported() -> None:
     assert not_ready([seen(0, draining=True, upstream=AWAY), Seen(1)]) == [
         "the proxy is ending: it takes no new clients",
         "Redis at redis:6379 does not answer (connection refused)",
@@ -68,18 +68,18 @@ def test_all_reasons_are_told() -> None:
 
 
 @pytest.mark.parametrize("failure", ["allow", "deny"])
-def test_a_proxy_that_answers_without_redis_is_ready(failure: str) -> None:
+def test_proxy_that_answers_without_redis_is_ready(failure: str) -> None:
     facts: dict[str, Any] = {"upstream": AWAY, "scripts": False, "on_upstream_failure": failure}
     assert not_ready([seen(0, **facts)]) == []
 
 
-def test_a_server_that_refuses_the_proxy_its_scripts_does_not_refuse_its_clients() -> None:
+def test_server_that_refuses_the_proxys_scripts_is_still_ready() -> None:
     refused = {**UP, "problem": "needs a password"}
     assert not_ready([seen(0, scripts=False, upstream=refused)]) == []
 
 
 @pytest.mark.parametrize("kind", ["login", "database", "scripts"])
-def test_a_connection_that_lacks_something_is_degraded(kind: str) -> None:
+def test_incomplete_control_connection_is_degraded(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it lacks something"}}
     assert not_ready([seen(0, scripts=False, **facts)]) == []
     assert degraded([seen(0), seen(1, **facts)]) == "Redis at redis:6379: it lacks something"
@@ -87,14 +87,14 @@ def test_a_connection_that_lacks_something_is_degraded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "cluster"])
-def test_a_server_that_is_of_no_use_is_not_ready(kind: str) -> None:
+def test_unusable_server_is_not_ready(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it is of no use"}}
     assert not_ready([seen(0, **facts)]) == ["Redis at redis:6379: it is of no use"]
     assert not_ready([seen(0, **facts)], [UPSTREAM]) == []
 
 
 @pytest.mark.parametrize("failure", ["error", "allow", "deny"])
-def test_a_server_without_room_is_as_one_that_is_away(failure: str) -> None:
+def test_server_at_its_client_limit_counts_as_unreachable(failure: str) -> None:
     full = {**UP, "kind": "full", "problem": "max number of clients reached"}
     facts: dict[str, Any] = {"upstream": full, "scripts": False, "on_upstream_failure": failure}
     why = "Redis at redis:6379: max number of clients reached"
@@ -102,13 +102,13 @@ def test_a_server_without_room_is_as_one_that_is_away(failure: str) -> None:
     assert degraded([seen(0, **facts)]) == why
 
 
-def test_redis_may_be_left_out_but_nothing_else() -> None:
+def test_only_redis_may_be_excluded() -> None:
     assert not_ready([seen(0, upstream=AWAY, scripts=False)], [UPSTREAM]) == []
     assert not_ready([seen(0, draining=True, upstream=AWAY)], [UPSTREAM]) != []
     assert not_ready([Seen(0)], [UPSTREAM]) != []
 
 
-def test_what_hits_get_without_redis_is_said() -> None:
+def test_reply_to_hits_without_redis_is_reported() -> None:
     assert without_redis([seen(0)]) == ""
     assert without_redis([seen(0, upstream=AWAY)]) == ""
     assert without_redis([seen(0), seen(1, upstream=AWAY, on_upstream_failure="allow")]) == (

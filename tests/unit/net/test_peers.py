@@ -1,4 +1,4 @@
-"""peers: who is of this machine, and who is not."""
+"""peers: which addresses belong to this machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ REMOTE = ["10.0.0.1", "0.0.0.0", "::", "fe80::1%eth0", "::ffff:10.0.0.1", "128.0
 
 
 @pytest.mark.parametrize("host", LOCAL)
-def test_local(host: str) -> None:
+def test_local_addresses(host: str) -> None:
     assert Peer(host, 1).local
 
 
 @pytest.mark.parametrize("host", REMOTE)
-def test_remote(host: str) -> None:
+def test_remote_addresses(host: str) -> None:
     assert not Peer(host, 1).local
 
 
@@ -29,6 +29,6 @@ def test_remote(host: str) -> None:
         (None, NOBODY, "unix socket"),
     ],
 )
-def test_the_peer_of_a_socket(name: object, peer: Peer, text: str) -> None:
+def test_peer_of_a_socket(name: object, peer: Peer, text: str) -> None:
     assert peer_of(name) == peer
     assert str(peer) == text

@@ -1,4 +1,4 @@
-"""tls: contexts from files, every mistake named; reasons in plain words."""
+"""TLS contexts from files: every error names its option and file, and reasons are readable."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def mistakes(*args: str) -> tuple[str, ...]:
     return caught.value.mistakes
 
 
-def test_nothing_where_no_tls_is_asked_for() -> None:
+def test_no_context_without_tls_options() -> None:
     assert tls_contexts.contexts(config("--upstream", "redis://h")) == tls_contexts.Contexts(
         None, None
     )
 
 
-def test_the_server_side(made: Certificates) -> None:
+def test_server_context(made: Certificates) -> None:
     found = tls_contexts.contexts(config(*LISTEN, *made.server_args()))
     assert found.client is None
     assert found.server is not None
@@ -58,7 +58,7 @@ def test_the_server_side(made: Certificates) -> None:
         assert found.server.minimum_version == ssl.TLSVersion.TLSv1_3
 
 
-def test_the_client_side(made: Certificates) -> None:
+def test_client_context(made: Certificates) -> None:
     words = ("--upstream-tls-ca", made.ca, "--upstream-tls-name", "redis.example")
     own = ("--upstream-tls-cert", made.cert, "--upstream-tls-key", made.key)
     found = tls_contexts.contexts(
@@ -80,7 +80,7 @@ def test_the_client_side(made: Certificates) -> None:
     assert tls_contexts.warnings(config(*UPSTREAM)) == []
 
 
-def test_every_mistake_names_option_and_file(made: Certificates, tmp_path: Path) -> None:
+def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -> None:
     def file(name: str, data: bytes) -> str:
         path = tmp_path / name
         path.write_bytes(data)
@@ -144,7 +144,7 @@ def test_every_mistake_names_option_and_file(made: Certificates, tmp_path: Path)
         )
 
 
-def test_reasons_of_what_is_no_failure_of_tls() -> None:
+def test_reasons_of_other_errors() -> None:
     assert tls_contexts.why(ConnectionResetError(104, "Connection reset by peer")) == (
         "Connection reset by peer"
     )

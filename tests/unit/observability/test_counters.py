@@ -1,4 +1,4 @@
-"""stats: what is added to which number."""
+"""Counters: the number that each event increments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = r.bulk(b"k")
 
 
 def outcomes(stats: Counters, row: int) -> dict[str, int]:
-    """Those that are not 0."""
+    """The outcomes that are not 0."""
     found = stats.hits[row : row + len(oc.OUTCOMES)]
     return {name: count for name, count in zip(oc.OUTCOMES, found, strict=True) if count}
 
@@ -48,7 +48,7 @@ REPLIES = [
 
 @pytest.mark.parametrize(("reply", "outcome"), REPLIES)
 @pytest.mark.parametrize("row", [LOG, GCRA])
-def test_what_a_reply_says_of_a_hit(reply: bytes, outcome: str, row: int) -> None:
+def test_outcome_of_a_hit_by_its_reply(reply: bytes, outcome: str, row: int) -> None:
     stats = Counters()
     stats.answered(row, reply, KEY)
     assert outcomes(stats, row) == {outcome: 1}
@@ -102,8 +102,8 @@ SOUP = hyp.lists(
 
 @given(hyp.one_of(FIVE, FRAMES, SOUP))
 @settings(max_examples=120, deadline=None)
-def test_any_frame_is_counted_once(frame: bytes) -> None:
-    """Whoever answers, and whatever that is."""
+def test_every_frame_is_counted_once(frame: bytes) -> None:
+    """Each frame counts once, from any source."""
     framer = ReplyFramer()
     framer.feed(frame)
     frame = framer.frame()
@@ -124,14 +124,14 @@ def test_errors_of_hits_by_kind() -> None:
 
 
 @pytest.mark.parametrize("call", range(len(oc.CALLS)))
-def test_other_calls(call: int) -> None:
+def test_other_calls_are_counted(call: int) -> None:
     stats = Counters()
     stats.answered(oc.other(call), r.five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(oc.CALLS))]
     assert not any(stats.hits) and not any(stats.near)
 
 
-def test_no_row_is_not_counted() -> None:
+def test_reply_without_a_row_is_not_counted() -> None:
     stats = Counters()
     stats.answered(oc.NO_ROW, r.five(0, 1, 0, -1, 60), KEY)
     stats.unanswered(oc.NO_ROW, oc.FAILED)
@@ -153,23 +153,23 @@ def test_no_row_is_not_counted() -> None:
         ),
     ],
 )
-def test_near_the_limit(limit: int, remaining: int, near: int) -> None:
+def test_hits_near_the_limit_are_counted(limit: int, remaining: int, near: int) -> None:
     stats = Counters()
     stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
     assert stats.near[GCRA // len(oc.OUTCOMES)] == near
 
 
-def test_a_refused_hit_is_not_near() -> None:
+def test_refused_hit_is_not_near_the_limit() -> None:
     stats = Counters()
     stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY)
     assert not any(stats.near)
 
 
-def test_keys_are_handed_on_together() -> None:
+def test_keys_are_delivered_in_batches() -> None:
     stats = Counters()
     told: list[tuple[st.Keys, st.Keys]] = []
-    stats.key(b"before", False)  # (nobody wants them yet)
+    stats.key(b"before", False)  # no consumer of keys yet
     stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)
@@ -183,13 +183,13 @@ def test_keys_are_handed_on_together() -> None:
     assert told[1] == ([b"one"], [b"one"])
 
 
-def test_of_many_hits_some_keys_are_handed_on() -> None:
+def test_keys_of_many_hits_are_sampled() -> None:
     stats = Counters()
     told: list[tuple[int, st.Keys, st.Keys]] = []
     stats.on_keys = lambda keys, refused, stride: told.append((stride, keys, refused))
     stats.key(b"one", False)
     stats.sample(8)
-    assert told == [(1, [b"one"], [])]  # (what came before stands for itself)
+    assert told == [(1, [b"one"], [])]  # earlier hits are counted separately
     hits = 80_000
     for number in range(hits):
         stats.key(b"%d" % (number % 8), number % 4 == 0)
@@ -208,7 +208,7 @@ def test_of_many_hits_some_keys_are_handed_on() -> None:
     assert told == [(1, [b"a", b"b"], [b"b"])]
 
 
-def test_what_redis_decided() -> None:
+def test_hits_decided_by_redis_are_counted() -> None:
     stats = Counters()
     for row in (LOG, GCRA):
         for reply in (r.five(0, 5, 4, -1, 1), r.five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
@@ -216,10 +216,10 @@ def test_what_redis_decided() -> None:
     assert stats.decided() == 4
 
 
-def test_what_was_refused_locally_is_gathered() -> None:
+def test_local_refusals_are_gathered() -> None:
     stats = Counters()
     told: list[object] = []
-    stats.gather()  # (there may be none to harvest)
+    stats.gather()  # there may be none to harvest
     stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
     harvests = [[(LOG, b"a", 3), (GCRA, b"a", 2), (LOG, b"b", 1)], []]
     stats.harvest = lambda: harvests.pop(0)
@@ -234,14 +234,14 @@ def test_what_was_refused_locally_is_gathered() -> None:
 @pytest.mark.parametrize(
     ("calls", "power"), [(1, 1), (2, 2), (3, 2), (4, 3), (65535, 16), (65536, 17), (1 << 20, 17)]
 )
-def test_batches_by_powers_of_two(calls: int, power: int) -> None:
+def test_batches_are_counted_by_powers_of_two(calls: int, power: int) -> None:
     stats = Counters()
     stats.batch(calls)
     assert stats.batches == [number == power for number in range(st.MAX_POWER + 1)]
     assert stats.batched == calls
 
 
-def test_times_by_upper_bound() -> None:
+def test_times_are_counted_by_upper_bound() -> None:
     times = Times()
     for time_s in (0.0, 0.0001, 0.000101, 1.0, 1.1):
         times.add(time_s)

@@ -1,4 +1,4 @@
-"""sketch: what is told of the busiest keys holds, whatever comes, of a minute and all workers."""
+"""Hot keys: the reported counts are within their error bounds, over a minute and all workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bulks(*keys: bytes) -> list[bytes]:
 
 
 class Bench:
-    """A Top with a clock that is set by hand, and every hit it was told of."""
+    """A Top with a manual clock, and a record of every hit."""
 
     def __init__(self, sizes: Sizes = SMALL) -> None:
         self.now = 1000.0
@@ -71,7 +71,7 @@ def test_few_keys_are_counted_exactly() -> None:
     assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0), (b"b", 2, 0)]
 
 
-def test_nothing_is_told_of_nothing() -> None:
+def test_empty_summary_reports_no_key() -> None:
     bench = Bench()
     bench.top.add([], [])
     assert bench.top.busiest(10, False) == bench.top.busiest(10, True) == []
@@ -80,7 +80,7 @@ def test_nothing_is_told_of_nothing() -> None:
     assert covered([]) == covered([{}]) == 0
 
 
-def test_a_minute_goes_by() -> None:
+def test_counts_expire_after_a_minute() -> None:
     bench = Bench(SIZES)
     bench.add([b"old"] * 5, [b"old"])
     bench.now += 49.9
@@ -93,7 +93,7 @@ def test_a_minute_goes_by() -> None:
     assert bench.top.busiest(9, False) == []
 
 
-def test_how_long_counts_go_back() -> None:
+def test_age_of_the_counts_is_reported() -> None:
     bench = Bench()
     assert bench.top.seconds() == 0
     bench.now += 25
@@ -108,7 +108,7 @@ def test_how_long_counts_go_back() -> None:
     assert covered([bench.top.published(), other.top.published(), {}]) == 50
 
 
-def test_long_keys_are_told_by_their_beginning_and_a_hash() -> None:
+def test_long_keys_are_reported_by_prefix_and_hash() -> None:
     bench = Bench(SIZES)
     whole = b"w" * MAX_KEY
     long = [b"l" * MAX_KEY + last for last in (b"1", b"2")]
@@ -123,8 +123,8 @@ def test_long_keys_are_told_by_their_beginning_and_a_hash() -> None:
     assert bench.top.busiest(1, True) == [(other, 3, 0)]
 
 
-def test_some_of_many_equal_keys_are_told() -> None:
-    """Nobody learns anything from an empty list."""
+def test_some_of_many_equal_keys_are_reported() -> None:
+    """An empty list would be of no use."""
     bench = Bench(SIZES)
     keys = [b"%05d" % number for number in range(20_000)]
     for _ in range(5):
@@ -136,18 +136,18 @@ def test_some_of_many_equal_keys_are_told() -> None:
     assert max(count for _, count, _ in found) >= 4
 
 
-def test_what_is_published_is_a_second_old_at_most() -> None:
+def test_published_counts_are_at_most_a_second_old() -> None:
     bench = Bench(SIZES)
     bench.top.published()
     bench.add([b"a"], [b"a"])
     assert merge([bench.top.published()], 9, False) == []
     bench.now += 1
-    bench.top.published()  # (hits, and in the next call refusals)
+    bench.top.published()  # hits, and in the next call refusals
     assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0)]
     assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0)]
 
 
-def test_who_asks_often_is_told_what_was_read_lately() -> None:
+def test_frequent_queries_get_a_recent_result() -> None:
     bench = Bench(SIZES)
     reads = []
 
@@ -177,22 +177,22 @@ def test_who_asks_often_is_told_what_was_read_lately() -> None:
         assert len(merged._rendered) <= 16
 
 
-def test_what_is_published_has_room_on_the_board() -> None:
+def test_published_keys_fit_the_shared_memory() -> None:
     top = HotKeys(lambda: 0.0)
     keys = bulks(*(b"%06d" % number + bytes(range(122, 244)) for number in range(6000)))
     top.add(keys, keys)
     assert len(json.dumps(top.published())) < 1 << 19
 
 
-# -- whatever comes --------------------------------------------------------------------------------
+# -- random traffic --------------------------------------------------------------------------------
 
 KEYS = st.integers(0, 30).map(lambda number: b"%d" % number)
-# Some keys again and again between others that come once: the worst for a summary.
+# Some keys repeatedly between others that come once: the worst case of a summary.
 HITS = st.lists(st.one_of(KEYS, st.sampled_from([b"x", b"y"])), max_size=40)
 STEPS = st.lists(st.tuples(HITS, HITS, st.floats(0, 30)), max_size=12)
 
 
-def judge(
+def check_bounds(
     found: list[tuple[bytes, int, int]], true: Counter[bytes], error_most: float, number: int
 ) -> None:
     assert [count for _, count, _ in found] == sorted([row[1] for row in found], reverse=True)
@@ -204,7 +204,9 @@ def judge(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(1, 50))
-def test_the_error_holds(steps: list[tuple[list[bytes], list[bytes], float]], number: int) -> None:
+def test_error_bounds_hold(
+    steps: list[tuple[list[bytes], list[bytes], float]], number: int
+) -> None:
     bench = Bench()
     for keys, refused, seconds in steps:
         bench.add(keys, refused)
@@ -213,12 +215,14 @@ def test_the_error_holds(steps: list[tuple[list[bytes], list[bytes], float]], nu
     assert 50 <= back <= 60
     for kind in (False, True):
         true = bench.true(kind, back)
-        judge(bench.top.busiest(number, kind), true, true.total() / (SMALL.closed + 1), number)
+        check_bounds(
+            bench.top.busiest(number, kind), true, true.total() / (SMALL.closed + 1), number
+        )
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(STEPS, max_size=3), st.integers(1, 50))
-def test_it_holds_for_several_workers(
+def test_error_bounds_hold_for_several_workers(
     workers: list[list[tuple[list[bytes], list[bytes], float]]], number: int
 ) -> None:
     benches = [Bench() for _ in workers]
@@ -236,12 +240,16 @@ def test_it_holds_for_several_workers(
             back = bench.now - (bench.now // SLOT_S - SLOTS + 1) * SLOT_S
             true += bench.true(kind, back)
         cut = len(benches) and true.total() / (SMALL.published + 1)
-        judge(merge(texts, number, kind), true, true.total() / (SMALL.closed + 1) + cut, number)
+        check_bounds(
+            merge(texts, number, kind), true, true.total() / (SMALL.closed + 1) + cut, number
+        )
 
 
 @settings(deadline=None)
 @given(st.lists(KEYS, min_size=40, max_size=200), st.integers(0, 9), st.integers(1, 9))
-def test_a_slot_that_is_pruned_again_and_again(keys: list[bytes], most: int, batch: int) -> None:
+def test_error_bounds_hold_for_repeatedly_pruned_slots(
+    keys: list[bytes], most: int, batch: int
+) -> None:
     slot = Slot(SMALL)
     true = Counter(bulks(*keys))
     for start in range(0, len(keys), batch):
@@ -258,7 +266,7 @@ NUMBERS = st.tuples(st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 9))
 
 
 @given(st.dictionaries(st.binary(max_size=9), NUMBERS))
-def test_a_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, int, int]]) -> None:
+def test_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, int, int]]) -> None:
     counts = {key: count for key, (count, _, _) in known.items()}
     credits_ = {key: credit for key, (_, credit, _) in known.items()}
     variances = {key: variance for key, (_, _, variance) in known.items() if variance}
@@ -266,18 +274,18 @@ def test_a_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, 
     assert Summary.from_text(json.loads(json.dumps(summary.to_text()))) == summary
 
 
-# -- of a sample ----------------------------------------------------------------------------------
+# -- samples ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("hits_a_second", "every"), [(0, 1), (5_000, 1), (5_001, 2), (80_000, 16), (1e9, MAX_STRIDE)]
 )
-def test_where_hits_are_many_one_in_some_is_looked_at(hits_a_second: float, every: int) -> None:
+def test_high_rates_are_sampled(hits_a_second: float, every: int) -> None:
     assert stride(hits_a_second) == every
 
 
 @pytest.mark.parametrize("sizes", [SIZES, Sizes(400, 150, 100, 60, 50)])
-def test_bounds_of_a_sample_hold(sizes: Sizes) -> None:
+def test_error_bounds_of_a_sample_hold(sizes: Sizes) -> None:
     """Over a minute with calm and busy times, for two workers; hits by Zipf's law."""
     rng = random.Random(11)
     benches = [Bench(sizes), Bench(sizes)]
@@ -297,7 +305,7 @@ def test_bounds_of_a_sample_hold(sizes: Sizes) -> None:
     texts = [json.loads(json.dumps(bench.top.published())) for bench in benches]
     for kind in (False, True):
         found = merge(texts, 1000, kind)
-        judge(found, true, true.total(), 1000)
+        check_bounds(found, true, true.total(), 1000)
         assert [key for key, _, _ in found[:5]] == [key for key, _ in true.most_common(5)]
         for key, count, error in found[:5]:
             assert count > 0.7 * true[key] and 0 < error < 0.7 * true[key]
@@ -305,8 +313,8 @@ def test_bounds_of_a_sample_hold(sizes: Sizes) -> None:
 
 @pytest.mark.parametrize("every", [2, 8, 64])
 @pytest.mark.parametrize("hits", [0, 1, 30, 1000])
-def test_a_key_that_chance_likes_or_not(every: int, hits: int) -> None:
-    """A thousand times: what is told of a key is true, and of one that is not told, too."""
+def test_error_bounds_hold_for_an_over_or_undersampled_key(every: int, hits: int) -> None:
+    """A thousand runs: the bounds hold for a key that is reported, and for one that is not."""
     rng = random.Random(every + hits)
     wrong = 0
     for _ in range(1000):
@@ -325,12 +333,12 @@ def test_a_key_that_chance_likes_or_not(every: int, hits: int) -> None:
 
 
 def zipf(keys: int, hits: int, seed: int) -> list[int]:
-    """The ranks of so many hits."""
+    """The ranks of `count` hits."""
     weights = list(itertools.accumulate(1 / rank for rank in range(1, keys + 1)))
     return random.Random(seed).choices(range(keys), cum_weights=weights, k=hits)
 
 
-def test_the_ten_busiest_of_a_million() -> None:
+def test_ten_busiest_of_a_million() -> None:
     names = [b"user:%d" % (number * 7919 % 1_000_000) for number in range(1_000_000)]
     ranks = zipf(1_000_000, 300_000, seed=6)
     bench = Bench(SIZES)
@@ -344,7 +352,7 @@ def test_the_ten_busiest_of_a_million() -> None:
     found = bench.top.busiest(1000, False)
     assert [key for key, _, _ in found[:10]] == [key for key, _ in true.most_common(10)]
     assert all(error == 0 for _, _, error in found[:10])
-    # Of the hundred busiest none is missing but for those that are all but equal.
+    # Of the hundred busiest none is missing, except those that are nearly equal.
     hundredth = true.most_common(100)[-1][1]
     told = {key for key, _, _ in found[:110]}
     assert all(key in told for key, count in true.items() if count > hundredth * 1.1)
@@ -371,17 +379,17 @@ print(current, most)
 
 
 def test_memory_is_bounded() -> None:
-    """The worst: nothing but keys of full length, none comes twice."""
+    """The worst case: only keys of full length, and none comes twice."""
     found = subprocess.run(
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=60
     )
     current, most = map(int, found.stdout.split())
     assert current < 8 << 20
-    assert most < 12 << 20  # (while it prunes, closes or publishes)
+    assert most < 12 << 20  # while it prunes, closes or publishes
 
 
 @pytest.mark.parametrize("sizes", [SIZES, SMALL])
-def test_sizes_are_fit_for_the_proof(sizes: Sizes) -> None:
+def test_sizes_satisfy_the_error_bounds(sizes: Sizes) -> None:
     assert sizes.room >= 2 * sizes.kept and sizes.filled <= sizes.kept
     assert hot_keys.SLOT_S * hot_keys.SLOTS == 60
     assert hot_keys.MOST == grammar.MAX_TOP

@@ -1,4 +1,4 @@
-"""prefixes: hits by the beginning of their key, for so many beginnings."""
+"""Key prefixes: hits by the beginning of their key, for a bounded number of prefixes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bulks(*keys: bytes) -> list[bytes]:
     return [bulk(key) for key in keys]
 
 
-def test_by_the_beginning_up_to_the_first_colon() -> None:
+def test_prefix_ends_at_the_first_colon() -> None:
     prefixes = Prefixes(10)
     prefixes.add(bulks(b"user:1", b"user:23:x", b"ip:10.0.0.1", b":", b"plain"), bulks(b"user:1"))
     assert samples(prefixes.text()) == {
@@ -33,7 +33,7 @@ def test_by_the_beginning_up_to_the_first_colon() -> None:
     }
 
 
-def test_the_first_have_labels_of_their_own() -> None:
+def test_first_prefixes_have_labels() -> None:
     prefixes = Prefixes(2)
     prefixes.add(bulks(b"none", b"a:1", b"b:1", b"c:1", b"d:1", b"a:22", b"other:1"), bulks(b"c:1"))
     hits = {prefix: n for (prefix, kind), n in samples(prefixes.text()).items() if kind == "hits"}
@@ -50,7 +50,7 @@ def test_labels_are_text_of_bounded_length() -> None:
 
 
 @given(st.integers(90, 130), st.integers(20, 1000))
-def test_a_long_key_counts_alike_whether_all_of_it_is_there_or_not(colon: int, more: int) -> None:
+def test_truncated_long_key_counts_like_the_whole_key(colon: int, more: int) -> None:
     prefixes = Prefixes(10)
     key = bulk(b"x" * colon + b":" + b"y" * more)
     prefixes.add([key, brief(key)], [])
@@ -58,10 +58,10 @@ def test_a_long_key_counts_alike_whether_all_of_it_is_there_or_not(colon: int, m
     assert hits == [2]
 
 
-def test_what_is_known_is_bounded_and_can_be_forgotten() -> None:
+def test_known_prefixes_are_bounded_and_can_be_reset() -> None:
     prefixes = Prefixes(2)
     for length in range(1, MAX_KNOWN * 2):
-        prefixes.add([b"$%d\r\na:" % length], [])  # (each length is a beginning of its own)
+        prefixes.add([b"$%d\r\na:" % length], [])  # each length is a new prefix
         assert len(prefixes._known) <= MAX_KNOWN
     assert samples(prefixes.text())["a", "hits"] == MAX_KNOWN * 2 - 1
 
@@ -70,7 +70,7 @@ KEYS = st.lists(st.binary(max_size=6).map(lambda key: key.replace(b"x", b":")), 
 
 
 @given(KEYS, KEYS)
-def test_as_a_plain_count(admitted: list[bytes], refused: list[bytes]) -> None:
+def test_counts_as_plain_data(admitted: list[bytes], refused: list[bytes]) -> None:
     prefixes = Prefixes(1000)
     prefixes.add(bulks(*admitted, *refused), bulks(*refused))
     plain: dict[tuple[str, ...], float] = {}
@@ -82,7 +82,7 @@ def test_as_a_plain_count(admitted: list[bytes], refused: list[bytes]) -> None:
     assert found == plain
 
 
-def test_who_succeeds_counts_on_and_has_no_more_labels() -> None:
+def test_successor_continues_the_counts_and_the_labels() -> None:
     before = Prefixes(2)
     before.add(bulks(b"none", b"a:1", b"\xff:1", b"c:1"), bulks(b"a:1", b"c:1"))
     prefixes = Prefixes(2)
@@ -103,5 +103,5 @@ def test_who_succeeds_counts_on_and_has_no_more_labels() -> None:
     }
 
 
-def test_the_row_of_the_table() -> None:
+def test_row_of_the_table() -> None:
     assert BY_NAME["rlproxy_prefix_hits_total"].labels == ("prefix", "outcome")

@@ -1,4 +1,4 @@
-"""metrics: the table itself, and how several workers' samples become one."""
+"""Metrics: the table, and the merge of several workers' samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlproxy.observability.metrics import Distribution, Samples
 
 
 @pytest.mark.parametrize("row", m.TABLE, ids=lambda row: row.name)
-def test_a_row_follows_the_conventions(row: m.Row) -> None:
+def test_row_follows_the_conventions(row: m.Row) -> None:
     assert re.fullmatch(r"rlproxy_[a-z_]+[a-z]", row.name)
     assert row.name.endswith("_total") == (row.kind == m.COUNTER)
     assert row.help and not row.help.endswith(".")
@@ -22,7 +22,7 @@ def test_a_row_follows_the_conventions(row: m.Row) -> None:
     assert row.across in (m.SUM, m.MOST, m.LEAST)
 
 
-def test_names_are_different() -> None:
+def test_names_are_unique() -> None:
     assert len(m.BY_NAME) == len(m.TABLE)
 
 
@@ -44,7 +44,7 @@ OTHER: Samples = {
 }
 
 
-def test_merged() -> None:
+def test_samples_are_merged() -> None:
     assert m.merged([ONE, OTHER]) == {
         "rlproxy_hits_total": {
             ("log", "admitted"): 7,
@@ -57,14 +57,14 @@ def test_merged() -> None:
         "rlproxy_event_loop_lag_seconds": {(): Distribution((3,) * 14, 0.75)},
         "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (9,), 1.0)},
     }
-    assert ONE["rlproxy_clients"] == {(): 5.0}  # (nothing was changed)
+    assert ONE["rlproxy_clients"] == {(): 5.0}  # the inputs are unchanged
 
 
-def test_what_a_successor_goes_on_from() -> None:
+def test_successor_continues_the_counters() -> None:
     assert set(m.kept(ONE)) == {"rlproxy_hits_total", "rlproxy_event_loop_lag_seconds"}
 
 
-def test_plain_and_back() -> None:
+def test_plain_form_round_trips() -> None:
     assert m.from_plain(json.loads(json.dumps(m.to_plain(ONE)))) == ONE
 
 

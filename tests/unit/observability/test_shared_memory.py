@@ -1,4 +1,4 @@
-"""board: what is read is what was published last, whole."""
+"""Shared memory: a reader gets the last published text, whole."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rlproxy.upstream.lane_pool import MAX_LANES
 
 
 def published(memory: SharedMemory) -> list[Published]:
-    """What each worker has published last."""
+    """The last text of each worker."""
     texts = [memory.latest(worker) for worker in range(memory.workers)]
     return [Published.from_json(text) for text in texts if text]
 
 
-def test_latest() -> None:
+def test_reader_gets_the_latest_text() -> None:
     memory = SharedMemory(2)
     assert memory.latest(0) == b""
     assert memory.publish(0, b"one")
@@ -30,7 +30,7 @@ def test_latest() -> None:
     assert (memory.latest(0), memory.latest(1)) == (b"3", b"other")
 
 
-def test_too_long_a_text_leaves_the_one_before() -> None:
+def test_too_long_text_keeps_the_previous_one() -> None:
     memory = SharedMemory(1)
     assert memory.publish(0, b"x" * HALF)
     assert not memory.publish(0, b"y" * (HALF + 1))
@@ -49,7 +49,7 @@ def test_another_process_reads_it_by_its_descriptor() -> None:
     assert memory.latest(0) == b"here and there"
 
 
-def test_a_text_is_never_mixed_with_another() -> None:
+def test_texts_are_never_mixed() -> None:
     memory = SharedMemory(1)
     letters = [bytes([letter]) * (1 << 16) for letter in b"abcdefgh"]
     memory.publish(0, letters[0])
@@ -70,8 +70,8 @@ def test_a_text_is_never_mixed_with_another() -> None:
     writer.join()
 
 
-def test_there_is_room_for_all_that_may_be_published() -> None:
-    """As many prefixes as --metrics-prefixes may say, and keys, all of them hard to write."""
+def test_largest_text_fits() -> None:
+    """The maximum of --metrics-prefixes, and keys, all of which need escapes."""
     prefixes = Prefixes(MAX_PREFIXES)
     keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(MAX_PREFIXES)]
     prefixes.add(keys, keys)
@@ -87,7 +87,7 @@ def test_there_is_room_for_all_that_may_be_published() -> None:
     assert found.silent().samples == found.samples
 
 
-def test_published() -> None:
+def test_published_texts() -> None:
     memory = SharedMemory(3)
     one = Published(1.5, {"rlproxy_clients": {(): 2.0}}, {"keys": ["é"]}, {"pid": 1})
     two = Published(
