@@ -26,8 +26,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from redis.exceptions import RedisError
 
 from tests import harness
-from tests.stress import judges
-from tests.stress.judges import Violations
+from tests.stress import checks
+from tests.stress.checks import Violations
 from tests.stress.load import (
     LOST,
     EchoWork,
@@ -82,7 +82,7 @@ class Chaos:
         # Processes that share a core wait for it, the proxy longer than the relay.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         self.busiest = max(self.busiest, busy)
-        judges.judge_recovery(self.world.violations, name, seconds, self.back_s * busy)
+        checks.judge_recovery(self.world.violations, name, seconds, self.back_s * busy)
 
     async def back(self, port: int, proxied: bool) -> float:
         """Seconds until the ECHO of a new connection, and then its hit, are served at `port`."""
@@ -95,10 +95,10 @@ class Chaos:
             try:
                 async with asyncio.timeout(max(0.1, GIVE_UP_S + started - time.monotonic())):
                     text = f"back:{number}"
-                    judges.judge_echo(world.violations, text, await one.echo(text))
+                    checks.judge_echo(world.violations, text, await one.echo(text))
                     if proxied:
                         got = await command(one, "RL.HIT", text, 9, 60, "ALGO", "GCRA")
-                        judges.judge_hit(world.violations, text, 9, got)
+                        checks.judge_hit(world.violations, text, 9, got)
                     else:
                         await one.echo(text)
                 return time.monotonic() - started
@@ -320,7 +320,7 @@ async def _run(
     for what in sorted(now):
         if what in ("fds but lanes", "tasks", "Session", "Downstream", "Waiter", "Call"):
             spare = SPARE_FDS if what == "fds but lanes" else 1
-            judges.judge_back_to_base(world.violations, what, base.get(what, 0), now[what], spare)
+            checks.judge_back_to_base(world.violations, what, base.get(what, 0), now[what], spare)
     slowest = [f"{name} {max(each):.2f}" for name, each in sorted(chaos.recoveries.items())]
     recovered = [each for found in chaos.recoveries.values() for each in found]
     took_part = ["redis-py"]

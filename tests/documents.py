@@ -4,7 +4,7 @@ A `python`, `js` or `sh` block with a `text` block right below it is a program a
 Redis listens on port 6379, the proxy in front of it on 6380.
 
 Without a `text` block, a block in Python or JavaScript prints nothing. A block without a language,
-or in `sh` without a `text` block, is typed into a shell (tests/integration/typed.py).
+or in `sh` without a `text` block, is typed into a shell (tests/integration/shell.py).
 
 A `redis` block is a session with an empty server: `> ` before each command, its reply below, in the
 format of `shown`. `# 2 seconds later` is a pause; other lines that begin with # are remarks.

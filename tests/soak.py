@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests import harness
-from tests.stress import judges
-from tests.stress.judges import Violations
+from tests.stress import checks
+from tests.stress.checks import Violations
 from tests.stress.load import (
     EchoWork,
     ForeignLoad,
@@ -65,7 +65,7 @@ class Algorithms:
         admitted = 0
         for at in range(many):
             got = await one.execute_command(*words)
-            told = judges.judge_hit(world.violations, key, most, got)
+            told = checks.judge_hit(world.violations, key, most, got)
             admitted += bool(told)
             if told is not (at < most):
                 world.fail("admitted wrongly", f"hit {at + 1} by {words} got {got}")
@@ -74,7 +74,7 @@ class Algorithms:
                 world.fail("no reply of a hit", f"RL.PEEK {key}")
             removed = await one.execute_command("RL.RESET", key)
             got = await one.execute_command(*words)
-            if removed != 1 or not judges.judge_hit(world.violations, key, most, got):
+            if removed != 1 or not checks.judge_hit(world.violations, key, most, got):
                 world.fail("reset unseen", f"{key}: {removed}, {got}")
         await one.delete(key)
         world.answered += many + 4
@@ -93,7 +93,7 @@ class Waits:
         words = ("RL.HIT", self._key, 20, 400, "MS", "ALGO", "GCRA", "WAIT", 3000)
         started = time.monotonic()
         got = await one.execute_command(*words)
-        judges.judge_hit(world.violations, self._key, 20, got)
+        checks.judge_hit(world.violations, self._key, 20, got)
         if time.monotonic() - started > 6:
             world.fail("late", f"WAIT 3000 took {time.monotonic() - started:.1f} s")
         world.answered += 1
@@ -222,8 +222,8 @@ async def run(seconds: float, seed: int, engine: str, args: list[str], clients: 
     for name, (share, spare) in BOUNDS.items():
         found = samples.get(name, [])
         if len(found) >= 30:
-            judges.judge_growth(violations, name, found, share, spare)
-            middle, last = judges.growth(found)
+            checks.judge_growth(violations, name, found, share, spare)
+            middle, last = checks.growth(found)
             facts.append(f"{name}: median {middle:g} in the middle third, {last:g} in the last")
     if world.refused:
         violations.add("an unexpected error", f"{world.refused} errors, and nothing was broken")

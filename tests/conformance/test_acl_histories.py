@@ -32,7 +32,7 @@ from rlproxy.resp import encoding
 from tests.conformance.compare import SCRIPT_NAMES, Bench, rewritten
 from tests.harness import Raw, ReplyError, command, wait_until
 from tests.integration.started import lane_commands
-from tests.integration.test_denials import calls
+from tests.integration.test_denial_cache import calls
 
 Word = bytes | str | int
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import harness
-from tests.conformance.test_routing_support import (
+from tests.conformance.routing_support import (
     MANY,
     admitted,
     goes_by_lane,

@@ -20,8 +20,8 @@ from rlproxy.resp import commands as c
 
 from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
+from tests.conformance.routing_support import Gate, Pipe, gated, password, rounds
 from tests.conformance.test_cluster import cluster_node
-from tests.conformance.test_routing_support import Gate, Pipe, gated, password, rounds
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 
 SHARE = ("--share", "yes")

@@ -15,7 +15,7 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import by_lane_of
-from tests.integration.test_first_contact import redis_cli
+from tests.integration.test_start_and_stop import redis_cli
 
 PAGE = ROOT / "docs" / "operations.md"
 LINE = re.search(r"^ACL SETUSER app .*$", PAGE.read_text(), re.MULTILINE)

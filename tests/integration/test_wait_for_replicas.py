@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests import harness
-from tests.conformance.test_routing_support import (
+from tests.conformance.routing_support import (
     goes_by_lane,
     join_lane,
     kill_lanes,

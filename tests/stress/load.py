@@ -26,8 +26,8 @@ from redis.backoff import NoBackoff
 from tests import harness
 from tests.harness import RedisServer
 from tests.integration.started import Started
-from tests.stress import judges
-from tests.stress.judges import Tally, Violations
+from tests.stress import checks
+from tests.stress.checks import Tally, Violations
 
 CLIENT = Path(__file__).parent / "ioredis_load.js"
 REPLY_TIMEOUT_S = 12.0  # seconds; a client that waits longer for a reply has been forgotten
@@ -158,7 +158,7 @@ class World:
         for (key, tally, life), count in zip(waiting, held, strict=True):
             if isinstance(count, int):
                 same = life == now == self.life
-                judges.judge_count(self.violations, key, tally, count, same)
+                checks.judge_count(self.violations, key, tally, count, same)
                 self.judged += 1
 
     def _cardinalities(self, keys: list[str]) -> list[object]:
@@ -239,7 +239,7 @@ class EchoWork:
         kind = source.randrange(4)
         if kind == 0:
             sent = self._next()
-            judges.judge_echo(world.violations, sent, await one.echo(sent))
+            checks.judge_echo(world.violations, sent, await one.echo(sent))
             world.answered += 1
         elif kind == 1:
             sents = [self._next() for _ in range(source.randrange(2, 30))]
@@ -247,14 +247,14 @@ class EchoWork:
             for sent in sents:
                 pipe.echo(sent)
             got = await pipe.execute(raise_on_error=False)
-            judges.judge_order(world.violations, sents, got)
+            checks.judge_order(world.violations, sents, got)
             world.answered += len(got)
         elif kind == 2:
             value = self._next()
             self._wrote.add(value)
             await one.set(self._name, value)
             self._wrote = {None, value}
-            judges.judge_own_key(
+            checks.judge_own_key(
                 world.violations, self._name, self._wrote, await one.get(self._name)
             )
             world.answered += 2
@@ -263,7 +263,7 @@ class EchoWork:
             pipe = one.pipeline(transaction=True)
             for sent in sents:
                 pipe.echo(sent)
-            judges.judge_order(world.violations, sents, await pipe.execute())
+            checks.judge_order(world.violations, sents, await pipe.execute())
             world.answered += 5
 
 
@@ -306,10 +306,10 @@ class HitWork:
             if isinstance(reply, errors.ResponseError):
                 world.error(reply)  # the outcome stays unknown
                 continue
-            if world.fails_open and judges.without_redis(self._max, reply):
+            if world.fails_open and checks.without_redis(self._max, reply):
                 world.without += 1  # the outcome is unknown, too
                 continue
-            admitted = judges.judge_hit(world.violations, self._key, self._max, reply)
+            admitted = checks.judge_hit(world.violations, self._key, self._max, reply)
             if admitted is not None:
                 tally.unknown -= 1
                 tally.admitted += admitted

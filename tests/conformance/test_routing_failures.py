@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import harness
-from tests.conformance.test_routing_support import (
+from tests.conformance.routing_support import (
     MANY,
     UPSTREAMDOWN,
     Gate,

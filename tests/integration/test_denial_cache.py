@@ -45,7 +45,7 @@ from rlproxy.ratelimit.grammar import Grammar, Rule
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane_of, client_list, lane_commands, lanes
-from tests.integration.test_exact import Monitor
+from tests.integration.test_exact_limits import Monitor
 
 Word = bytes | str | int
 Words = tuple[Word, ...]

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from tests import harness
 from tests.harness import RedisServer
-from tests.integration.loaders import KINDS, Loader, foreign_loaders, python_loaders
+from tests.integration.load_clients import KINDS, LoadClient, foreign_loaders, python_loaders
 
 SECONDS = 6
 MANY = 5000  # refusals suffice
@@ -140,7 +140,9 @@ def skew_of(hits: list[Hit]) -> int:
     return max(found)
 
 
-def load(server: RedisServer, directory: Path, seconds: int) -> tuple[list[Loader], list[bytes]]:
+def load(
+    server: RedisServer, directory: Path, seconds: int
+) -> tuple[list[LoadClient], list[bytes]]:
     """Run all clients for a number of seconds on an empty server; return them and MONITOR's
     lines.
     """
@@ -206,7 +208,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
     assert seen == told
 
 
-def check_the_load(loaders: list[Loader], lines: list[bytes]) -> None:
+def check_the_load(loaders: list[LoadClient], lines: list[bytes]) -> None:
     """The load was what the test requires: several libraries, the lane, and MULTI."""
     assert len(loaders) >= 4
     assert sum(loader.connections for loader in loaders[:4]) == CONNECTIONS

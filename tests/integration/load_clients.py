@@ -18,7 +18,7 @@ KINDS = [(f"exact:{number}", 2 + 3 * number, 40 + 25 * number) for number in ran
 
 
 @dataclass
-class Loader:
+class LoadClient:
     """One library's load client, and the replies it reported."""
 
     name: str
@@ -56,19 +56,19 @@ class Loader:
             self.errors.append(f"{self.name}: exit code {self.process.returncode}")
 
 
-def python_loaders(connections: int) -> list[Loader]:
+def python_loaders(connections: int) -> list[LoadClient]:
     """Load clients of four Python libraries, with `connections` in all. The test requirements
     install them.
     """
     fourth = "valkey" if importlib.util.find_spec("valkey") else "sockets"
     script = str(CLIENTS / "python_client.py")
     return [
-        Loader(name, [sys.executable, script, name], connections // 4)
+        LoadClient(name, [sys.executable, script, name], connections // 4)
         for name in ("redis-sync", "redis-asyncio", "hiredis", fourth)
     ]
 
 
-def foreign_loaders(connections: int, directory: Path) -> list[Loader]:
+def foreign_loaders(connections: int, directory: Path) -> list[LoadClient]:
     """Load clients of the other languages that are installed, `connections` each."""
     scripts = {
         "redis-rb": "ruby_client.rb",
@@ -81,12 +81,12 @@ def foreign_loaders(connections: int, directory: Path) -> list[Loader]:
     for name, script in scripts.items():
         path = runtimes.CLIENTS[name].path()
         if path and not runtimes.CLIENTS[name].missing():
-            found.append(Loader(script, [path, str(CLIENTS / script)], connections))
+            found.append(LoadClient(script, [path, str(CLIENTS / script)], connections))
     made = directory / "hiredis_client"
     source = CLIENTS / "hiredis_client.c"
     compiler = ["gcc", "-O2", "-o", str(made), str(source), "-lhiredis"]
     if not runtimes.CLIENTS["hiredis"].missing() and _succeeds(compiler):
-        found.append(Loader("hiredis_client.c", [str(made)], connections))
+        found.append(LoadClient("hiredis_client.c", [str(made)], connections))
     return found
 
 

@@ -91,7 +91,7 @@ def commands(text: str) -> tuple[str, str | None]:
     return typed, "".join(line for line in lines if not line.startswith("$ "))
 
 
-class Desk:
+class Shell:
     """A copy of the project in `place` and a shell in it. The `ports` of the pages are mapped to
     free ones, and `hosts` to the stand-ins of the named machines.
     """

@@ -32,9 +32,9 @@ from rlproxy.top import app
 from tests import documents, harness
 from tests.documents import EVERY_PAGE, Block
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
-from tests.integration import sentinels, test_acl, test_docs, typed
+from tests.integration import sentinels, shell, test_acl, test_docs
+from tests.integration.shell import Shell
 from tests.integration.started import started
-from tests.integration.typed import Desk
 from tests.tlsparts import Certificates, secure, tls_proxy
 
 ATTEMPTS = 5  # times in replies differ on a busy machine
@@ -56,7 +56,7 @@ FIGURES = {
 # Blocks with a dedicated test: the page, the block's first words, and the test.
 ELSEWHERE = {
     ("operations.md", "ACL SETUSER app "): "tests/integration/test_acl.py",
-    ("SECURITY.md", "ACL SETUSER rlproxy "): "test_the_proxys_own_user_needs_no_more (below)",
+    ("SECURITY.md", "ACL SETUSER rlproxy "): "a test below",
     ("hot-keys.md", "rlproxy 0.1.0 at "): "tests/unit/top/test_screen.py",
 }
 # Options of other programs.
@@ -129,7 +129,7 @@ def test_every_block_is_accounted_for(page: Path) -> None:
     for block in found:
         assert how_checked(block), (
             f"{block}, a block of {block.language or 'no language'}: how such blocks are written "
-            "is described in tests/documents.py and tests/integration/test_blocks.py"
+            "is described in tests/documents.py and tests/integration/test_documented_commands.py"
         )
 
 
@@ -200,7 +200,7 @@ def test_typed_commands_work_as_shown(
     certificates: Certificates,
     tmp_path: Path,
 ) -> None:
-    words, session = typed.commands(block.text)
+    words, session = shell.commands(block.text)
     shown = below or session
     with ExitStack() as stack:
         hosts = elsewhere(block.text, server, certificates, stack)
@@ -208,31 +208,31 @@ def test_typed_commands_work_as_shown(
             with server.raw() as raw:
                 raw.ask("FLUSHALL")
             ports = {"6379": server.port}
-            if not typed.starts_a_proxy(block.text):
+            if not shell.starts_a_proxy(block.text):
                 ports |= {"6380": front.port, "9121": admin_port}
                 if "9121" in block.text:
                     pytest.importorskip("rlproxy.admin.app")
                     harness.wait_until(lambda: listens(admin_port), "something listens at --admin")
-            desk = Desk(tmp_path / str(attempt), ports, hosts, SSL_CERT_FILE=certificates.ca)
-            (desk.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
-            (desk.directory / "key.pem").write_bytes(Path(certificates.key).read_bytes())
+            terminal = Shell(tmp_path / str(attempt), ports, hosts, SSL_CERT_FILE=certificates.ca)
+            (terminal.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
+            (terminal.directory / "key.pem").write_bytes(Path(certificates.key).read_bytes())
             try:
-                output = checked_output(words, desk)
-                for _, log in desk.started():
+                output = checked_output(words, terminal)
+                for _, log in terminal.started():
                     serves(log, certificates)
             finally:
-                desk.close()
+                terminal.close()
             if shown is None or as_shown(shown, output) or attempt == ATTEMPTS:
                 break
     if shown is not None:
         assert as_shown(shown, output), output
 
 
-def checked_output(words: str, desk: Desk) -> str:
+def checked_output(words: str, terminal: Shell) -> str:
     """The output of typing `words`, with the stand-ins' calls checked."""
-    output = desk.type(words)
-    for name, *args in desk.calls():
-        JUDGES[name](args, desk)
+    output = terminal.type(words)
+    for name, *args in terminal.calls():
+        CHECKS[name](args, terminal)
     return output
 
 
@@ -256,9 +256,9 @@ def serves(log: str, certificates: Certificates) -> None:
 
 
 def test_top_shows_one_frame(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk", {"6379": server.port, "6380": front.port}, {})
-    assert "hits" in desk.type("rlproxy top --interval 0.2")
-    assert desk.started() == []
+    terminal = Shell(tmp_path / "terminal", {"6379": server.port, "6380": front.port}, {})
+    assert "hits" in terminal.type("rlproxy top --interval 0.2")
+    assert terminal.started() == []
 
 
 def test_readme_admits_five_of_six_hits(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_readme_admits_five_of_six_hits(server: RedisServer, front: Proxy, tmp_p
     assert found[2] == "remaining 4, 3, 2, 1, 0"
     with server.raw() as raw:
         raw.ask("FLUSHALL")
-    desk = Desk(tmp_path / "desk", {"6379": server.port, "6380": front.port}, {})
-    lines = desk.type(f"for _ in 1 2 3 4 5 6; do {found[1]}; done").splitlines()
+    terminal = Shell(tmp_path / "terminal", {"6379": server.port, "6380": front.port}, {})
+    lines = terminal.type(f"for _ in 1 2 3 4 5 6; do {found[1]}; done").splitlines()
     replies = [[int(line.split()[-1]) for line in lines[at : at + 5]] for at in range(0, 30, 5)]
     assert [reply[:4] for reply in replies[:5]] == [[0, 5, left, -1] for left in (4, 3, 2, 1, 0)]
     assert replies[5][:3] == [1, 5, 0]
@@ -327,7 +327,7 @@ def accepted(words: list[str], variables: dict[str, str]) -> config.Config:
         raise AssertionError(f"rlproxy {shlex.join(words)}") from None
 
 
-def docker(args: list[str], desk: Desk) -> None:
+def docker(args: list[str], terminal: Shell) -> None:
     parser = Strict("docker")
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build")
@@ -348,28 +348,28 @@ def docker(args: list[str], desk: Desk) -> None:
     compose.add_argument("service", nargs="*")
     found = parser.parse_args(args)
     if found.verb == "build":
-        assert (desk.directory / found.context / "Dockerfile").exists()
+        assert (terminal.directory / found.context / "Dockerfile").exists()
     elif found.verb == "run":
-        built = [call for call in desk.calls() if call[:2] == ["docker", "build"]]
+        built = [call for call in terminal.calls() if call[:2] == ["docker", "build"]]
         assert found.image in [word for call in built for word in call], "an image that is built"
         (exposed,) = re.findall(r"^EXPOSE (\d+)$", (ROOT / "Dockerfile").read_text(), re.M)
         assert [published.rpartition(":")[2] for published in found.p] == [exposed]
         accepted(found.words, dict(each.split("=", 1) for each in found.e))
     else:
-        services = yaml.safe_load((desk.directory / found.f).read_text())["services"]
+        services = yaml.safe_load((terminal.directory / found.f).read_text())["services"]
         assert set(found.service) <= set(services)
 
 
-def kubectl(args: list[str], desk: Desk) -> None:
+def kubectl(args: list[str], terminal: Shell) -> None:
     parser = Strict("kubectl")
     parser.add_argument("verb", choices=["apply"])
     parser.add_argument("-f", required=True)
     found = parser.parse_args(args)
-    documents_found = list(yaml.safe_load_all((desk.directory / found.f).read_text()))
+    documents_found = list(yaml.safe_load_all((terminal.directory / found.f).read_text()))
     assert all({"apiVersion", "kind"} <= set(each) for each in documents_found)
 
 
-def systemctl(args: list[str], desk: Desk) -> None:
+def systemctl(args: list[str], terminal: Shell) -> None:
     parser = Strict("systemctl")
     parser.add_argument("verb", choices=["daemon-reload", "enable", "reload", "restart", "status"])
     parser.add_argument("--now", action="store_true")
@@ -377,49 +377,49 @@ def systemctl(args: list[str], desk: Desk) -> None:
     found = parser.parse_intermixed_args(args)
     assert (found.unit is None) == (found.verb == "daemon-reload")
     if found.unit is not None:
-        assert (desk.directory / "deploy" / f"{found.unit}.service").exists()
+        assert (terminal.directory / "deploy" / f"{found.unit}.service").exists()
 
 
-def pip(args: list[str], desk: Desk) -> None:
+def pip(args: list[str], terminal: Shell) -> None:
     (verb, target) = args
     assert verb == "install"
     found = re.fullmatch(r"(\.|rlproxy)(?:\[([\w,]+)\])?", target)
     assert found is not None, target
-    project = tomllib.loads((desk.directory / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((terminal.directory / "pyproject.toml").read_text())["project"]
     if found[2]:
         assert set(found[2].split(",")) <= set(project["optional-dependencies"])
 
 
-def useradd(args: list[str], desk: Desk) -> None:
-    unit = (desk.directory / "deploy" / "rlproxy.service").read_text()
+def useradd(args: list[str], terminal: Shell) -> None:
+    unit = (terminal.directory / "deploy" / "rlproxy.service").read_text()
     assert f"\nUser={args[-1]}\n" in unit
 
 
-def dmesg(args: list[str], desk: Desk) -> None:
+def dmesg(args: list[str], terminal: Shell) -> None:
     assert set(args) <= {"--ctime", "-T", "--human", "-H"}
 
 
-def journalctl(args: list[str], desk: Desk) -> None:
+def journalctl(args: list[str], terminal: Shell) -> None:
     parser = Strict("journalctl")
     parser.add_argument("-u", "--unit", required=True)
     for flag in ("-f", "-o", "-n", "--since", "--output"):
         parser.add_argument(flag, nargs="?" if flag == "-f" else None)
-    assert (desk.directory / "deploy" / f"{parser.parse_args(args).unit}.service").exists()
+    assert (terminal.directory / "deploy" / f"{parser.parse_args(args).unit}.service").exists()
 
 
-def ps(args: list[str], desk: Desk) -> None:
+def ps(args: list[str], terminal: Shell) -> None:
     parser = Strict("ps")
     parser.add_argument("-o", required=True)
     parser.add_argument("-C", required=True, choices=["rlproxy"])
     parser.parse_args(args)
 
 
-def scripts_test(args: list[str], desk: Desk) -> None:
+def scripts_test(args: list[str], terminal: Shell) -> None:
     assert args == []
     assert os.access(ROOT / "scripts" / "test", os.X_OK)
 
 
-JUDGES: dict[str, Callable[[list[str], Desk], None]] = {
+CHECKS: dict[str, Callable[[list[str], Shell], None]] = {
     "dmesg": dmesg,
     "docker": docker,
     "journalctl": journalctl,
@@ -433,7 +433,7 @@ JUDGES: dict[str, Callable[[list[str], Desk], None]] = {
 
 
 def test_every_stand_in_is_checked() -> None:
-    assert JUDGES.keys() == typed.STAND_INS.keys()
+    assert CHECKS.keys() == shell.STAND_INS.keys()
 
 
 @pytest.mark.parametrize(
@@ -462,9 +462,9 @@ def test_every_stand_in_is_checked() -> None:
     ],
 )
 def test_wrong_line_is_found(line: str, tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk", {"6379": 1, "6380": 2}, {})
-    with contextlib.closing(desk), pytest.raises((AssertionError, OSError, config.ConfigError)):
-        checked_output(line, desk)
+    terminal = Shell(tmp_path / "terminal", {"6379": 1, "6380": 2}, {})
+    with contextlib.closing(terminal), pytest.raises((AssertionError, OSError, config.ConfigError)):
+        checked_output(line, terminal)
 
 
 # -- settings --------------------------------------------------------------------------------------
