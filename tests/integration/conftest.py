@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
-from tests.harness import RedisServer
+from tests.harness import Proxy, RedisServer
+from tests.tlsparts import Certificates
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,26 @@ def one_engine() -> str:
     if found is None:
         pytest.skip("no Redis or Valkey server on this machine")
     return found
+
+
+@pytest.fixture(scope="module")
+def one_server(one_engine: str) -> Iterator[RedisServer]:
+    """Run a server that a module's tests share; it is not emptied between them."""
+    with harness.server(one_engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one_proxy(one_server: RedisServer) -> Iterator[Proxy]:
+    """Run a proxy in front of `one_server`, shared by a module's tests."""
+    with harness.proxy(one_server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """The files of an authority, shared by a module's tests."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture

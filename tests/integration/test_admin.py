@@ -13,7 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,6 @@ if not Path("/proc/self/fd").exists():
 
 HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 TWO = ("--workers", "2")
-
-
-@pytest.fixture
-def server(one_engine: str) -> Iterator[RedisServer]:
-    with harness.server(one_engine) as made:
-        yield made
 
 
 def url(server: RedisServer) -> str:
@@ -155,8 +149,8 @@ def _command_line(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_metrics_equal_the_counters(server: RedisServer, more: tuple[str, ...]) -> None:
-    with started(*HERE, "--upstream", url(server), *more) as made:
+def test_metrics_equal_the_counters(own_server: RedisServer, more: tuple[str, ...]) -> None:
+    with started(*HERE, "--upstream", url(own_server), *more) as made:
         for _ in range(3):
             with made.raw() as raw:
                 for _ in range(7):
@@ -187,9 +181,9 @@ def test_metrics_equal_the_counters(server: RedisServer, more: tuple[str, ...]) 
                 assert f"# TYPE {row.name} {row.kind}\n" in text
 
 
-def test_page_shows_the_counted_numbers(server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(server)) as made, made.raw() as raw:
-        by_lane(server, raw)
+def test_page_shows_the_counted_numbers(own_server: RedisServer) -> None:
+    with started(*HERE, "--upstream", url(own_server)) as made, made.raw() as raw:
+        by_lane(own_server, raw)
         assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
 
         def shown() -> bool:
@@ -198,7 +192,7 @@ def test_page_shows_the_counted_numbers(server: RedisServer) -> None:
                 found["hits"][0] > 1
                 and found["clients"] == 1
                 and found["lanes"] == [["default", 0, "hits", 1, 1, 0]]
-                and found["upstream"]["where"] == f"127.0.0.1:{server.port}"
+                and found["upstream"]["where"] == f"127.0.0.1:{own_server.port}"
                 and found["listen"] == [f"127.0.0.1:{made.port()}"]
             )
 
@@ -213,16 +207,16 @@ def test_page_shows_the_counted_numbers(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_readiness_follows_redis(server: RedisServer, more: tuple[str, ...]) -> None:
-    with started(*HERE, "--upstream", url(server), *more) as made:
+def test_readiness_follows_redis(own_server: RedisServer, more: tuple[str, ...]) -> None:
+    with started(*HERE, "--upstream", url(own_server), *more) as made:
         answers(made, "/healthz", 200, "ok")
         answers(made, "/readyz", 200, "ok")
-        server.stop()
-        away = rf"Redis at 127\.0\.0\.1:{server.port} does not answer \(.*\)\n"
+        own_server.stop()
+        away = rf"Redis at 127\.0\.0\.1:{own_server.port} does not answer \(.*\)\n"
         answers(made, "/readyz", 503, away)
         assert get(made, "/readyz?exclude=upstream").status == 200
         assert get(made, "/healthz").status == 200
-        server.start()
+        own_server.start()
         answers(made, "/readyz", 200, r"ok\n")
 
 
@@ -366,19 +360,21 @@ def test_upstream_that_is_not_redis_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_draining_proxy_is_alive_and_not_ready(server: RedisServer, more: tuple[str, ...]) -> None:
-    with started(*HERE, "--upstream", url(server), *more) as made, made.raw() as raw:
+def test_draining_proxy_is_alive_and_not_ready(
+    own_server: RedisServer, more: tuple[str, ...]
+) -> None:
+    with started(*HERE, "--upstream", url(own_server), *more) as made, made.raw() as raw:
         answers(made, "/readyz", 200)
         assert raw.ask("PING") == "PONG"
         raw.send(harness.command("BLPOP", "nothing", 0))
-        wait_until(lambda: _blocked(server), "it blocks")
+        wait_until(lambda: _blocked(own_server), "it blocks")
         pid = admin_pid(made)
         made.signal(signal.SIGTERM)
         answers(made, "/readyz", 503, "the proxy is ending: it takes no new clients\n")
         stopped_listening(made)
         if not more:  # of two workers, the one without clients has ended
             assert get(made, "/healthz").status == 200
-        with server.raw() as other:
+        with own_server.raw() as other:
             other.ask("RPUSH", "nothing", "x")
         assert made.wait() == 0
         assert not alive(pid)
@@ -392,8 +388,8 @@ def _blocked(server: RedisServer) -> bool:
     return isinstance(text, bytes) and b"blocked_clients:1\r\n" in text
 
 
-def test_stalled_or_dead_worker_is_reported(server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(server), *TWO) as made:
+def test_stalled_or_dead_worker_is_reported(own_server: RedisServer) -> None:
+    with started(*HERE, "--upstream", url(own_server), *TWO) as made:
         answers(made, "/healthz", 200)
         with made.raw() as raw:
             raw.ask("RL.HIT", "user:42", 5, 60)
@@ -421,9 +417,9 @@ def test_stalled_or_dead_worker_is_reported(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
 def test_killed_admin_process_is_restarted_and_ends_with_the_proxy(
-    server: RedisServer, more: tuple[str, ...]
+    own_server: RedisServer, more: tuple[str, ...]
 ) -> None:
-    with started(*HERE, "--upstream", url(server), *more) as made, made.raw() as raw:
+    with started(*HERE, "--upstream", url(own_server), *more) as made, made.raw() as raw:
         answers(made, "/healthz", 200)
         first = admin_pid(made)
         os.kill(first, signal.SIGKILL)
@@ -438,9 +434,9 @@ def test_killed_admin_process_is_restarted_and_ends_with_the_proxy(
 
 
 def test_repeatedly_killed_admin_process_restarts_later_and_is_logged_once(
-    server: RedisServer,
+    own_server: RedisServer,
 ) -> None:
-    with started(*HERE, "--upstream", url(server)) as made:
+    with started(*HERE, "--upstream", url(own_server)) as made:
         for _ in range(2):
             pid = admin_pid(made)
             os.kill(pid, signal.SIGKILL)
@@ -449,8 +445,8 @@ def test_repeatedly_killed_admin_process_restarts_later_and_is_logged_once(
         assert made.log().count("the admin process") == 1
 
 
-def test_ctrl_c_ends_all_processes(server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(server)) as made:
+def test_ctrl_c_ends_all_processes(own_server: RedisServer) -> None:
+    with started(*HERE, "--upstream", url(own_server)) as made:
         answers(made, "/healthz", 200)
         pid = admin_pid(made)
         made.signal(signal.SIGINT)
@@ -460,9 +456,9 @@ def test_ctrl_c_ends_all_processes(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
 def test_admin_address_in_use_is_reported_at_start(
-    server: RedisServer, more: tuple[str, ...]
+    own_server: RedisServer, more: tuple[str, ...]
 ) -> None:
-    where = f"127.0.0.1:{server.port}"
+    where = f"127.0.0.1:{own_server.port}"
     listen = ("--listen", "127.0.0.1:0", "--upstream", "redis://127.0.0.1:1")
     code, _, log = ended(*listen, "--admin", where, *more)
     assert code == 1
@@ -470,9 +466,9 @@ def test_admin_address_in_use_is_reported_at_start(
     assert log.endswith(f"rlproxy: cannot listen on {where}: {why} (see --admin)\n")
 
 
-def test_admin_on_a_unix_socket(server: RedisServer, tmp_path: Path) -> None:
+def test_admin_on_a_unix_socket(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    listen = ("--listen", "127.0.0.1:0", "--upstream", url(server))
+    listen = ("--listen", "127.0.0.1:0", "--upstream", url(own_server))
     with started(*listen, "--admin", f"unix:{path}") as made:
         made.logged(rf"  admin +unix:{path}\n")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -484,8 +480,8 @@ def test_admin_on_a_unix_socket(server: RedisServer, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_admin_reachable_from_elsewhere_is_a_warning(server: RedisServer) -> None:
-    listen = ("--listen", "127.0.0.1:0", "--upstream", url(server))
+def test_admin_reachable_from_elsewhere_is_a_warning(own_server: RedisServer) -> None:
+    listen = ("--listen", "127.0.0.1:0", "--upstream", url(own_server))
     with started(*listen, "--admin", "0.0.0.0:0") as made:
         warning = "it asks nobody who they are, and whoever reaches it sees keys and addresses"
         made.logged(rf"WARNING check the settings: --admin 0\.0\.0\.0:0: {warning} of clients\n")
@@ -494,7 +490,7 @@ def test_admin_reachable_from_elsewhere_is_a_warning(server: RedisServer) -> Non
 
 
 def test_modules_in_the_working_directory_are_not_imported(
-    server: RedisServer, tmp_path: Path
+    own_server: RedisServer, tmp_path: Path
 ) -> None:
     for name in ("uvicorn", "starlette", "prometheus_client", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')\n")
@@ -525,8 +521,8 @@ def test_modules_in_the_working_directory_are_not_imported(
 # -- connections that are slow, many or malformed --------------------------------------------------
 
 
-def test_hundreds_of_partial_requests_block_no_other_client(server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(server)) as made, contextlib.ExitStack() as stack:
+def test_hundreds_of_partial_requests_block_no_other_client(own_server: RedisServer) -> None:
+    with started(*HERE, "--upstream", url(own_server)) as made, contextlib.ExitStack() as stack:
         answers(made, "/healthz", 200)
         place = port(made)
         for number in range(3 * app.MAX_CONNECTIONS):

@@ -78,12 +78,6 @@ def page(chromium: Browser) -> Browser:
     return chromium
 
 
-@pytest.fixture
-def server(one_engine: str) -> Iterator[RedisServer]:
-    with harness.server(one_engine) as made:
-        yield made
-
-
 def opened(page: Browser, made: Started) -> str:
     """Open the page of a proxy; return its address."""
     where = made.logged(r"  admin +(http://\S+)\n")[1]
@@ -166,8 +160,10 @@ def show_changed(page: Browser, change: str) -> None:
     page.value(f"(() => {{ const view = structuredClone(latest); {change}; show(view); }})()")
 
 
-def test_empty_page_explains_hits_and_then_shows_counts(page: Browser, server: RedisServer) -> None:
-    upstream = f"redis://127.0.0.1:{server.port}"
+def test_empty_page_explains_hits_and_then_shows_counts(
+    page: Browser, own_server: RedisServer
+) -> None:
+    upstream = f"redis://127.0.0.1:{own_server.port}"
     with started(*HERE, "--upstream", upstream, "--workers", "2") as made:
         where = opened(page, made)
         shows(page, "#empty", f"redis-cli -p {made.port()} RL.HIT user:42 5 60")
@@ -178,14 +174,14 @@ def test_empty_page_explains_hits_and_then_shows_counts(page: Browser, server: R
             shows(page, "#totals", "7 hits since the start")
             shows(page, "#busiest", SHOWN)
             shows(page, "#refused", SHOWN)
-            by_lane(server, raw)
+            by_lane(own_server, raw)
             shows(page, "#numbers", "admitted")
             shows(page, "#clients dd", "1 of ")
             shows(page, "#redis dd", "up")
             shows(page, "#lanes", "default")
             shows(page, "#addresses", "127.0.0.1")
             shows(page, "#workers", "serves")
-            shows(page, "#where", f"127.0.0.1:{made.port()} → 127.0.0.1:{server.port}")
+            shows(page, "#where", f"127.0.0.1:{made.port()} → 127.0.0.1:{own_server.port}")
             each_kind_has_its_hue(page)
             assert page.text("#empty") == page.text("#lost") == page.text("#mode") == ""
             areas = "document.querySelectorAll('#chart path').length"
@@ -197,8 +193,8 @@ def test_empty_page_explains_hits_and_then_shows_counts(page: Browser, server: R
         assert set(page.fetched) <= {where, f"{where}live.json"}
 
 
-def test_singular_forms_and_estimates_are_marked(page: Browser, server: RedisServer) -> None:
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}") as made:
+def test_singular_forms_and_estimates_are_marked(page: Browser, own_server: RedisServer) -> None:
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}") as made:
         opened(page, made)
         with made.raw() as raw:
             raw.ask("RL.HIT", "a", 5, 60)
@@ -237,18 +233,18 @@ def test_singular_forms_and_estimates_are_marked(page: Browser, server: RedisSer
 
 
 def test_page_reports_unreachable_redis_and_unreachable_proxy(
-    page: Browser, server: RedisServer
+    page: Browser, own_server: RedisServer
 ) -> None:
-    upstream = f"redis://127.0.0.1:{server.port}"
+    upstream = f"redis://127.0.0.1:{own_server.port}"
     with started(*HERE, "--upstream", upstream, "--on-upstream-failure", "allow") as made:
         opened(page, made)
         shows(page, "#redis p", "should it fail, hits are admitted (fail-open)")
         with made.raw() as raw:
-            by_lane(server, raw)
+            by_lane(own_server, raw)
             shows(page, "#trip p", "median; 99 % within ")
-        server.stop()
+        own_server.stop()
         shows(page, "#mode strong", "FAIL-OPEN: all hits are admitted")
-        shows(page, "#mode span", f"Redis at 127.0.0.1:{server.port} has not answered since ")
+        shows(page, "#mode span", f"Redis at 127.0.0.1:{own_server.port} has not answered since ")
         assert page.text("#trip dd") == "\u2013"
         assert page.text("#trip p").startswith("Redis has been away since ")
         assert page.text("#redis dd").startswith("away for ")
@@ -256,7 +252,7 @@ def test_page_reports_unreachable_redis_and_unreachable_proxy(
         shows(page, "#numbers", "without Redis")
         shows(page, "#state", "without Redis")
         fits_and_is_legible(page)
-        server.start()
+        own_server.start()
         wait_until(lambda: not page.text("#mode"), "Redis is back")
         assert page.complaints == []
         made.signal(signal.SIGKILL)
@@ -274,9 +270,9 @@ TEXTS = "[...document.querySelectorAll('#chart text')].map(each => each.textCont
 
 
 @pytest.fixture
-def still_page(page: Browser, server: RedisServer) -> Iterator[Browser]:
+def still_page(page: Browser, own_server: RedisServer) -> Iterator[Browser]:
     """The page of a proxy with one hit, with polling stopped."""
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}") as made:
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}") as made:
         opened(page, made)
         with made.raw() as raw:
             raw.ask("RL.HIT", "a", 5, 60)
@@ -370,29 +366,29 @@ def test_keyboard_reaches_the_hover_details(still_page: Browser) -> None:
     assert page.text("#tip") == ""
 
 
-def test_axe_reports_no_violation(page: Browser, server: RedisServer) -> None:
+def test_axe_reports_no_violation(page: Browser, own_server: RedisServer) -> None:
     """With all tables, with Redis unreachable, and before the first hit."""
     options = ("--metrics-prefixes", "10", "--on-upstream-failure", "allow")
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{server.port}", *options) as made:
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}", *options) as made:
         opened(page, made)
         no_axe_violations(page)
         with made.raw() as raw:
             for _ in range(7):
                 raw.ask("RL.HIT", "user:1", 5, 60)
-            by_lane(server, raw)
+            by_lane(own_server, raw)
             shows(page, "#lanes", "default")
             wait_until(
                 lambda: page.value("document.querySelectorAll('#chart path').length"),
                 "there is a chart",
             )
             no_axe_violations(page)
-        server.stop()
+        own_server.stop()
         shows(page, "#mode strong", "FAIL-OPEN")
         no_axe_violations(page)
 
 
-def test_prefixes_are_shown_where_they_are_counted(page: Browser, server: RedisServer) -> None:
-    upstream = ("--upstream", f"redis://127.0.0.1:{server.port}")
+def test_prefixes_are_shown_where_they_are_counted(page: Browser, own_server: RedisServer) -> None:
+    upstream = ("--upstream", f"redis://127.0.0.1:{own_server.port}")
     with started(*HERE, *upstream, "--metrics-prefixes", "10") as made:
         opened(page, made)
         assert page.text(".prefixes") == ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -34,13 +33,6 @@ SESSIONS = [
 ]
 
 PROGRAMS = [program for page in documents.EVERY_PAGE for program in documents.programs(page)]
-
-
-@pytest.fixture(scope="module")
-def server(one_engine: str) -> Iterator[RedisServer]:
-    """One server for examples that only need some server."""
-    with harness.server(one_engine) as made:
-        yield made
 
 
 # -- sessions --------------------------------------------------------------------------------------
@@ -110,23 +102,16 @@ def test_sessions_are_found() -> None:
 # -- programs --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def front(server: RedisServer) -> Iterator[Proxy]:
-    """One proxy for the programs."""
-    with harness.proxy(server) as made:
-        yield made
-
-
 @pytest.mark.parametrize(("program", "shown"), PROGRAMS, ids=[str(each) for each, _ in PROGRAMS])
 def test_each_program_prints_the_shown_output(
-    program: Block, shown: str, server: RedisServer, front: Proxy
+    program: Block, shown: str, one_server: RedisServer, one_proxy: Proxy
 ) -> None:
     if missing := documents.missing(program):
         pytest.skip(f"not on this machine: {' '.join(missing)}")
     for attempt in range(1, ATTEMPTS + 1):  # some programs sleep
-        with server.raw() as raw:
+        with one_server.raw() as raw:
             raw.ask("FLUSHALL")
-        found = documents.printed(program, server.port, front.port)
+        found = documents.printed(program, one_server.port, one_proxy.port)
         if found == shown or attempt == ATTEMPTS:
             assert found == shown
             return
@@ -141,14 +126,14 @@ OLD = [  # those that wait for no window
 
 @pytest.mark.parametrize("program", OLD, ids=str)
 def test_libraries_to_migrate_from_work_through_the_proxy(
-    program: Block, server: RedisServer, front: Proxy
+    program: Block, one_server: RedisServer, one_proxy: Proxy
 ) -> None:
     if missing := documents.missing(program):
         pytest.skip(f"not on this machine: {' '.join(missing)}")
     wanted = {str(each): shown for each, shown in PROGRAMS}[str(program)]
-    with server.raw() as raw:
+    with one_server.raw() as raw:
         raw.ask("FLUSHALL")
-    assert documents.printed(program, front.port, front.port) == wanted
+    assert documents.printed(program, one_proxy.port, one_proxy.port) == wanted
 
 
 def test_libraries_to_migrate_from_are_found() -> None:
@@ -232,9 +217,9 @@ def test_pictures_equal_the_scripts_results(module_server: RedisServer) -> None:
         assert (IMAGES / name).read_text() == text, "run: python -m bench.pictures docs/images"
 
 
-def test_figures_in_the_captions_equal_the_pictures(server: RedisServer) -> None:
+def test_figures_in_the_captions_equal_the_pictures(one_server: RedisServer) -> None:
     """The figures that algorithms.md and the pictures' captions give in words."""
-    with Client(server.port) as client:
+    with Client(one_server.port) as client:
         runs = {picture.name: traffic.run(client, picture.options) for picture in pictures.PICTURES}
     fullest = {name: run.worst()[1] for name, run in runs.items()}
     assert fullest["log"] == fullest["zlog"] == fullest["wait"] == traffic.MAX

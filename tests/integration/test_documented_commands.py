@@ -145,22 +145,15 @@ def test_tables_list_existing_blocks() -> None:
 
 
 @pytest.fixture(scope="module")
-def server(one_engine: str) -> Iterator[RedisServer]:
-    """The server for port 6379 of the pages."""
-    with harness.server(one_engine) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def admin_port() -> int:
     """The admin port for port 9121 of the pages."""
     return harness.free_port()
 
 
 @pytest.fixture(scope="module")
-def front(server: RedisServer, admin_port: int) -> Iterator[Proxy]:
+def front(one_server: RedisServer, admin_port: int) -> Iterator[Proxy]:
     """The proxy for port 6380 of the pages, where a block starts no proxy."""
-    with harness.proxy(server, "--admin", f"127.0.0.1:{admin_port}") as made:
+    with harness.proxy(one_server, "--admin", f"127.0.0.1:{admin_port}") as made:
         yield made
 
 
@@ -168,11 +161,6 @@ def listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def elsewhere(
@@ -194,7 +182,7 @@ def elsewhere(
 def test_typed_commands_work_as_shown(
     block: Block,
     below: str,
-    server: RedisServer,
+    one_server: RedisServer,
     front: Proxy,
     admin_port: int,
     certificates: Certificates,
@@ -203,11 +191,11 @@ def test_typed_commands_work_as_shown(
     words, session = shell.commands(block.text)
     shown = below or session
     with ExitStack() as stack:
-        hosts = elsewhere(block.text, server, certificates, stack)
+        hosts = elsewhere(block.text, one_server, certificates, stack)
         for attempt in range(1, ATTEMPTS + 1):
-            with server.raw() as raw:
+            with one_server.raw() as raw:
                 raw.ask("FLUSHALL")
-            ports = {"6379": server.port}
+            ports = {"6379": one_server.port}
             if not shell.starts_a_proxy(block.text):
                 ports |= {"6380": front.port, "9121": admin_port}
                 if "9121" in block.text:
@@ -255,21 +243,23 @@ def serves(log: str, certificates: Certificates) -> None:
         assert raw.ask("RL.HIT", f"typed:{found[2]}", 5, 60) == [0, 5, 4, -1, 60], log
 
 
-def test_top_shows_one_frame(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
-    terminal = Shell(tmp_path / "terminal", {"6379": server.port, "6380": front.port}, {})
+def test_top_shows_one_frame(one_server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+    terminal = Shell(tmp_path / "terminal", {"6379": one_server.port, "6380": front.port}, {})
     assert "hits" in terminal.type("rlproxy top --interval 0.2")
     assert terminal.started() == []
 
 
-def test_readme_admits_five_of_six_hits(server: RedisServer, front: Proxy, tmp_path: Path) -> None:
+def test_readme_admits_five_of_six_hits(
+    one_server: RedisServer, front: Proxy, tmp_path: Path
+) -> None:
     """ "Five are admitted, with remaining 4, 3, 2, 1, 0; the sixth is refused"."""
     text = re.sub(r"\s+", " ", README.read_text())
     found = re.search(r"six times: ``` (redis-cli [^`]*) ``` Five are admitted, with (.*?);", text)
     assert found is not None
     assert found[2] == "remaining 4, 3, 2, 1, 0"
-    with server.raw() as raw:
+    with one_server.raw() as raw:
         raw.ask("FLUSHALL")
-    terminal = Shell(tmp_path / "terminal", {"6379": server.port, "6380": front.port}, {})
+    terminal = Shell(tmp_path / "terminal", {"6379": one_server.port, "6380": front.port}, {})
     lines = terminal.type(f"for _ in 1 2 3 4 5 6; do {found[1]}; done").splitlines()
     replies = [[int(line.split()[-1]) for line in lines[at : at + 5]] for at in range(0, 30, 5)]
     assert [reply[:4] for reply in replies[:5]] == [[0, 5, left, -1] for left in (4, 3, 2, 1, 0)]
@@ -278,13 +268,13 @@ def test_readme_admits_five_of_six_hits(server: RedisServer, front: Proxy, tmp_p
 
 
 def test_tutorial_works_from_top_to_bottom(
-    server: RedisServer, front: Proxy, tmp_path: Path
+    one_server: RedisServer, front: Proxy, tmp_path: Path
 ) -> None:
     """As a user follows it: on one server that is not emptied in between."""
     page = ROOT / "docs" / "tutorial.md"
     programs = {str(program): shown for program, shown in documents.programs(page)}
     for _ in range(ATTEMPTS):
-        with server.raw() as raw:
+        with one_server.raw() as raw:
             raw.ask("FLUSHALL")
         told, found = [], []
         for block in documents.blocks(page):
@@ -293,7 +283,7 @@ def test_tutorial_works_from_top_to_bottom(
                 found.append([reply for _, reply in test_docs.session(block, front)[0]])
             elif str(block) in programs:
                 told.append([programs[str(block)].splitlines()])
-                found.append([documents.printed(block, server.port, front.port).splitlines()])
+                found.append([documents.printed(block, one_server.port, front.port).splitlines()])
         if found == told:
             break
     assert len(told) == 6
@@ -633,14 +623,14 @@ def test_line_of_rights_equals_the_tested_one() -> None:
 def test_documented_rights_suffice_for_the_proxys_user(engine: str) -> None:
     """SECURITY.md's line: the control connection logs in, loads the scripts and logs no warning."""
     (block,) = [block for block in BLOCKS if block.text.startswith("ACL SETUSER rlproxy ")]
-    with harness.server(engine) as server:
-        with server.raw() as raw:
+    with harness.server(engine) as one_server:
+        with one_server.raw() as raw:
             assert raw.ask(*shlex.split(block.text)) == "OK"
             assert raw.ask("ACL", "SETUSER", "default", "-script") == "OK"
-        url = f"redis://rlproxy:secret@127.0.0.1:{server.port}"
+        url = f"redis://rlproxy:secret@127.0.0.1:{one_server.port}"
         with started("--listen", "127.0.0.1:0", "--upstream", url) as made:
             made.port()
-            with server.raw() as raw, made.raw() as client:
+            with one_server.raw() as raw, made.raw() as client:
                 loaded = "number_of_cached_scripts:0"
                 harness.wait_until(
                     lambda: loaded not in str(raw.ask("INFO", "memory")), "the scripts are loaded"

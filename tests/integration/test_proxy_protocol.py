@@ -31,11 +31,6 @@ LOOPBACK = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 6380\r\n"
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
 def behind_balancer(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy, int]]:
     """A proxy behind a load balancer, and its plain port."""
     with harness.server(one_engine) as server:

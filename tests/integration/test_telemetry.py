@@ -26,17 +26,11 @@ OUTCOMES = (
 )
 
 
-@pytest.fixture(scope="module")
-def server(one_engine: str) -> Iterator[RedisServer]:
-    with harness.server(one_engine) as made:
-        yield made
-
-
 @pytest.fixture
-def front(server: RedisServer) -> Iterator[Proxy]:
-    with server.raw() as raw:
+def front(one_server: RedisServer) -> Iterator[Proxy]:
+    with one_server.raw() as raw:
         raw.ask("FLUSHALL")
-    with harness.proxy(server) as made:
+    with harness.proxy(one_server) as made:
         yield made
 
 
@@ -69,7 +63,7 @@ def judged(reply: object) -> str:
     return "failed"
 
 
-def test_hits_on_every_path_are_counted(server: RedisServer, front: Proxy) -> None:
+def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -> None:
     with front.raw() as admin, front.raw() as raw:
         assert hits(admin) == {}
         told: Counter[str] = Counter()
@@ -78,7 +72,7 @@ def test_hits_on_every_path_are_counted(server: RedisServer, front: Proxy) -> No
             told[judged(raw.ask(*words))] += 1
 
         ask("RL.HIT", "first", 10, 60)  # on its private connection
-        by_lane(server, raw)
+        by_lane(one_server, raw)
         told["admitted"] += hits(admin)["admitted"] - told["admitted"]  # the hits that by_lane took
         for _ in range(8):
             ask("RL.HIT", "k", 3, 60)
@@ -225,9 +219,9 @@ def test_hot_keys_are_within_bounds_under_load(front: Proxy) -> None:
         assert {row[0] for row in rows} == {key for key, _ in true.most_common(3)}
 
 
-def test_counters_sum_all_workers_including_dead_ones(server: RedisServer) -> None:
+def test_counters_sum_all_workers_including_dead_ones(one_server: RedisServer) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
-    with started(*arguments, "--upstream", f"redis://127.0.0.1:{server.port}") as front:
+    with started(*arguments, "--upstream", f"redis://127.0.0.1:{one_server.port}") as front:
         port = front.port()
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(Raw(port)) for _ in range(6)]
@@ -244,7 +238,7 @@ def test_counters_sum_all_workers_including_dead_ones(server: RedisServer) -> No
             assert stats(again)["workers"] == "2"
 
 
-def test_stalled_worker_contributes_only_its_counters(server: RedisServer) -> None:
+def test_stalled_worker_contributes_only_its_counters(one_server: RedisServer) -> None:
     def keys(raw: Raw) -> int:
         found = raw.ask("RL.TOP", 9)
         assert isinstance(found, list)
@@ -252,7 +246,7 @@ def test_stalled_worker_contributes_only_its_counters(server: RedisServer) -> No
 
     arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
     with (
-        started(*arguments, "--upstream", f"redis://127.0.0.1:{server.port}") as front,
+        started(*arguments, "--upstream", f"redis://127.0.0.1:{one_server.port}") as front,
         contextlib.ExitStack() as stack,
     ):
         clients = [stack.enter_context(Raw(front.port())) for _ in range(4)]

@@ -36,11 +36,6 @@ MB = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
 def tls_server_and_port(certificates: Certificates) -> Iterator[tuple[RedisServer, int]]:
     """A server and its TLS port, which requires a client certificate."""
     if not tlsparts.tls_engine():
@@ -64,12 +59,6 @@ def both(
     """A proxy with TLS to its clients, and to Redis, which requires its certificate."""
     url = f"rediss://localhost:{tls_server_and_port[1]}"
     with tls_proxy(certificates, url, *upstream_args(certificates)[2:]) as (made, _):
-        yield made
-
-
-@pytest.fixture(scope="module")
-def plain(one_engine: str) -> Iterator[RedisServer]:
-    with harness.server(one_engine) as made:
         yield made
 
 
@@ -160,11 +149,11 @@ def test_ioredis(both: Proxy, certificates: Certificates, empty: RedisServer) ->
 
 @contextlib.contextmanager
 def strict(
-    certificates: Certificates, plain: RedisServer, *args: str
+    certificates: Certificates, one_server: RedisServer, *args: str
 ) -> Iterator[tuple[Proxy, int]]:
     """A proxy that requires client certificates."""
     words = ("--tls-client-ca", certificates.ca, *args)
-    with tls_proxy(certificates, f"redis://127.0.0.1:{plain.port}", *words) as made:
+    with tls_proxy(certificates, f"redis://127.0.0.1:{one_server.port}", *words) as made:
         yield made
 
 
@@ -181,14 +170,14 @@ def logged(made: Proxy, pattern: str) -> None:
 
 
 def test_required_client_certificates(
-    certificates: Certificates, plain: RedisServer, tmp_path: Path
+    certificates: Certificates, one_server: RedisServer, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
     stranger = Certificates(tmp_path / "other")
     good = certificates.issue("client", "client")
     expired = certificates.issue("expired", "client", expired=True)
     foreign = stranger.issue("client", "client")
-    with strict(certificates, plain) as (made, _):
+    with strict(certificates, one_server) as (made, _):
         served = secure(Raw(made.port), certificates.client(good))
         assert served.ask("PING") == "PONG"
         where = r"WARNING TLS handshake with 127\.0\.0\.1:\d+ failed: "
@@ -203,15 +192,17 @@ def test_required_client_certificates(
         logged(made, f"{where}the other side does not trust who signed our certificate\n")
         assert served.ask("PING") == "PONG"
         served.close()
-    with strict(certificates, plain, "--tls-client-auth", "optional") as (made, _):
+    with strict(certificates, one_server, "--tls-client-auth", "optional") as (made, _):
         for shown in (None, good):
             with secure(Raw(made.port), certificates.client(shown)) as raw:
                 assert raw.ask("PING") == "PONG"
         refused(made, certificates.client(foreign))
 
 
-def test_older_tls_versions_are_refused(certificates: Certificates, plain: RedisServer) -> None:
-    url = f"redis://127.0.0.1:{plain.port}"
+def test_older_tls_versions_are_refused(
+    certificates: Certificates, one_server: RedisServer
+) -> None:
+    url = f"redis://127.0.0.1:{one_server.port}"
     for least, refuses in (("1.3", True), ("1.2", False)):
         with tls_proxy(certificates, url, "--tls-min-version", least) as (made, _):
             context = certificates.client()
@@ -229,12 +220,12 @@ def test_older_tls_versions_are_refused(certificates: Certificates, plain: Redis
 
 
 def test_failed_handshakes_are_closed_and_logged_once(
-    certificates: Certificates, plain: RedisServer
+    certificates: Certificates, one_server: RedisServer
 ) -> None:
     """Plain text, an aborted handshake, one that takes too long, and silence: each ends with one
     line in the log, regardless of their number.
     """
-    url = f"redis://127.0.0.1:{plain.port}"
+    url = f"redis://127.0.0.1:{one_server.port}"
     with tls_proxy(certificates, url, "--handshake-timeout", "0.5") as (made, _):
         served = made.raw()
         for _ in range(20):
@@ -270,9 +261,11 @@ def serial(raw: Raw) -> object:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sighup_loads_new_certificates(plain: RedisServer, tmp_path: Path, workers: int) -> None:
+def test_sighup_loads_new_certificates(
+    one_server: RedisServer, tmp_path: Path, workers: int
+) -> None:
     mine = Certificates(tmp_path)
-    upstream = f"redis://127.0.0.1:{plain.port}"
+    upstream = f"redis://127.0.0.1:{one_server.port}"
     with tls_proxy(mine, upstream, "--workers", str(workers)) as (made, _):
         old = made.raw()
         assert old.ask("PING") == "PONG"
@@ -495,9 +488,11 @@ def test_half_closed_connection_gets_its_replies(both: Proxy, empty: RedisServer
 # -- several processes -----------------------------------------------------------------------------
 
 
-def test_workers_hand_over_tls_connections(certificates: Certificates, plain: RedisServer) -> None:
+def test_workers_hand_over_tls_connections(
+    certificates: Certificates, one_server: RedisServer
+) -> None:
     words = ("--workers", "3")
-    with tls_proxy(certificates, f"redis://127.0.0.1:{plain.port}", *words) as (made, port):
+    with tls_proxy(certificates, f"redis://127.0.0.1:{one_server.port}", *words) as (made, port):
         text = re.search(
             r"listening on +127\.0\.0\.1:(\d+), tls:127\.0\.0\.1:(\d+)", made.read_log()
         )
@@ -518,22 +513,24 @@ def test_workers_hand_over_tls_connections(certificates: Certificates, plain: Re
                 assert stack.enter_context(made.raw()).ask("PING") == "PONG"
 
 
-def test_liveness_check_with_tls(certificates: Certificates, plain: RedisServer) -> None:
-    with strict(certificates, plain, "--proxy-protocol") as (made, port):
+def test_liveness_check_with_tls(certificates: Certificates, one_server: RedisServer) -> None:
+    with strict(certificates, one_server, "--proxy-protocol") as (made, port):
         found = re.search(r"listening on +127\.0\.0\.1:(\d+)", made.read_log())
         assert found is not None
         assert alive(f"tls:127.0.0.1:{port}", header=True) == ""
         assert alive(f"127.0.0.1:{found[1]}", header=True) == ""
         assert alive(f"127.0.0.1:{found[1]}") != ""
         logged(made, "no certificate was shown")
-    url = f"redis://127.0.0.1:{plain.port}"
+    url = f"redis://127.0.0.1:{one_server.port}"
     with tls_proxy(certificates, url) as (made, port):
         assert alive(f"tls:127.0.0.1:{port}") == ""
     assert alive(f"tls:127.0.0.1:{port}").endswith("Connection refused")
 
 
-def test_drain_does_not_wait_for_handshakes(certificates: Certificates, plain: RedisServer) -> None:
-    url = f"redis://127.0.0.1:{plain.port}"
+def test_drain_does_not_wait_for_handshakes(
+    certificates: Certificates, one_server: RedisServer
+) -> None:
+    url = f"redis://127.0.0.1:{one_server.port}"
     with tls_proxy(certificates, url) as (made, port):
         idle, silent = made.raw(), Raw(port)
         assert idle.ask("PING") == "PONG"
@@ -545,9 +542,9 @@ def test_drain_does_not_wait_for_handshakes(certificates: Certificates, plain: R
         assert "WARNING" not in made.read_log()
 
 
-def test_banner_names_tls(certificates: Certificates, plain: RedisServer) -> None:
+def test_banner_names_tls(certificates: Certificates, one_server: RedisServer) -> None:
     words = ("--listen", "tls:127.0.0.1:0", *certificates.server_args())
-    with started(*words, "--upstream", f"redis://127.0.0.1:{plain.port}") as made:
+    with started(*words, "--upstream", f"redis://127.0.0.1:{one_server.port}") as made:
         assert isinstance(made, Started)
         made.logged(r"listening on  tls:127\.0\.0\.1:\d+\n")
         made.logged(r"try +redis-cli --tls -p \d+ RL\.HIT")

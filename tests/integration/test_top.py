@@ -31,19 +31,12 @@ from tests.integration.started import answering, started
 EVIL = b"\x1b[31mred\xff"
 
 
-@pytest.fixture(scope="module")
-def server(one_engine: str) -> Iterator[RedisServer]:
-    """One server for the module."""
-    with harness.server(one_engine) as made:
-        yield made
-
-
 @pytest.fixture
-def busy(server: RedisServer) -> Iterator[Proxy]:
+def busy(one_server: RedisServer) -> Iterator[Proxy]:
     """A proxy with hits in the last minute, which RL.TOP reports."""
-    with server.raw() as raw:
+    with one_server.raw() as raw:
         raw.ask("FLUSHALL")
-    with harness.proxy(server) as made:
+    with harness.proxy(one_server) as made:
         with made.raw() as raw:
             for key, hits in ((b"login:anna", 30), ("größe".encode(), 20), (EVIL, 10)):
                 for _ in range(hits):
@@ -66,16 +59,16 @@ def test_busiest_and_most_refused_keys_are_listed(busy: Proxy) -> None:
         assert raw.ask("RL.TOP", 10, "REFUSED") == raw.ask("RL.TOP", 10, "refused") == refused
 
 
-def test_hits_of_the_last_minute_are_listed(server: RedisServer) -> None:
-    with harness.proxy(server) as proxy, proxy.raw() as raw:
+def test_hits_of_the_last_minute_are_listed(one_server: RedisServer) -> None:
+    with harness.proxy(one_server) as proxy, proxy.raw() as raw:
         assert raw.ask("RL.TOP", 3) == []
         for number in range(3):
             raw.ask("RL.HIT", f"now:{number}", 5, 60)
         wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP lists the keys")  # type: ignore[arg-type]
 
 
-def test_each_worker_reports_all_workers(server: RedisServer) -> None:
-    with harness.proxy(server, "--workers", "2") as proxy:
+def test_each_worker_reports_all_workers(one_server: RedisServer) -> None:
+    with harness.proxy(one_server, "--workers", "2") as proxy:
         clients = [proxy.raw() for _ in range(6)]
         for number, raw in enumerate(clients):
             for _ in range(10):
@@ -118,9 +111,9 @@ def test_one_frame_is_printed(busy: Proxy) -> None:
     assert all(len(line) <= 80 for line in made)
 
 
-def test_long_path_is_not_cut(server: RedisServer, tmp_path: Path) -> None:
+def test_long_path_is_not_cut(one_server: RedisServer, tmp_path: Path) -> None:
     path = Path(f"{tmp_path}/{'x' * (100 - len(str(tmp_path)))}")
-    upstream = f"redis://127.0.0.1:{server.port}"
+    upstream = f"redis://127.0.0.1:{one_server.port}"
     with started("--listen", f"unix:{path}", "--upstream", upstream) as made:
         made.logged("listening on")
         found = top("--url", f"unix://{path}", "--once", "--interval", "0.1")
@@ -206,7 +199,7 @@ def test_the_admin_port(
     """It waits for the rest of the request; the error names the likely mistake."""
     monkeypatch.setattr("rlproxy.top.app.TIMEOUT_S", 0.2)
     at = f"127.0.0.1:{harness.free_port()}" if kind == "tcp" else f"unix:{tmp_path}/admin"
-    upstream = f"redis://127.0.0.1:{server.port}"
+    upstream = f"redis://127.0.0.1:{one_server.port}"
     with started("--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", at) as made:
         made.port()
         place = at.removeprefix("unix:")
@@ -367,9 +360,9 @@ def test_terminal_is_restored_at_every_end(busy: Proxy, how: str) -> None:
         assert shown.ends() == 0
 
 
-def test_view_reconnects_to_a_restarted_proxy(server: RedisServer) -> None:
+def test_view_reconnects_to_a_restarted_proxy(one_server: RedisServer) -> None:
     port = harness.free_port()
-    args = ("--listen", f"127.0.0.1:{port}", "--upstream", f"redis://127.0.0.1:{server.port}")
+    args = ("--listen", f"127.0.0.1:{port}", "--upstream", f"redis://127.0.0.1:{one_server.port}")
     with contextlib.ExitStack() as first:
         first.enter_context(started(*args)).port()
         with terminal(port) as shown:

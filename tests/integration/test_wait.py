@@ -28,30 +28,18 @@ SECOND_US = 1_000_000
 
 
 @pytest.fixture
-def server(one_engine: str, kept: RedisServer) -> RedisServer:
+def server(one_engine: str, one_server: RedisServer) -> RedisServer:
     """The one engine's server, empty."""
-    with kept.raw() as raw:
+    with one_server.raw() as raw:
         raw.ask("FLUSHALL")
         raw.ask("CONFIG", "RESETSTAT")
-    return kept
-
-
-@pytest.fixture(scope="module")
-def kept(one_engine: str) -> Iterator[RedisServer]:
-    with harness.server(one_engine) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def kept_proxy(kept: RedisServer) -> Iterator[Proxy]:
-    with harness.proxy(kept) as made:
-        yield made
+    return one_server
 
 
 @pytest.fixture
-def front(server: RedisServer, kept_proxy: Proxy) -> Proxy:
+def front(server: RedisServer, one_proxy: Proxy) -> Proxy:
     """A proxy in front of it."""
-    return kept_proxy
+    return one_proxy
 
 
 # -- replies, their order, and the script calls ----------------------------------------------------

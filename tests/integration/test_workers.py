@@ -21,7 +21,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from rlproxy.process.restart_policy import MAX_FAILURES
 
-from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import (
     Started,
@@ -44,17 +43,11 @@ TWO = ("--workers", "2")
 REPLACED = re.compile(r"WARNING (worker \d) \(process (\d+)\) (.*?); it is started again (.*)\n")
 
 
-@pytest.fixture(scope="module")
-def kept(one_engine: str) -> Iterator[RedisServer]:
-    with harness.server(one_engine) as made:
-        yield made
-
-
 @pytest.fixture
-def upstream(kept: RedisServer) -> str:
+def upstream(one_server: RedisServer) -> str:
     """The URL of a server, empty."""
-    ask_once(kept.port, "FLUSHALL")
-    return f"redis://127.0.0.1:{kept.port}"
+    ask_once(one_server.port, "FLUSHALL")
+    return f"redis://127.0.0.1:{one_server.port}"
 
 
 # -- helpers ---------------------------------------------------------------------------------------
@@ -269,8 +262,8 @@ def test_address_in_use_is_an_error(upstream: str, other: str) -> None:
         assert ask_once(made.port(), "PING") == "PONG"
 
 
-def test_two_workers_report_an_address_in_use(upstream: str, kept: RedisServer) -> None:
-    where = f"127.0.0.1:{kept.port}"
+def test_two_workers_report_an_address_in_use(upstream: str, one_server: RedisServer) -> None:
+    where = f"127.0.0.1:{one_server.port}"
     code, _, log = ended("--listen", where, "--upstream", "redis://127.0.0.1:1", *TWO)
     assert code == 1
     assert log == f"rlproxy: cannot listen on {where}: Address already in use (see --listen)\n"
@@ -366,7 +359,7 @@ def cpu_s(pid: int) -> float:
 # -- a worker ends ---------------------------------------------------------------------------------
 
 
-def test_killed_worker_closes_only_its_own_clients(kept: RedisServer, upstream: str) -> None:
+def test_killed_worker_closes_only_its_own_clients(one_server: RedisServer, upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
         port = made.port()
         before = workers(made)
@@ -399,7 +392,7 @@ def test_killed_worker_closes_only_its_own_clients(kept: RedisServer, upstream: 
         assert [hammer.error for hammer in hammers if hammer not in mine] == [""] * (6 - len(mine))
         assert [wrong for hammer in hammers for wrong in hammer.wrong] == []
         for hammer in hammers:
-            assert ask_once(kept.port, "LLEN", f"k{hammer.number}") in (
+            assert ask_once(one_server.port, "LLEN", f"k{hammer.number}") in (
                 hammer.admitted,
                 hammer.admitted + 1,  # its reply was lost with the worker
             )
@@ -425,7 +418,7 @@ def test_clients_that_connect_during_a_restart_are_spread_evenly(upstream: str) 
 
 
 def test_terminated_worker_drains_and_delays_no_client(
-    kept: RedisServer, upstream: str, tmp_path: Path
+    one_server: RedisServer, upstream: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "proxy.sock"
     args = (*ANY_PORT, "--listen", f"unix:{path}", "--upstream", upstream, *TWO)
@@ -437,7 +430,7 @@ def test_terminated_worker_drains_and_delays_no_client(
         others = len(served(other, port))
         first, *rest = [raw for raw in raws if peer(raw) in mine]
         first.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
         os.kill(old, signal.SIGTERM)
         assert all(raw.closes() for raw in rest)
         made.logged(rf"worker \d \(process {old}\) ends\n")
@@ -447,7 +440,7 @@ def test_terminated_worker_drains_and_delays_no_client(
             assert len(served(other, port)) == others + 30
             assert served(old, port) == {peer(first)}
             os.kill(old, signal.SIGTERM)  # again: as if the whole process group were signalled
-        assert ask_once(kept.port, "RPUSH", "list", "late") == 1
+        assert ask_once(one_server.port, "RPUSH", "list", "late") == 1
         assert first.reply() == [b"list", b"late"]
         wait_until(lambda: len(set(workers(made)) - {old}) == 2, "it is replaced")
         (new,) = set(workers(made)) - {old, other}
@@ -512,13 +505,13 @@ def test_worker_that_cannot_start_is_logged_and_ends_the_proxy() -> None:
 
 
 def test_no_reply_is_lost_when_all_processes_are_signalled(
-    kept: RedisServer, upstream: str
+    one_server: RedisServer, upstream: str
 ) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, made.raw() as waiting:
         port = made.port()
         pids = workers(made)
         waiting.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
         hammers = [Hammer(port, number) for number in range(6)]
         with running(*hammers):
             wait_until(lambda: min(hammer.admitted for hammer in hammers) > 50, "all are at work")
@@ -531,25 +524,25 @@ def test_no_reply_is_lost_when_all_processes_are_signalled(
                     os.kill(pid, signal.SIGTERM)
             wait_until(lambda: all(hammer.error for hammer in hammers), "all are closed")
         assert made.running()
-        assert ask_once(kept.port, "RPUSH", "list", "late") == 1
+        assert ask_once(one_server.port, "RPUSH", "list", "late") == 1
         assert waiting.reply() == [b"list", b"late"]
         assert waiting.closes()
         assert made.wait() == 0
         assert not any(alive(pid) for pid in pids)
         assert [wrong for hammer in hammers for wrong in hammer.wrong] == []
         for hammer in hammers:  # every counted hit was answered
-            assert ask_once(kept.port, "LLEN", f"k{hammer.number}") == hammer.admitted
+            assert ask_once(one_server.port, "LLEN", f"k{hammer.number}") == hammer.admitted
         assert "WARNING" not in made.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: int) -> None:
+def test_second_signal_cuts_at_once(one_server: RedisServer, upstream: str, number: int) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "60")
     with started(*args) as made, made.raw() as one, made.raw() as two:
         pids = workers(made)
         one.send(command("BLPOP", "list", 0))
         two.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(kept, 2), "both wait")
+        wait_until(lambda: blocked(one_server, 2), "both wait")
         for pid in (made.pid, *pids):
             os.kill(pid, number)
         stopped_listening(made)
@@ -562,11 +555,11 @@ def test_second_signal_cuts_at_once(kept: RedisServer, upstream: str, number: in
         assert made.log().count("1 client(s) were cut") == 2  # by each of the workers
 
 
-def test_supervisor_sleeps_while_its_workers_drain(kept: RedisServer, upstream: str) -> None:
+def test_supervisor_sleeps_while_its_workers_drain(one_server: RedisServer, upstream: str) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "1")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
         before = cpu_s(made.pid)
         made.signal(signal.SIGTERM)
         used = 0.0
@@ -577,11 +570,11 @@ def test_supervisor_sleeps_while_its_workers_drain(kept: RedisServer, upstream: 
         assert used < 0.5  # of more than 1 s: half of it would be a busy loop
 
 
-def test_drain_deadline_cuts_blocked_clients(kept: RedisServer, upstream: str) -> None:
+def test_drain_deadline_cuts_blocked_clients(one_server: RedisServer, upstream: str) -> None:
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(kept, 1), "BLPOP waits")
+        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
         assert waiting.closes()
