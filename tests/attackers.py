@@ -377,12 +377,12 @@ def attack(name: str, port: int, scale: float, direct: bool) -> None:
     watch = selectors.DefaultSelector()
     watch.register(sys.stdin, selectors.EVENT_READ)
     began = time.monotonic()
-    told = False
+    announced = False
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while not watch.select(0):
             next(steps)
-            if not told and time.monotonic() > began + 0.3:
-                told = True
+            if not announced and time.monotonic() > began + 0.3:
+                announced = True
                 print("ready", len(all_.socks), flush=True)
     print("done", len(all_.socks), all_.done, flush=True)
     os._exit(0)  # closing a thousand sockets one by one takes the kernel long
@@ -436,19 +436,19 @@ def attacking(
         os.sched_setaffinity(process.pid, THEIRS)
     if LEFT_OVER:
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
-    told: list[str] = []
+    result: list[str] = []
     try:
         assert process.stdout.readline().startswith("ready"), name
         began = time.monotonic()
         before = [cpu_s(pid) for pid in (*pids, process.pid)]
-        yield told
+        yield result
         if found is not None:
             took = time.monotonic() - began
             after = [cpu_s(pid) for pid in (*pids, process.pid)]
             found.cpu.append(tuple((b - a) / took for a, b in zip(before, after, strict=True)))
         assert process.poll() is None, f"{name} ended early"
         process.stdin.close()
-        told += process.stdout.readline().split()
+        result += process.stdout.readline().split()
         process.wait(20)
     finally:
         process.kill()
@@ -551,9 +551,9 @@ def endure(
     for _ in range(rounds):
         alone = others.serve(seconds)
         pids = (proxy.pid, server.pid)
-        with attacking(row.name, proxy.port, scale, False, found, *pids) as told:
+        with attacking(row.name, proxy.port, scale, False, found, *pids) as result:
             beside = others.serve(seconds)
-        found.connections = int(told[1])
+        found.connections = int(result[1])
         found.alone_ms.append(alone)
         found.p99_ms.append(beside)
         found.ratios.append(beside / alone)

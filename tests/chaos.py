@@ -82,7 +82,7 @@ class Chaos:
         # Processes that share a core wait for it, the proxy longer than the relay.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         self.busiest = max(self.busiest, busy)
-        checks.judge_recovery(self.world.violations, name, seconds, self.back_s * busy)
+        checks.check_recovery(self.world.violations, name, seconds, self.back_s * busy)
 
     async def back(self, port: int, proxied: bool) -> float:
         """Seconds until the ECHO of a new connection, and then its hit, are served at `port`."""
@@ -95,10 +95,10 @@ class Chaos:
             try:
                 async with asyncio.timeout(max(0.1, GIVE_UP_S + started - time.monotonic())):
                     text = f"back:{number}"
-                    checks.judge_echo(world.violations, text, await one.echo(text))
+                    checks.check_echo(world.violations, text, await one.echo(text))
                     if proxied:
                         got = await command(one, "RL.HIT", text, 9, 60, "ALGO", "GCRA")
-                        checks.judge_hit(world.violations, text, 9, got)
+                        checks.check_hit(world.violations, text, 9, got)
                     else:
                         await one.echo(text)
                 return time.monotonic() - started
@@ -223,17 +223,17 @@ async def _benchmarks(world: World) -> None:
 
 async def _reports(world: World, chaos: Chaos, every_s: float) -> None:
     started = time.monotonic()
-    told = 0
+    logged = 0
     while True:
         await asyncio.sleep(every_s)
-        for line in world.violations.lines[told:]:
+        for line in world.violations.lines[logged:]:
             log(f"VIOLATION {line}")
-            told += 1
+            logged += 1
         counts = await asyncio.to_thread(chaos.proxy.counts)
         slowest = max((max(each) for each in chaos.recoveries.values()), default=0.0)
         log(
-            f"{time.monotonic() - started:.0f} s: {world.answered} replies judged, {world.hits}"
-            f" hits on {world.judged} keys compared, {world.refused} errors,"
+            f"{time.monotonic() - started:.0f} s: {world.answered} replies checked, {world.hits}"
+            f" hits on {world.checked} keys compared, {world.refused} errors,"
             f" {sum(chaos.faults.values())} faults, back within {slowest:.2f} s, {counts},"
             f" {len(world.violations.lines)} violations"
         )
@@ -305,7 +305,7 @@ async def _run(
     while time.monotonic() < end:
         await asyncio.sleep(CALM_S + world.source.random())
         await chaos.cause(chaos.source.choice(FAULTS))
-        await world.judge_counts()
+        await world.check_counts()
     world.stop.set()
     await foreign.finish()
     for task in asyncio.as_completed(tasks, timeout=30):
@@ -313,28 +313,28 @@ async def _run(
     reports.cancel()
     for hit in hits:
         hit.end()
-    await world.judge_counts()
+    await world.check_counts()
     now = await _resources_after_clients(proxy, base)
     for counts in (base, now):  # lanes stay open for a while
         counts["fds but lanes"] = counts["fds"] - counts.get("SharedLane", 0)
     for what in sorted(now):
         if what in ("fds but lanes", "tasks", "Session", "Downstream", "Waiter", "Call"):
             spare = SPARE_FDS if what == "fds but lanes" else 1
-            checks.judge_back_to_base(world.violations, what, base.get(what, 0), now[what], spare)
+            checks.check_back_to_base(world.violations, what, base.get(what, 0), now[what], spare)
     slowest = [f"{name} {max(each):.2f}" for name, each in sorted(chaos.recoveries.items())]
     recovered = [each for found in chaos.recoveries.values() for each in found]
     took_part = ["redis-py"]
     took_part += ["ioredis"] if other else []
     took_part += ["redis-benchmark"] if shutil.which("redis-benchmark") else []
     return [
-        f"{world.answered} replies judged, {world.hits} hits, {world.refused} errors",
+        f"{world.answered} replies checked, {world.hits} hits, {world.refused} errors",
         f"{world.without} hits admitted without the server",
-        f"{world.judged} keys compared with the server, {world.life // 2 + 1} lives of the server",
+        f"{world.checked} keys compared with the server, {world.life // 2 + 1} lives of the server",
         f"took part: {', '.join(took_part)}",
         f"faults: {dict(sorted(chaos.faults.items()))}",
         f"service was back within {max(recovered, default=0):.2f} s at most: {', '.join(slowest)}",
         f"(beyond the {chaos.slowest_direct:.2f} s at most that it took without the proxy)",
-        f"(asked for: {chaos.back_s:g} s times {chaos.busiest:.1f}, the processes for each core)",
+        f"(required: {chaos.back_s:g} s times {chaos.busiest:.1f}, the processes for each core)",
         f"proxy before clients: {base}",
         f"proxy after clients: {now}",
         f"the relay made {relay.connections} connections and cut {relay.cuts}",
@@ -377,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return asyncio.run(made)
     except KeyboardInterrupt:
-        print("stopped before its end: nothing is judged", file=sys.stderr)
+        print("stopped before its end: nothing is checked", file=sys.stderr)
         return 130
 
 

@@ -65,16 +65,16 @@ class Algorithms:
         admitted = 0
         for at in range(many):
             got = await one.execute_command(*words)
-            told = checks.judge_hit(world.violations, key, most, got)
-            admitted += bool(told)
-            if told is not (at < most):
+            verdict = checks.check_hit(world.violations, key, most, got)
+            admitted += bool(verdict)
+            if verdict is not (at < most):
                 world.fail("admitted wrongly", f"hit {at + 1} by {words} got {got}")
         if many > most:  # the refusal may be cached: a reset must take effect at once
             if await one.execute_command("RL.PEEK", *words[1:]) is None:
                 world.fail("no reply of a hit", f"RL.PEEK {key}")
             removed = await one.execute_command("RL.RESET", key)
             got = await one.execute_command(*words)
-            if removed != 1 or not checks.judge_hit(world.violations, key, most, got):
+            if removed != 1 or not checks.check_hit(world.violations, key, most, got):
                 world.fail("reset unseen", f"{key}: {removed}, {got}")
         await one.delete(key)
         world.answered += many + 4
@@ -93,7 +93,7 @@ class Waits:
         words = ("RL.HIT", self._key, 20, 400, "MS", "ALGO", "GCRA", "WAIT", 3000)
         started = time.monotonic()
         got = await one.execute_command(*words)
-        checks.judge_hit(world.violations, self._key, 20, got)
+        checks.check_hit(world.violations, self._key, 20, got)
         if time.monotonic() - started > 6:
             world.fail("late", f"WAIT 3000 took {time.monotonic() - started:.1f} s")
         world.answered += 1
@@ -178,23 +178,23 @@ class Blocking:
 
 
 async def _samples(world: World, proxy: WatchedProxy, into: dict[str, list[float]]) -> None:
-    started = told = time.monotonic()
+    started = logged_at = time.monotonic()
     shown = 0
     while True:
         await asyncio.sleep(SAMPLE_S)
         counts = await asyncio.to_thread(proxy.counts)
         for name, value in counts.items():
             into.setdefault(name, []).append(float(value))
-        await world.judge_counts()
+        await world.check_counts()
         for line in world.violations.lines[shown:]:
             log(f"VIOLATION {line}")
             shown += 1
         now = time.monotonic()
-        if now - told >= 10:
-            told = now
+        if now - logged_at >= 10:
+            logged_at = now
             log(
-                f"{now - started:.0f} s: {world.answered} replies judged, {world.hits} hits on"
-                f" {world.judged} keys compared, {counts}, {len(world.violations.lines)} violations"
+                f"{now - started:.0f} s: {world.answered} replies checked, {world.hits} hits on "
+                f"{world.checked} keys compared, {counts}, {len(world.violations.lines)} violations"
             )
 
 
@@ -222,7 +222,7 @@ async def run(seconds: float, seed: int, engine: str, args: list[str], clients: 
     for name, (share, spare) in BOUNDS.items():
         found = samples.get(name, [])
         if len(found) >= 30:
-            checks.judge_growth(violations, name, found, share, spare)
+            checks.check_growth(violations, name, found, share, spare)
             middle, last = checks.growth(found)
             facts.append(f"{name}: median {middle:g} in the middle third, {last:g} in the last")
     if world.refused:
@@ -255,11 +255,11 @@ async def _run(
     sampling.cancel()
     for hit in hits:
         hit.end()
-    await world.judge_counts()
+    await world.check_counts()
     last = await asyncio.to_thread(proxy.counts)
     return [
-        f"{world.answered} replies judged, {world.hits} hits",
-        f"{world.judged} keys compared with the server",
+        f"{world.answered} replies checked, {world.hits} hits",
+        f"{world.checked} keys compared with the server",
         f"ioredis {'took part' if other else 'is not installed'}",
         f"at the end, without clients: {last}",
     ]
@@ -280,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return asyncio.run(run(options.seconds, options.seed, engine, args, options.clients))
     except KeyboardInterrupt:
-        print("stopped before its end: nothing is judged", file=sys.stderr)
+        print("stopped before its end: nothing is checked", file=sys.stderr)
         return 130
 
 

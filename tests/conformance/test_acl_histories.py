@@ -365,9 +365,9 @@ class Run:
 
     def in_multi(self) -> bool:
         """Whether a hit may be queued now."""
-        told = [step.words[:1] for step in self.row.steps if step.kind in ("say", "hit")]
+        words = [step.words[:1] for step in self.row.steps if step.kind in ("say", "hit")]
         multi = False
-        for word, reply in zip(told, self.replies, strict=False):
+        for word, reply in zip(words, self.replies, strict=False):
             if word == ("MULTI",) and reply == "OK":
                 multi = True
             elif reply == "RESET" or (word == ("DISCARD",) and reply == "OK"):
@@ -385,12 +385,12 @@ def compare(bench: Bench, row: History, modes: Sequence[bool] = (False, True)) -
         got = Run(bench, row, users).proxied(warm)
         if got != expected:
             lines = []
-            told = [step for step in row.steps if step.kind not in ("admin", "warm")]
+            sent = [step for step in row.steps if step.kind not in ("admin", "warm")]
             at = next(
                 (n for n, (one, two) in enumerate(zip(expected, got, strict=False)) if one != two),
                 min(len(expected), len(got)),
             )
-            for n, step in enumerate(told[: at + 1]):
+            for n, step in enumerate(sent[: at + 1]):
                 lines.append(f"{step.kind} {step.words}: {[*expected, '-'][n]} {[*got, '-'][n]}")
             how = "warm" if warm else "cold"
             raise AssertionError(f"{row.name}, {how}, {row.steps}:\n" + "\n".join(lines))
@@ -441,7 +441,7 @@ def test_revoked_rights_apply_to_cached_refusals_within_a_second(bench: Bench) -
             for raw in (proxied[name], direct[name]):
                 assert raw.ask("AUTH", name, "pw") == "OK"
         for raw in proxied.values():
-            wait_until(partial(from_cache, bench, raw, full), "its refusal is remembered")
+            wait_until(partial(from_cache, bench, raw, full), "its refusal is cached")
         expected = {}
         for name, taken in users.items():
             assert not isinstance(bench.look.ask(*taken.split()), Exception)

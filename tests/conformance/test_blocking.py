@@ -107,7 +107,7 @@ def test_disconnected_client_consumes_no_element(
         raw.reply()
         wait_until(lambda: blocked(bench), "blocked")
         leave(raw)
-        wait_until(lambda: not blocked(bench), "Redis knows that the client left")
+        wait_until(lambda: not blocked(bench), "Redis has noticed that the client left")
         return bench.look.ask("RPUSH", "l", "x"), bench.look.ask("LLEN", "l")
 
     both(bench, talk)

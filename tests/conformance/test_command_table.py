@@ -117,7 +117,7 @@ def test_only_one_blocking_command_is_a_read(redis_server: RedisServer) -> None:
 
 def test_subcommands_of_client_and_script_are_listed(redis_server: RedisServer) -> None:
     known = served(redis_server)
-    told = {
+    listed = {
         # Commands that leave state on their connection, or change the number of replies.
         "CLIENT": (
             commands.CLIENT_STATELESS | commands.CLIENT_IF_REFUSED,
@@ -125,7 +125,7 @@ def test_subcommands_of_client_and_script_are_listed(redis_server: RedisServer) 
         ),
         "SCRIPT": (commands.SCRIPT_STATELESS, {"DEBUG"}),
     }
-    for name, (stateless, stateful) in told.items():
+    for name, (stateless, stateful) in listed.items():
         words = {word.decode() for word in stateless}
         assert not words & stateful
         assert set(known[name][1]) - words - stateful == set(), name

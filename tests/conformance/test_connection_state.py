@@ -187,25 +187,25 @@ OTHER = [
 
 
 @pytest.mark.parametrize("row", PROTOCOL, ids=name_of)
-def test_protocol_version(bench: Bench, row: Case) -> None:
+def test_hits_after_a_change_of_protocol(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", LEAVING, ids=name_of)
-def test_reset_and_quit(bench: Bench, row: Case) -> None:
+def test_hits_after_reset_and_quit(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", DATABASE, ids=name_of)
-def test_database(bench: Bench, row: Case) -> None:
+def test_hits_after_select(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", SILENCE, ids=name_of)
-def test_client_reply(bench: Bench, row: Case) -> None:
+def test_hits_under_client_reply(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
 @pytest.mark.parametrize("row", OTHER, ids=name_of)
-def test_other_connection_state(bench: Bench, row: Case) -> None:
+def test_hits_with_other_connection_state(bench: Bench, row: Case) -> None:
     bench.compare(row)

@@ -99,9 +99,9 @@ def test_denied_commands_are_refused(bench: Bench, row: Case) -> None:
 def test_denied_command_behind_a_blocking_command(bench: Bench) -> None:
     """A row would be compared before Redis has answered."""
     found = []
-    for made, asked in ((bench.server, ASK_KEYS.direct), (bench.proxy, ASK_KEYS.proxied)):
+    for made, request in ((bench.server, ASK_KEYS.direct), (bench.proxy, ASK_KEYS.proxied)):
         with made.raw() as raw:
-            raw.send(command("BLPOP", "nope", "0.05") + asked + PING)
+            raw.send(command("BLPOP", "nope", "0.05") + request + PING)
             found.append([raw.line() for _ in range(3)])
     assert found[0][::2] == [b"*-1\r\n", b"+PONG\r\n"]
     assert found[1] == [b"*-1\r\n", KEYS, b"+PONG\r\n"]

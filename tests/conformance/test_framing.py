@@ -208,7 +208,7 @@ def test_commands_and_malformed_bytes(bench: Bench, row: Case) -> None:
 
 
 @pytest.mark.parametrize("row", INLINE, ids=name_of)
-def test_inline_words(bench: Bench, row: Case) -> None:
+def test_inline_words_are_split_as_in_redis(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 

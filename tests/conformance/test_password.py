@@ -115,7 +115,7 @@ WHOSE = [
 
 
 @pytest.mark.parametrize("row", NEEDED, ids=name_of)
-def test_required_password(bench: Bench, row: Case) -> None:
+def test_commands_while_a_password_is_required(bench: Bench, row: Case) -> None:
     # Not warm: a connection from before the password keeps its rights.
     row = Case(row.name, row.pieces, (PASSWORD,), row.rewrite)
     bench.compare(row, warm=False)
@@ -134,8 +134,8 @@ def test_wrong_passwords_where_the_url_has_a_database(bench: Bench) -> None:
         proxy.raw() as raw,
     ):
         raw.send(PING + wrong + wrong + HIT.proxied + LOGIN + PING + wrong + HIT.proxied)
-        told = [str(raw.reply()).partition(" ")[0] for _ in range(7)]
-        assert told == ["NOAUTH", "WRONGPASS", "WRONGPASS", "NOAUTH", "OK", "PONG", "WRONGPASS"]
+        replies = [str(raw.reply()).partition(" ")[0] for _ in range(7)]
+        assert replies == ["NOAUTH", "WRONGPASS", "WRONGPASS", "NOAUTH", "OK", "PONG", "WRONGPASS"]
         assert raw.reply() == [0, 10, 9, -1, 60]
         assert bench.keys() == [b"2:k=list1"]
     bench.reset()

@@ -114,7 +114,7 @@ def run(
     """
     source = random.Random(seed)
     ran = Ran()
-    started = told = time.monotonic()
+    started = logged_at = time.monotonic()
     while (not inputs or ran.inputs < inputs) and len(ran.crashes) < most_crashes:
         number = ran.inputs
         data = seeds[number] if number < len(seeds) else mutated(source, seeds)
@@ -128,8 +128,8 @@ def run(
             ran.seconds = now - started
             if seconds and ran.seconds >= seconds:
                 break
-            if now - told >= every_s:
-                told = now
+            if now - logged_at >= every_s:
+                logged_at = now
                 progress(ran)
     ran.seconds = time.monotonic() - started
     return ran

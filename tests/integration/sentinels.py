@@ -256,8 +256,8 @@ class Switch:
 
     def wait(self) -> int:
         """Wait for the event and return the port of the new master."""
-        told = self._done.wait(harness.DEADLINE_S)
-        assert told, "\n".join(each.log()[-2000:] for each in self._sentinels)
+        in_time = self._done.wait(harness.DEADLINE_S)
+        assert in_time, "\n".join(each.log()[-2000:] for each in self._sentinels)
         return self.port
 
     def close(self) -> None:

@@ -173,11 +173,11 @@ def test_metrics_equal_the_counters(own_server: RedisServer, more: tuple[str, ..
 
         wait_until(counted, "the metrics are what was counted")
         text = get(made, "/metrics").text
-        told = set(re.findall(r"^# HELP (\w+) ", text, re.MULTILINE))
+        exposed = set(re.findall(r"^# HELP (\w+) ", text, re.MULTILINE))
         sometimes = {"rlproxy_prefix_hits_total", "rlproxy_script_seconds"}
-        assert {row.name for row in TABLE} - sometimes <= told
+        assert {row.name for row in TABLE} - sometimes <= exposed
         for row in TABLE:
-            if row.name in told:
+            if row.name in exposed:
                 assert f"# TYPE {row.name} {row.kind}\n" in text
 
 
@@ -585,8 +585,8 @@ async def test_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPat
         loop = asyncio.get_running_loop()
         with sock:
             await loop.sock_connect(sock, ("127.0.0.1", place))
-            asked = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
-            await loop.sock_sendall(sock, asked[: 1 << 15])
+            requests = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
+            await loop.sock_sendall(sock, requests[: 1 << 15])
             wanted = 1000 * app.PAGE.stat().st_size
             found = 0
             await asyncio.sleep(1)  # the check is that the load does not last

@@ -130,7 +130,7 @@ def no_axe_violations(page: Browser) -> None:
 def stop_polling(page: Browser) -> None:
     """Stop the page's polling, so that the test chooses the data it shows."""
     page.value("ask = () => { document.body.dataset.asks = 'no more'; }")
-    wait_until(lambda: page.value("document.body.dataset.asks"), "it asks no more")
+    wait_until(lambda: page.value("document.body.dataset.asks"), "polling has stopped")
 
 
 def hue_distance(one: float, other: float) -> float:
@@ -350,7 +350,7 @@ def test_keyboard_reaches_the_hover_details(still_page: Browser) -> None:
     assert sum(text != "" for text in reached.values()) == hinted
     # The chart, second by second.
     page.value("document.querySelector('#chart svg').focus()")
-    for key, told in (
+    for key, expected in (
         ("Home", "3 s ago, admitted 7"),
         ("ArrowRight", "2 s ago, admitted 8"),
         ("End", "1 s ago, admitted 9"),
@@ -359,9 +359,9 @@ def test_keyboard_reaches_the_hover_details(still_page: Browser) -> None:
     ):
         page.press(key)
         value = "document.querySelector('#chart svg').getAttribute('aria-valuetext')"
-        assert page.value(value).startswith("2 s ago" if "2 s" in told else told[:7])
-        assert told.rpartition(", ")[2] in page.value(value)
-        assert page.text("#tip").startswith(told.partition(",")[0])
+        assert page.value(value).startswith("2 s ago" if "2 s" in expected else expected[:7])
+        assert expected.rpartition(", ")[2] in page.value(value)
+        assert page.text("#tip").startswith(expected.partition(",")[0])
     page.value("document.activeElement.blur()")
     assert page.text("#tip") == ""
 

@@ -78,12 +78,12 @@ def test_protected_mode_follows_the_password(own_server: RedisServer) -> None:
         with proxy.raw() as local:
             assert local.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
         direct.ask("CONFIG", "SET", "requirepass", "s3")
-        wait_until(lambda: reply_to_ping(proxy).startswith("NOAUTH"), "the door opens", 6)
+        wait_until(lambda: reply_to_ping(proxy).startswith("NOAUTH"), "clients are admitted", 6)
         with Remote(proxy) as raw:
             assert raw.ask("AUTH", "s3") == "OK"
             assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
             direct.ask("ACL", "SETUSER", "default", "nopass")
-            wait_until(lambda: reply_to_ping(proxy).startswith("DENIED"), "the door closes", 6)
+            wait_until(lambda: reply_to_ping(proxy).startswith("DENIED"), "clients are refused", 6)
             assert raw.ask("PING") == "PONG"  # a connected client stays connected
         log = proxy.read_log()
         assert log.count("turned away 1 client(s): protected mode, and Redis' default user") == 1
@@ -297,9 +297,9 @@ def test_idle_client_is_closed(own_server: RedisServer) -> None:
         waits.send(command("RL.HIT", "w", 1, 60, "WAIT", 60))
         gone = [False] * 3
         end = time.monotonic() + harness.DEADLINE_S
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         while not all(gone) and time.monotonic() < end:
-            before, asked = asked, time.monotonic()
+            before, sent_at = sent_at, time.monotonic()
             try:
                 assert busy.ask("PING") == "PONG"
             except AssertionError:  # only on a machine that stalled for that long

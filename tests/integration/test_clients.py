@@ -66,7 +66,7 @@ def test_commands_of_all_kinds_work(client: Any) -> None:
         client.execute_command("NO.SUCH")
 
 
-def test_hits(client: Any, redis_server: RedisServer) -> None:
+def test_hits_by_execute_command(client: Any, redis_server: RedisServer) -> None:
     assert [client.execute_command(*HIT) for _ in range(5)] == FIVE
     refused = client.execute_command(*HIT)
     assert refused[:3] == [1, 5, 0]
@@ -85,7 +85,7 @@ def test_hits(client: Any, redis_server: RedisServer) -> None:
         client.execute_command("RL.HIT", "text", 5, 60)
 
 
-def test_pipelines(client: Any) -> None:
+def test_pipelines_return_replies_in_order(client: Any) -> None:
     pipe = client.pipeline(transaction=False)
     for _ in range(5):
         pipe.execute_command(*HIT)
@@ -101,7 +101,7 @@ def test_pipelines(client: Any) -> None:
     assert got[4] == FIVE[1]
 
 
-def test_a_long_pipeline(client: Any) -> None:
+def test_long_pipeline_returns_every_reply(client: Any) -> None:
     pipe = client.pipeline(transaction=False)
     for number in range(2000):
         pipe.execute_command("RL.HIT", "long", 100_000, 60)
@@ -111,7 +111,7 @@ def test_a_long_pipeline(client: Any) -> None:
     assert got[1::2] == [f"text {number}" for number in range(2000)]
 
 
-def test_transactions(client: Any) -> None:
+def test_transactions_count_hits_or_abort(client: Any) -> None:
     pipe = client.pipeline(transaction=True)
     pipe.set("a", "1")
     pipe.execute_command(*HIT)
@@ -167,7 +167,9 @@ def test_publish_and_subscribe(client: Any, proxy: Proxy, protocol: int) -> None
         client.connection_pool.release(raw)
 
 
-def test_blocking(client: Any, proxy: Proxy, redis_server: RedisServer) -> None:
+def test_blocking_command_blocks_only_its_client(
+    client: Any, proxy: Proxy, redis_server: RedisServer
+) -> None:
     assert client.blpop("nothing", timeout=0.05) is None
     got: list[Any] = []
     with redis.Redis(port=proxy.port, decode_responses=True) as other:
@@ -185,7 +187,7 @@ def test_blocking(client: Any, proxy: Proxy, redis_server: RedisServer) -> None:
     wait_until(lambda: len(private(redis_server)) == before - 1, "the other is gone")
 
 
-def test_scripts(client: Any) -> None:
+def test_clients_own_scripts_run(client: Any) -> None:
     double = client.register_script("return 2 * ARGV[1]")
     assert double(args=[21]) == 42
     assert client.script_flush()
@@ -197,7 +199,7 @@ def test_scripts(client: Any) -> None:
         client.evalsha("0" * 40, 0)
 
 
-def test_databases(proxy: Proxy, protocol: int) -> None:
+def test_hits_count_per_database(proxy: Proxy, protocol: int) -> None:
     args: dict[str, Any] = {"port": proxy.port, "protocol": protocol}
     with redis.Redis(**args, db=0) as zero, redis.Redis(**args, db=1) as one:
         for reply in FIVE[:3]:
@@ -208,7 +210,7 @@ def test_databases(proxy: Proxy, protocol: int) -> None:
         assert zero.execute_command(*HIT) == FIVE[3]
 
 
-def test_users(proxy: Proxy, protocol: int, redis_server: RedisServer) -> None:
+def test_hits_run_as_their_user(proxy: Proxy, protocol: int, redis_server: RedisServer) -> None:
     with redis.Redis(port=proxy.port) as admin:
         rights = {"keys": ["mine:*"], "categories": ["+@all"]}
         admin.acl_setuser("eve", enabled=True, passwords=["+pw"], **rights)
@@ -235,7 +237,7 @@ def test_users(proxy: Proxy, protocol: int, redis_server: RedisServer) -> None:
         admin.acl_deluser("eve")
 
 
-def test_a_pool_of_connections(client: Any, redis_server: RedisServer) -> None:
+def test_pool_of_connections_loses_no_hit(client: Any, redis_server: RedisServer) -> None:
     replies: list[Any] = []
 
     def work() -> None:
@@ -262,7 +264,7 @@ def test_closed_client_closes_its_upstream_connection(
     wait_until(lambda: private(redis_server) == [], "its private connection has ended")
 
 
-def test_monitor(client: Any, proxy: Proxy) -> None:
+def test_monitor_streams_commands(client: Any, proxy: Proxy) -> None:
     with client.monitor() as monitor:
         with redis.Redis(port=proxy.port) as other:
             other.set("seen", "x")
@@ -271,7 +273,7 @@ def test_monitor(client: Any, proxy: Proxy) -> None:
         )
 
 
-def test_from_url(proxy: Proxy) -> None:
+def test_client_from_url_works(proxy: Proxy) -> None:
     with redis.Redis.from_url(f"redis://127.0.0.1:{proxy.port}/4") as made:
         assert made.execute_command(*HIT) == FIVE[0]
         assert made.client_info()["db"] == 4
@@ -304,7 +306,7 @@ def test_hits_go_by_lane_after_every_handshake(
     assert same["cmd"] == own["cmd"]
 
 
-async def test_asyncio(aclient: Any) -> None:
+async def test_asyncio_client_works(aclient: Any) -> None:
     assert await aclient.ping()
     assert [await aclient.execute_command(*HIT) for _ in range(5)] == FIVE
     async with aclient.pipeline(transaction=True) as pipe:

@@ -214,7 +214,7 @@ def cache_refusal(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
     """Send `hit` until its refusal comes from the cache; return that refusal."""
     found: list[list[int]] = []
 
-    def told() -> bool:
+    def cached() -> bool:
         before = parts.script_calls()
         reply = raw.ask(*hit)
         assert isinstance(reply, list), reply
@@ -223,7 +223,7 @@ def cache_refusal(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
         found.append(reply)
         return True
 
-    wait_until(told, f"{hit} is remembered")
+    wait_until(cached, f"{hit} is cached")
     return found[0]
 
 
@@ -369,9 +369,9 @@ def test_resent_hit_opens_no_entry(parts: Parts) -> None:
         by_lane_of(parts.server, raw, "warm", parts.admin)
         by_lane_of(parts.server, other, "warm", parts.admin)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
-        told = raw.ask("RL.HIT", KEY, *RULE)  # marks the key
+        cached = raw.ask("RL.HIT", KEY, *RULE)  # marks the key
         parts.admin.ask("SCRIPT", "FLUSH")
-        assert raw.ask("RL.HIT", KEY, *RULE) == told == [1, 1, 0, 3600, 3600]
+        assert raw.ask("RL.HIT", KEY, *RULE) == cached == [1, 1, 0, 3600, 3600]
         parts.admin.ask("DEL", KEY)
         parts.lane_caught_up(other)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
@@ -386,8 +386,8 @@ def test_own_write_suspends_the_cache_until_the_next_answer_by_lane(parts: Parts
         before = parts.script_calls()
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
         for _ in range(20):
-            told = raw.ask("RL.HIT", "other", *RULE)
-            assert isinstance(told, list) and told[0] == 1
+            cached = raw.ask("RL.HIT", "other", *RULE)
+            assert isinstance(cached, list) and cached[0] == 1
         assert raw.ask("GET", "nothing") is None  # changes nothing
         raw.ask("RL.HIT", "other", *RULE)
         assert parts.script_calls() == before + 1
@@ -408,8 +408,8 @@ def test_foreign_write_applies_once_the_lane_has_received_data(parts: Parts, nam
         parts.relay.hold()
         for words in writes:
             stranger.ask(*words)
-        told = raw.ask("RL.HIT", KEY, *RULE)
-        assert isinstance(told, list) and told[0] == 1  # the invalidation has not arrived yet
+        cached = raw.ask("RL.HIT", KEY, *RULE)
+        assert isinstance(cached, list) and cached[0] == 1  # the invalidation has not arrived yet
         parts.relay.let_go()
         parts.lane_caught_up(other)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
@@ -499,7 +499,7 @@ def test_late_answer_opens_no_entry(parts: Parts) -> None:
         parts.relay.hold()
         before = parts.script_calls()
         raw.send(command(*hit))
-        wait_until(lambda: parts.script_calls() > before, "it is judged")
+        wait_until(lambda: parts.script_calls() > before, "the script has run")
         wait_until(lambda: look(admin, hit)[0] == 0, "there is room")
         parts.relay.let_go()
         late = raw.reply()
@@ -599,16 +599,16 @@ def test_demoted_servers_entries_expire_within_a_second(parts: Parts) -> None:
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
 
-def hit_until_uncached(raw: Raw, asked: Callable[[float], bool]) -> float:
-    """Hit KEY until the cache no longer answers and the server was `asked` (a function of the
-    silence in seconds); return the seconds that took.
+def hit_until_uncached(raw: Raw, server_called: Callable[[float], bool]) -> float:
+    """Hit KEY until the cache no longer answers and `server_called`, a function of the silence in
+    seconds, is true; return the seconds that took.
     """
     began = time.monotonic()
     while True:
         sent = time.monotonic()
         raw.send(command("RL.HIT", KEY, *RULE))
         while not select.select([raw.sock], [], [], 0.01)[0]:
-            if asked(time.monotonic() - sent):
+            if server_called(time.monotonic() - sent):
                 return sent - began
             assert time.monotonic() - began < DEADLINE_S
         reply = raw.reply()
@@ -729,14 +729,14 @@ def test_stepped_clock_applies_within_a_second(
                 wait_until(partial(right, hit), f"{hit} is answered right", left_s)
 
         def cached_answers(hit: Words) -> bool:
-            told, true = raw.ask(*hit), raw.ask("RL.PEEK", *hit[1:])
-            assert isinstance(told, list) and isinstance(true, list)
-            return bool(told[3] >= true[3])
+            cached, true = raw.ask(*hit), raw.ask("RL.PEEK", *hit[1:])
+            assert isinstance(cached, list) and isinstance(true, list)
+            return bool(cached[3] >= true[3])
 
         def admitted(hit: Words) -> bool:
-            told = raw.ask(*hit)
-            assert isinstance(told, list)
-            return bool(told[0] == 0)
+            cached = raw.ask(*hit)
+            assert isinstance(cached, list)
+            return bool(cached[0] == 0)
 
         # the stored stamps lie ahead: the refusal lasts longer than its `retry_after`
         steps(-600, cached_answers)
@@ -756,12 +756,12 @@ def test_entry_belongs_to_one_user_database_key_and_rule(parts: Parts) -> None:
         assert far.ask("SELECT", 5) == "OK"
         for each in (raw, other, poor, rich, far):
             by_lane_of(parts.server, each, "warm", admin)
-        told = cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
+        cached = cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         before = parts.script_calls()
-        assert other.ask("RL.HIT", KEY, *RULE) == told  # the same in everything
+        assert other.ask("RL.HIT", KEY, *RULE) == cached  # the same in everything
         assert parts.script_calls() == before
         assert str(poor.ask("RL.HIT", KEY, *RULE)).startswith("NOPERM")
-        assert rich.ask("RL.HIT", KEY, *RULE) == told
+        assert rich.ask("RL.HIT", KEY, *RULE) == cached
         assert parts.script_calls() >= before + 1
         assert far.ask("RL.HIT", KEY, *RULE) == ADMITTED
         for key in (KEY.upper(), KEY + " ", "", KEY + KEY, f" {KEY}", f"${len(KEY)}\r\n{KEY}"):
@@ -812,15 +812,17 @@ def rule_of(words: Words) -> Rule:
 
 def look(direct: Raw, words: Words) -> list[int]:
     """The answer the server itself would give to the hit `words`; times in microseconds."""
-    asked = rule_of(words).look()
-    assert asked.script is not None and asked.limiter is not None
-    source = asked.script.source + b" "  # a script of the test, because the proxies' may be missing
-    found = direct.ask("EVAL", source, 1, words[1], *asked.limiter.argv())
+    peek_rule = rule_of(words).look()
+    assert peek_rule.script is not None and peek_rule.limiter is not None
+    source = (
+        peek_rule.script.source + b" "
+    )  # a script of the test, because the proxies' may be missing
+    found = direct.ask("EVAL", source, 1, words[1], *peek_rule.limiter.argv())
     assert isinstance(found, list), (words, found)
     return found[:5]
 
 
-class Judge:
+class ReplyChecker:
     """Checks that the reply to a hit is one that Redis gave or would have given."""
 
     def __init__(self, direct: Raw) -> None:
@@ -864,10 +866,10 @@ class Judge:
                 after = [*after[:4], 0]
             else:
                 before = [*before[:4], after[4]]
-        for told, first, last in zip(reply[3:], before[3:], after[3:], strict=True):
-            if told * unit < last:
+        for cached, first, last in zip(reply[3:], before[3:], after[3:], strict=True):
+            if cached * unit < last:
                 return "too early"
-            if (told - 1) * unit >= max(first, last + late_us) + late_us:
+            if (cached - 1) * unit >= max(first, last + late_us) + late_us:
                 return "too late"
         return ""
 
@@ -897,7 +899,7 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
     hits = [hit for name in NAMES for hit in cases(name)]
     waits: dict[Words, float] = {}  # the end of each hit's `retry_after`
     admitted: dict[Words, int] = dict.fromkeys(hits, 0)
-    judge = Judge(parts.admin)
+    checker = ReplyChecker(parts.admin)
     with parts.proxy.raw() as raw, parts.server.raw() as stats:
         by_lane_of(parts.server, raw, "warm", parts.admin)
         before = lane_commands(parts.server, stats)
@@ -905,7 +907,7 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
         while time.monotonic() < end:
             for hit in hits:
                 sent = time.monotonic()
-                reply, wrong = judge.hit(raw, hit)
+                reply, wrong = checker.hit(raw, hit)
                 assert not wrong
                 if reply[0] == 0:
                     admitted[hit] += 1
@@ -914,11 +916,11 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
                 assert sent <= (waits.get(hit) or sent), f"{hit} got {reply}, and had waited"
                 at = time.monotonic() + reply[3] * rule_of(hit).unit_us / 1e6
                 waits[hit] = min(waits.get(hit) or at, at)
-        asked = lane_commands(parts.server, stats) - before
+        runs = lane_commands(parts.server, stats) - before
     assert min(admitted.values()) >= 1 and sum(admitted.values()) > 2 * len(hits)
-    print(f"{judge.hits} hits, {judge.refused} refused, the server asked for {asked}")
+    print(f"{checker.hits} hits, {checker.refused} refused, the server runs for {runs}")
     # An entry lives for a second: with few hits in a second, few of them find it.
-    assert asked < judge.hits / 2 or judge.hits < 2000
+    assert runs < checker.hits / 2 or checker.hits < 2000
 
 
 def test_refusal_that_counts_is_never_cached(parts: Parts) -> None:
@@ -965,11 +967,11 @@ def test_cache_of_two_entries_stays_correct(own_server: RedisServer) -> None:
     chance = random.Random(2)
     with parts_of(own_server, "--denial-cache", "2") as parts, parts.proxy.raw() as raw:
         by_lane_of(own_server, raw, "warm", parts.admin)
-        judge = Judge(parts.admin)
+        checker = ReplyChecker(parts.admin)
         for _ in range(600):
             key = f"few:{int(chance.paretovariate(0.7)) % 30}"
             for _ in range(chance.choice((1, 1, 5))):
-                _, wrong = judge.hit(raw, ("RL.HIT", key, 1, "0.3"))
+                _, wrong = checker.hit(raw, ("RL.HIT", key, 1, "0.3"))
                 assert not wrong
             if chance.random() < 0.1:
                 raw.ask("DEL", key)
@@ -1092,7 +1094,7 @@ class Walk:
         self._clients = [stack.enter_context(proxies[n].raw()) for n in (0, 0, 1)]
         self._probes = [stack.enter_context(proxies[n].raw()) for n in (0, 0, 1)]
         self._probes[1] = self._probes[0]
-        self.judge = Judge(direct)
+        self.checker = ReplyChecker(direct)
         self._unsure: set[int] = set()
         self._loose_until = 0.0
         self._dumps: list[bytes] = []
@@ -1258,7 +1260,7 @@ class Walk:
             else:
                 sure = False
         words: Words = ("RL.HIT", KEYS[key], *self._rules[rule])
-        reply, wrong = self.judge.hit(self._clients[who], words, sure)
+        reply, wrong = self.checker.hit(self._clients[who], words, sure)
         self.story.append(f"{who} {words} got {reply}{'' if sure else ' (unsure)'}")
         if not reply and self._excused(wrong):
             return
@@ -1300,14 +1302,14 @@ def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
                 walk.run(next(seeds), each_s)
         finally:
             direct.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
-        asked = lane_commands(module_server, direct)
-    judge = walk.judge
+        runs = lane_commands(module_server, direct)
+    checker = walk.checker
     print(
-        f"{module_server.engine}: {judge.hits} hits, {walk.strict} of them strict, {judge.refused}"
-        f" refused, lanes asked {asked} times, {walk.cuts} cuts lost {walk.lost}"
+        f"{module_server.engine}: {checker.hits} hits, {walk.strict} of them strict,"
+        f" {checker.refused} refused, lanes asked {runs} times, {walk.cuts} cuts lost {walk.lost}"
     )
-    assert walk.strict > judge.hits / 2
-    assert asked < 0.85 * judge.hits or judge.hits < 500, "next to nothing was remembered"
+    assert walk.strict > checker.hits / 2
+    assert runs < 0.85 * checker.hits or checker.hits < 500, "almost nothing was cached"
     assert walk.lost <= 4 * walk.cuts
 
 

@@ -42,17 +42,17 @@ def session(block: Block, proxy: Proxy) -> tuple[list[tuple[str, list[str]]], fl
     """The replies to a block's commands, and the seconds it took beside its pauses."""
     found: list[tuple[str, list[str]]] = []
     began = time.monotonic()
-    told_s = 0.0
+    reply_s = 0.0
     with proxy.raw() as raw:
         for step in documents.steps(block):
             time.sleep(step.pause_s)
-            asked = time.monotonic()
+            sent_at = time.monotonic()
             reply = raw.ask(*step.words)
-            told_s += step.pause_s
+            reply_s += step.pause_s
             if "WAIT" in step.words:
-                told_s += time.monotonic() - asked
+                reply_s += time.monotonic() - sent_at
             found.append((" ".join(step.words), documents.shown(reply)))
-    return found, time.monotonic() - began - told_s
+    return found, time.monotonic() - began - reply_s
 
 
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
@@ -81,7 +81,7 @@ def test_reference_has_each_command_in_the_form_of_help() -> None:
 
 
 def test_each_command_in_the_text_is_valid(module_proxy: Proxy) -> None:
-    asked = 0
+    checked = 0
     for page in documents.PAGES:
         text = documents.outside(page)
         for command in re.findall(r"`((?:RL|CL)\.[A-Z]+ [^`]+)`", text):
@@ -91,8 +91,8 @@ def test_each_command_in_the_text_is_valid(module_proxy: Proxy) -> None:
                 raw.ask("FLUSHALL")
                 reply = raw.ask(*command.split())
             assert not isinstance(reply, Exception), f"{page.name}: {command}: {reply}"
-            asked += 1
-    assert asked > 5
+            checked += 1
+    assert checked > 5
 
 
 def test_sessions_are_found() -> None:
@@ -157,13 +157,13 @@ def test_each_answer_equals_the_functions_result(given: dict[str, Any], shown: s
     head, _, body = shown.partition("\n\n")
     first, *lines = head.splitlines()
     assert first == f"HTTP/1.1 {status or 200} {phrase(status or 200)}"
-    told = dict(line.split(": ", 1) for line in lines)
+    documented = dict(line.split(": ", 1) for line in lines)
     if body:
-        assert told.pop("Content-Type") == "application/problem+json"
+        assert documented.pop("Content-Type") == "application/problem+json"
         assert json.loads(body)["status"] == status
         assert set(json.loads(body)["violated-policies"]) <= set(given["policies"])
-    assert told == fields
-    assert list(told) == list(fields)
+    assert documented == fields
+    assert list(documented) == list(fields)
 
 
 def phrase(status: int) -> str:
@@ -261,12 +261,12 @@ def test_calls_of_a_hit_equal_the_table(algorithm: str, module_server: RedisServ
 @pytest.mark.parametrize("algorithm", list(table()))
 def test_header_of_the_script_names_the_same_commands(algorithm: str) -> None:
     (script,) = [one for one in scripts.load().values() if one.header["algo"] == algorithm]
-    told = re.fullmatch(
+    documented = re.fullmatch(
         r"admitted: ([A-Z ]+).*?; refused: ([A-Z ]+), and no write.*", script.header["cost"]
     )
-    assert told is not None
+    assert documented is not None
     cells = table()[algorithm]
-    for words, cell in zip(told.groups(), (cells[0], cells[2]), strict=True):
+    for words, cell in zip(documented.groups(), (cells[0], cells[2]), strict=True):
         assert set(words.split()) == set(cell.split()[1:])
 
 
@@ -276,6 +276,6 @@ def test_bytes_of_a_key_equal_the_table() -> None:
     with harness.server(costs.ENGINE) as made:
         found = costs.held(made.port, costs.plan_of(costs.ENGINE))
     for algorithm, cells in table().items():
-        told = [int(cell.replace(",", "")) for cell in cells[4:]]
-        for now, before in zip(found[algorithm].values(), told, strict=True):
+        documented = [int(cell.replace(",", "")) for cell in cells[4:]]
+        for now, before in zip(found[algorithm].values(), documented, strict=True):
             assert abs(now - before) <= max(16, 0.04 * before), (algorithm, now, before)

@@ -276,18 +276,18 @@ def test_tutorial_works_from_top_to_bottom(
     for _ in range(ATTEMPTS):
         with one_server.raw() as raw:
             raw.ask("FLUSHALL")
-        told, found = [], []
+        documented, found = [], []
         for block in documents.blocks(page):
             if block.language == "redis":
-                told.append([step.shown for step in documents.steps(block)])
+                documented.append([step.shown for step in documents.steps(block)])
                 found.append([reply for _, reply in test_docs.session(block, front)[0]])
             elif str(block) in programs:
-                told.append([programs[str(block)].splitlines()])
+                documented.append([programs[str(block)].splitlines()])
                 found.append([documents.printed(block, one_server.port, front.port).splitlines()])
-        if found == told:
+        if found == documented:
             break
-    assert len(told) == 6
-    assert found == told
+    assert len(documented) == 6
+    assert found == documented
 
 
 # -- programs that are only checked ----------------------------------------------------------------

@@ -173,7 +173,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
     skew = skew_of(all_hits)
     for hit in all_hits:
         by_key[hit.key].append(hit)
-    told: Counter[tuple[str, int, int, int]] = Counter()
+    expected: Counter[tuple[str, int, int, int]] = Counter()
     refused = undecided = 0
     for key, max_hits, window_ms in KINDS:
         hits = by_key[key]
@@ -191,10 +191,10 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
                 held = len(log) - bisect.bisect_right(log, hit.stamp - window)
                 assert held < max_hits, f"{key}: admitted without room"
                 log.append(hit.stamp)
-                told[key, 0, max_hits, max_hits - held - 1] += 1
+                expected[key, 0, max_hits, max_hits - held - 1] += 1
                 continue
             refused += 1
-            told[key, 1, max_hits, 0] += 1
+            expected[key, 1, max_hits, 0] += 1
             room_at = log[-max_hits] + window if len(log) >= max_hits else 0
             assert room_at > hit.earliest - skew, (
                 f"{key}: refused, though there was room since {hit.earliest - room_at} us"
@@ -205,7 +205,7 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
     seen: Counter[tuple[str, int, int, int]] = Counter()
     for loader in loaders:
         seen += loader.seen
-    assert seen == told
+    assert seen == expected
 
 
 def check_the_load(loaders: list[LoadClient], lines: list[bytes]) -> None:

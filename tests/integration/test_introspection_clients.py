@@ -46,7 +46,7 @@ def redis_cli() -> str:
     text = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
     match = re.search(r" (\d+)\.", text)
     if match is None or int(match[1]) < 7:
-        pytest.skip(f"asks no COMMAND DOCS: {text}")
+        pytest.skip(f"sends no COMMAND DOCS: {text}")
     return path
 
 

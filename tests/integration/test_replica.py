@@ -59,7 +59,7 @@ def peek(raw: Raw, rule: list[str | int]) -> list[int]:
 
 def test_read_only_user_may_peek(module_server: RedisServer, module_proxy: Proxy) -> None:
     if module_server.version < (7, 0):
-        pytest.skip("this server knows no EVAL_RO")
+        pytest.skip("this server has no EVAL_RO")
     with module_server.raw() as admin, module_proxy.raw() as raw:
         admin.ask("DEL", "k")
         rights = ["~none", "%R~k", "+eval_ro", "+evalsha_ro", "+time", "+get", "+eval"]
@@ -73,7 +73,7 @@ def test_read_only_user_may_peek(module_server: RedisServer, module_proxy: Proxy
 
 def test_replica_of_a_cluster_answers_peeks(engine: str) -> None:
     if engine == "redis-6.2":
-        pytest.skip("this server knows no EVAL_RO")
+        pytest.skip("this server has no EVAL_RO")
     with ExitStack() as stack:
         primary, replica = (
             stack.enter_context(

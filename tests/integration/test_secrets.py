@@ -85,8 +85,8 @@ def server(own_server: RedisServer) -> RedisServer:
 def test_working_proxy_prints_no_password(server: RedisServer) -> None:
     for by_environment in (False, True):
         url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
-        told = output_of_run(url, "in front of .* at 127", by_environment=by_environment)
-        assert SECRET not in told
+        printed = output_of_run(url, "in front of .* at 127", by_environment=by_environment)
+        assert SECRET not in printed
 
 
 def test_wrong_login_prints_no_password(server: RedisServer) -> None:
@@ -102,17 +102,17 @@ def test_missing_database_prints_no_password(server: RedisServer) -> None:
 
 
 def test_unreachable_upstream_prints_no_password() -> None:
-    told = output_of_run(f"redis://proxy:{MINE}@127.0.0.1:{free_port()}", "connection refused")
-    assert SECRET not in told
+    printed = output_of_run(f"redis://proxy:{MINE}@127.0.0.1:{free_port()}", "connection refused")
+    assert SECRET not in printed
 
 
 def test_server_without_hello_prints_no_password(one_engine: str) -> None:
     """Its error for an unknown command quotes the arguments."""
     with harness.server(one_engine, "--rename-command", "HELLO", "OTHER") as server:
-        told = output_of_run(
+        printed = output_of_run(
             f"redis://proxy:{MINE}@127.0.0.1:{server.port}", "it does not know HELLO"
         )
-    assert SECRET not in told
+    assert SECRET not in printed
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def test_wrong_url_prints_no_password(url: str, tmp_path: Path) -> None:
     file.write_text(f'upstream = "{url}"\n')
     broken = tmp_path / "broken.toml"
     broken.write_text(f'upstream = "{url}"" \n')
-    told = [
+    printed = [
         mistakes("--upstream", url),
         mistakes("--upstrem", url),
         mistakes("--upstrem", f"redis://bob:{SECRET} more {SECRET}@h"),
@@ -175,9 +175,9 @@ def test_wrong_url_prints_no_password(url: str, tmp_path: Path) -> None:
         mistakes("--config", str(file)),
         mistakes("--config", str(broken)),
     ]
-    told.append(mistakes(RLPROXY_UPSTREAM=url))
-    assert all(told)
-    assert SECRET not in "\n".join(told)
+    printed.append(mistakes(RLPROXY_UPSTREAM=url))
+    assert all(printed)
+    assert SECRET not in "\n".join(printed)
 
 
 def test_error_and_help_output_hide_passwords() -> None:
@@ -258,9 +258,9 @@ def test_exceptions_print_no_password(server: RedisServer, what: str, tmp_path: 
         if process.poll() is None:
             process.kill()
             process.wait()
-    told = log.read_text()
-    assert "broken on purpose" in told
-    assert SECRET not in told
+    printed = log.read_text()
+    assert "broken on purpose" in printed
+    assert SECRET not in printed
 
 
 def test_representations_hide_passwords() -> None:

@@ -358,8 +358,8 @@ def test_sentinel_that_names_a_replica_is_not_followed(one_engine: str) -> None:
         proxy = stack.enter_context(started(*LISTEN, url))
         raw = stack.enter_context(proxy.raw())
         why = f"127.0.0.1:{replica.port}, which the Sentinels name, is a replica"
-        told = f"{NEVER_SENT}{watched_as(url)}: no master known as mymaster: {why}"
-        assert raw.ask("RL.HIT", "k", 10, 60) == ReplyError(told)
+        error = f"{NEVER_SENT}{watched_as(url)}: no master known as mymaster: {why}"
+        assert raw.ask("RL.HIT", "k", 10, 60) == ReplyError(error)
 
 
 def watched_as(url: str) -> str:
@@ -392,8 +392,8 @@ def test_readonly_error_triggers_a_look_at_the_sentinels(one_engine: str) -> Non
             monitor = ("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", second.port, 1)
             assert sentinel.ask(*monitor) == "OK"
             began = time.monotonic()
-            told = raw.ask("RL.HIT", "k", 10, 60)
-            assert isinstance(told, ReplyError) and str(told).startswith("READONLY"), told
+            answer = raw.ask("RL.HIT", "k", 10, 60)
+            assert isinstance(answer, ReplyError) and str(answer).startswith("READONLY"), answer
             wait_until(lambda: serves(proxy, second.port), "the proxy follows")
             # without READONLY the next look is 5 s later at the earliest
             assert time.monotonic() - began < 4.0
@@ -411,8 +411,8 @@ def test_banner_database_and_passwords(one_engine: str) -> None:
             where = f"sentinel {hosts}/mymaster (now {now}), database 3\n"
             proxy.logged(f"in front of .* at {re.escape(where)}")
             with proxy.raw() as raw:
-                told = raw.ask("RL.HIT", "k", 10, 60)
-                assert isinstance(told, ReplyError) and str(told).startswith("NOAUTH"), told
+                answer = raw.ask("RL.HIT", "k", 10, 60)
+                assert isinstance(answer, ReplyError) and str(answer).startswith("NOAUTH"), answer
                 assert raw.ask("AUTH", "s3cret") == "OK"
                 assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
             with made.servers[0].raw() as raw:
@@ -460,8 +460,8 @@ def test_sentinels_that_start_later_are_used(one_engine: str) -> None:
         with started(*LISTEN, made.url()) as proxy, proxy.raw() as raw:
             why = rf"no master known as mymaster: 127.0.0.1:{made.sentinels[0].port} connection "
             proxy.logged(rf"WARNING Redis at sentinel \S+ does not answer \({why}refused\); hits")
-            told = raw.ask("RL.HIT", "k", 10, 60)
-            assert isinstance(told, ReplyError) and why + "refused" in str(told)
+            answer = raw.ask("RL.HIT", "k", 10, 60)
+            assert isinstance(answer, ReplyError) and why + "refused" in str(answer)
             kept.close()
             made.start()
             wait_until(
@@ -510,8 +510,8 @@ async def test_failover_with_tls(tmp_path: Path) -> None:
         with started(*LISTEN, url, *ca, "--upstream-tls-name", "redis.example") as proxy:
             with proxy.raw() as raw:
                 for remaining in (9, 8, 7):  # the first by its private connection, then by lane
-                    told = raw.ask("RL.HIT", "k", 10, 60)
-                    assert told == [0, 10, remaining, -1, 60]
+                    answer = raw.ask("RL.HIT", "k", 10, 60)
+                    assert answer == [0, 10, remaining, -1, 60]
                 big = "x" * 500_000
                 assert raw.ask("SET", "big", big) == "OK"
                 assert raw.ask("GET", "big") == big.encode()
@@ -576,14 +576,14 @@ async def test_connection_being_opened_follows_the_master(own_server: RedisServe
             sock.connect_ex(full.getsockname())
         target = MasterTarget("sentinel", harness.DEADLINE_S)
         target.move(Address("127.0.0.1", full.getsockname()[1]))
-        told = RecordingProtocol()
-        opening = asyncio.ensure_future(target.connect(lambda: told))
+        recorder = RecordingProtocol()
+        opening = asyncio.ensure_future(target.connect(lambda: recorder))
         await asyncio.sleep(0.05)
         assert not opening.done()
         target.move(Address("127.0.0.1", own_server.port))
         transport = await asyncio.wait_for(opening, harness.DEADLINE_S)
         assert transport.get_extra_info("peername")[1] == own_server.port
-        assert (told.made, told.lost) == (1, 0)
+        assert (recorder.made, recorder.lost) == (1, 0)
         transport.abort()
 
 

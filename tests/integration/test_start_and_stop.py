@@ -80,17 +80,17 @@ def test_retry_after_is_neither_too_early_nor_much_too_late() -> None:
         assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
         answered = time.monotonic()
         refused = raw.ask("RL.HIT", "k", 1, 600, "MS")
-        told = time.monotonic()
+        received = time.monotonic()
         assert isinstance(refused, list)
         assert refused[0] == 1
-        assert 600 - 1000 * (told - sent) <= refused[3] <= 600
+        assert 600 - 1000 * (received - sent) <= refused[3] <= 600
         polled = 0
         while time.monotonic() < sent + 0.5:  # well before: every further attempt is refused
             assert isinstance(again := raw.ask("RL.HIT", "k", 1, 600, "MS"), list)
             assert again[0] == 1 or time.monotonic() >= answered + 0.6
             polled += 1
         assert polled > 0
-        time.sleep(max(0.0, told + refused[3] / 1000 - time.monotonic()))
+        time.sleep(max(0.0, received + refused[3] / 1000 - time.monotonic()))
         assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
 
 
@@ -303,7 +303,7 @@ ERRORS = "; clients get errors until it is there"
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
         (b"<!DOCTYPE HTML>\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
@@ -319,13 +319,13 @@ ERRORS = "; clients get errors until it is there"
         ),
     ],
 )
-def test_banner_reports_an_upstream_that_is_not_redis(data: bytes, told: str) -> None:
+def test_banner_reports_an_upstream_that_is_not_redis(data: bytes, expected: str) -> None:
     with (
         answering(data) as port,
         started(*ANY_PORT, "--upstream", f"redis://127.0.0.1:{port}") as made,
     ):
         made.port()
-        made.logged(rf"  in front of   127.0.0.1:{port}: {re.escape(told)}")
+        made.logged(rf"  in front of   127.0.0.1:{port}: {re.escape(expected)}")
 
 
 # -- an unreachable server -------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None
 
 
 WITHOUT_REDIS = pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         ("error", "clients get errors until it is there"),
         ("allow", "hits are admitted, and other commands get errors, until it is there"),
@@ -368,12 +368,12 @@ WITHOUT_REDIS = pytest.mark.parametrize(
 
 @WITHOUT_REDIS
 def test_banner_names_the_reply_to_hits_without_redis(
-    unstarted_server: RedisServer, answer: str, told: str
+    unstarted_server: RedisServer, answer: str, expected: str
 ) -> None:
     away = url(unstarted_server)
     with started(*ANY_PORT, "--upstream", away, "--on-upstream-failure", answer) as made:
         made.port()
-        made.logged(rf"  in front of   \S+: connection refused; {told}\n")
+        made.logged(rf"  in front of   \S+: connection refused; {expected}\n")
         with made.raw() as raw:
             reply = raw.ask("RL.HIT", "user:42", 5, 60)
             assert is_error(reply, "UPSTREAMDOWN") == (answer == "error")
@@ -382,7 +382,7 @@ def test_banner_names_the_reply_to_hits_without_redis(
 
 @WITHOUT_REDIS
 def test_banner_reports_a_server_at_its_client_limit(
-    own_server: RedisServer, answer: str, told: str
+    own_server: RedisServer, answer: str, expected: str
 ) -> None:
     with own_server.raw() as admin:
         assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
@@ -397,7 +397,7 @@ def test_banner_reports_a_server_at_its_client_limit(
                 log = made.log()
             if "max number of clients reached; trying on" in log:
                 break
-        assert f"max number of clients reached; {told}\n" in log
+        assert f"max number of clients reached; {expected}\n" in log
 
 
 # -- a node of a Redis Cluster --------------------------------------------------------------------

@@ -57,7 +57,7 @@ def by_redis_or_not(raw: Raw) -> tuple[int, int]:
     return found.get("admitted", 0), found.get("refused", 0) + found.get("refused_locally", 0)
 
 
-def judged(reply: object) -> str:
+def outcome_of(reply: object) -> str:
     if isinstance(reply, list):
         return "admitted" if reply[0] == 0 else "refused"
     return "failed"
@@ -66,33 +66,33 @@ def judged(reply: object) -> str:
 def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -> None:
     with front.raw() as admin, front.raw() as raw:
         assert hits(admin) == {}
-        told: Counter[str] = Counter()
+        replied: Counter[str] = Counter()
 
         def ask(*words: str | int) -> None:
-            told[judged(raw.ask(*words))] += 1
+            replied[outcome_of(raw.ask(*words))] += 1
 
         ask("RL.HIT", "first", 10, 60)  # on its private connection
         by_lane(one_server, raw)
-        told["admitted"] += hits(admin)["admitted"] - told["admitted"]  # the hits that by_lane took
+        replied["admitted"] = hits(admin)["admitted"]  # the hits that by_lane took
         for _ in range(8):
             ask("RL.HIT", "k", 3, 60)
-        told["refused_locally"] = hits(admin)["refused_locally"]
-        assert told["refused_locally"] == 3  # the first marks, the second opens the entry
-        told["refused"] -= told["refused_locally"]
+        replied["refused_locally"] = hits(admin)["refused_locally"]
+        assert replied["refused_locally"] == 3  # the first marks, the second opens the entry
+        replied["refused"] -= replied["refused_locally"]
         ask("RL.HIT", "t", 3, 60, "ALGO", "TOKEN", "COST", 2)
         ask("CL.THROTTLE", "g", 3, 60, 60)
         raw.ask("SET", "string", "x")
         ask("RL.HIT", "string", 1, 60)  # WRONGTYPE
         raw.send(command("MULTI") + command("RL.HIT", "m", 1, 60) + command("EXEC"))
         assert [raw.reply() for _ in range(3)][2] == [[0, 1, 0, -1, 60]]
-        told["unseen"] += 1
+        replied["unseen"] += 1
         raw.ask("WATCH", "x")  # from here on private
         for _ in range(5):
             ask("RL.HIT", "p", 4, 60)
         raw.ask("CLIENT", "TRACKING", "ON")  # from here on replies cannot be distinguished
-        assert judged(raw.ask("RL.HIT", "q", 4, 60)) == "admitted"
-        told["unseen"] += 1
-        assert hits(admin) == dict(told)
+        assert outcome_of(raw.ask("RL.HIT", "q", 4, 60)) == "admitted"
+        replied["unseen"] += 1
+        assert hits(admin) == dict(replied)
         found = stats(admin)
         assert found["hits_token"].startswith("admitted=1,refused=0,")
         assert found["hits_gcra"].startswith("admitted=1,refused=0,")
@@ -108,7 +108,7 @@ def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -
             ("RL.HIT", "k"),
         ):
             raw.ask(*words)
-        assert hits(admin) == dict(told)
+        assert hits(admin) == dict(replied)
         found = stats(admin)
         calls = ("peek", "refund", "reset", "help", "top", "errors_syntax")
         assert [int(found[name]) for name in calls] == [2, 1, 1, 1, 0, 2]
@@ -117,9 +117,9 @@ def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -
 def test_waiting_hits_are_counted(front: Proxy) -> None:
     with front.raw() as admin, front.raw() as raw, front.raw() as other:
         assert raw.ask("RL.HIT", "k", 1, "0.3") == [0, 1, 0, -1, 1]
-        assert judged(raw.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5)) == "admitted"
-        assert judged(raw.ask("RL.HIT", "n", 1, 60)) == "admitted"
-        assert judged(raw.ask("RL.HIT", "n", 1, 60, "WAIT", 1)) == "refused"
+        assert outcome_of(raw.ask("RL.HIT", "k", 1, "0.3", "WAIT", 5)) == "admitted"
+        assert outcome_of(raw.ask("RL.HIT", "n", 1, 60)) == "admitted"
+        assert outcome_of(raw.ask("RL.HIT", "n", 1, 60, "WAIT", 1)) == "refused"
         other.send(command("RL.HIT", "n", 1, 50, "WAIT", 60))
         wait_until(lambda: stats(admin)["waiting"] == "1", "it waits")
         other.close()
@@ -133,7 +133,7 @@ def test_waiting_hits_are_counted(front: Proxy) -> None:
 def test_hits_without_redis_are_counted(own_server: RedisServer, mode: str, outcome: str) -> None:
     arguments = ("--on-upstream-failure", mode, "--hit-timeout", "500")
     with harness.proxy(own_server, *arguments) as front, front.raw() as raw, front.raw() as private:
-        assert judged(raw.ask("RL.HIT", "k", 1000, 60)) == "admitted"
+        assert outcome_of(raw.ask("RL.HIT", "k", 1000, 60)) == "admitted"
         by_lane(own_server, raw)
         private.ask("WATCH", "x")
         with front.raw() as admin:
@@ -167,7 +167,7 @@ def test_counters_agree_with_a_load_of_redis_py(front: Proxy) -> None:
     """Many clients, admitted and refused mixed, pipelined and not."""
 
     async def client(number: int) -> Counter[str]:
-        told: Counter[str] = Counter()
+        replied: Counter[str] = Counter()
         choice = random.Random(number)
         connection: Any = redis.asyncio.Redis(port=front.port)
         async with connection:
@@ -180,16 +180,16 @@ def test_counters_agree_with_a_load_of_redis_py(front: Proxy) -> None:
                     replies = await pipe.execute()
                 else:
                     replies = [await connection.execute_command(*words)]
-                told.update(judged(reply) for reply in replies)
-        return told
+                replied.update(outcome_of(reply) for reply in replies)
+        return replied
 
     async def load() -> Counter[str]:
         return sum(await asyncio.gather(*(client(number) for number in range(24))), Counter())
 
-    told = asyncio.run(load())
+    replied = asyncio.run(load())
     with front.raw() as admin:
-        assert by_redis_or_not(admin) == (told["admitted"], told["refused"])
-        assert told["admitted"] == 12 * 40
+        assert by_redis_or_not(admin) == (replied["admitted"], replied["refused"])
+        assert replied["admitted"] == 12 * 40
 
 
 def test_hot_keys_are_within_bounds_under_load(front: Proxy) -> None:
@@ -201,11 +201,11 @@ def test_hot_keys_are_within_bounds_under_load(front: Proxy) -> None:
             keys = [b"user:%d" % int(rng.paretovariate(1)) for _ in range(1000)]
             words = (1_000_000, 60, "ALGO", "FIXED")
             raw.send(b"".join(command("RL.HIT", key, *words) for key in keys))
-            assert {judged(raw.reply()) for _ in keys} == {"admitted"}
+            assert {outcome_of(raw.reply()) for _ in keys} == {"admitted"}
             true.update(keys)
         assert hits(admin) == {"admitted": true.total()}
 
-        def told() -> bool:
+        def within_bounds() -> bool:
             rows = admin.ask("RL.TOP", 9)
             assert isinstance(rows, list)
             bounds = {key: (count, count + error) for key, count, error in rows}
@@ -213,7 +213,7 @@ def test_hot_keys_are_within_bounds_under_load(front: Proxy) -> None:
                 least <= true[key] <= most for key, (least, most) in bounds.items()
             )
 
-        wait_until(told, "the reported counts are within bounds")
+        wait_until(within_bounds, "the reported counts are within bounds")
         rows = admin.ask("RL.TOP", 3)
         assert isinstance(rows, list)
         assert {row[0] for row in rows} == {key for key, _ in true.most_common(3)}
@@ -233,7 +233,7 @@ def test_counters_sum_all_workers_including_dead_ones(one_server: RedisServer) -
         os.kill(victim, signal.SIGKILL)
         front.logged(r"worker \d \(process \d+\) serves")
         with Raw(port) as again:
-            assert judged(again.ask("RL.HIT", "again", 2, 60)) == "admitted"
+            assert outcome_of(again.ask("RL.HIT", "again", 2, 60)) == "admitted"
             wait_until(lambda: by_redis_or_not(again) == (12, 10), "nothing is lost")
             assert stats(again)["workers"] == "2"
 
@@ -342,11 +342,11 @@ def test_traffic_is_counted_on_both_sides(front: Proxy) -> None:
             raw.ask("GET", f"t:{number}")
         after = stats(raw)
         assert count(after, "commands") - count(before, "commands") == 20
-        asked = sum(
+        sent = sum(
             len(command("SET", f"t:{number}", value)) + len(command("GET", f"t:{number}"))
             for number in range(10)
         )
-        assert count(after, "bytes_in") - count(before, "bytes_in") == asked + len(
+        assert count(after, "bytes_in") - count(before, "bytes_in") == sent + len(
             command("RL.STATS")
         )
         assert after["clients"] == "1"

@@ -83,7 +83,7 @@ def login(made: Proxy, certificates: Certificates) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_redis_py(
+def test_redis_py_through_tls(
     both: Proxy, certificates: Certificates, empty: RedisServer, protocol: int
 ) -> None:
     with redis.Redis(**login(both, certificates), protocol=protocol) as client:
@@ -98,7 +98,7 @@ def test_redis_py(
         assert client.get("large") == value
 
 
-async def test_redis_py_asyncio(
+async def test_redis_py_asyncio_through_tls(
     both: Proxy, certificates: Certificates, empty: RedisServer
 ) -> None:
     client: Any = redis_asyncio.Redis(**login(both, certificates))
@@ -106,10 +106,10 @@ async def test_redis_py_asyncio(
     await client.aclose()
 
 
-def test_redis_cli(both: Proxy, certificates: Certificates, empty: RedisServer) -> None:
+def test_redis_cli_through_tls(both: Proxy, certificates: Certificates, empty: RedisServer) -> None:
     path = shutil.which("redis-cli")
-    told = subprocess.run([path or "true", "--help"], capture_output=True)
-    if path is None or b"--tls" not in told.stdout + told.stderr:
+    help_text = subprocess.run([path or "true", "--help"], capture_output=True)
+    if path is None or b"--tls" not in help_text.stdout + help_text.stderr:
         pytest.skip("no redis-cli with TLS")
     words = [path, "-p", str(both.port), "--tls", "--cacert", certificates.ca]
     done = subprocess.run(
@@ -132,7 +132,7 @@ const client = new Redis({ port: Number(port), host: "127.0.0.1", tls });
 """
 
 
-def test_ioredis(both: Proxy, certificates: Certificates, empty: RedisServer) -> None:
+def test_ioredis_through_tls(both: Proxy, certificates: Certificates, empty: RedisServer) -> None:
     node = shutil.which("node")
     if (
         node is None
@@ -374,10 +374,10 @@ def answer_plainly(listener: socket.socket) -> None:
 
 def test_sni_and_a_hung_handshake(certificates: Certificates) -> None:
     """The name sent for SNI, and the reason when the server sends nothing."""
-    asked: list[str | None] = []
+    names: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.cert, certificates.key)
-    context.sni_callback = lambda _sock, name, _context: asked.append(name)
+    context.sni_callback = lambda _sock, name, _context: names.append(name)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -393,8 +393,8 @@ def test_sni_and_a_hung_handshake(certificates: Certificates) -> None:
     url = f"rediss://127.0.0.1:{listener.getsockname()[1]}"
     words = ("--upstream-tls-ca", certificates.ca, "--upstream-tls-name", "localhost")
     with harness.proxy(url, *words):
-        wait_until(lambda: asked, "a handshake")
-    assert asked[0] == "localhost"
+        wait_until(lambda: names, "a handshake")
+    assert names[0] == "localhost"
     listener.close()
     silent = socket.create_server(("127.0.0.1", 0))
     url = f"rediss://127.0.0.1:{silent.getsockname()[1]}"

@@ -163,7 +163,7 @@ NO_REPLY = "no reply within 0.2 s; is this the address of --listen, not of --adm
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "Protocol error, got .H. as reply type byte"),
         (b"220 mail.example ESMTP\r\n", "Protocol error, got .2. as reply type byte"),
@@ -336,7 +336,7 @@ def test_live_view_updates(busy: Proxy) -> None:
         assert len(made) == 24 and made[-1].startswith("q quit  h r k sort  / filter")
         for columns, rows in ((40, 10), (200, 50), (1, 1), (80, 24)):
             shown.resize(columns, rows)
-            wait_until(lambda rows=rows: len(shown.frame()) == rows, "it is drawn anew")  # type: ignore[misc]
+            wait_until(lambda rows=rows: len(shown.frame()) == rows, "the frame is drawn again")  # type: ignore[misc]
             cells = [sum(2 if east_asian_width(c) in "WF" else 1 for c in x) for x in shown.frame()]
             assert max(cells) <= columns
         shown.type(b"\x1b[A?x")  # (an arrow, and keys that mean nothing)

@@ -54,11 +54,11 @@ class StrangeReplies:
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
-        self.says: dict[bytes, bytes] = {}  # by key
-        self.greets: dict[bytes, bytes] = {}  # by command, of any kind
-        self.said = 0
+        self.by_key: dict[bytes, bytes] = {}  # by key
+        self.by_command: dict[bytes, bytes] = {}  # by command, of any kind
+        self.answered = 0
         self.empty = 0  # requests without a command
-        self.says_to_empty = b""  # nothing: it closes the connection
+        self.reply_to_empty = b""  # nothing: it closes the connection
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._sockets: list[socket.socket] = []
@@ -88,14 +88,16 @@ class StrangeReplies:
                     words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
                 if not words:
                     self.empty += 1
-                    if not self.says_to_empty:
+                    if not self.reply_to_empty:
                         return  # closes
-                    near.sendall(self.says_to_empty)
+                    near.sendall(self.reply_to_empty)
                     continue
                 scripted = words[0].upper().startswith(b"EVAL") and len(words) > 3
-                known = self.says.get(words[3]) if scripted else self.greets.get(words[0].upper())
+                known = (
+                    self.by_key.get(words[3]) if scripted else self.by_command.get(words[0].upper())
+                )
                 if known is not None:
-                    self.said += 1
+                    self.answered += 1
                     near.sendall(known)
                     continue
                 far.sendall(command(*words))
@@ -122,12 +124,12 @@ class StrangeReplies:
             thread.join()
 
 
-@pytest.mark.parametrize("says", [b"", b"-ERR Protocol error\r\n"])
+@pytest.mark.parametrize("answer", [b"", b"-ERR Protocol error\r\n"])
 def test_server_that_rejects_empty_requests_gets_only_one(
-    own_server: RedisServer, says: bytes
+    own_server: RedisServer, answer: bytes
 ) -> None:
     strange = StrangeReplies(own_server)
-    strange.says_to_empty = says
+    strange.reply_to_empty = answer
     try:
         with harness.proxy(f"redis://127.0.0.1:{strange.port}") as proxy, proxy.raw() as raw:
             wait_until(lambda: b"\nscripts_loaded:1\r" in _stats(raw), "all is prepared")
@@ -160,9 +162,9 @@ def server(parts: tuple[RedisServer, StrangeReplies, Proxy]) -> RedisServer:
 
 @pytest.fixture
 def strange(parts: tuple[RedisServer, StrangeReplies, Proxy]) -> Iterator[StrangeReplies]:
-    parts[1].says.clear()
+    parts[1].by_key.clear()
     yield parts[1]
-    parts[1].says.clear()
+    parts[1].by_key.clear()
 
 
 @pytest.fixture
@@ -190,14 +192,14 @@ def test_strange_reply_on_a_lane(
     with proxy.raw() as raw, proxy.raw() as other:
         by_lane(server, raw)
         by_lane(server, other)
-        strange.says[b"bad"] = reply
-        said = strange.said
+        strange.by_key[b"bad"] = reply
+        answered = strange.answered
         for _ in range(2):
             raw.send(command("RL.HIT", "bad", 5, 60))
             other.send(command("RL.HIT", "warm", 1_000_000, 3600))
             assert raw.exactly(len(reply)) == reply
             assert isinstance(other.reply(), list)
-        assert strange.said == said + 2
+        assert strange.answered == answered + 2
         for each in (raw, other):
             still_works(each)
 
@@ -206,7 +208,7 @@ def test_strange_reply_on_a_lane(
 def test_strange_reply_on_a_private_connection(
     strange: StrangeReplies, proxy: Proxy, reply: bytes
 ) -> None:
-    strange.says[b"bad"] = reply
+    strange.by_key[b"bad"] = reply
     with proxy.raw() as raw:
         hit, ping = command("RL.HIT", "bad", 5, 60), command("PING")
         raw.send(ping + hit + ping + hit)
@@ -226,7 +228,7 @@ def test_strange_reply_to_a_hit_with_wait(
     on_lane: bool,
     algorithm: str,
 ) -> None:
-    strange.says[b"bad"] = reply
+    strange.by_key[b"bad"] = reply
     with proxy.raw() as raw:
         if on_lane:
             by_lane(server, raw)
@@ -246,7 +248,7 @@ def test_strange_reply_while_a_hit_waits(
         for each in (raw, second):
             each.send(command("RL.HIT", key, 1, 300, "WAIT", 30_000, "MS"))
         wait_until(lambda: b"\nwaiting:2\r" in _stats(other), "they wait")
-        strange.says[key.encode()] = reply
+        strange.by_key[key.encode()] = reply
         other.send(command("RL.HIT", key, 1, 300, "MS"))
         assert other.exactly(len(reply)) == reply
         for each in (raw, second):
@@ -274,14 +276,14 @@ def test_strange_reply_does_not_confuse_the_denial_cache(
         raw.send(hit + hit)
         assert outcome(raw.reply()) == [0, 1]
         assert outcome(raw.reply()) == [1, 1]
-        strange.says[key.encode()] = reply
-        said = strange.said
+        strange.by_key[key.encode()] = reply
+        answered = strange.answered
         for _ in range(3):  # the first opens the entry
             raw.send(hit)
             assert raw.exactly(len(reply)) == reply
-        assert strange.said == said + 3
+        assert strange.answered == answered + 3
         still_works(other)
-        del strange.says[key.encode()]
+        del strange.by_key[key.encode()]
         for _ in range(3):
             assert outcome(raw.ask("RL.HIT", key, 1, 3600)) == [1, 1]
 
@@ -292,10 +294,10 @@ def test_endless_refusal_is_retried_with_a_pause(strange: StrangeReplies, proxy:
         assert outcome(raw.ask("RL.HIT", key, 1, 300, "MS")) == [0, 1]
         raw.send(command("RL.HIT", key, 1, 300, "MS", "WAIT", 800))
         wait_until(lambda: b"\nwaiting:1\r" in _stats(other), "it waits")
-        strange.says[key.encode()] = b"*5\r\n:1\r\n:1\r\n:0\r\n:-1\r\n:1\r\n"
-        said = strange.said
+        strange.by_key[key.encode()] = b"*5\r\n:1\r\n:1\r\n:0\r\n:-1\r\n:1\r\n"
+        answered = strange.answered
         assert outcome(raw.reply()) == [1, 1]
-        assert 2 <= strange.said - said <= 30
+        assert 2 <= strange.answered - answered <= 30
         assert raw.ask("PING") == "PONG"
 
 
@@ -312,7 +314,7 @@ OURS = (b"HELLO", b"CONFIG", b"COMMAND", b"SCRIPT", b"LATENCY", b"INFO", b"CLIEN
 def test_strange_replies_to_the_proxys_handshake(one_engine: str, reply: bytes) -> None:
     with harness.server(one_engine) as server:
         strange = StrangeReplies(server)
-        strange.greets = dict.fromkeys(OURS, reply)
+        strange.by_command = dict.fromkeys(OURS, reply)
         try:
             url = f"redis://127.0.0.1:{strange.port}"
             with harness.proxy(url) as proxy, proxy.raw() as raw:

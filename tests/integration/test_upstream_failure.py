@@ -211,7 +211,7 @@ def test_killed_and_restarted_server_serves_hits_again(own_server: RedisServer, 
 
 @pytest.mark.parametrize("way", ["lane", "private", "new"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_hit_is_answered_when_redis_hangs(own_server: RedisServer, mode: str, way: str) -> None:
+def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, way: str) -> None:
     with failing(own_server, mode) as proxy, proxy.raw() as raw, proxy.raw() as other:
         if way == "lane":
             by_lane(own_server, raw)

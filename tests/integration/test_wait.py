@@ -63,7 +63,7 @@ def queue_up(server: RedisServer, clients: list[Raw], requests: list[bytes]) -> 
         for client, request in zip(clients, requests, strict=True):
             client.send(request)
             sent += 1
-            wait_until(all_calls_ran, "it has asked")
+            wait_until(all_calls_ran, "it has called a script")
 
 
 def reading_order(clients: list[Raw]) -> list[int]:
@@ -492,7 +492,9 @@ def test_wait_is_ignored_where_replies_cannot_be_counted(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_redis_py(server: RedisServer, front: Proxy, protocol: int) -> None:
+def test_redis_py_gets_the_reply_of_a_waiting_hit(
+    server: RedisServer, front: Proxy, protocol: int
+) -> None:
     made: Any = redis.Redis(port=front.port, protocol=protocol, socket_timeout=10)
     with made as client:
         words = ("RL.HIT", "k", 2, 0.2, "WAIT", 5)
@@ -519,7 +521,9 @@ def test_client_that_times_out_first_leaves_the_queue(server: RedisServer, front
         assert numbers(small.reply())[0] == 0
 
 
-async def test_redis_py_asyncio(server: RedisServer, front: Proxy) -> None:
+async def test_redis_py_asyncio_gets_the_reply_of_a_waiting_hit(
+    server: RedisServer, front: Proxy
+) -> None:
     client: Any = redis_asyncio.Redis(port=front.port, socket_timeout=10)
     try:
         hits = [client.execute_command("RL.HIT", "k", 4, "0.2", "WAIT", 9) for _ in range(20)]
@@ -550,7 +554,7 @@ def test_waiting_hit_survives_lost_lanes_and_scripts(server: RedisServer) -> Non
             assert numbers(client.ask("RL.HIT", "k", 1, "0.2", "WAIT", 5))[0] == 0
             before = evals(admin)
             client.send(command("RL.HIT", "k", 1, "0.2", "WAIT", 5))
-            wait_until(has_called, "it has asked")
+            wait_until(has_called, "it has called a script")
             for lane in lanes(server, admin):
                 assert admin.ask("CLIENT", "KILL", "ID", lane["id"]) == 1
             assert admin.ask("SCRIPT", "FLUSH") == "OK"
@@ -696,7 +700,7 @@ def test_client_that_does_not_read_delays_no_other(server: RedisServer, front: P
             before = evals(admin)
             slow.send(command("GET", "some") + command(*hit, 1))
             with contextlib.suppress(AssertionError):
-                wait_until(has_called, "it has asked", 0.3)
+                wait_until(has_called, "it has called a script", 0.3)
             if not has_called():
                 break  # Redis' replies to it are no longer read
             assert numbers(other.ask(*hit, 5))[0] == 0
@@ -770,7 +774,7 @@ def test_end_of_file_behind_a_blocking_command_reaches_redis(
         client.send(command("BLPOP", "q", 0) + command("RL.HIT", "k", 1, 60, "WAIT", 5))
         wait_until(lambda: blocked(admin) == 1, "it blocks")
         client.close()
-        wait_until(lambda: blocked(admin) == 0, "Redis knows that it has gone")
+        wait_until(lambda: blocked(admin) == 0, "Redis has noticed the disconnect")
         admin.ask("RPUSH", "q", "element")
         assert admin.ask("LLEN", "q") == 1
 

@@ -225,10 +225,10 @@ class Traffic:
 
     def check(self, hit: Hit, reply: list[int]) -> None:
         limiter, stays, wrote = self.limiter, self.limiter.stays, self.limiter.wrote
-        told = f"{reply} {stays} at {self.clock}: {hit}"
+        details = f"{reply} {stays} at {self.clock}: {hit}"
         limited, limit, remaining, retry, reset = reply
-        assert (stays > 0) == (limited == 1 and retry > 0 and not wrote), told
-        assert stays <= max(0, retry), told
+        assert (stays > 0) == (limited == 1 and retry > 0 and not wrote), details
+        assert stays <= max(0, retry), details
         if not stays:
             return
         self.retry, self.stays, self.seen = retry, stays, self.seen + 1
@@ -237,16 +237,16 @@ class Traffic:
             spans, limiter.replies_later([self.clock + span for span in spans], hit), strict=True
         ):
             aged = [1, limit, remaining, retry - span, reset - span, stays - span]
-            assert later == aged, f"{told}, then {later} after {span}"
-        self.not_too_short(hit, remaining, retry, told)
+            assert later == aged, f"{details}, then {later} after {span}"
+        self.not_too_short(hit, remaining, retry, details)
 
-    def not_too_short(self, hit: Hit, remaining: int, retry: int, told: str) -> None:
+    def not_too_short(self, hit: Hit, remaining: int, retry: int, details: str) -> None:
         (then,) = self.limiter.replies_later([self.clock + self.stays], hit, "peek")
         if self.stays == retry:
-            assert then[0] == 0, told
+            assert then[0] == 0, details
         elif len(hit.limits) == 1 and not self.punished():
-            assert hit.gap_us, told  # otherwise it is refused for one reason only
-            assert then[2] > remaining, told
+            assert hit.gap_us, details  # otherwise it is refused for one reason only
+            assert then[2] > remaining, details
 
     def punished(self) -> bool:
         """Whether a penalty may be running."""

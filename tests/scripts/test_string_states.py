@@ -350,8 +350,8 @@ def check_retry_after(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
     look = replace(ask, mode="peek", penalty_us=0, strict=False, wait_us=None)
     if ask.wait_us is not None:
         return  # A peek has no wait: see test_refused_shaped_hit_returns_the_exact_time.
-    told, early = pair.clock_us + retry * ask.unit, pair.clock_us + (retry - 1) * ask.unit
-    assert pair.limiter.ask(told, rule, look)[0] == 0
+    retry_at, early = pair.clock_us + retry * ask.unit, pair.clock_us + (retry - 1) * ask.unit
+    assert pair.limiter.ask(retry_at, rule, look)[0] == 0
     assert pair.limiter.ask(early, rule, look)[0] == 1
 
 
@@ -862,8 +862,8 @@ def test_refused_shaped_hit_returns_the_exact_time(client: redis.Redis) -> None:
         assert refused[0] == 1
         early = at(0.1) + (refused[3] - 1) * unit
         assert limiter.hit(early, rule, 2, wait_us=SECOND // 4, unit=unit)[0] == 1
-        told = at(0.1) + refused[3] * unit
-        admitted = limiter.hit(told, rule, 2, wait_us=SECOND // 4, unit=unit)
+        retry_at = at(0.1) + refused[3] * unit
+        admitted = limiter.hit(retry_at, rule, 2, wait_us=SECOND // 4, unit=unit)
         assert admitted[0] == 0
         assert SECOND // 4 - unit < admitted[5] <= SECOND // 4
 

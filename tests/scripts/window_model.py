@@ -163,17 +163,17 @@ def look(stamps: list[int], until: int | None, clock: int, rule: Rule, cost: int
                 waits_us.append(held[excess - 1] + window_us - clock)
         if stamps and now - stamps[-1] < rule.gap_us:
             waits_us.append(stamps[-1] + rule.gap_us - clock)
-    told = spares.index(min(spares))
-    remaining, reset_us = spares[told], resets_us[told]
+    reported = spares.index(min(spares))
+    remaining, reset_us = spares[reported], resets_us[reported]
     punished = until is not None and until > now
     if until is not None and punished:
-        told, remaining, reset_us = 0, 0, max(until - clock, resets_us[0])
+        reported, remaining, reset_us = 0, 0, max(until - clock, resets_us[0])
         waits_us.append(until - clock)
     refused = never or bool(waits_us)
     retry_us = max(waits_us) if refused and not never else 0
     reply = [
         int(refused),
-        rule.limits[told][0],
+        rule.limits[reported][0],
         remaining,
         up(retry_us, rule.unit_us) if retry_us else -1,
         up(reset_us, rule.unit_us),

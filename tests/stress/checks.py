@@ -28,13 +28,13 @@ class Violations:
 # -- replies --------------------------------------------------------------------------------------
 
 
-def judge_echo(violations: Violations, sent: str, got: object) -> None:
+def check_echo(violations: Violations, sent: str, got: object) -> None:
     """An ECHO returns its argument."""
     if got != sent:
         violations.add("another's reply", f"ECHO {sent} got {got!r}")
 
 
-def judge_own_key(violations: Violations, key: str, may_be: set[str | None], got: object) -> None:
+def check_own_key(violations: Violations, key: str, may_be: set[str | None], got: object) -> None:
     """A GET of a key that only one client writes returns that client's value, or nothing: the
     server loses its data when it ends.
     """
@@ -44,7 +44,7 @@ def judge_own_key(violations: Violations, key: str, may_be: set[str | None], got
         )
 
 
-def judge_order(violations: Violations, sent: Sequence[str], got: Sequence[object]) -> None:
+def check_order(violations: Violations, sent: Sequence[str], got: Sequence[object]) -> None:
     """The replies of a pipeline are in the order of its commands; any may be an error."""
     if len(sent) != len(got):
         violations.add("order", f"{len(sent)} sent, {len(got)} answered")
@@ -54,7 +54,7 @@ def judge_order(violations: Violations, sent: Sequence[str], got: Sequence[objec
             return
 
 
-def judge_hit(violations: Violations, key: str, most: int, got: object) -> bool | None:
+def check_hit(violations: Violations, key: str, most: int, got: object) -> bool | None:
     """Return whether the hit was admitted; None if the reply does not belong to this key's rule."""
     whole = isinstance(got, list) and len(got) == 5 and all(isinstance(one, int) for one in got)
     if not whole:
@@ -92,7 +92,7 @@ class Tally:
     unknown: int = 0
 
 
-def judge_count(
+def check_count(
     violations: Violations, key: str, tally: Tally, held: int, same_life: bool = True
 ) -> None:
     """A server holds every hit that was reported as admitted, and none twice.
@@ -109,13 +109,13 @@ def judge_count(
 # -- resources ------------------------------------------------------------------------------------
 
 
-def judge_back_to_base(violations: Violations, what: str, base: int, now: int, spare: int) -> None:
+def check_back_to_base(violations: Violations, what: str, base: int, now: int, spare: int) -> None:
     """Once all clients have left, the value is not above the base."""
     if now > base + spare:
         violations.add("leak", f"{what}: {now} when all clients are gone, {base} before they came")
 
 
-def judge_recovery(violations: Violations, what: str, seconds: float, most_s: float) -> None:
+def check_recovery(violations: Violations, what: str, seconds: float, most_s: float) -> None:
     """Service is back in time."""
     if seconds > most_s:
         violations.add(
@@ -131,7 +131,7 @@ def growth(samples: Sequence[float]) -> tuple[float, float]:
     return median(samples[third : 2 * third]), median(samples[2 * third :])
 
 
-def judge_growth(
+def check_growth(
     violations: Violations, what: str, samples: Sequence[float], share: float, spare: float
 ) -> None:
     """The last third is not above the middle third by more than `share` of it and `spare`."""

@@ -94,7 +94,7 @@ class World:
         self.answered = 0
         self.refused = 0  # replies that report the server unreachable, and lost connections
         self.hits = 0
-        self.judged = 0  # keys whose count was compared with the server's
+        self.checked = 0  # keys whose count was compared with the server's
         self.errors: dict[str, int] = {}
         self._maxima = iter(range(FIRST_MAX, 90_000))
         self._closing: list[tuple[str, Tally, int]] = []
@@ -144,7 +144,7 @@ class World:
         """No more hits on `key`: it can be checked."""
         self._closing.append((key, tally, life))
 
-    async def judge_counts(self) -> None:
+    async def check_counts(self) -> None:
         """Compare the server's counts with the replies that clients got."""
         waiting, self._closing = self._closing, []
         if not waiting:
@@ -158,8 +158,8 @@ class World:
         for (key, tally, life), count in zip(waiting, held, strict=True):
             if isinstance(count, int):
                 same = life == now == self.life
-                checks.judge_count(self.violations, key, tally, count, same)
-                self.judged += 1
+                checks.check_count(self.violations, key, tally, count, same)
+                self.checked += 1
 
     def _cardinalities(self, keys: list[str]) -> list[object]:
         with harness.Raw(self.server.port) as raw:
@@ -239,7 +239,7 @@ class EchoWork:
         kind = source.randrange(4)
         if kind == 0:
             sent = self._next()
-            checks.judge_echo(world.violations, sent, await one.echo(sent))
+            checks.check_echo(world.violations, sent, await one.echo(sent))
             world.answered += 1
         elif kind == 1:
             sents = [self._next() for _ in range(source.randrange(2, 30))]
@@ -247,14 +247,14 @@ class EchoWork:
             for sent in sents:
                 pipe.echo(sent)
             got = await pipe.execute(raise_on_error=False)
-            checks.judge_order(world.violations, sents, got)
+            checks.check_order(world.violations, sents, got)
             world.answered += len(got)
         elif kind == 2:
             value = self._next()
             self._wrote.add(value)
             await one.set(self._name, value)
             self._wrote = {None, value}
-            checks.judge_own_key(
+            checks.check_own_key(
                 world.violations, self._name, self._wrote, await one.get(self._name)
             )
             world.answered += 2
@@ -263,7 +263,7 @@ class EchoWork:
             pipe = one.pipeline(transaction=True)
             for sent in sents:
                 pipe.echo(sent)
-            checks.judge_order(world.violations, sents, await pipe.execute())
+            checks.check_order(world.violations, sents, await pipe.execute())
             world.answered += 5
 
 
@@ -309,7 +309,7 @@ class HitWork:
             if world.fails_open and checks.without_redis(self._max, reply):
                 world.without += 1  # the outcome is unknown, too
                 continue
-            admitted = checks.judge_hit(world.violations, self._key, self._max, reply)
+            admitted = checks.check_hit(world.violations, self._key, self._max, reply)
             if admitted is not None:
                 tally.unknown -= 1
                 tally.admitted += admitted
@@ -402,8 +402,8 @@ def verdict(what: str, world: World, facts: list[str]) -> int:
     for fact in facts:
         print(f"  {fact}")
     if world.errors:
-        told = sorted(world.errors.items(), key=lambda pair: -pair[1])[:8]
-        print("  errors sent to clients: " + "; ".join(f"{count} x {text}" for text, count in told))
+        most = sorted(world.errors.items(), key=lambda pair: -pair[1])[:8]
+        print("  errors sent to clients: " + "; ".join(f"{count} x {text}" for text, count in most))
     for line in world.violations.lines:
         print(f"  VIOLATION {line}")
     if world.violations:

@@ -169,9 +169,9 @@ def test_exposure_of_the_unit_equals_the_page(unit: Path) -> None:
     if found is None:
         pytest.skip(f"this systemd rates no unit offline: {done.stderr}")
     assert found[2] == "OK"
-    told = re.search(r"rates its exposure ([\d.]+), OK", PAGE)
-    assert told is not None
-    assert abs(float(found[1]) - float(told[1])) <= 0.3  # other versions check other settings
+    documented = re.search(r"rates its exposure ([\d.]+), OK", PAGE)
+    assert documented is not None
+    assert abs(float(found[1]) - float(documented[1])) <= 0.3  # other versions check other settings
 
 
 # -- Docker Compose --------------------------------------------------------------------------------

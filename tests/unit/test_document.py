@@ -67,7 +67,7 @@ def test_every_option_word_is_in_the_reference_and_in_help() -> None:
 def test_rights_of_the_acl_line_cover_the_scripts_calls() -> None:
     line = re.search(r"^ACL SETUSER .*$", OPERATIONS, re.MULTILINE)
     assert line is not None
-    told = set(re.findall(r"\+([\w|]+)", line[0]))
+    documented = set(re.findall(r"\+([\w|]+)", line[0]))
     # RL.RESET, script calls, the denial cache, commands of client libraries.
     called = {"del", "eval", "evalsha", "eval_ro", "evalsha_ro"}
     called |= {"client|tracking", "client|caching"}
@@ -75,4 +75,4 @@ def test_rights_of_the_acl_line_cover_the_scripts_calls() -> None:
     for script in load().values():
         source = script.source.decode()
         called |= {word.lower() for word in re.findall(r"\('([A-Z]{3,})'", source)}
-    assert told == called
+    assert documented == called

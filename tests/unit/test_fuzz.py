@@ -187,7 +187,7 @@ def test_model_answers_like_redis() -> None:
     assert made.log == [("hit", b"a", b"10", (None, None, 0))]
 
 
-def test_subsequence() -> None:
+def test_is_subsequence() -> None:
     whole: list[model.Entry] = [(1,), (2,), (3,)]
     assert model.is_subsequence([(1,), (3,)], whole)
     assert not model.is_subsequence([(3,), (1,)], whole)

@@ -216,9 +216,9 @@ def test_variables_are_queried_and_used() -> None:
     for name in ("job", "instance"):
         query = variables[name]["query"]["query"]
         assert query == variables[name]["definition"]
-        asked = re.fullmatch(rf"label_values\((.+), {name}\)", query)
-        assert asked is not None
-        assert errors_in(monitoring.filled(asked[1])) == []
+        query_of = re.fullmatch(rf"label_values\((.+), {name}\)", query)
+        assert query_of is not None
+        assert errors_in(monitoring.filled(query_of[1])) == []
     for panel in PANELS:
         for target in panel["targets"]:
             for selector in promql.parse(monitoring.filled(target["expr"])).selectors:
@@ -319,8 +319,8 @@ def test_documented_prometheus_settings_match_the_rules(tmp_path: Path) -> None:
     page = ROOT / "docs" / "monitoring.md"
     (block,) = [each for each in documents.blocks(page) if each.language == "yaml"]
     (job,) = yaml.safe_load(block.text)["scrape_configs"]
-    asked = {rule["expr"].count(f'job="{job["job_name"]}"') for rule in ALERTS}
-    assert max(asked) == 1
+    matches = {rule["expr"].count(f'job="{job["job_name"]}"') for rule in ALERTS}
+    assert max(matches) == 1
     (line,) = [
         line
         for each in documents.blocks(page)

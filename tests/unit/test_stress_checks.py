@@ -14,39 +14,39 @@ NO = RuntimeError("UPSTREAMDOWN")
 Judge = Callable[[Violations], object]
 
 HOLDS: list[Judge] = [
-    lambda v: checks.judge_echo(v, "a:1", "a:1"),
-    lambda v: checks.judge_own_key(v, "a", {None, "1"}, "1"),
-    lambda v: checks.judge_own_key(v, "a", {"1"}, None),
-    lambda v: checks.judge_order(v, ["1", "2"], ["1", "2"]),
-    lambda v: checks.judge_order(v, ["1", "2"], [NO, "2"]),
-    lambda v: checks.judge_hit(v, "k", 7, FIVE),
-    lambda v: checks.judge_hit(v, "k", 7, [1, 7, 0, 3, 60]),
-    lambda v: checks.judge_count(v, "k", Tally(5, 3, 2), 3),
-    lambda v: checks.judge_count(v, "k", Tally(5, 3, 2), 5),
-    lambda v: checks.judge_count(v, "k", Tally(5, 3, 0), 0, same_life=False),
-    lambda v: checks.judge_back_to_base(v, "fds", 10, 11, 1),
-    lambda v: checks.judge_recovery(v, "a kill", 0.9, 1),
-    lambda v: checks.judge_growth(v, "rss", [100.0] * 30, 0.05, 0),
-    lambda v: checks.judge_growth(v, "rss", [1.0] * 10 + [100.0] * 20, 0.05, 0),
-    lambda v: checks.judge_growth(v, "rss", [100.0] * 25 + [900.0] * 2 + [100.0] * 3, 0.05, 0),
+    lambda v: checks.check_echo(v, "a:1", "a:1"),
+    lambda v: checks.check_own_key(v, "a", {None, "1"}, "1"),
+    lambda v: checks.check_own_key(v, "a", {"1"}, None),
+    lambda v: checks.check_order(v, ["1", "2"], ["1", "2"]),
+    lambda v: checks.check_order(v, ["1", "2"], [NO, "2"]),
+    lambda v: checks.check_hit(v, "k", 7, FIVE),
+    lambda v: checks.check_hit(v, "k", 7, [1, 7, 0, 3, 60]),
+    lambda v: checks.check_count(v, "k", Tally(5, 3, 2), 3),
+    lambda v: checks.check_count(v, "k", Tally(5, 3, 2), 5),
+    lambda v: checks.check_count(v, "k", Tally(5, 3, 0), 0, same_life=False),
+    lambda v: checks.check_back_to_base(v, "fds", 10, 11, 1),
+    lambda v: checks.check_recovery(v, "a kill", 0.9, 1),
+    lambda v: checks.check_growth(v, "rss", [100.0] * 30, 0.05, 0),
+    lambda v: checks.check_growth(v, "rss", [1.0] * 10 + [100.0] * 20, 0.05, 0),
+    lambda v: checks.check_growth(v, "rss", [100.0] * 25 + [900.0] * 2 + [100.0] * 3, 0.05, 0),
 ]
 FAILS: list[tuple[str, Judge]] = [
-    ("another's reply", lambda v: checks.judge_echo(v, "a:1", "b:1")),
-    ("another's reply", lambda v: checks.judge_own_key(v, "a", {None, "1"}, "2")),
-    ("order", lambda v: checks.judge_order(v, ["1", "2"], ["2", "1"])),
-    ("order", lambda v: checks.judge_order(v, ["1", "2"], ["1"])),
-    ("order", lambda v: checks.judge_order(v, ["1", "2"], ["1", "2", "3"])),
-    ("another's reply", lambda v: checks.judge_hit(v, "k", 8, FIVE)),
-    ("no reply of a hit", lambda v: checks.judge_hit(v, "k", 7, "PONG")),
-    ("no reply of a hit", lambda v: checks.judge_hit(v, "k", 7, [0, 7, 6, 3, 60])),
-    ("no reply of a hit", lambda v: checks.judge_hit(v, "k", 7, [0, 7, 7, -1, 60])),
-    ("counted twice", lambda v: checks.judge_count(v, "k", Tally(5, 3, 1), 5)),
-    ("counted twice", lambda v: checks.judge_count(v, "k", Tally(5, 3, 1), 5, same_life=False)),
-    ("not counted", lambda v: checks.judge_count(v, "k", Tally(5, 3, 1), 2)),
-    ("leak", lambda v: checks.judge_back_to_base(v, "fds", 10, 12, 1)),
-    ("late", lambda v: checks.judge_recovery(v, "a kill", 1.1, 1)),
-    ("growth", lambda v: checks.judge_growth(v, "rss", [100.0] * 20 + [110.0] * 10, 0.05, 0)),
-    ("growth", lambda v: checks.judge_growth(v, "rss", [float(n) for n in range(60)], 0.05, 0)),
+    ("another's reply", lambda v: checks.check_echo(v, "a:1", "b:1")),
+    ("another's reply", lambda v: checks.check_own_key(v, "a", {None, "1"}, "2")),
+    ("order", lambda v: checks.check_order(v, ["1", "2"], ["2", "1"])),
+    ("order", lambda v: checks.check_order(v, ["1", "2"], ["1"])),
+    ("order", lambda v: checks.check_order(v, ["1", "2"], ["1", "2", "3"])),
+    ("another's reply", lambda v: checks.check_hit(v, "k", 8, FIVE)),
+    ("no reply of a hit", lambda v: checks.check_hit(v, "k", 7, "PONG")),
+    ("no reply of a hit", lambda v: checks.check_hit(v, "k", 7, [0, 7, 6, 3, 60])),
+    ("no reply of a hit", lambda v: checks.check_hit(v, "k", 7, [0, 7, 7, -1, 60])),
+    ("counted twice", lambda v: checks.check_count(v, "k", Tally(5, 3, 1), 5)),
+    ("counted twice", lambda v: checks.check_count(v, "k", Tally(5, 3, 1), 5, same_life=False)),
+    ("not counted", lambda v: checks.check_count(v, "k", Tally(5, 3, 1), 2)),
+    ("leak", lambda v: checks.check_back_to_base(v, "fds", 10, 12, 1)),
+    ("late", lambda v: checks.check_recovery(v, "a kill", 1.1, 1)),
+    ("growth", lambda v: checks.check_growth(v, "rss", [100.0] * 20 + [110.0] * 10, 0.05, 0)),
+    ("growth", lambda v: checks.check_growth(v, "rss", [float(n) for n in range(60)], 0.05, 0)),
 ]
 
 
@@ -68,9 +68,9 @@ def test_violation_is_recorded(kind: str, judge: Judge) -> None:
 
 def test_check_of_a_hit_returns_its_admission() -> None:
     violations = Violations()
-    assert checks.judge_hit(violations, "k", 7, FIVE) is True
-    assert checks.judge_hit(violations, "k", 7, [1, 7, 0, 3, 60]) is False
-    assert checks.judge_hit(violations, "k", 7, [0, 8, 6, -1, 60]) is None
+    assert checks.check_hit(violations, "k", 7, FIVE) is True
+    assert checks.check_hit(violations, "k", 7, [1, 7, 0, 3, 60]) is False
+    assert checks.check_hit(violations, "k", 7, [0, 8, 6, -1, 60]) is None
 
 
 def test_hit_admitted_without_redis_is_recognised() -> None:

@@ -40,8 +40,8 @@ class Proxy:
             "rlproxy_clients": {(): 3.0},
             "rlproxy_workers": {(): 1.0},
         }
-        told = Published(self.now, samples, {}, {**FACTS, **facts})
-        assert self.memory.publish(worker, told.to_json())
+        snapshot = Published(self.now, samples, {}, {**FACTS, **facts})
+        assert self.memory.publish(worker, snapshot.to_json())
 
     def application(self, local: bool = True) -> Guard:
         told = LogThrottle(lambda: self.now, self.say)

@@ -168,44 +168,44 @@ def test_refused_hit_is_not_near_the_limit() -> None:
 
 def test_keys_are_delivered_in_batches() -> None:
     stats = Counters()
-    told: list[tuple[st.Keys, st.Keys]] = []
+    batches: list[tuple[st.Keys, st.Keys]] = []
     stats.key(b"before", False)  # no consumer of keys yet
-    stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
+    stats.on_keys = lambda keys, refused, _: batches.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)
-    assert [(len(keys), len(refused)) for keys, refused in told] == [
+    assert [(len(keys), len(refused)) for keys, refused in batches] == [
         (st.KEYS_AT_ONCE, st.KEYS_AT_ONCE // 4)
     ]
     stats.flush_keys()
-    assert len(told) == 1
+    assert len(batches) == 1
     stats.key(b"one", True)
     stats.flush_keys()
-    assert told[1] == ([b"one"], [b"one"])
+    assert batches[1] == ([b"one"], [b"one"])
 
 
 def test_keys_of_many_hits_are_sampled() -> None:
     stats = Counters()
-    told: list[tuple[int, st.Keys, st.Keys]] = []
-    stats.on_keys = lambda keys, refused, stride: told.append((stride, keys, refused))
+    batches: list[tuple[int, st.Keys, st.Keys]] = []
+    stats.on_keys = lambda keys, refused, stride: batches.append((stride, keys, refused))
     stats.key(b"one", False)
     stats.sample(8)
-    assert told == [(1, [b"one"], [])]  # earlier hits are counted separately
+    assert batches == [(1, [b"one"], [])]  # earlier hits are counted separately
     hits = 80_000
     for number in range(hits):
         stats.key(b"%d" % (number % 8), number % 4 == 0)
     stats.sample(1)
-    assert {stride for stride, _, _ in told[1:]} == {8}
-    seen = Counter(key for _, keys, _ in told[1:] for key in keys)
+    assert {stride for stride, _, _ in batches[1:]} == {8}
+    seen = Counter(key for _, keys, _ in batches[1:] for key in keys)
     assert abs(seen.total() - hits / 8) < hits / 100
     for key in range(8):  # a period of eight hides none of them
         assert abs(seen[b"%d" % key] - hits / 64) < hits / 640
-    refused = Counter(key for _, _, keys in told[1:] for key in keys)
+    refused = Counter(key for _, _, keys in batches[1:] for key in keys)
     assert refused == {key: seen[key] for key in (b"0", b"4")}
-    del told[:]
+    del batches[:]
     stats.key(b"a", False)
     stats.key(b"b", True)
     stats.flush_keys()
-    assert told == [(1, [b"a", b"b"], [b"b"])]
+    assert batches == [(1, [b"a", b"b"], [b"b"])]
 
 
 def test_hits_decided_by_redis_are_counted() -> None:
@@ -218,9 +218,9 @@ def test_hits_decided_by_redis_are_counted() -> None:
 
 def test_local_refusals_are_gathered() -> None:
     stats = Counters()
-    told: list[object] = []
+    batches: list[object] = []
     stats.gather()  # there may be none to harvest
-    stats.on_keys = lambda keys, refused, _: told.append((keys, refused))
+    stats.on_keys = lambda keys, refused, _: batches.append((keys, refused))
     harvests = [[(LOG, b"a", 3), (GCRA, b"a", 2), (LOG, b"b", 1)], []]
     stats.harvest = lambda: harvests.pop(0)
     stats.key(b"c", False)
@@ -228,7 +228,7 @@ def test_local_refusals_are_gathered() -> None:
     stats.gather()
     assert outcomes(stats, LOG) == {"refused_locally": 4}
     assert outcomes(stats, GCRA) == {"refused_locally": 2}
-    assert told == [([b"c"], []), ({b"a": 5, b"b": 1}, {b"a": 5, b"b": 1})]
+    assert batches == [([b"c"], []), ({b"a": 5, b"b": 1}, {b"a": 5, b"b": 1})]
 
 
 @pytest.mark.parametrize(

@@ -323,8 +323,8 @@ def test_error_bounds_hold_for_an_over_or_undersampled_key(every: int, hits: int
         seen = sum(rng.randrange(every) == 0 for _ in range(hits))
         slot.add(bulks(*[b"key"] * seen), every)
         summary = slot.summary()
-        told = {key: (count, count + error) for key, count, error in summary.busiest(9)}
-        least, most = told.get(bulk(b"key"), (0, summary.absent))
+        reported = {key: (count, count + error) for key, count, error in summary.busiest(9)}
+        least, most = reported.get(bulk(b"key"), (0, summary.absent))
         wrong += not least <= hits <= most
     assert wrong <= 2
 
@@ -354,8 +354,8 @@ def test_ten_busiest_of_a_million() -> None:
     assert all(error == 0 for _, _, error in found[:10])
     # Of the hundred busiest none is missing, except those that are nearly equal.
     hundredth = true.most_common(100)[-1][1]
-    told = {key for key, _, _ in found[:110]}
-    assert all(key in told for key, count in true.items() if count > hundredth * 1.1)
+    reported = {key for key, _, _ in found[:110]}
+    assert all(key in reported for key, count in true.items() if count > hundredth * 1.1)
 
 
 MEMORY = """

@@ -80,8 +80,8 @@ def test_largest_text_fits() -> None:
     top.add(keys, keys)
     lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
     memory = SharedMemory(1)
-    told = Published(1.5, {}, top.told(), {"lanes": lanes})
-    assert memory.publish(0, told.to_json(prefixes.text()))
+    snapshot = Published(1.5, {}, top.told(), {"lanes": lanes})
+    assert memory.publish(0, snapshot.to_json(prefixes.text()))
     (found,) = published(memory)
     assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000
     assert found.silent().samples == found.samples

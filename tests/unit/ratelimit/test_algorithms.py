@@ -112,7 +112,7 @@ EMISSIONS = [
 
 
 @pytest.mark.parametrize(("most", "window_us", "nanoseconds"), EMISSIONS)
-def test_emission(most: int, window_us: int, nanoseconds: int) -> None:
+def test_emission_interval_of_a_rate(most: int, window_us: int, nanoseconds: int) -> None:
     for algo in ALGORITHMS:
         assert limiter(algo.decode(), most, window_us).emission_ns() == nanoseconds
 
@@ -178,7 +178,7 @@ EXACT = [
 
 
 @pytest.mark.parametrize(("algo", "most", "window_us", "burst", "cost", "mode", "exact"), EXACT)
-def test_exact(
+def test_exact_arithmetic_bounds(
     algo: str, most: int, window_us: int, burst: int, cost: int, mode: bytes, exact: bool
 ) -> None:
     made = limiter(algo, most, window_us)
@@ -187,7 +187,7 @@ def test_exact(
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_limit(algo: bytes) -> None:
+def test_limit_of_each_algorithm(algo: bytes) -> None:
     made = limiter(algo.decode())
     assert made.limit() == 10
     made.limits = [(3, SECOND)]
@@ -200,7 +200,7 @@ def test_limit(algo: bytes) -> None:
     ("mode", "cost", "takes"),
     [(HIT, 1, True), (HIT, 0, False), (HIT, 99, True), (PEEK, 1, False), (REFUND, 1, False)],
 )
-def test_takes(mode: bytes, cost: int, takes: bool) -> None:
+def test_takes_depends_on_mode_and_cost(mode: bytes, cost: int, takes: bool) -> None:
     made = limiter()
     made.mode, made.cost = mode, cost
     assert made.takes() is takes
@@ -349,7 +349,7 @@ def full(algo: str) -> Limiter:
 
 
 @pytest.mark.parametrize("algo", [name.decode() for name in ALGORITHMS])
-def test_variants(algo: str) -> None:
+def test_variants_of_a_limiter(algo: str) -> None:
     made = full(algo)
     before = fields(made)
     assert len(before) == 12

@@ -64,7 +64,7 @@ def model(found: list[int], sent_at: float, heard_at: float, unit_us: int, now: 
     stays=st.one_of(st.just(1.0), st.floats(0, 1)),
     sent=st.integers(0, 1 << 22),
     way=st.one_of(st.integers(0, 300), st.integers(0, 1 << 20)),
-    asked=st.lists(
+    queries=st.lists(
         st.one_of(
             st.tuples(st.just("after"), st.integers(0, 1 << 21)),
             st.tuples(st.sampled_from(["retry", "reset", "end"]), st.integers(-2, 2)),
@@ -80,7 +80,7 @@ def test_entry_answers_as_the_model_does(
     stays: float,
     sent: int,
     way: int,
-    asked: list[tuple[str, int]],
+    queries: list[tuple[str, int]],
 ) -> None:
     found = [1, 7, 3, retry_us, retry_us + longer_us, int(retry_us * stays)]
     sent_at, heard_at = sent * TICK, (sent + way) * TICK
@@ -91,10 +91,10 @@ def test_entry_answers_as_the_model_does(
         # The moments at which the first number of the reply changes.
         "turn": heard_at + (1 + (retry_us - 1) % unit_us) / SECOND,
     }
-    ticks = [sent + way + more for kind, more in asked if kind == "after"]
+    ticks = [sent + way + more for kind, more in queries if kind == "after"]
     ticks += [
         max(sent + way, int(near[kind] / TICK) + more)
-        for kind, more in asked
+        for kind, more in queries
         if kind != "after" and near[kind] < 1 << 20
     ]
     denial = opened(found, sent_at, heard_at, unit_us)
@@ -144,7 +144,7 @@ def test_unchanged_reply_is_the_same_object() -> None:
 
 
 def test_times_in_replies_are_at_least_one() -> None:
-    """Though Redis may have been asked long after the call was sent, and answered late."""
+    """The script may run long after the call was sent, and its reply may be late."""
     denial = opened([1, 5, 0, 10, 10, 900_000], 0.0, 0.25)
     assert integers(denial.answer(0.5)) == [1, 5, 0, 1, 1]
 

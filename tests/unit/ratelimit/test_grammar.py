@@ -263,7 +263,7 @@ REFUNDS = [
 
 
 @pytest.mark.parametrize(("text", "words"), REFUNDS)
-def test_refund(text: str, words: str) -> None:
+def test_valid_refunds(text: str, words: str) -> None:
     assert joined_argv(parse(text, "RL.REFUND")) == words
 
 
@@ -277,7 +277,7 @@ PEEKS = [
 
 
 @pytest.mark.parametrize(("text", "words"), PEEKS)
-def test_peek(text: str, words: str) -> None:
+def test_valid_peeks(text: str, words: str) -> None:
     assert joined_argv(parse(text, "RL.PEEK")) == words
 
 
@@ -444,7 +444,7 @@ BOUNDS = [
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize(("text", "first", "last", "below", "above", "errors"), BOUNDS)
-def test_bounds(
+def test_values_at_and_beyond_the_bounds(
     name: str,
     text: str,
     first: str,
@@ -811,7 +811,7 @@ THROTTLES = [
 
 @pytest.mark.parametrize("name", ["CL.THROTTLE", "RL.THROTTLE"])
 @pytest.mark.parametrize(("text", "expected"), THROTTLES)
-def test_throttle(name: str, text: str, expected: str) -> None:
+def test_throttle_arguments(name: str, text: str, expected: str) -> None:
     if expected[0].isdigit():
         rule = parse(text, name)
         assert joined_argv(rule) == expected
@@ -894,7 +894,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize(("text", "look", "attempt", "final"), VARIANTS)
-def test_variants(text: str, look: str, attempt: str, final: str) -> None:
+def test_variants_of_a_waiting_hit(text: str, look: str, attempt: str, final: str) -> None:
     rule = parse(text)
     before = joined_argv(rule)
     assert joined_argv(rule.look()) == look
@@ -933,7 +933,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("name", "text", "flags"), FLAGS)
-def test_flags(name: str, text: str, flags: tuple[bool, bool, bool, bool]) -> None:
+def test_flags_of_a_rule(name: str, text: str, flags: tuple[bool, bool, bool, bool]) -> None:
     rule = parse(text, name)
     assert (rule.reads, rule.takes, rule.waits, rule.shapes) == flags
 
@@ -988,7 +988,7 @@ INTEGERS = [
 
 
 @pytest.mark.parametrize(("word", "value"), INTEGERS)
-def test_integer(word: bytes, value: int | None) -> None:
+def test_integer_parses_a_word(word: bytes, value: int | None) -> None:
     argument = g.Argument("n", 0, 1000)
     if value is None:
         with pytest.raises(GrammarError, match=f"^ERR {beyond('n is 0 to 1000')}$"):

@@ -23,7 +23,7 @@ HEAD = """\
 BODY = "return redis.call('GET', KEYS[1]) or ARGV[1]\n"
 
 
-def test_header() -> None:
+def test_header_is_parsed() -> None:
     header = s.parse_header("x", HEAD + BODY)
     assert header["algo"] == "X"
     assert header["returns"] == "one or two"
@@ -49,7 +49,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG)
-def test_wrong_header(text: str, problem: str) -> None:
+def test_wrong_header_is_an_error(text: str, problem: str) -> None:
     with pytest.raises(ScriptError, match=problem) as caught:
         Script("file", text)
     assert str(caught.value).startswith("file: ")
@@ -82,7 +82,7 @@ STRIPPED = [
 
 
 @pytest.mark.parametrize(("text", "short"), STRIPPED)
-def test_strip(text: str, short: bytes) -> None:
+def test_strip_shortens_the_text(text: str, short: bytes) -> None:
     assert strip(text) == short
 
 

@@ -1090,7 +1090,7 @@ def test_held_hit_in_front_of_a_calling_one() -> None:
 # -- the end of the process ------------------------------------------------------------------------
 
 
-def test_drain() -> None:
+def test_drain_refuses_waiting_hits() -> None:
     bench = Bench()
     other: Where = (0, b"other")
     head, second, third = (bench.wait("10 1 WAIT 9 PENALTY 3") for _ in range(3))
