@@ -120,7 +120,7 @@ def test_clients_that_connect_after_a_kill_are_served(password_server: RedisServ
 def test_clients_that_connect_during_a_hang_are_served(
     password_server: RedisServer, known: bool, where: str
 ) -> None:
-    """Clients that begin with a handshake are served once the proxy has noticed that Redis hangs."""
+    """Clients that begin with a handshake are served once the proxy has noticed the hang."""
     password_server.start()
     with (
         failing(password_server, "allow", where=where) as proxy,

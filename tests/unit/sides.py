@@ -25,7 +25,10 @@ class Sides:
         return self.down()
 
     def up(self) -> bytes:
-        while self.session.wait in (WAIT_TICK, WAIT_PACE):  # its owner gives it its share of the ticks
+        while self.session.wait in (
+            WAIT_TICK,
+            WAIT_PACE,
+        ):  # its owner gives it its share of the ticks
             self.session.context.budget.slow_hits = SLOW_HITS
             self.session.go_on()
         out = b"".join(self.session.private.out)
