@@ -107,8 +107,8 @@ def test_log_names_the_client_and_not_the_load_balancer(behind_balancer: tuple[P
     wait_until(lambda: line in made.read_log(), line)
 
 
-def quiet() -> LogThrottle:
-    """Nothing is said."""
+def no_log() -> LogThrottle:
+    """A log throttle that discards its lines."""
     return LogThrottle(time.monotonic, lambda *_, **__: None)
 
 

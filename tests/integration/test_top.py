@@ -119,7 +119,7 @@ def test_long_path_is_not_cut(one_server: RedisServer, tmp_path: Path) -> None:
         found = top("--url", f"unix://{path}", "--once", "--interval", "0.1")
     first, second = found.stdout.splitlines()[:2]
     assert re.fullmatch(rf"rlproxy \S+ at {re.escape(str(path))}, workers 1, up 0:00:\d\d", first)
-    assert second.startswith(f"Redis 127.0.0.1:{server.port}, ")
+    assert second.startswith(f"Redis 127.0.0.1:{one_server.port}, ")
 
 
 def test_hits_between_two_looks_are_counted(busy: Proxy) -> None:
@@ -151,8 +151,10 @@ def fails(url: str, capsys: pytest.CaptureFixture[str]) -> str:
     return line.rstrip("\n").partition(" 127.0.0.1:")[2].partition(": ")[2]
 
 
-def test_missing_proxy_is_an_error(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    found = fails(f"redis://127.0.0.1:{server.port}", capsys)
+def test_missing_proxy_is_an_error(
+    one_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = fails(f"redis://127.0.0.1:{one_server.port}", capsys)
     assert found == "it is a Redis, but no rlproxy: it does not know RL.STATS"
     found = fails(f"redis://:pass%20word@127.0.0.1:{harness.free_port()}", capsys)
     assert found.startswith("Error 111 connecting to 127.0.0.1:")
@@ -191,7 +193,7 @@ def test_silent_port_is_an_error(
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_the_admin_port(
     kind: str,
-    server: RedisServer,
+    one_server: RedisServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
