@@ -8,7 +8,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
 from rlproxy.session.waits import WAIT_QUIESCENT
 
-from tests.unit.session.test_session import (
+from tests.unit.session.bench import (
     BASE,
     FIVE,
     HIT,

@@ -9,7 +9,7 @@ from rlproxy.resp.commands import COMMANDS, Command
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, private_stream
 
-from tests.unit.session.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 from tests.unit.session.test_session_faults import Faulty, each_mode
 
 TABLE = command_policy.table(("keys", "config|set", "rl.hit", "set", "ft.x", "exec"), False)

@@ -8,7 +8,7 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import MAX_RL_BYTES
 
-from tests.unit.session.test_session import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
+from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
 
 THROTTLE = bulks(b"CL.THROTTLE", b"k", b"15", b"30", b"60")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")

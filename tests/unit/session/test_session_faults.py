@@ -12,7 +12,7 @@ from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
 
-from tests.unit.session.test_session import (
+from tests.unit.session.bench import (
     ARITY,
     FIVE,
     GRAMMAR,

@@ -14,7 +14,7 @@ from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
 from rlproxy.session.timeouts import NEVER, NOTHING
 
-from tests.unit.session.test_session import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
+from tests.unit.session.bench import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
 from tests.unit.session.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
 
 OK = b"+OK\r\n"

@@ -15,7 +15,7 @@ from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import Catch, Slot, Unfold
 
-from tests.unit.session.test_session import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 
 COUNT = bulks(b"COMMAND", b"COUNT")
 ALL = bulks(b"COMMAND")

@@ -21,7 +21,7 @@ from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_QUIESCENT
 
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule
 from tests.unit.ratelimit.test_wait_queue import script_reply as says
-from tests.unit.session.test_session import (
+from tests.unit.session.bench import (
     ARITY,
     FIVE,
     GRAMMAR,

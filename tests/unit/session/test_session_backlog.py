@@ -1,0 +1,371 @@
+"""session: the shares of backlogged clients, their turns, and slow readers."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.fairness.budget import (
+    CLIENT_WORK,
+    LEAST_HITS,
+    MAX_CLIENT_HITS,
+    SMALL,
+    TICK_WORK,
+    WORK_OF_OURS,
+)
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import private_stream
+from rlproxy.session.waits import (
+    WAIT_HELD,
+    WAIT_IN_PLACE,
+    WAIT_NOTHING,
+    WAIT_PACE,
+    WAIT_TICK,
+)
+
+from tests.unit.session.bench import (
+    ARITY,
+    FIVE,
+    HIT,
+    NOAUTH,
+    PING,
+    PONG,
+    WRONG_HIT,
+    Bench,
+    FakeLane,
+    KnowingLane,
+    context_of,
+    in_place,
+    numbered,
+    opened,
+    probed,
+    told,
+)
+
+BLPOP = bulks(b"BLPOP", b"k", b"0")
+HELD = bulks(b"RL.HIT", b"held", b"10", b"60", b"WAIT", b"60")
+REFUSED = r.five(1, 10, 0, 5, 5)
+NIL = b"*-1\r\n"
+
+
+def test_so_many_hits_are_on_their_way_at_once_on_the_private_connection() -> None:
+    """What waits behind them goes when half of them are answered."""
+    bench = opened()
+    sent = bench.send(BLPOP + HIT * 200 + PING)
+    assert sent == BLPOP + in_place() * MAX_CLIENT_HITS
+    assert bench.session.wait == WAIT_IN_PLACE
+    assert bench.answer(NIL + FIVE * 31) == NIL + FIVE * 31
+    assert bench.up() == b""
+    assert bench.answer(FIVE) == FIVE
+    assert bench.up() == in_place() * 32
+    assert bench.send(HIT) == b""  # none overtakes
+
+
+def test_so_many_wrong_ones_wait_for_their_place() -> None:
+    bench = opened()
+    assert bench.send(BLPOP + (WRONG_HIT + PING) * 200) == BLPOP + PING * MAX_CLIENT_HITS
+    out = bench.answer(NIL + PONG * MAX_CLIENT_HITS)
+    assert out == NIL + (ARITY + PONG) * MAX_CLIENT_HITS + ARITY  # (the next one's place is here)
+    assert bench.up() == PING * (MAX_CLIENT_HITS + 1)
+
+
+def test_what_waits_for_answers_goes_on_when_these_are_late() -> None:
+    bench = opened()
+    bench.session.context.timeouts.timeout_s = 1.0
+    bench.send(HIT * (MAX_CLIENT_HITS + 1))
+    bench.session.overdue(bench.session.now + 1.5)
+    assert bench.down().count(b"-UPSTREAMDOWN") == MAX_CLIENT_HITS
+    assert bench.up() == in_place()
+
+
+def test_a_transaction_is_not_cut() -> None:
+    bench = opened()
+    sent = bench.send(bulks(b"MULTI") + HIT * 200)
+    assert sent == bulks(b"MULTI") + in_place() * 200
+
+
+def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
+    lane = FakeLane()
+    shared = context_of(lane)
+    benches = [probed(context=shared) for _ in range(3)]
+    first, second, third = benches
+    first.send(HIT * 200)
+    second.send(HIT * 200)
+    assert shared.budget.backlogged == 2
+    assert len(lane.calls) == 2 * MAX_CLIENT_HITS
+    third.send(HIT)  # who has less is not concerned
+    assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
+    calls, lane.calls = lane.calls, []
+    for call in calls:
+        call.caller.lane_answered(call, FIVE)
+    for bench in benches:
+        bench.session.resume()
+    assert len(lane.calls) == MAX_CLIENT_HITS
+    first.session.abandon()
+    assert shared.budget.backlogged == 1
+    while lane.calls:
+        calls, lane.calls = lane.calls, []
+        for call in calls:
+            call.caller.lane_answered(call, FIVE)
+        shared.budget.work = 0
+        second.session.resume()
+    assert second.down() == FIVE * 200
+    assert shared.budget.backlogged == 0
+
+
+class Crowded:
+    """Sessions that share a lane."""
+
+    def __init__(self, count: int) -> None:
+        self.lane = FakeLane()
+        self.shared = context_of(self.lane)
+        self.shared.lane_of = lambda _identity: self.lane
+        self.benches = [probed(context=self.shared) for _ in range(count)]
+        self.other = self.benches.pop()
+        self.got = [b""] * len(self.benches)
+        self.line: list[Bench] = []
+        for bench in self.benches:
+            bench.session.flush = partial(self.line.append, bench)
+
+    def answer(self) -> list[int]:
+        """Redis answers what is on its way; how many each has on its way then."""
+        calls, self.lane.calls = self.lane.calls, []
+        for call in calls:
+            call.caller.lane_answered(call, FIVE if call.waiter is None else REFUSED)
+        for caller in dict.fromkeys(call.caller for call in calls):
+            caller.resume()
+        return self.turns()
+
+    def turns(self) -> list[int]:
+        """All have the turns of the loop that they wait for; how many each has on its way."""
+        for bench in [*self.line, *self.benches]:
+            if bench.session.wait == WAIT_TICK:
+                self.shared.budget.work = 0
+                bench.session.go_on()
+        self.line.clear()
+        for number, bench in enumerate(self.benches):
+            self.got[number] += bench.down()
+        return [
+            sum(call.caller is bench.session for call in self.lane.calls) for bench in self.benches
+        ]
+
+
+def test_backlogged_clients_share_the_hits_of_one() -> None:
+    for count, each in ((1, MAX_CLIENT_HITS), (2, 32), (5, 12), (MAX_CLIENT_HITS, LEAST_HITS)):
+        crowded = Crowded(count + 1)
+        for bench in crowded.benches:
+            bench.send(HIT * 300)
+        # A client is backlogged once the first hits leave more buffered.
+        assert crowded.turns() == [MAX_CLIENT_HITS] * count
+        crowded.other.send(HIT)  # a client without a backlog is not concerned
+        assert crowded.other.session.wait == WAIT_NOTHING
+        assert crowded.answer() == [each] * count
+        while any(crowded.answer()):
+            pass
+        assert crowded.got == [FIVE * 300] * count
+        assert crowded.shared.budget.backlogged == 0
+
+
+LEAVES = ["goes", "is lost", "is closed", "holds a hit", "sends something else", "is slow"]
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
+    crowded = Crowded(3)
+    rest = HELD if how == "holds a hit" else PING * 3
+    leaver, stayer = crowded.benches
+    leaver.send(HIT * (MAX_CLIENT_HITS + 40) + rest)
+    stayer.send(HIT * 1000)
+    assert crowded.answer() == [32, 32]
+    session = leaver.session
+    if how == "is lost":
+        session.upstream_lost()
+    elif how in ("goes", "is closed"):
+        # Its replies may stay unread for long: only "goes" is followed by let_go().
+        session.abandon()
+        if how == "goes":
+            session.let_go()
+    elif how == "is slow":
+        session.leaves_unread()
+    crowded.answer()
+    crowded.answer()
+    if how == "holds a hit":
+        assert session.wait == WAIT_HELD
+    assert crowded.shared.budget.backlogged == 1
+    assert sum(crowded.answer()) == MAX_CLIENT_HITS
+
+
+def test_refusals_that_are_remembered_are_answered_in_turns() -> None:
+    """An endless pipeline of them does not delay other clients."""
+    crowded = Crowded(2)
+    crowded.lane = KnowingLane(known=REFUSED)
+    bench = crowded.benches[0]
+    bench.session.fenced = False
+    bench.send(HIT * MAX_CLIENT_HITS + numbered(b"known") * 1000)
+    crowded.other.send(HIT)
+    for _ in range(6):
+        crowded.answer()
+        assert bench.session.wait == WAIT_TICK
+    while bench.session.outstanding():
+        crowded.turns()
+    assert crowded.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 7))
+def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: int) -> None:
+    crowded = Crowded(count + 1)
+    asked = [0] * count
+    for _ in range(random.randint(5, 60)):
+        number = random.randrange(count)
+        match random.randrange(5):
+            case 0 | 1:
+                many = random.choice([1, 3, 70, 200])
+                asked[number] += many
+                crowded.benches[number].send(HIT * many)
+            case 2:
+                crowded.other.send(HIT)
+            case _:
+                crowded.answer()
+        crowded.turns()
+    rounds = 0
+    while any(crowded.answer()) or any(bench.session.outstanding() for bench in crowded.benches):
+        rounds += 1
+        assert rounds < 5000, "a client waits for ever"
+    assert [len(got) for got in crowded.got] == [many * len(FIVE) for many in asked]
+    assert crowded.shared.budget.backlogged == 0
+
+
+def test_who_leaves_replies_unread_goes_on_slowly() -> None:
+    """Not never: a client may read when all is written, and Redis would take all of it."""
+    bench = opened()
+    shared = bench.session.context
+    bench.send(HIT * 100)
+    assert bench.session.wait == WAIT_IN_PLACE
+    bench.session.leaves_unread()  # whose answers are not read from now on
+    assert bench.session.wait == WAIT_PACE
+    for _ in range(3):
+        shared.budget.slow_hits = 8
+        bench.session.go_on()
+        out = b"".join(bench.session.private.out)
+        bench.session.private.out.clear()
+        assert out == in_place() * 8
+    bench.session.go_on()
+    assert not bench.session.private.out
+    assert bench.up() == in_place() * (100 - MAX_CLIENT_HITS - 24)
+    assert bench.send(PING * 100) == PING * 100  # what is Redis' own is its own matter
+
+
+def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
+    bench = opened()
+    shared = bench.session.context
+    shared.budget.work = TICK_WORK
+    much = PING * (SMALL // len(PING) + 1)
+    assert bench.send(PING) == PING
+    bench.session.receive(much)
+    assert bench.session.wait == WAIT_TICK
+    assert not bench.session.private.out
+    shared.budget.work = 0
+    bench.session.receive(PING)  # behind what waits
+    bench.session.go_on()
+    assert bench.up() == much + PING
+    shared.budget.work = 0
+    bench.session.receive(much)
+    assert bench.up() == much
+    assert shared.budget.work > SMALL // len(PING)
+    for opens in (True, False):  # likewise when many get what they waited for at once
+        bench = Bench()
+        bench.session.receive(much)
+        bench.session.context.budget.work = TICK_WORK
+        if opens:
+            bench.session.upstream_opened()
+        else:
+            bench.session.upstream_failed("refused")
+        assert bench.session.wait == WAIT_TICK
+        assert not bench.session.private.out
+        assert not bench.session.to_client
+        assert bench.up() == (much if opens else b"")
+        assert opens == (not bench.down())
+
+
+def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
+    """Wrong hits of one who uses a lane, blank lines, and hits that are answered without Redis."""
+    wrong = 3 * CLIENT_WORK // WORK_OF_OURS
+    bench = probed()
+    bench.session.receive(WRONG_HIT * wrong)
+    assert CLIENT_WORK // 20 < len(bench.session.to_client) < wrong // 2
+    bench.up()
+    assert bench.down() == ARITY * wrong
+
+    bench = probed()
+    bench.session.receive(b"\r\n" * (2 * CLIENT_WORK))
+    assert bench.session.wait == WAIT_TICK
+    bench.up()
+    assert not bench.session.outstanding()
+
+    bench = Bench()
+    circuit = bench.session.context.circuit
+    circuit.open = True
+    assert circuit.tries(0.0)  # (one hit asks all the same)
+    bench.session.receive(HIT * wrong)
+    assert len(bench.session.to_client) < wrong // 2
+    bench.up()
+    assert bench.down().count(b"-") == wrong
+
+
+def test_a_command_that_is_not_whole_is_read_on() -> None:
+    """However little may wait of a client: what would make it a command is to come."""
+    for heard in ([], [NOAUTH], [PONG]):
+        bench = told(*heard)
+        bench.send(b"echo " + b"a" * 60_000)
+        assert not bench.session.full()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
+    """Else its owner would give it turns that it does not take."""
+    bench = opened()
+    if slow:
+        bench.session.leaves_unread()
+        bench.session.context.budget.slow_hits = 0
+        bench.session.receive(HIT)
+    else:
+        bench.session.receive(PING * 2 * CLIENT_WORK)
+    assert bench.session.wait == (WAIT_PACE if slow else WAIT_TICK)
+    bench.session.abandon()
+    assert bench.session.wait == WAIT_NOTHING
+
+
+def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
+    bench = Bench()
+    bench.session.context.failure.reconfigure("allow", 0)
+    bench.send(bulks(b"MULTI") + HIT * 300 + bulks(b"EXEC") + HIT)
+    bench.session.upstream_failed("refused")
+    first = len(bench.session.to_client)
+    assert first < 150
+    bench.session.receive(PING)  # for the next connection
+    assert len(bench.session.to_client) == first
+    bench.session.go_on()
+    bench.session.go_on()
+    down = bench.down()
+    assert down.count(b"-UPSTREAMDOWN") >= 302
+    assert down.count(b"*5\r\n") == 1  # the hit behind the transaction
+    bench.session.go_on()
+    assert bench.session.wait == WAIT_NOTHING
+
+
+def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
+    bench = Bench()
+    many = 5 * CLIENT_WORK // WORK_OF_OURS
+    bench.send(PING * many)
+    bench.session.upstream_failed("refused")
+    while bench.session._fail_open.failing():
+        bench.session.receive(PING * 200)
+        bench.session.go_on()
+    assert many <= len(bench.session.to_client) < many + 200
+    bench.session.go_on()
+    assert bench.session.private.status == private_stream.OPENING

@@ -1,0 +1,170 @@
+"""session: connections that fail, are lost, or return calls unsent."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import private_stream
+
+from tests.unit.session.bench import (
+    ARITY,
+    DOWN,
+    FIVE,
+    HIT,
+    PING,
+    PONG,
+    PUSH,
+    WRONG_HIT,
+    Bench,
+    in_place,
+    opened,
+    probed,
+)
+
+
+def test_upstream_failed_answers_what_waited_and_the_client_stays() -> None:
+    bench = Bench()
+    bench.send(PING + HIT + b"\r\n" + WRONG_HIT + bulks(b"RL.HELP"))
+    bench.session.upstream_failed("refused")
+    assert bench.down() == DOWN * 2 + ARITY + DOWN
+    assert not bench.session.closed
+    assert bench.session.private.status == private_stream.NONE
+    bench.send(PING)
+    assert bench.session.private.status == private_stream.OPENING
+    bench.session.upstream_opened()
+    assert bench.up() == PING
+
+
+def test_upstream_failed_keeps_an_unfinished_command() -> None:
+    bench = Bench()
+    bench.send(PING + HIT[:-4])
+    bench.session.upstream_failed("refused")
+    assert bench.down() == DOWN
+    bench.send(HIT[-4:])
+    bench.session.upstream_opened()
+    assert bench.up() == in_place()
+
+
+def test_upstream_failed_inside_a_big_value() -> None:
+    bench = Bench()
+    value = bulks(b"SET", b"k", b"FLUSHALL\r\n" * 1000)
+    bench.send(value[:100])
+    bench.session.upstream_failed("refused")
+    assert bench.down() == DOWN
+    bench.send(value[100:] + PING)
+    assert bench.session.private.status == private_stream.OPENING
+    bench.session.upstream_opened()
+    assert bench.up() == PING
+
+
+def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
+    bench = Bench()
+    bench.send(b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$20\r\nFLUSH")
+    bench.session.upstream_failed("refused")
+    bench.down()
+    bench.send(b"ALL\r\nFLUSHALL\r\nx\r\n" + b"X9\r\nbroken")
+    if bench.session.private.status == private_stream.OPENING:
+        bench.session.upstream_opened()
+    assert b"FLUSHALL" not in bench.up()
+
+
+def test_quit_is_answered_without_redis() -> None:
+    bench = Bench()
+    bench.send(PING + bulks(b"QUIT") + PING)
+    bench.session.upstream_failed("refused")
+    assert bench.down() == DOWN + b"+OK\r\n"
+    assert bench.session.closed
+
+
+VALUE = r.bulk(b"-ERR Protocol error")  # only reads like one
+
+LOSSES = [
+    # sent, answered before the loss, what the client gets, behind that
+    (HIT + HIT, b"", r.LOST * 2),
+    (HIT + HIT, FIVE, FIVE + r.LOST),
+    (HIT + PING + HIT, b"", r.LOST),
+    (PING + HIT, b"", b""),
+    (PING + HIT + WRONG_HIT + HIT + PING, PONG, PONG + r.LOST + ARITY + r.LOST),
+    (PING + HIT, b"-ERR Protocol error: x\r\n", b"-ERR Protocol error: x\r\n"),
+    (PING + HIT, VALUE, VALUE + r.LOST),
+    (PING + HIT, PONG + FIVE[:5], PONG + r.LOST),
+    (PING + HIT, PONG[:3], PONG[:3]),
+    (bulks(b"MULTI") + HIT, b"+OK\r\n", b"+OK\r\n" + r.LOST),
+    (bulks(b"QUIT"), b"+OK\r\n", b"+OK\r\n"),
+    (bulks(b"QUIT") + HIT + PING, b"+OK\r\n", b"+OK\r\n"),
+    (bulks(b"QUIT") + WRONG_HIT, b"+OK\r\n", b"+OK\r\n"),
+]
+
+
+@pytest.mark.parametrize(("sent", "answered", "expected"), LOSSES)
+def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
+    bench = opened()
+    bench.send(sent)
+    out = bench.answer(answered) if answered else b""
+    bench.session.upstream_lost()
+    assert out + bench.down() == expected
+    assert bench.session.closed
+    assert bench.session.private.status == private_stream.LOST
+    bench.session.receive(PING)
+    assert bench.up() == b""
+
+
+def test_upstream_lost_waits_for_the_lane() -> None:
+    bench = probed()
+    bench.send(HIT)
+    bench.session.upstream_lost()
+    assert not bench.session.closed
+    assert bench.settle() == FIVE
+    assert bench.session.closed
+
+
+def test_upstream_lost_and_then_the_lane_too() -> None:
+    bench = probed()
+    bench.send(HIT * 2)
+    bench.session.upstream_lost()
+    one, two = bench.lane.calls
+    bench.session.lane_answered(one, FIVE)
+    bench.session.lane_returned(two)
+    bench.session.resume()
+    assert bench.down() in (FIVE, FIVE + r.LOST)
+    assert bench.session.closed
+
+
+def test_calls_that_were_never_sent_go_private() -> None:
+    bench = probed()
+    bench.send(HIT + WRONG_HIT + HIT, HIT)
+    calls = bench.lane.calls[:]
+    bench.session.lane_answered(calls[0], r.LOST)
+    for call in calls[1:]:
+        bench.session.lane_returned(call)
+    bench.session.resume()
+    assert bench.up() == in_place() * 2
+    assert bench.down() == r.LOST + ARITY
+    assert bench.answer(FIVE * 2) == FIVE * 2
+    assert not bench.session.outstanding()
+
+
+def test_calls_that_were_never_sent_go_before_what_waited() -> None:
+    bench = probed()
+    bench.send(HIT)
+    bench.send(PING)
+    bench.session.lane_returned(bench.lane.calls[0])
+    bench.session.resume()
+    assert bench.up() == in_place() + PING
+
+
+def test_a_call_returned_while_half_a_push_is_out() -> None:
+    bench = probed()
+    bench.send(HIT)
+    out = bench.answer(PUSH[:-3])
+    bench.send(HIT)
+    first = bench.lane.calls[0]
+    bench.session.lane_answered(first, FIVE)
+    for call in bench.lane.calls[1:]:
+        bench.session.lane_returned(call)
+    bench.session.resume()
+    out += bench.down() + bench.answer(PUSH[-3:])
+    assert out == PUSH + FIVE
+    assert bench.up() == in_place()
+    assert bench.answer(FIVE) == FIVE
