@@ -1,0 +1,120 @@
+"""The parts of one session, wired as a session wires them, but without a Session."""
+
+from __future__ import annotations
+
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp.framing import COMMAND
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
+from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.private_stream import PrivateStream
+from rlproxy.session.reply_order import ReplyOrder
+
+from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
+
+
+class Owner(Caller):
+    """The caller of the parts. It records that it is to be watched."""
+
+    __slots__ = ("watches",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches = 0
+
+    def watch(self) -> None:
+        self.watches += 1
+
+
+class Parts:
+    """The parts of one client, one lane for hits and one for ordinary commands.
+
+    share: whether ordinary commands may take a lane (--share).
+    allowed: whether the client's identity may use lanes.
+    asked: arguments of the calls of share_of().
+    """
+
+    def __init__(
+        self, *, base_db: int = 0, share: bool = False, waiting: WaitQueues | None = None
+    ) -> None:
+        self.lane = KnowingLane()
+        self.shared_lane = KnowingLane()
+        self.allowed = True
+        self.asked: list[tuple[tuple[bytes | None, bytes | None, int], int, int]] = []
+        self.context = WorkerContext(
+            grammar=GRAMMAR,
+            server=ServerFacts("redis:1", base_db),
+            lane_of=lambda _identity: self.lane if self.allowed else None,
+            share_of=self.share_of if share else None,
+            waiting=waiting,
+        )
+        self.caller = Owner()
+        self.to_client: list[bytes] = []
+        self.requests = ClientRequests()
+        self.private = PrivateStream(self.context, self.caller, self.to_client)
+        self.lanes = LaneCalls(self.context, self.to_client)
+        self.order = ReplyOrder(self.to_client)
+
+    def share_of(self, identity: Identity, protocol: int, how: int) -> Lane | None:
+        self.asked.append((identity.key(), protocol, how))
+        return self.shared_lane if self.allowed else None
+
+    def opened(self) -> None:
+        """Open the private connection, at whose user Redis has answered a hit."""
+        self.private.open()
+        self.private.opened(self.requests)
+        self.private.state.probed = True
+
+    def next(self, data: bytes) -> int:
+        """Feed `data`, and frame the next request."""
+        self.requests.feed(data)
+        return self.requests.next()
+
+    def call(self, data: bytes) -> Call:
+        """Return the call of the RL command `data`."""
+        assert self.next(data) == COMMAND
+        call = self.requests.call(self.caller, self.context)
+        assert call is not None
+        return call
+
+    def up(self) -> bytes:
+        """Return the bytes for Redis on the private connection."""
+        out = b"".join(self.private.out)
+        self.private.out.clear()
+        return out
+
+    def down(self) -> bytes:
+        """Return the bytes for the client."""
+        out = b"".join(self.to_client)
+        self.to_client.clear()
+        return out
+
+    def answer(self, *data: bytes) -> bytes:
+        """Redis replies on the private connection. Returns the bytes for the client."""
+        for each in data:
+            self.private.slots.feed(each)
+            self.private.slots.answer()
+        return self.down()
+
+    def settle(self, reply: bytes = FIVE) -> bytes:
+        """The lane replies to all its calls. Returns the bytes for the client."""
+        for call in self.lane.calls:
+            call.reply = reply
+        self.lane.calls.clear()
+        self.lanes.emit()
+        return self.down()
+
+
+def call_of(caller: Caller, key: bytes = b"k", text: bytes = b"10 60") -> Call:
+    """Return the call of RL.HIT `key` `text`."""
+    return Call(caller, rule(text), b"$%d\r\n%b\r\n" % (len(key), key))
+
+
+def rule(text: bytes = b"10 60") -> Rule:
+    """Return the rule of RL.HIT k `text`."""
+    made = GRAMMAR.rule(text, b"RL.HIT", [b"k", *text.split()])
+    assert not made.error
+    return made

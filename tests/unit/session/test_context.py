@@ -1,0 +1,101 @@
+"""context: what a worker's sessions share; the reply to a hit that Redis does not answer."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, row_of
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import FAILURE_MODES, FailurePolicy, ServerFacts, WorkerContext
+from rlproxy.session.identity import Identity
+from rlproxy.session.timeouts import HitTimeouts
+
+from tests.unit.session.bench import GRAMMAR
+
+ERROR = b"-UPSTREAMDOWN x\r\n"
+ROW = row_of(b"GCRA")
+ADMITS = r.five(0, 10, 10, -1, 0)
+REFUSES = r.five(1, 10, 0, 1, 1)
+
+
+class Failing:
+    """A failure policy, and what it counts."""
+
+    def __init__(self, mode: str) -> None:
+        self.stats = Counters()
+        self.timeouts = HitTimeouts(CircuitBreaker())
+        self.policy = FailurePolicy(self.timeouts, self.stats)
+        self.policy.reconfigure(mode, 250)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the numbers of calls that failed, failed open and failed closed."""
+        counts = self.timeouts.circuit.counts
+        return counts.failed, counts.failed_open, counts.failed_closed
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "reply", "outcome", "counts"),
+    [
+        ("error", 10, ERROR, FAILED, (1, 0, 0)),
+        ("allow", 10, ADMITS, FAILED_OPEN, (0, 1, 0)),
+        ("deny", 10, REFUSES, FAILED_CLOSED, (0, 0, 1)),
+        # no hit, such as a peek: its error in all modes
+        ("error", 0, ERROR, FAILED, (1, 0, 0)),
+        ("allow", 0, ERROR, FAILED, (1, 0, 0)),
+        ("deny", 0, ERROR, FAILED, (1, 0, 0)),
+    ],
+)
+def test_the_reply_without_redis(
+    mode: str, limit: int, reply: bytes, outcome: int, counts: tuple[int, int, int]
+) -> None:
+    failing = Failing(mode)
+    assert failing.policy.reply(limit, ROW, ERROR, "unreachable") == reply
+    assert failing.counts() == counts
+    assert failing.stats.hits[ROW + outcome] == 1
+    assert sum(failing.stats.hits) == 1
+    assert failing.stats.errors == {"unreachable": 1}
+
+
+def test_the_modes_are_those_of_the_option() -> None:
+    assert sorted(FAILURE_MODES) == ["allow", "deny", "error"]
+    assert [Failing(mode).policy.answers_hits() for mode in ("error", "allow", "deny")] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_hit_timeout_can_change() -> None:
+    failing = Failing("error")
+    assert failing.timeouts.timeout_s == 0.25
+    assert failing.policy.too_late() == r.late(0.25)
+    failing.policy.reconfigure("allow", 0)
+    assert failing.timeouts.timeout_s == 0.0
+    assert failing.policy.mode == "allow"
+
+
+def test_an_unknown_mode_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Failing("maybe")
+
+
+def test_only_throttle_may_be_the_servers_own() -> None:
+    server = ServerFacts("redis:1")
+    assert not server.implements(b"CL.THROTTLE")
+    server.has_throttle = True
+    assert server.implements(b"CL.THROTTLE")
+    assert not server.implements(b"RL.THROTTLE")
+    assert not server.implements(b"RL.HIT")
+
+
+def test_a_context_without_lanes() -> None:
+    """Its sessions send all requests by their private connections."""
+    context = WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:1", 2))
+    assert context.lane_of(Identity(None, None, 0)) is None
+    assert context.share_of is None
+    assert context.server.base_db == 2
+    assert context.circuit is context.timeouts.circuit
+    assert context.failure.timeouts is context.timeouts
+    assert context.status_call(b"RL.STATS", []) == bulks(b"EVAL", b"return ''", b"0")

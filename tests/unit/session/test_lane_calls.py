@@ -1,0 +1,180 @@
+"""lane_calls: the calls of one client in request order, and the lanes it uses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.outcomes import ADMITTED, NO_ROW, UNSEEN
+from rlproxy.resp import commands as c
+from rlproxy.session.call import Call
+from rlproxy.session.identity import Identity
+
+from tests.unit.session.bench import ARITY, FIVE, KnowingLane
+from tests.unit.session.parts import Parts, call_of
+
+USER = Identity(b"bob", b"pw", 3)
+
+
+def numbered(parts: Parts, count: int) -> list[Call]:
+    """Append `count` calls."""
+    calls = [call_of(parts.caller, b"%d" % number) for number in range(count)]
+    for call in calls:
+        parts.lanes.append(call)
+    return calls
+
+
+def linked(parts: Parts) -> list[Call]:
+    """Return the calls of `parts` from first to last."""
+    found = []
+    call = parts.lanes.head
+    while call is not None:
+        found.append(call)
+        call = call.next
+    assert len(found) == parts.lanes.count
+    assert parts.lanes.tail is (found[-1] if found else None)
+    return found
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_owed_at_first() -> None:
+    parts = Parts()
+    assert not parts.lanes.owes()
+    parts.lanes.emit()
+    assert parts.to_client == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.permutations(range(6)))
+def test_replies_leave_in_request_order(order: list[int]) -> None:
+    parts = Parts()
+    calls = numbered(parts, 6)
+    for at, number in enumerate(order):
+        calls[number].reply = b":%d\r\n" % number
+        parts.lanes.emit()
+        come = set(order[: at + 1])
+        first_missing = next((n for n in range(6) if n not in come), 6)
+        assert parts.to_client == [b":%d\r\n" % n for n in range(first_missing)]
+        assert linked(parts) == calls[first_missing:]
+    assert not parts.lanes.owes()
+
+
+def test_the_outcome_of_a_call_is_counted_once() -> None:
+    parts = Parts()
+    (call,) = numbered(parts, 1)
+    row = call.row
+    call.reply = FIVE
+    parts.lanes.emit()
+    parts.lanes.count_outcome(call)
+    hits = parts.context.stats.hits
+    assert hits[row + ADMITTED] == sum(hits) == 1
+    assert call.row == NO_ROW
+
+
+def test_a_wrong_hit_is_counted_as_an_error() -> None:
+    parts = Parts()
+    parts.lanes.append(Call(parts.caller, Rule(ARITY), b""))
+    parts.lanes.emit()
+    assert parts.down() == ARITY
+    assert parts.context.stats.errors == {"syntax": 1}
+
+
+def test_a_call_counted_elsewhere_is_not_counted_here() -> None:
+    parts = Parts()
+    (call,) = numbered(parts, 1)
+    call.counted()
+    call.reply = FIVE
+    parts.lanes.emit()
+    assert parts.down() == FIVE
+    assert sum(parts.context.stats.hits) == 0
+
+
+# -- calls that are taken back, or forgotten -------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_call_is_taken_back_with_all_behind_it(first: int) -> None:
+    parts = Parts()
+    calls = numbered(parts, 4)
+    assert parts.lanes.take_back(calls[first]) is calls[first]
+    assert linked(parts) == calls[:first]
+    later = call_of(parts.caller)
+    parts.lanes.append(later)
+    assert linked(parts) == [*calls[:first], later]
+    assert parts.lanes.take_back(calls[3]) is None
+
+
+def test_abandoned_calls_are_counted_as_unseen() -> None:
+    parts = Parts()
+    calls = numbered(parts, 3)
+    row = calls[0].row
+    calls[1].counted()
+    parts.lanes.abandon()
+    assert linked(parts) == []
+    assert not parts.lanes.owes()
+    assert parts.context.stats.hits[row + UNSEEN] == 2
+    assert [call.row for call in calls] == [NO_ROW] * 3
+
+
+# -- lanes -----------------------------------------------------------------------------------------
+
+
+def test_the_lane_for_hits_is_kept_until_it_retires() -> None:
+    parts = Parts()
+    assert parts.lanes.hit_lane() is None
+    first = parts.lane
+    assert parts.lanes.lane_for_hits(USER) is first
+    parts.lane = KnowingLane()
+    assert parts.lanes.lane_for_hits(USER) is first
+    assert parts.lanes.hit_lane() is first
+    first.retired = True
+    assert parts.lanes.lane_for_hits(USER) is parts.lane
+
+
+def test_an_identity_without_a_lane() -> None:
+    parts = Parts()
+    parts.allowed = False
+    assert parts.lanes.lane_for_hits(USER) is None
+    assert parts.lanes.hit_lane() is None
+
+
+def test_a_lane_that_is_not_ready_is_woken() -> None:
+    parts = Parts(share=True)
+    for lane in (parts.lane, parts.shared_lane):
+        lane.ready = False
+    assert parts.lanes.lane_for_hits(USER) is None
+    assert parts.lanes.lane_for(c.SHARED_READ, USER, 2) is None
+    assert (parts.lane.woken, parts.shared_lane.woken) == (1, 1)
+    assert parts.lanes.hit_lane() is None
+    assert parts.lane.woken == 1
+
+
+def test_reads_and_writes_have_a_lane_each() -> None:
+    parts = Parts(share=True)
+    assert parts.lanes.lane_for(c.SHARED_READ, USER, 3) is parts.shared_lane
+    assert parts.lanes.lane_for(c.SHARED_WRITE, USER, 3) is parts.shared_lane
+    assert parts.asked == [(USER.key(), 3, c.SHARED_READ), (USER.key(), 3, c.SHARED_WRITE)]
+    parts.lanes.lane_for(c.SHARED_READ, USER, 3)
+    assert len(parts.asked) == 2
+    parts.shared_lane.retired = True
+    parts.lanes.lane_for(c.SHARED_WRITE, USER, 3)
+    assert len(parts.asked) == 3
+
+
+def test_without_share_there_is_no_lane_for_ordinary_commands() -> None:
+    assert Parts().lanes.lane_for(c.SHARED_READ, USER, 2) is None
+
+
+def test_forgotten_lanes_are_requested_again() -> None:
+    parts = Parts(share=True)
+    parts.lanes.lane_for_hits(USER)
+    parts.lanes.lane_for(c.SHARED_READ, USER, 2)
+    parts.lanes.forget_lanes()
+    assert parts.lanes.hit_lane() is None
+    parts.lane = KnowingLane()
+    assert parts.lanes.lane_for_hits(USER) is parts.lane
+    parts.lanes.lane_for(c.SHARED_READ, USER, 2)
+    assert len(parts.asked) == 2

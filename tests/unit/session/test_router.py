@@ -1,0 +1,470 @@
+"""router: where a request goes, and what the requests behind it wait for, by the session's state.
+
+One row per destination: state, requests, calls on the lane, bytes on the private connection, wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import command_policy, waits
+from rlproxy.session.call import Caller
+from rlproxy.session.connection_state import RAW
+from rlproxy.session.deferred_handshake import DeferredHandshake
+from rlproxy.session.private_stream import OPENING
+from rlproxy.session.router import MAX_EXPANDED, Router
+
+from tests.unit.session.bench import ARITY, DENIED, FIVE, HIT, PING, PONG, WRONG_HIT, in_place
+from tests.unit.session.parts import Parts
+
+GET = bulks(b"GET", b"k")
+WAITS = bulks(b"RL.HIT", b"k", b"10", b"60", b"WAIT", b"5")
+RESET = bulks(b"RL.RESET", b"k")
+AUTH = bulks(b"AUTH", b"pw")
+BROKEN = b"*x\r\n"
+MULTI = bulks(b"MULTI")
+
+
+class Routed(Parts):
+    """A router with the parts that it sends to."""
+
+    def __init__(self, *, share: bool = False) -> None:
+        super().__init__(share=share)
+        self.router = Router(
+            context=self.context,
+            caller=self.caller,
+            requests=self.requests,
+            private=self.private,
+            lanes=self.lanes,
+            order=self.order,
+        )
+
+    def route(self, data: bytes = b"") -> int:
+        """Feed `data`, and route. Returns the wait."""
+        self.requests.feed(data)
+        return self.router.route()
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def closed(parts: Routed) -> None:
+    """The private connection is not open."""
+
+
+def new(parts: Routed) -> None:
+    """The private connection is open; no hit was answered yet."""
+    parts.opened()
+    parts.private.state.probed = False
+
+
+def plain(parts: Routed) -> None:
+    """Hits may take the lane."""
+    parts.opened()
+    parts.router.hits = True
+
+
+def no_lane(parts: Routed) -> None:
+    """The identity may use no lane."""
+    plain(parts)
+    parts.allowed = False
+
+
+def busy(parts: Routed) -> None:
+    """The lane owes one reply."""
+    plain(parts)
+    parts.route(HIT)
+    parts.lane.calls.clear()
+
+
+def owing(parts: Routed) -> None:
+    """The private connection owes the reply to a PING."""
+    plain(parts)
+    parts.route(PING)
+    parts.up()
+
+
+def slow(parts: Routed) -> None:
+    """The client leaves its replies unread."""
+    plain(parts)
+    parts.requests.slow = True
+
+
+def exhausted(parts: Routed) -> None:
+    """As slow, and the hits of this millisecond are spent."""
+    slow(parts)
+    parts.context.budget.slow_hits = 0
+
+
+def full_lane(parts: Routed) -> None:
+    """The client has as many calls on the lane as it may."""
+    plain(parts)
+    parts.route(HIT * MAX_CLIENT_HITS)
+    parts.lane.calls.clear()
+
+
+def full_private(parts: Routed) -> None:
+    """The client has as many hits on the private connection as it may."""
+    new(parts)
+    parts.route(HIT * MAX_CLIENT_HITS)
+    parts.up()
+
+
+def transaction(parts: Routed) -> None:
+    """The private connection is in MULTI."""
+    plain(parts)
+    parts.route(MULTI)
+    parts.answer(b"+OK\r\n")
+    parts.up()
+
+
+def denies(parts: Routed) -> None:
+    """The client must not send GET."""
+    plain(parts)
+    parts.requests.use(command_policy.table(("get",), False))
+
+
+def denies_in_handshake(parts: Routed) -> None:
+    """As denies, and a handshake was answered without Redis."""
+    denies(parts)
+    parts.private.handshake = DeferredHandshake()
+
+
+def shared_busy(parts: Routed) -> None:
+    """The lane for ordinary commands owes a reply."""
+    plain(parts)
+    assert parts.route(GET) == waits.WAIT_NOTHING
+    assert parts.shared_lane.calls
+
+
+State = Callable[[Routed], None]
+NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
+
+DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
+    # state, requests, new calls on the lane, to Redis, to the client, wait
+    # the lane
+    (plain, HIT, 1, b"", b"", waits.WAIT_NOTHING),
+    (plain, HIT + WRONG_HIT + HIT, 2, b"", b"", waits.WAIT_NOTHING),
+    (plain, WRONG_HIT, 0, b"", ARITY, waits.WAIT_NOTHING),
+    (plain, b"\r\n" + HIT + b"\r\n", 1, b"", b"", waits.WAIT_NOTHING),
+    (plain, HIT + HIT[:9], 1, b"", b"", waits.WAIT_NOTHING),
+    (busy, HIT, 1, b"", b"", waits.WAIT_NOTHING),
+    (plain, HIT * 100, MAX_CLIENT_HITS, b"", b"", waits.WAIT_LANE),
+    (full_lane, HIT, 0, b"", b"", waits.WAIT_LANE),
+    (busy, PING, 0, b"", b"", waits.WAIT_LANE_EMPTY),
+    (busy, HIT + PING, 0, b"", b"", waits.WAIT_LANE_EMPTY),
+    (busy, WAITS, 0, b"", b"", waits.WAIT_LANE_EMPTY),
+    (busy, HIT + WAITS, 1, b"", b"", waits.WAIT_LANE_EMPTY),
+    (busy, RESET, 0, b"", b"", waits.WAIT_LANE_EMPTY),
+    # the private connection
+    (closed, HIT, 0, b"", b"", waits.WAIT_OPEN),
+    (closed, b"\r\n", 0, b"", b"", waits.WAIT_NOTHING),
+    (new, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
+    (no_lane, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
+    (plain, PING, 0, PING, b"", waits.WAIT_NOTHING),
+    (plain, HIT + PING, 0, in_place() + PING, b"", waits.WAIT_NOTHING),
+    (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
+    (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
+    (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),
+    (slow, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
+    (exhausted, HIT, 0, b"", b"", waits.WAIT_PACE),
+    (exhausted, PING, 0, PING, b"", waits.WAIT_NOTHING),
+    (full_private, HIT, 0, b"", b"", waits.WAIT_IN_PLACE),
+    (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
+    (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
+    (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.WAIT_NOTHING),
+    (plain, bulks(b"RL.STATS"), 0, bulks(b"EVAL", b"return ''", b"0"), b"", waits.WAIT_NOTHING),
+    # held
+    (plain, WAITS, 0, b"", b"", waits.WAIT_HELD),
+    (new, WAITS, 0, b"", b"", waits.WAIT_HELD),
+    (owing, WAITS, 0, b"", b"", waits.WAIT_QUIESCENT),
+    (owing, AUTH, 0, b"", b"", waits.WAIT_QUIESCENT),
+    (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
+    # denied
+    (denies, GET, 0, b"", NO_GET, waits.WAIT_NOTHING),
+    (denies_in_handshake, GET, 0, b"", b"", waits.CLOSE),
+    # no further framing
+    (plain, PING + BROKEN + PING, 0, PING + BROKEN + PING, b"", waits.WAIT_NOTHING),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "sent", "calls", "up", "down", "wait"),
+    DESTINATIONS,
+    ids=[f"{row[0].__name__}-{row[1][:24]!r}" for row in DESTINATIONS],
+)
+def test_destination(
+    state: State, sent: bytes, calls: int, up: bytes, down: bytes, wait: int
+) -> None:
+    parts = Routed()
+    state(parts)
+    parts.down()
+    assert parts.route(sent) == wait
+    assert (len(parts.lane.calls), parts.up(), parts.down()) == (calls, up, down)
+
+
+SHARED: list[tuple[State, bytes, int, bytes, int]] = [
+    (plain, GET, 1, b"", waits.WAIT_NOTHING),
+    (new, GET, 0, GET, waits.WAIT_NOTHING),
+    (slow, GET, 0, GET, waits.WAIT_NOTHING),
+    (owing, GET, 0, GET, waits.WAIT_NOTHING),
+    (plain, GET + GET, 0, GET + GET, waits.WAIT_NOTHING),
+    (busy, GET, 0, b"", waits.WAIT_LANE_EMPTY),
+    (shared_busy, GET, 1, b"", waits.WAIT_LANE_EMPTY),
+    (shared_busy, HIT, 1, b"", waits.WAIT_LANE_EMPTY),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "sent", "calls", "up", "wait"),
+    SHARED,
+    ids=[f"{row[0].__name__}-{row[1][:24]!r}" for row in SHARED],
+)
+def test_destination_with_share(
+    state: State, sent: bytes, calls: int, up: bytes, wait: int
+) -> None:
+    parts = Routed(share=True)
+    state(parts)
+    parts.up()
+    assert parts.route(sent) == wait
+    assert (len(parts.shared_lane.calls), parts.up()) == (calls, up)
+
+
+# -- what waits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "sent"),
+    [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT), (exhausted, HIT)],
+)
+def test_a_request_that_waits_stays_unread(state: State, sent: bytes) -> None:
+    parts = Routed()
+    state(parts)
+    parts.route(sent)
+    assert parts.requests.unread() == len(sent)
+
+
+def test_the_first_request_opens_the_private_connection() -> None:
+    parts = Routed()
+    parts.route(b"\r\n" + PING[:5])
+    assert parts.private.status != OPENING
+    parts.route(PING[5:])
+    assert parts.private.status == OPENING
+
+
+def test_the_held_hit_is_left_for_the_session() -> None:
+    parts = Routed()
+    plain(parts)
+    assert parts.route(WAITS + PING) == waits.WAIT_HELD
+    call = parts.router.held
+    assert call is not None
+    assert call.rule.waits
+    assert call.caller is parts.caller
+    assert parts.requests.unread() == len(PING)
+
+
+def test_a_hit_with_wait_after_asking_is_sent_at_once() -> None:
+    parts = Routed()
+    plain(parts)
+    asking = bulks(b"ASKING")
+    assert parts.route(asking + WAITS) == waits.WAIT_NOTHING
+    assert parts.up().startswith(asking + b"*")
+    assert parts.router.held is None
+
+
+def test_the_refusal_of_a_client_that_is_closed() -> None:
+    parts = Routed()
+    denies_in_handshake(parts)
+    assert parts.route(GET) == waits.CLOSE
+    assert parts.router.refusal == NO_GET
+    assert parts.private.handshake is None
+
+
+def test_a_closed_client_has_no_refusal_by_default() -> None:
+    parts = Routed()
+    parts.requests.discarding = True
+    assert parts.route(BROKEN) == waits.CLOSE
+    assert parts.router.refusal == b""
+
+
+def test_requests_go_on_once_the_lane_owes_nothing() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.route(HIT)
+    assert parts.route(PING + HIT) == waits.WAIT_LANE_EMPTY
+    assert parts.settle() == FIVE
+    assert parts.route() == waits.WAIT_NOTHING
+    assert parts.up() == PING + in_place()
+
+
+def test_a_full_lane_goes_on_once_it_has_room() -> None:
+    parts = Routed()
+    full_lane(parts)
+    parts.route(HIT * 3)
+    head = parts.lanes.head
+    assert head is not None
+    head.reply = FIVE
+    parts.lanes.emit()
+    assert parts.route() == waits.WAIT_LANE
+    assert len(parts.lane.calls) == 1
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_one_tick_has_the_work_of_one_client() -> None:
+    parts = Routed()
+    plain(parts)
+    assert parts.route(PING * (CLIENT_WORK + 1)) == waits.WAIT_TICK
+    assert parts.up() == PING * CLIENT_WORK
+    assert parts.context.stats.commands == CLIENT_WORK
+    assert CLIENT_WORK <= parts.context.budget.work <= CLIENT_WORK + 1
+    assert parts.route() == waits.WAIT_NOTHING
+    assert parts.up() == PING
+
+
+def test_the_text_of_scripts_per_tick_is_bounded() -> None:
+    parts = Routed()
+    new(parts)
+    parts.router.route()
+    parts.private.state.lower(RAW)  # no bound of hits applies
+    assert parts.route(HIT * 1000) == waits.WAIT_TICK
+    sent = parts.up()
+    assert len(sent) <= MAX_EXPANDED + 2 * len(in_place())
+
+
+@pytest.mark.parametrize("state", [plain, new])
+def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(state: State) -> None:
+    parts = Routed()
+    state(parts)
+    budget = parts.context.budget
+    parts.route(HIT * MAX_CLIENT_HITS)
+    assert (parts.router.backlogged, budget.backlogged) == (False, 0)
+    parts.route(HIT)
+    assert (parts.router.backlogged, budget.backlogged) == (True, 1)
+    parts.router.set_backlogged(True)
+    assert budget.backlogged == 1
+    parts.router.set_backlogged(False)
+    assert budget.backlogged == 0
+
+
+def test_a_backlogged_client_may_have_its_share() -> None:
+    parts = Routed()
+    assert parts.router.most() == MAX_CLIENT_HITS
+    parts.router.set_backlogged(True)
+    parts.context.budget.backlogged = 4
+    assert parts.router.most() == MAX_CLIENT_HITS // 4
+
+
+def test_hits_in_place_go_on_when_half_are_answered() -> None:
+    parts = Routed()
+    full_private(parts)
+    assert not parts.router.has_room_in_place()
+    parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
+    assert not parts.router.has_room_in_place()
+    parts.answer(FIVE)
+    assert parts.router.has_room_in_place()
+
+
+def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
+    parts = Routed()
+    full_private(parts)
+    parts.private.state.lower(RAW)
+    assert parts.router.has_room_in_place()
+
+
+# -- the lane --------------------------------------------------------------------------------------
+
+
+def test_a_reply_that_the_lane_knows_leaves_at_once() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.lane.known[b"$1\r\nk\r\n"] = DENIED
+    parts.route(HIT)
+    assert parts.down() == DENIED
+    assert not parts.lanes.owes()
+    assert not parts.private.cover.lane_wrote
+
+
+def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.route(bulks(b"RL.PEEK", b"k", b"10", b"60"))
+    assert not parts.private.cover.lane_wrote
+    parts.route(HIT)
+    assert parts.private.cover.lane_wrote
+
+
+def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.route(HIT)
+    parts.private.slots.feed(b">2\r\n$7\r\nmess")
+    parts.private.slots.pass_pushes()
+    parts.down()
+    parts.lane.known[b"$1\r\nx\r\n"] = DENIED
+    parts.settle()
+    parts.route(bulks(b"RL.HIT", b"x", b"10", b"60"))
+    assert parts.down() == b""
+
+
+def test_calls_of_two_scripts_go_one_after_the_other_where_the_lane_requires_it() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.lane.mixes = False
+    fixed = bulks(b"RL.HIT", b"k", b"10", b"60", b"ALGO", b"FIXED")
+    assert parts.route(HIT + fixed) == waits.WAIT_LANE_EMPTY
+    assert len(parts.lane.calls) == 1
+    assert parts.requests.unread() == len(fixed)
+
+
+def test_a_lane_without_room_is_waited_for() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.route(HIT)
+    parts.lane.room = 0
+    assert parts.route(HIT) == waits.WAIT_LANE
+    assert len(parts.lane.calls) == 1
+
+
+def test_a_client_without_hits_opens_no_lane() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.router.hits = False
+    parts.lane.ready = False
+    parts.route(PING)
+    assert parts.lane.woken == 0
+    parts.answer(PONG)
+    parts.route(HIT)
+    assert parts.router.hits
+
+
+# -- the pipe --------------------------------------------------------------------------------------
+
+
+def test_after_malformed_input_all_bytes_are_forwarded() -> None:
+    parts = Routed()
+    plain(parts)
+    parts.route(BROKEN)
+    assert parts.router.piped
+    parts.up()
+    parts.router.pipe(b"anything")
+    assert parts.up() == b"anything"
+
+
+def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> None:
+    parts = Routed()
+    denies(parts)
+    parts.route(BROKEN)
+    parts.up()
+    parts.router.pipe(GET)
+    assert parts.up() == b""
+
+
+def test_a_router_that_is_let_go_holds_no_session() -> None:
+    parts = Routed(share=True)
+    parts.router.let_go(Caller())
+    assert parts.router.sharing is None

@@ -1,0 +1,124 @@
+"""sharing: which single ordinary command takes a shared connection (--share)."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.resp import commands as c
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE, Sharing
+
+from tests.unit.session.parts import Parts
+
+GET = bulks(b"GET", b"k")
+SET = bulks(b"SET", b"k", b"v")
+
+
+class Shared(Parts):
+    """The parts of a client of --share that may leave its private connection."""
+
+    def __init__(self) -> None:
+        super().__init__(share=True)
+        self.opened()
+        self.sharing = Sharing(
+            self.context, self.caller, self.requests, self.private, self.lanes, self.order
+        )
+
+    def sends(self, data: bytes) -> bool:
+        """Whether `data`, fed now, goes by a shared connection."""
+        self.requests.feed(data)
+        return self.sharing.send()
+
+
+def sized(size: int) -> bytes:
+    """Return a GET of `size` bytes."""
+    key = size - len(bulks(b"GET", b"")) - len(str(size)) + 1
+    request = bulks(b"GET", b"k" * key)
+    assert len(request) == size
+    return request
+
+
+@pytest.mark.parametrize(
+    ("sent", "shared"),
+    [
+        (GET, True),
+        (SET, True),
+        (bulks(b"get", b"k"), True),
+        (bulks(b"SET", b"k", b"v", b"EX", b"10"), True),
+        (bulks(b"SET", b"k", b"v", b"GET"), False),  # its reply may be large
+        (bulks(b"SET", b"k", b"v", b"EX", b"10", b"get"), False),
+        (b"GET k\r\n", False),  # inline
+        (GET + GET, False),  # a pipeline
+        (GET + b"*", False),
+        (bulks(b"MULTI"), False),
+        (bulks(b"FOO"), False),
+        (bulks(b"RL.HIT", b"k", b"10", b"60"), False),
+        (sized(MAX_SHARED), True),
+        (sized(MAX_SHARED + 1), False),
+    ],
+)
+def test_what_takes_a_shared_connection(sent: bytes, shared: bool) -> None:
+    parts = Shared()
+    assert parts.sends(sent) == shared
+    assert [call.key for call in parts.shared_lane.calls] == ([sent] if shared else [])
+    assert parts.lanes.count == int(shared)
+    assert parts.requests.unread() == (0 if shared else len(sent))
+    assert parts.context.stats.commands == int(shared)
+
+
+def test_a_command_in_pieces_goes_when_it_is_whole() -> None:
+    parts = Shared()
+    assert not parts.sends(GET[:7])
+    assert parts.sends(GET[7:])
+    assert [call.key for call in parts.shared_lane.calls] == [GET]
+
+
+@pytest.mark.parametrize(("sent", "how"), [(GET, c.SHARED_READ), (SET, c.SHARED_WRITE)])
+def test_reads_and_writes_take_the_lane_of_their_kind(sent: bytes, how: int) -> None:
+    parts = Shared()
+    parts.sends(sent)
+    assert parts.asked == [((None, None, 0), 2, how)]
+    (call,) = parts.shared_lane.calls
+    assert call.shared == how
+    assert call.caller is parts.caller
+    writes = how == c.SHARED_WRITE
+    assert parts.caller.fenced == writes
+    assert parts.private.cover.lane_wrote == writes
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_without_a_lane_the_command_stays_unread(ready: bool) -> None:
+    parts = Shared()
+    parts.allowed = not ready
+    parts.shared_lane.ready = ready
+    assert not parts.sends(GET)
+    assert parts.requests.unread() == len(GET)
+    assert parts.lanes.count == 0
+
+
+def test_the_last_command_of_a_client_goes_privately() -> None:
+    """The private connection gets the end of file behind it."""
+    parts = Shared()
+    parts.requests.eof = True
+    assert not parts.sends(GET)
+
+
+def test_a_client_that_uses_wait_shares_no_more() -> None:
+    parts = Shared()
+    parts.sharing.stop()
+    assert not parts.sends(GET)
+    assert not parts.sends(SET)
+
+
+def test_reads_go_privately_after_a_large_reply() -> None:
+    parts = Shared()
+    parts.sharing.had_large_reply()
+    for _ in range(PRIVATE_AFTER_LARGE):
+        assert not parts.sends(GET)
+        parts.requests.drop()
+    assert parts.sends(GET)
+
+
+def test_writes_share_after_a_large_reply() -> None:
+    parts = Shared()
+    parts.sharing.had_large_reply()
+    assert parts.sends(SET)

@@ -1,0 +1,71 @@
+"""wait_cover: when WAIT may give its number, and which key is rewritten before it."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.resp.framing import COMMAND, RequestFramer
+from rlproxy.session.wait_cover import WaitCover, not_covered
+
+
+def written() -> WaitCover:
+    """A client whose latest hit went by lane."""
+    cover = WaitCover()
+    cover.lane_wrote = True
+    cover.last_hit = b"$1\r\nk\r\n"
+    return cover
+
+
+def test_a_new_client_has_written_nothing() -> None:
+    cover = WaitCover()
+    assert not cover.lane_wrote
+    assert cover.last_hit == b""
+    assert cover.judge(b"WAIT")(b":3\r\n") == b":3\r\n"
+
+
+def test_the_key_of_the_latest_hit_is_rewritten_by_one_request() -> None:
+    request = b"".join(written().rewrite())
+    framer = RequestFramer()
+    framer.feed(request)
+    assert framer.next() == COMMAND
+    assert framer.unread() == 0
+    name, _, *arguments = request.split(b"\r\n")[2::2]
+    assert (name, arguments) == (b"EVAL", [b"1", b"k"])
+
+
+def test_after_a_rewrite_the_number_is_passed_on() -> None:
+    cover = written()
+    judged = cover.judge(b"WAIT")
+    assert cover.rewritten(b":1\r\n") == b""
+    assert not cover.lane_wrote
+    assert judged(b":2\r\n") == b":2\r\n"
+
+
+@pytest.mark.parametrize(
+    "reply", [b":0\r\n", b"-NOPERM no\r\n", b"$1\r\n1\r\n", b":10\r\n", b"_\r\n"]
+)
+def test_without_a_rewrite_the_number_is_replaced_by_an_error(reply: bytes) -> None:
+    cover = written()
+    judged = cover.judge(b"WAIT")
+    assert cover.rewritten(reply) == b""
+    assert cover.lane_wrote
+    assert judged(b":2\r\n") == not_covered(b"WAIT")
+    assert judged(b"*2\r\n:1\r\n:1\r\n") == not_covered(b"WAIT")
+
+
+def test_redis_own_error_is_passed_on() -> None:
+    judged = written().judge(b"WAIT")
+    assert judged(b"-ERR value is not an integer\r\n") == b"-ERR value is not an integer\r\n"
+
+
+def test_a_hit_by_lane_between_the_rewrite_and_the_reply_is_not_covered() -> None:
+    cover = written()
+    judged = cover.judge(b"WAITAOF")
+    cover.rewritten(b":1\r\n")
+    cover.lane_wrote = True
+    assert judged(b"*2\r\n:1\r\n:1\r\n") == not_covered(b"WAITAOF")
+
+
+@pytest.mark.parametrize("name", [b"WAIT", b"WAITAOF"])
+def test_the_error_names_the_command(name: bytes) -> None:
+    assert not_covered(name).startswith(b"-ERR %b can't cover" % name)
+    assert not_covered(name).endswith(b"\r\n")

@@ -1,0 +1,51 @@
+"""waits: the table in the module's docstring, and the masks of events."""
+
+from __future__ import annotations
+
+import re
+
+from rlproxy.session import waits
+
+WAITS = {name: value for name, value in vars(waits).items() if name.startswith("WAIT_")}
+DOC = waits.__doc__ or ""
+TABLE, _, EVENTS = DOC.partition("An event of the left column")
+
+
+def test_the_table_names_every_wait_once() -> None:
+    rows = re.findall(r"^    (WAIT_\w+) ", TABLE, re.MULTILINE)
+    assert sorted(rows) == sorted(WAITS)
+
+
+def test_every_row_says_what_ends_the_wait_and_who_sets_it() -> None:
+    setter = r"(router|session|private stream)"
+    for row in re.findall(r"^    WAIT_.*", TABLE, re.MULTILINE):
+        assert re.fullmatch(rf"    WAIT_\w+ +\S.* +{setter}(, {setter})*", row), row
+
+
+def test_waits_are_distinct_bits() -> None:
+    bits = [value for name, value in WAITS.items() if name != "WAIT_NOTHING"] + [waits.CLOSE]
+    assert waits.WAIT_NOTHING == 0
+    assert all(value.bit_count() == 1 for value in bits)
+    assert len(set(bits)) == len(bits)
+
+
+def test_every_wait_is_ended_by_an_event() -> None:
+    masks = waits.ENDED_BY_LANE | waits.ENDED_BY_PRIVATE | waits.ENDED_BY_TICK | waits.TIMED
+    unended = [name for name, value in WAITS.items() if value and not value & masks]
+    assert unended == ["WAIT_HELD"]  # HeldHit itself ends it
+
+
+def test_a_wait_has_one_kind_of_event() -> None:
+    masks = (waits.ENDED_BY_LANE, waits.ENDED_BY_PRIVATE, waits.ENDED_BY_TICK, waits.TIMED)
+    assert sum(mask.bit_count() for mask in masks) == sum(masks).bit_count()
+
+
+def test_closing_is_no_wait() -> None:
+    masks = (waits.ENDED_BY_LANE, waits.ENDED_BY_PRIVATE, waits.ENDED_BY_TICK, waits.TIMED)
+    assert not any(mask & waits.CLOSE for mask in masks)
+
+
+def test_the_table_of_events_names_masks_and_waits_that_exist() -> None:
+    named = set(re.findall(r"\b(?:WAIT|ENDED_BY)_\w+", EVENTS))
+    assert named <= set(vars(waits))
+    assert {name for name in vars(waits) if name.startswith("ENDED_BY_")} <= named
