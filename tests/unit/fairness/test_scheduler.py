@@ -1,0 +1,173 @@
+"""scheduler: turns in the order of the calls, bounded per tick and per millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rlproxy.fairness.budget import SLOW_HITS, TICK_WORK, Budget
+from rlproxy.fairness.scheduler import PACE_S, Scheduler
+
+Turn = Callable[[], None]
+
+
+class Loop:
+    """An event loop whose ticks and timers the test runs.
+
+    had: names of the clients that had a turn, in order.
+    """
+
+    def __init__(self) -> None:
+        self.budget = Budget()
+        self.soon: list[Turn] = []
+        self.later: list[tuple[float, Turn]] = []
+        self.had: list[str] = []
+        self.scheduler = Scheduler(
+            budget=self.budget,
+            call_soon=self.soon.append,
+            call_later=lambda delay_s, turn: self.later.append((delay_s, turn)),
+        )
+
+    def client(self, name: str, *, work: int = 0, slow_hits: int = 0) -> Turn:
+        """Return the turn of a client that spends `work` units and `slow_hits` hits."""
+
+        def turn() -> None:
+            self.had.append(name)
+            self.budget.work += work
+            self.budget.slow_hits -= slow_hits
+
+        return turn
+
+    def tick(self) -> list[str]:
+        """Run one tick. Returns the clients that had a turn in it."""
+        (turn,) = self.soon
+        self.soon.clear()
+        return self._run(turn)
+
+    def millisecond(self) -> list[str]:
+        """Run the timer. Returns the clients that had a turn."""
+        ((delay_s, turn),) = self.later
+        assert delay_s == PACE_S
+        self.later.clear()
+        return self._run(turn)
+
+    def _run(self, turn: Turn) -> list[str]:
+        before = len(self.had)
+        turn()
+        return self.had[before:]
+
+
+def test_nothing_is_scheduled_without_a_client() -> None:
+    loop = Loop()
+    assert (loop.soon, loop.later) == ([], [])
+    assert not loop.scheduler.serving
+    assert not loop.scheduler.pacing
+
+
+# -- the queue for the next tick -------------------------------------------------------------------
+
+
+def test_clients_have_their_turns_in_the_order_of_the_calls() -> None:
+    loop = Loop()
+    for name in "abc":
+        loop.scheduler.queue(loop.client(name))
+    assert loop.had == []
+    assert loop.scheduler.serving
+    assert loop.tick() == ["a", "b", "c"]
+    assert not loop.scheduler.serving
+    assert loop.soon == []
+
+
+def test_a_tick_ends_when_its_work_is_spent() -> None:
+    loop = Loop()
+    for name in "abcde":
+        loop.scheduler.queue(loop.client(name, work=TICK_WORK // 2))
+    assert loop.tick() == ["a", "b"]
+    assert loop.scheduler.serving
+    assert loop.tick() == ["c", "d"]
+    assert loop.tick() == ["e"]
+    assert not loop.scheduler.serving
+
+
+def test_each_tick_begins_with_the_whole_work() -> None:
+    loop = Loop()
+    loop.budget.work = TICK_WORK
+    loop.scheduler.queue(loop.client("a", work=1))
+    assert loop.tick() == ["a"]
+    assert loop.budget.work == 1
+
+
+def test_a_client_has_one_turn_per_tick() -> None:
+    loop = Loop()
+
+    def again() -> None:
+        loop.had.append("a")
+        if len(loop.had) < 4:
+            loop.scheduler.queue(again)
+
+    loop.scheduler.queue(again)
+    loop.scheduler.queue(loop.client("b"))
+    assert loop.tick() == ["a", "b"]
+    assert loop.tick() == ["a"]
+    assert loop.tick() == ["a"]
+    assert not loop.scheduler.serving
+
+
+def test_a_client_that_queues_again_waits_behind_the_others() -> None:
+    loop = Loop()
+
+    def greedy() -> None:
+        loop.had.append("greedy")
+        loop.budget.work += TICK_WORK
+        loop.scheduler.queue(greedy)
+
+    loop.scheduler.queue(greedy)
+    loop.scheduler.queue(loop.client("b"))
+    assert loop.tick() == ["greedy"]
+    assert loop.tick() == ["b", "greedy"]
+
+
+# -- clients that leave their replies unread -------------------------------------------------------
+
+
+def test_slow_clients_share_the_hits_of_a_millisecond() -> None:
+    loop = Loop()
+    loop.budget.slow_hits = 0
+    for name in "abc":
+        loop.scheduler.pace(loop.client(name, slow_hits=SLOW_HITS // 2))
+    assert loop.scheduler.pacing
+    assert loop.millisecond() == ["a", "b"]
+    assert loop.scheduler.pacing
+    assert loop.millisecond() == ["c"]
+    assert loop.budget.slow_hits == SLOW_HITS // 2
+    assert not loop.scheduler.pacing
+    assert loop.later == []
+
+
+def test_a_slow_client_goes_on_once_per_millisecond() -> None:
+    loop = Loop()
+
+    def again() -> None:
+        loop.had.append("a")
+        loop.scheduler.pace(again)
+
+    loop.scheduler.pace(again)
+    assert [loop.millisecond() for _ in range(3)] == [["a"]] * 3
+
+
+def test_the_two_queues_are_apart() -> None:
+    loop = Loop()
+    loop.scheduler.pace(loop.client("slow"))
+    loop.scheduler.queue(loop.client("fast"))
+    assert loop.tick() == ["fast"]
+    assert loop.scheduler.pacing
+    assert loop.millisecond() == ["slow"]
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_one_tick_is_scheduled_for_any_number_of_clients(count: int) -> None:
+    loop = Loop()
+    for number in range(count):
+        loop.scheduler.queue(loop.client(str(number)))
+        loop.scheduler.pace(loop.client(str(number)))
+    assert len(loop.soon) == len(loop.later) == 1

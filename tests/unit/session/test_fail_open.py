@@ -1,0 +1,291 @@
+"""fail_open: what is answered without Redis, and what must not be."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
+from rlproxy.ratelimit.outcomes import FAILED_OPEN, NO_ROW
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session import command_policy
+from rlproxy.session.connection_state import RAW
+from rlproxy.session.fail_open import FailOpen
+from rlproxy.session.private_stream import NONE, OPENING
+from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
+
+from tests.unit.session.bench import ARITY, FIVE, HIT, PING, PONG, WRONG_HIT
+from tests.unit.session.parts import Parts, call_of
+
+ERROR = b"-UPSTREAMDOWN x\r\n"
+ADMITS = r.five(0, 10, 10, -1, 0)
+REFUSES = r.five(1, 10, 0, 1, 1)
+LATE = r.late(1.0)
+MULTI, EXEC, QUIT = bulks(b"MULTI"), bulks(b"EXEC"), bulks(b"QUIT")
+AUTH = bulks(b"AUTH", b"pw")
+PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
+OK = b"+OK\r\n"
+
+
+class Failing(Parts):
+    """The parts of a client, and its answers without Redis."""
+
+    def __init__(self, mode: str = "error") -> None:
+        super().__init__()
+        self.context.failure.reconfigure(mode, 1000)
+        self.fail_open = FailOpen(
+            context=self.context,
+            caller=self.caller,
+            requests=self.requests,
+            private=self.private,
+            lanes=self.lanes,
+            to_client=self.to_client,
+        )
+
+    def hits(self, data: bytes, most: int = 0) -> int:
+        """Answer the hits of `data` that come first. Returns the result of answer_hits()."""
+        self.requests.feed(data)
+        return self.fail_open.answer_hits(ERROR, "unreachable", most)
+
+    def overdue(self, now: float, unsent_at: float = NEVER) -> float:
+        return self.fail_open.overdue(now, 1.0, unsent_at, None)
+
+
+# -- the hits that come first ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "reply"), [("error", ERROR), ("allow", ADMITS), ("deny", REFUSES)]
+)
+def test_the_reply_to_a_hit_is_that_of_the_mode(mode: str, reply: bytes) -> None:
+    failing = Failing(mode)
+    assert failing.hits(HIT + HIT) == 2
+    assert failing.down() == reply * 2
+    assert failing.requests.unread() == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "number", "down", "left"),
+    [
+        (HIT + PING + HIT, 1, ADMITS, PING + HIT),
+        (WRONG_HIT + HIT, 1, ARITY + ADMITS, b""),
+        (PEEK, 1, ERROR, b""),
+        (b"\r\n" + HIT + HIT[:9], 1, ADMITS, HIT[:9]),
+        (MULTI + HIT, 0, b"", MULTI + HIT),
+        (AUTH + HIT, 1, OK + ADMITS, b""),
+        (bulks(b"RL.HELP"), 0, b"", bulks(b"RL.HELP")),
+    ],
+)
+def test_requests_are_answered_up_to_the_first_that_needs_redis(
+    sent: bytes, number: int, down: bytes, left: bytes
+) -> None:
+    failing = Failing("allow")
+    assert failing.hits(sent) == number
+    assert failing.down() == down
+    assert failing.requests.unread() == len(left)
+
+
+def owing(failing: Failing) -> None:
+    failing.opened()
+    failing.private.slots.expect_one()
+
+
+def calling(failing: Failing) -> None:
+    failing.lanes.append(call_of(failing.caller))
+
+
+def uncounted(failing: Failing) -> None:
+    failing.private.state.lower(RAW)
+
+
+def asking(failing: Failing) -> None:
+    failing.private.state.asking = True
+
+
+def quitting(failing: Failing) -> None:
+    failing.private.state.quitting = True
+
+
+def discarding(failing: Failing) -> None:
+    failing.requests.discarding = True
+
+
+@pytest.mark.parametrize("state", [owing, calling, uncounted, asking, quitting, discarding])
+def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: object) -> None:
+    failing = Failing("allow")
+    assert callable(state)
+    state(failing)
+    assert failing.hits(HIT) == 0
+    assert failing.down() == b""
+    assert failing.requests.unread() == len(HIT)
+
+
+def test_a_denied_command_gets_its_error() -> None:
+    failing = Failing("allow")
+    failing.requests.use(command_policy.table(("keys",), False))
+    assert failing.hits(bulks(b"KEYS", b"*") + HIT) == 1
+    assert failing.down().startswith(b"-NOPERM command 'keys'")
+
+
+def test_the_work_is_bounded() -> None:
+    failing = Failing("allow")
+    assert failing.hits(HIT * 100, 10 * (WORK_OF_OURS + 1)) == -1
+    assert failing.down() == ADMITS * 10
+    assert failing.context.budget.work == 10 * (WORK_OF_OURS + 1)
+    assert failing.requests.unread() == 90 * len(HIT)
+
+
+def test_a_handshake_is_recorded_only_before_the_connection_is_open() -> None:
+    failing = Failing("allow")
+    failing.opened()
+    assert failing.hits(AUTH + HIT) == 0
+    assert failing.private.handshake is None
+    assert failing.down() == b""
+
+
+def test_a_handshake_is_not_answered_where_hits_get_errors() -> None:
+    failing = Failing("error")
+    assert failing.hits(AUTH) == 0
+    assert failing.down() == b""
+
+
+# -- everything that waits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "down", "wait"),
+    [
+        (PING + HIT + WRONG_HIT + PING, ERROR + ADMITS + ARITY + ERROR, WAIT_NOTHING),
+        (MULTI + HIT + EXEC + HIT, ERROR * 3 + ADMITS, WAIT_NOTHING),
+        (MULTI + HIT + bulks(b"DISCARD") + HIT, ERROR * 3 + ADMITS, WAIT_NOTHING),
+        (PING + QUIT + PING, ERROR + OK, CLOSE),
+        (PING + b"*x\r\n", ERROR * 2, CLOSE),
+        (AUTH + HIT, OK + ADMITS, WAIT_NOTHING),
+        (MULTI + AUTH, ERROR * 2, WAIT_NOTHING),
+        (bulks(b"RL.HELP"), ERROR, WAIT_NOTHING),
+        (b"", b"", WAIT_NOTHING),
+    ],
+)
+def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) -> None:
+    failing = Failing("allow")
+    failing.private.open()
+    failing.requests.feed(sent)
+    assert failing.fail_open.fail_all(ERROR) == wait
+    assert failing.down() == down
+    assert failing.private.status == NONE
+    assert not failing.fail_open.failing()
+
+
+def test_a_command_in_parts_is_answered_once_and_dropped() -> None:
+    failing = Failing("allow")
+    value = bulks(b"SET", b"k", b"v" * 100_000)
+    failing.requests.feed(value[:60_000])
+    assert failing.fail_open.fail_all(ERROR) == WAIT_NOTHING
+    assert failing.down() == ERROR
+    assert failing.requests.discarding
+    failing.requests.feed(value[60_000:] + PING)
+    assert failing.fail_open.fail_all(ERROR) == WAIT_NOTHING
+    assert failing.down() == ERROR
+    assert not failing.requests.discarding
+
+
+def test_many_requests_are_answered_in_turns() -> None:
+    failing = Failing()
+    failing.requests.feed(PING * 300)
+    assert failing.fail_open.fail_all(ERROR) == WAIT_TICK
+    first = len(failing.to_client)
+    assert first == -(-CLIENT_WORK // (WORK_OF_OURS + 1))
+    assert failing.fail_open.failing()
+    failing.requests.feed(PING)  # it came later: for the next connection
+    while failing.fail_open.failing():
+        failing.fail_open.go_on()
+    assert 300 <= len(failing.to_client) <= 301
+
+
+def test_a_client_with_much_in_hand_waits_for_its_turn() -> None:
+    failing = Failing()
+    failing.context.budget.work = TICK_WORK
+    failing.requests.feed(PING * 100)
+    assert failing.fail_open.fail_all(ERROR) == WAIT_TICK
+    assert failing.to_client == []
+    assert failing.fail_open.go_on() == WAIT_NOTHING
+    assert failing.down() == ERROR * 100
+
+
+# -- late hits -------------------------------------------------------------------------------------
+
+
+def late() -> Failing:
+    """A client whose hit was sent on the private connection at 10 s."""
+    failing = Failing()
+    failing.opened()
+    failing.caller.now = 10.0
+    failing.private.hit(call_of(failing.caller))
+    return failing
+
+
+def test_a_late_hit_is_answered_and_its_reply_dropped() -> None:
+    failing = late()
+    assert failing.overdue(10.9) == 10.0
+    assert not failing.fail_open.acted
+    failing.overdue(11.0)
+    assert failing.fail_open.acted
+    assert failing.down() == LATE
+    assert failing.context.circuit.open
+    assert failing.context.circuit.counts.timeouts == 1
+    failing.private.slots.expect_one()
+    assert failing.answer(FIVE + PONG) == PONG
+
+
+def test_without_a_hit_there_is_nothing_to_watch() -> None:
+    failing = Failing()
+    failing.opened()
+    assert failing.overdue(100.0) == NOTHING
+    assert not failing.fail_open.acted
+
+
+def test_hits_that_wait_for_the_connection_are_late() -> None:
+    failing = Failing("allow")
+    failing.private.status = OPENING
+    failing.requests.feed(HIT + PING)
+    assert failing.overdue(10.9, unsent_at=10.0) == NEVER
+    assert failing.down() == b""
+    failing.overdue(11.0, unsent_at=10.0)
+    assert failing.down() == ADMITS
+    assert failing.requests.unread() == len(PING)
+
+
+def test_a_silent_connection_is_reported_once() -> None:
+    """Redis hangs, and the client has only sent a command that is no hit."""
+    failing = Failing()
+    failing.caller.now = 10.0
+    failing.opened()
+    failing.private.slots.expect_one()
+    assert failing.overdue(10.5) == 10.0
+    assert not failing.context.circuit.open
+    failing.overdue(11.0)
+    assert failing.context.circuit.open
+    assert not failing.fail_open.acted
+    assert failing.down() == b""
+
+
+def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
+    """A hit that must not overtake is answered as the hit that it is, not as its look."""
+    failing = Failing("allow")
+    call = call_of(failing.caller)
+    row = call.row
+    call.behind = call.rule
+    call.rule = call.rule.look()
+    failing.fail_open.answer_call(call, ERROR, "lost")
+    assert call.reply == ADMITS
+    assert call.row == NO_ROW
+    assert failing.context.stats.hits[row + FAILED_OPEN] == 1
+
+
+def test_the_reply_to_a_held_hit_in_vain() -> None:
+    failing = Failing("deny")
+    assert failing.fail_open.waited_in_vain() == b""
+    call = call_of(failing.caller, text=b"10 60 WAIT 5")
+    failing.lanes.append(call)
+    assert failing.fail_open.waited_in_vain() == REFUSES
+    assert call.row == NO_ROW

@@ -1,0 +1,203 @@
+"""held_hit: a hit with WAIT asks by lane or privately, and ends once with one reply."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.ratelimit import wait_queue
+from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp import encoding as r
+from rlproxy.session.call import Call
+from rlproxy.session.held_hit import HeldHit
+
+from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
+from tests.unit.session.bench import PING
+from tests.unit.session.parts import Parts, call_of
+
+LATE = b"-UPSTREAMDOWN late\r\n"
+ADMITS = r.rounded([0, 10, 4, -1, 1_000_000], 1_000_000)
+
+
+class Held(Parts):
+    """A client that holds a hit.
+
+    got: replies that the hit ended with.
+    """
+
+    def __init__(self, *, by_lane: bool = True) -> None:
+        self.clock = Clock()
+        super().__init__(waiting=WaitQueues(self.clock.time, self.clock.call_at))
+        self.opened()
+        self.allowed = by_lane
+        self.got: list[bytes] = []
+        self.call = call_of(self.caller, text=b"10 60 WAIT 50")
+        self.hit = HeldHit(
+            context=self.context,
+            caller=self.caller,
+            requests=self.requests,
+            lanes=self.lanes,
+            private=self.private,
+            finished=self.got.append,
+        )
+
+    def start(self, ended: bool = False) -> None:
+        assert self.hit.hold(self.call, ended)
+        self.lanes.append(self.call)
+        self.hit.start()
+
+    def reply(self, data: bytes) -> None:
+        """Redis replies to the request under way."""
+        if self.lane.calls:
+            call = self.lane.calls.pop()
+            assert call.waiter is not None
+            call.waiter.answered(data)
+        else:
+            assert self.answer(data) == b""
+            self.hit.pass_reply()
+
+
+@pytest.mark.parametrize("by_lane", [True, False])
+def test_an_admitted_hit_ends_with_its_reply(by_lane: bool) -> None:
+    held = Held(by_lane=by_lane)
+    held.start()
+    assert held.got == []
+    assert len(held.lane.calls) == int(by_lane)
+    assert (b"EVAL" in held.up()) == (not by_lane)
+    assert (held.hit.question is None) == by_lane
+    held.reply(ADMITTED)
+    assert held.got == [ADMITS]
+    assert held.context.waiting.count == 0
+    assert held.hit.question is None
+
+
+@pytest.mark.parametrize("by_lane", [True, False])
+def test_a_refused_hit_asks_again_when_its_time_has_come(by_lane: bool) -> None:
+    held = Held(by_lane=by_lane)
+    held.start()
+    held.up()
+    held.reply(refused(3_000_000))
+    assert held.got == []
+    held.clock.advance(2.9)
+    assert not held.lane.calls
+    held.up()
+    held.clock.advance(0.2)
+    assert bool(held.lane.calls) == by_lane
+    held.reply(ADMITTED)
+    assert held.got == [ADMITS]
+
+
+def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
+    held = Held()
+    held.start()
+    assert held.private.cover.lane_wrote
+    held = Held(by_lane=False)
+    held.start()
+    assert not held.private.cover.lane_wrote
+
+
+@pytest.mark.parametrize("why", ["owing", "slow", "no room"])
+def test_it_asks_privately_where_the_lane_is_not_for_it(why: str) -> None:
+    held = Held()
+    if why == "owing":
+        held.private.slots.expect_one()
+    elif why == "slow":
+        held.requests.slow = True
+    else:
+        held.lane.room = 0
+    held.start()
+    assert held.lane.calls == []
+    assert held.hit.question is not None
+    assert held.hit.question_at == held.clock.now
+
+
+def test_an_array_by_the_private_connection_is_a_probe() -> None:
+    held = Held(by_lane=False)
+    held.private.state.probed = False
+    held.start()
+    held.reply(refused(3_000_000))
+    assert held.private.state.probed
+
+
+def test_an_error_ends_the_wait_without_the_name_of_the_script() -> None:
+    held = Held(by_lane=False)
+    held.private.state.probed = False
+    held.start()
+    held.reply(b"-OOM no script: " + b"0" * 40 + b", on @user_script:1.\r\n")
+    assert held.got == [b"-OOM no\r\n"]
+    assert not held.private.state.probed
+
+
+def test_the_queues_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    monkeypatch.setattr(wait_queue, "MAX_WAITING", 0)
+    assert not held.hit.hold(held.call, False)
+    assert held.got == []
+    assert held.lane.calls == []
+
+
+def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:
+    held = Held()
+    held.start(ended=True)
+    held.reply(refused(3_000_000))
+    assert len(held.got) <= 1
+    if not held.got:
+        held.reply(refused(3_000_000))
+    assert [r.integers(reply)[0] for reply in held.got] == [1]
+
+
+def test_the_end_of_file_asks_a_last_time() -> None:
+    held = Held()
+    held.start()
+    held.reply(refused(3_000_000))
+    replies = held.hit.last_word()
+    assert replies == bool(held.lane.calls)
+
+
+def test_a_cancelled_hit_gets_no_reply() -> None:
+    held = Held()
+    held.start()
+    (call,) = held.lane.calls
+    held.hit.cancel()
+    assert held.context.waiting.count == 0
+    held.reply(ADMITTED)
+    assert held.got == []
+    assert held.hit.last_word()
+    held.hit.cancel()
+    assert call.waiter is not None
+
+
+@pytest.mark.parametrize("by_lane", [True, False])
+def test_a_late_call_ends_the_wait(by_lane: bool) -> None:
+    held = Held(by_lane=by_lane)
+    held.start()
+    call = held.lane.calls[0] if by_lane else held.hit.question
+    assert isinstance(call, Call)
+    held.hit.late(call, lambda: LATE)
+    assert held.got == [LATE]
+    assert held.hit.question is None
+    assert call.waiter is None
+    held.hit.late(call, lambda: LATE)
+    assert held.got == [LATE]
+
+
+def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
+    held = Held(by_lane=False)
+    held.start()
+    assert held.hit.question is not None
+    held.hit.late(held.hit.question, lambda: LATE)
+    assert held.answer(ADMITTED) == b""
+    held.hit.pass_reply()
+    assert held.got == [LATE]
+    held.private.slots.expect_one()
+    assert held.answer(PING) == PING
+
+
+def test_the_private_connection_is_kept_alive() -> None:
+    held = Held()
+    held.start()
+    held.up()
+    held.reply(refused(20_000_000))
+    held.clock.advance(2.0)
+    sent = held.up()
+    assert sent == b"*0\r\n" * sent.count(b"*0\r\n")
+    assert 2 <= sent.count(b"*0\r\n") <= 4
+    assert held.caller.now > 1000.0

@@ -1,0 +1,508 @@
+"""private_stream: each request on the private connection has a slot, and each slot its reply."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.ratelimit.outcomes import ADMITTED, HELP, STATS, TOP, UNSEEN
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.framing import COMMAND, OPEN
+from rlproxy.session import slots as s
+from rlproxy.session import wait_cover
+from rlproxy.session.call import Caller
+from rlproxy.session.connection_state import RAW
+from rlproxy.session.deferred_handshake import DeferredHandshake
+from rlproxy.session.private_stream import (
+    MAX_LANE_CALL,
+    NONE,
+    OPEN_NOW,
+    OPENING,
+    REFRESH_S,
+)
+from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
+
+from tests.unit.session.bench import BASE, FIVE, GRAMMAR, NOAUTH, PING, PONG, UNKNOWN, in_place
+from tests.unit.session.parts import Parts, call_of
+
+OK = b"+OK\r\n"
+AUTH = bulks(b"AUTH", b"bob", b"pw")
+WAIT = bulks(b"WAIT", b"1", b"0")
+ERROR = b"-ERR no\r\n"
+
+
+def followed(parts: Parts, data: bytes) -> int:
+    """Forward the command `data`, which may change the connection's state. Returns the wait."""
+    code = parts.next(data)
+    wait = parts.private.follow(parts.requests, code)
+    parts.private.out.append(data)
+    return wait
+
+
+# -- the connection --------------------------------------------------------------------------------
+
+
+def test_a_connection_is_opened_and_then_open() -> None:
+    parts = Parts()
+    assert parts.private.status == NONE
+    parts.private.open()
+    assert parts.private.status == OPENING
+    assert parts.private.opened(parts.requests) == WAIT_NOTHING
+    assert parts.private.status == OPEN_NOW
+    assert parts.up() == b""
+
+
+def test_it_owes_what_was_sent() -> None:
+    parts = Parts()
+    parts.opened()
+    assert parts.private.may_leave()
+    parts.private.slots.expect_one()
+    assert parts.private.owes()
+    assert parts.private.unanswered()
+    assert not parts.private.may_leave()
+    assert parts.answer(PONG) == PONG
+    assert not parts.private.owes()
+    assert parts.private.may_leave()
+
+
+def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.slots.expect_one()
+    parts.private.heard = True
+    assert not parts.private.unanswered()
+    parts.private.open()
+    parts.private.opened(parts.requests)
+    assert parts.private.unanswered()
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "status", "ignores_empty", "sent"),
+    [
+        (REFRESH_S - 0.01, OPEN_NOW, True, b""),
+        (REFRESH_S, OPEN_NOW, True, b"*0\r\n"),
+        (REFRESH_S, OPENING, True, b""),
+        (REFRESH_S, OPEN_NOW, False, b""),
+    ],
+)
+def test_a_silent_connection_gets_an_empty_request(
+    silent_s: float, status: int, ignores_empty: bool, sent: bytes
+) -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.status = status
+    parts.context.server.ignores_empty = ignores_empty
+    parts.caller.now = silent_s
+    parts.private.keep_alive(REFRESH_S)
+    assert parts.up() == sent
+    parts.private.keep_alive(REFRESH_S)
+    assert parts.up() == b""  # its silence begins again
+    assert not parts.private.owes()
+
+
+def test_replies_go_where_the_order_of_replies_wants_them() -> None:
+    parts = Parts()
+    parts.opened()
+    buffer: list[bytes] = []
+    parts.private.write_to(buffer)
+    parts.private.slots.expect_one()
+    parts.answer(PONG)
+    assert buffer == [PONG]
+
+
+def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
+    parts = Parts()
+    parts.opened()
+    call = call_of(parts.caller)
+    row = call.row
+    parts.private.hit(call)
+    parts.private.let_go(Caller())
+    assert not parts.private.owes()
+    assert parts.context.stats.hits[row + UNSEEN] == 1
+
+
+# -- the database of --upstream --------------------------------------------------------------------
+
+
+def test_the_base_database_is_selected_when_the_connection_opens() -> None:
+    parts = Parts(base_db=2)
+    assert parts.private.opened(parts.requests) == WAIT_BASE
+    assert parts.up() == BASE
+    assert parts.private.base_decided() == WAIT_BASE
+    assert parts.answer(OK) == b""
+    assert parts.private.base_decided() == WAIT_NOTHING
+
+
+@pytest.mark.parametrize(
+    ("reply", "wait", "down"),
+    [
+        (NOAUTH, WAIT_NOTHING, b""),  # the client will authenticate
+        (b"-NOPERM no\r\n", CLOSE, b"-NOPERM no\r\n"),
+        (b"-ERR DB index is out of range\r\n", CLOSE, b"-ERR DB index is out of range\r\n"),
+    ],
+)
+def test_the_base_database_refused(reply: bytes, wait: int, down: bytes) -> None:
+    parts = Parts(base_db=2)
+    parts.private.opened(parts.requests)
+    assert parts.answer(reply) == b""
+    assert parts.private.base_decided() == wait
+    assert parts.down() == down
+
+
+@pytest.mark.parametrize(("reply", "again"), [(OK, True), (b"-WRONGPASS no\r\n", False)])
+def test_the_base_database_is_selected_after_auth(reply: bytes, again: bool) -> None:
+    parts = Parts(base_db=2)
+    parts.private.opened(parts.requests)
+    parts.answer(NOAUTH)
+    parts.private.base_decided()
+    parts.up()
+    assert followed(parts, AUTH) == WAIT_BASE
+    assert parts.up() == AUTH
+    assert parts.answer(reply) == reply
+    assert parts.private.base_decided() == (WAIT_BASE if again else WAIT_NOTHING)
+    assert parts.up() == (BASE if again else b"")
+
+
+def test_a_client_whose_database_is_not_certain_is_closed() -> None:
+    parts = Parts(base_db=2)
+    parts.private.opened(parts.requests)
+    parts.private.state.lower(RAW)
+    assert followed(parts, bulks(b"RESET")) == CLOSE
+
+
+def test_replies_that_cannot_be_read_decide_to_close() -> None:
+    parts = Parts(base_db=2)
+    parts.private.opened(parts.requests)
+    parts.private.slots.raw = True
+    assert parts.private.base_decided() == CLOSE
+
+
+# -- the deferred handshake ------------------------------------------------------------------------
+
+
+def handshaking() -> Parts:
+    """A client whose AUTH was answered during an outage; Redis is back."""
+    parts = Parts()
+    parts.next(AUTH)
+    handshake = DeferredHandshake()
+    assert handshake.take(parts.requests, b"redis", b"7.0.0") == OK
+    parts.private.handshake = handshake
+    parts.private.open()
+    return parts
+
+
+@pytest.mark.parametrize(("reply", "refused"), [(OK, False), (b"-WRONGPASS no\r\n", True)])
+def test_the_handshake_is_sent_first_and_its_replies_are_dropped(
+    reply: bytes, refused: bool
+) -> None:
+    parts = handshaking()
+    parts.private.opened(parts.requests)
+    assert parts.requests.unread() == len(AUTH)
+    assert parts.requests.next() == COMMAND
+    assert parts.private.follow(parts.requests, COMMAND) == WAIT_HANDSHAKE
+    assert parts.private.handshake_refused() is None
+    assert parts.private.handshake is not None
+    assert parts.answer(reply) == b""
+    assert parts.private.handshake_refused() == (reply if refused else None)
+    assert parts.private.handshake is None
+
+
+def test_replies_go_to_the_client_once_the_handshake_is_over() -> None:
+    parts = handshaking()
+    parts.private.opened(parts.requests)
+    parts.requests.next()
+    parts.private.follow(parts.requests, COMMAND)
+    parts.answer(OK)
+    parts.private.handshake_refused()
+    parts.private.slots.expect_one()
+    assert parts.answer(PONG) == PONG
+
+
+def test_a_connection_lost_in_the_handshake_begins_anew() -> None:
+    parts = handshaking()
+    parts.private.opened(parts.requests)
+    parts.private.out.append(PING)
+    parts.private.deciding = True
+    parts.private.begin_anew(parts.requests)
+    assert parts.requests.unread() == 0  # the handshake was inserted; it is sent again later
+    assert parts.up() == b""
+    assert not parts.private.owes()
+    assert not parts.private.deciding
+    assert parts.private.handshake is not None
+
+
+# -- commands that change the state ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "deciding"),
+    [
+        (bulks(b"SELECT", b"3"), True),
+        (bulks(b"RESET"), True),
+        (bulks(b"MULTI"), False),
+        (AUTH, False),
+    ],
+)
+def test_replies_that_decide_on_database_or_transaction(sent: bytes, deciding: bool) -> None:
+    parts = Parts()
+    parts.opened()
+    assert followed(parts, sent) == WAIT_NOTHING
+    assert parts.private.deciding == deciding
+    assert parts.private.owes()
+
+
+@pytest.mark.parametrize(
+    ("sent", "owing", "eof", "slow", "waits"),
+    [
+        (AUTH, True, False, False, True),
+        (AUTH, False, False, False, False),
+        (AUTH, True, True, False, False),
+        (AUTH, True, False, True, False),
+        (bulks(b"HELLO", b"3", b"AUTH", b"a", b"b"), True, False, False, True),
+        (bulks(b"HELLO", b"3"), True, False, False, False),
+        (PING, True, False, False, False),
+    ],
+)
+def test_auth_waits_until_nothing_is_owed(
+    sent: bytes, owing: bool, eof: bool, slow: bool, waits: bool
+) -> None:
+    parts = Parts()
+    parts.opened()
+    if owing:
+        parts.private.slots.expect_one()
+    parts.requests.eof, parts.requests.slow = eof, slow
+    parts.next(sent)
+    assert parts.private.waits_to_authenticate(parts.requests) == waits
+
+
+# -- RL commands in place --------------------------------------------------------------------------
+
+
+def test_a_hit_is_sent_as_eval_and_its_reply_counted() -> None:
+    parts = Parts()
+    parts.opened()
+    call = call_of(parts.caller)
+    row = call.row
+    parts.private.hit(call)
+    assert parts.up() == in_place()
+    assert parts.caller.fenced
+    assert parts.caller.watches == 1
+    assert parts.private.expanded > len(in_place()) // 2
+    assert parts.answer(FIVE) == FIVE
+    hits = parts.context.stats.hits
+    assert hits[row + ADMITTED] == sum(hits) == 1
+
+
+def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.state.lower(RAW)
+    call = call_of(parts.caller)
+    row = call.row
+    parts.private.hit(call)
+    assert parts.up() == in_place()
+    assert parts.context.stats.hits[row + UNSEEN] == 1
+    assert parts.caller.watches == 0
+
+
+@pytest.mark.parametrize(("counted", "limit"), [(True, 10), (False, s.NOT_LATE)])
+def test_a_hit_that_must_not_overtake_looks_only_where_its_reply_can_be_edited(
+    counted: bool, limit: int
+) -> None:
+    parts = Parts()
+    parts.opened()
+    if not counted:
+        parts.private.state.lower(RAW)
+    call = call_of(parts.caller)
+    hit = call.behind = call.rule
+    call.rule = hit.look()
+    parts.private.hit(call)
+    assert (call.rule is hit) == (not counted)
+    assert (call.behind is None) == (not counted)
+    head = parts.private.slots._head
+    assert head is not None
+    assert head.limit == limit
+
+
+@pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])
+def test_the_key_that_wait_rewrites_is_bounded(longer: int, kept: bool) -> None:
+    parts = Parts()
+    parts.opened()
+    key = b"k" * (MAX_LANE_CALL - len(b"$4096\r\n\r\n") + longer)
+    parts.private.hit(call_of(parts.caller, key))
+    assert parts.private.cover.last_hit == (r.bulk(key) if kept else b"")
+
+
+def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
+    parts = Parts()
+    parts.opened()
+    got: list[bytes] = []
+
+    def answered(reply: bytes) -> bytes:
+        got.append(reply)
+        return b""
+
+    parts.private.ask(call_of(parts.caller), answered)
+    assert parts.up() == in_place()
+    assert parts.answer(FIVE[:9]) == b""
+    assert parts.answer(FIVE[9:]) == b""
+    assert got == [FIVE]
+    assert parts.caller.watches == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sent", "row"),
+    [
+        ((b"RL.HELP",), GRAMMAR.help_call, HELP),
+        ((b"RL.STATS",), b"call RL.STATS ", STATS),
+        ((b"RL.TOP", b"5"), b"call RL.TOP 5", TOP),
+    ],
+)
+def test_status_commands_are_answered_by_a_script(
+    words: tuple[bytes, ...], sent: bytes, row: int
+) -> None:
+    parts = Parts()
+    parts.opened()
+    parts.context.status_call = lambda name, args: b"call %b %b" % (name, b" ".join(args))
+    parts.next(bulks(*words))
+    parts.private.answer_status(parts.requests)
+    assert parts.up() == sent
+    assert parts.context.stats.calls[row] == 1
+    assert parts.answer(b"*0\r\n") == b"*0\r\n"
+
+
+def test_status_commands_abort_a_transaction() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.state.multi = True
+    request = bulks(b"RL.HELP")
+    parts.next(request)
+    parts.private.answer_status(parts.requests)
+    assert parts.up() == request
+    assert parts.answer(UNKNOWN) == b"-ERR RL.HELP is not allowed in transactions\r\n"
+
+
+@pytest.mark.parametrize(
+    ("slow", "level", "here"), [(False, None, True), (True, None, False), (False, RAW, False)]
+)
+def test_a_wrong_command_is_rejected_where_its_place_is_certain(
+    slow: bool, level: int | None, here: bool
+) -> None:
+    parts = Parts()
+    parts.opened()
+    if level is not None:
+        parts.private.state.lower(level)
+    parts.private.reject(ERROR, b"written", slow)
+    assert parts.context.stats.errors == {"syntax": 1}
+    assert parts.up() == (b"" if here else b"written")
+    assert parts.down() == (ERROR if here else b"")
+    if not here:
+        assert parts.answer(UNKNOWN) == ERROR
+
+
+def test_an_error_leaves_in_its_place() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.slots.expect_one()
+    parts.private.reject(ERROR, b"written", False)
+    assert parts.down() == b""
+    assert parts.answer(PONG) == PONG + ERROR
+
+
+@pytest.mark.parametrize("asking", [False, True])
+def test_a_denied_command_never_reaches_redis(asking: bool) -> None:
+    """After ASKING another command is sent, to which ASKING then applies."""
+    parts = Parts()
+    parts.opened()
+    parts.private.state.asking = asking
+    code = parts.next(bulks(b"KEYS", b"*"))
+    parts.private.deny(ERROR, parts.requests, code)
+    assert parts.up() == (bulks(b"RL.DENIED", b"KEYS") if asking else b"")
+    assert not parts.private.state.asking
+    if asking:
+        parts.answer(UNKNOWN)
+    else:
+        assert parts.down() == ERROR
+
+
+def test_the_rest_of_a_denied_command_is_dropped() -> None:
+    parts = Parts()
+    parts.opened()
+    code = parts.next(b"*2\r\n$4\r\nECHO\r\n$100000\r\n" + b"x" * 50_000)
+    assert code == OPEN
+    parts.private.deny(ERROR, parts.requests, code)
+    assert parts.requests.discarding
+
+
+# -- calls that no lane has sent -------------------------------------------------------------------
+
+
+def test_a_call_that_no_lane_has_sent_is_sent_here() -> None:
+    parts = Parts(share=True)
+    parts.opened()
+    parts.private.resend(call_of(parts.caller))
+    assert parts.up() == in_place()
+    assert parts.answer(FIVE) == FIVE
+
+
+# -- WAIT ------------------------------------------------------------------------------------------
+
+
+def test_wait_follows_the_rewrite_of_the_latest_hit() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.cover.lane_wrote = True
+    parts.private.cover.last_hit = b"$1\r\nk\r\n"
+    code = parts.next(WAIT)
+    parts.private.cover_wait(parts.requests, code)
+    assert parts.up() == wait_cover.REWRITE + b"$1\r\nk\r\n" + WAIT
+    assert parts.answer(b":1\r\n:2\r\n") == b":2\r\n"
+    assert parts.caller.fenced
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_wait_is_an_error_where_no_rewrite_can_cover_it(counted: bool) -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.cover.lane_wrote = True
+    if not counted:
+        parts.private.cover.last_hit = b"$1\r\nk\r\n"
+        parts.private.state.lower(RAW)
+    code = parts.next(WAIT)
+    parts.private.cover_wait(parts.requests, code)
+    if counted:
+        assert parts.up() == b""
+        assert parts.down() == wait_cover.not_covered(b"WAIT")
+    else:
+        assert parts.up() == bulks(b"RL.DENIED", b"WAIT")
+
+
+# -- COMMAND ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "edited"), [(None, True), (RAW, False)])
+def test_the_reply_to_command_is_edited_where_its_place_is_certain(
+    level: int | None, edited: bool
+) -> None:
+    parts = Parts()
+    parts.opened()
+    if level is not None:
+        parts.private.state.lower(level)
+    code = parts.next(bulks(b"COMMAND", b"COUNT"))
+    plan = parts.private.introspection(parts.requests, code)
+    assert (plan is not None) == edited
+    if plan is not None:
+        parts.private.introspect(plan)
+        assert parts.private.owes()
+        assert parts.answer(b":240\r\n") > b":240\r\n"
+
+
+def test_a_probe_shows_whether_ordinary_commands_may_share() -> None:
+    parts = Parts(share=True)
+    parts.opened()
+    parts.private.state.probed = False
+    parts.next(bulks(b"GET", b"k"))
+    parts.private.forward(parts.requests.command)
+    assert parts.private.state.probing
+    assert parts.answer(b"$-1\r\n") == b"$-1\r\n"
+    assert parts.private.state.probed
+    assert not parts.private.state.probing
