@@ -29,7 +29,7 @@ class Held(Parts):
         self.opened()
         self.allowed = by_lane
         self.got: list[bytes] = []
-        self.call = call_of(self.caller, text=b"10 60 WAIT 50")
+        self.held = call_of(self.caller, text=b"10 60 WAIT 50")
         self.hit = HeldHit(
             context=self.context,
             caller=self.caller,
@@ -40,8 +40,8 @@ class Held(Parts):
         )
 
     def start(self, ended: bool = False) -> None:
-        assert self.hit.hold(self.call, ended)
-        self.lanes.append(self.call)
+        assert self.hit.hold(self.held, ended)
+        self.lanes.append(self.held)
         self.hit.start()
 
     def reply(self, data: bytes) -> None:
@@ -129,7 +129,7 @@ def test_an_error_ends_the_wait_without_the_name_of_the_script() -> None:
 def test_the_queues_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
     monkeypatch.setattr(wait_queue, "MAX_WAITING", 0)
-    assert not held.hit.hold(held.call, False)
+    assert not held.hit.hold(held.held, False)
     assert held.got == []
     assert held.lane.calls == []
 

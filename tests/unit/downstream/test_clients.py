@@ -1,0 +1,200 @@
+"""clients: who is admitted, which clients a sweep checks, and who has gone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import pytest
+from rlproxy.config.urls import Address
+from rlproxy.downstream.admission import FULL, FULL_ADDRESS, Admission
+from rlproxy.downstream.clients import ROUND, SWEPT, Clients
+from rlproxy.downstream.connection import ClientConnection
+from rlproxy.net.peers import NOBODY, Peer
+from rlproxy.observability.log_throttle import EVERY_S, LogThrottle
+from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.upstream.connector import Target
+
+from tests.unit.downstream.bench import CONFIG, GRAMMAR, Clock
+
+HERE, THERE = Peer("127.0.0.1", 1), Peer("127.0.0.2", 2)
+
+
+class Member:
+    """A client that records what is done to it."""
+
+    def __init__(self, peer: Peer | None) -> None:
+        self.peer = peer
+        self.swept: list[float] = []
+        self.restricted = 0
+        self.looks = 0
+
+    def sweep(self, now: float) -> None:
+        self.swept.append(now)
+
+    def restrict(self) -> None:
+        self.restricted += 1
+
+    def notice_hangup(self) -> None:
+        self.looks += 1
+
+
+class Worker:
+    """The clients of a worker; `lines` is what it has logged."""
+
+    def __init__(self, **changes: object) -> None:
+        self.config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+        self.clock = Clock()
+        self.lines: list[str] = []
+        self.clients = Clients(
+            self.clock,
+            WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:6379")),
+            Target(Address("redis", 6379), 1.0),
+            Admission(self.config, "redis:6379", 10_000),
+            self.config,
+            LogThrottle(self.clock.time, lambda line, _: self.lines.append(line)),
+        )
+
+    def enter(self, peer: Peer, count: int = 1) -> list[Member]:
+        """Let `count` clients enter; all are admitted."""
+        members = [Member(peer) for _ in range(count)]
+        for member in members:
+            assert self.clients.enter(cast("ClientConnection", member), peer) is None
+        return members
+
+    def leave(self, member: Member) -> None:
+        self.clients.leave(cast("ClientConnection", member))
+
+
+def test_clients_are_counted_by_address() -> None:
+    worker = Worker()
+    (first, second), (third,) = worker.enter(HERE, 2), worker.enter(THERE)
+    (unix,) = worker.enter(NOBODY)
+    assert worker.clients.addresses == {HERE.host: 2, THERE.host: 1}
+    assert len(worker.clients.clients) == 4
+    for member in (first, third, unix):
+        worker.leave(member)
+    assert worker.clients.addresses == {HERE.host: 1}
+    worker.leave(second)
+    assert worker.clients.addresses == {}
+    assert worker.clients.clients == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [({"max_clients": 1}, FULL), ({"max_clients_per_address": 1}, FULL_ADDRESS)],
+)
+def test_a_refused_client_is_logged_and_counted_as_an_error_only(
+    changes: dict[str, object], refusal: object
+) -> None:
+    worker = Worker(**changes)
+    worker.enter(HERE)
+    refused = Member(HERE)
+    assert worker.clients.enter(cast("ClientConnection", refused), HERE) is refusal
+    assert len(worker.lines) == 1
+    assert str(HERE) in worker.lines[0]
+    assert worker.clients.context.stats.errors == {"turned_away": 1}
+    assert worker.clients.addresses == {HERE.host: 1}
+    worker.leave(refused)
+    assert worker.clients.addresses == {HERE.host: 1}
+    assert len(worker.clients.clients) == 1
+
+
+def test_a_client_that_leaves_is_forgotten_everywhere() -> None:
+    worker = Worker()
+    left: list[int] = []
+    worker.clients.on_leave = lambda: left.append(len(worker.clients.clients))
+    (member,) = worker.enter(HERE)
+    client = cast("ClientConnection", member)
+    worker.clients.turned_away.add(client)
+    worker.clients.unread.add(client)
+    worker.leave(member)
+    assert not worker.clients.turned_away
+    assert not worker.clients.unread
+    assert left == [0]
+    worker.leave(member)
+    assert left == [0, 0]  # a refused client leaves, too
+
+
+@pytest.mark.parametrize("count", [0, 1, SWEPT, SWEPT + 1, 2 * SWEPT])
+def test_few_clients_are_all_checked_within_two_sweeps(count: int) -> None:
+    worker = Worker()
+    members = worker.enter(NOBODY, count)
+    worker.clients.sweep()
+    assert sum(len(member.swept) for member in members) == min(count, SWEPT)
+    if count > SWEPT:
+        worker.clients.sweep()
+    assert all(member.swept == [worker.clock.now] for member in members)
+
+
+def test_many_clients_are_all_checked_within_eight_sweeps() -> None:
+    worker = Worker(max_clients=10_000)
+    members = worker.enter(NOBODY, ROUND * SWEPT + 800)
+    for _ in range(ROUND):
+        worker.clients.sweep()
+    assert [len(member.swept) for member in members] == [1] * len(members)
+    worker.clients.sweep()
+    assert sum(len(member.swept) for member in members) == len(members) + len(members) // ROUND
+
+
+def test_a_client_that_enters_during_a_round_is_checked_in_the_next() -> None:
+    worker = Worker()
+    worker.enter(NOBODY, SWEPT + 1)
+    worker.clients.sweep()
+    (late,) = worker.enter(HERE)
+    worker.clients.sweep()
+    assert late.swept == []
+    worker.clients.sweep()
+    worker.clients.sweep()
+    assert len(late.swept) == 1
+
+
+def test_a_sweep_logs_the_counts_that_are_due() -> None:
+    worker = Worker(max_clients=0)
+    for _ in range(3):
+        worker.clients.enter(cast("ClientConnection", Member(HERE)), HERE)
+    assert len(worker.lines) == 1
+    worker.clock.now += EVERY_S
+    worker.clients.sweep()
+    assert len(worker.lines) == 2
+    assert worker.lines[1].startswith("turned away 2 client(s)")
+
+
+def test_only_clients_that_are_not_read_are_checked_for_a_hangup() -> None:
+    worker = Worker()
+    members = worker.enter(HERE, 3)
+    worker.clients.unread.add(cast("ClientConnection", members[1]))
+    worker.clients.notice_hangups()
+    assert [member.looks for member in members] == [0, 1, 0]
+
+
+def test_a_client_may_leave_while_hangups_are_checked() -> None:
+    worker = Worker()
+
+    class Leaver(Member):
+        def notice_hangup(self) -> None:
+            worker.leave(self)
+
+    for _ in range(3):
+        worker.clients.unread.add(cast("ClientConnection", Leaver(HERE)))
+    worker.clients.notice_hangups()
+    assert not worker.clients.unread
+
+
+def test_options_apply_to_the_clients_that_are_connected() -> None:
+    worker = Worker(max_clients=1)
+    (member,) = worker.enter(HERE)
+    changed = dataclasses.replace(
+        worker.config, max_clients=2, hit_timeout_ms=70, on_upstream_failure="allow"
+    )
+    worker.clients.reconfigure(changed)
+    assert member.restricted == 1
+    assert worker.clients.context.failure.mode == "allow"
+    assert worker.clients.context.timeouts.timeout_s == 0.07
+    worker.enter(HERE)
+
+
+def test_the_options_of_failures_apply_from_the_start() -> None:
+    worker = Worker(on_upstream_failure="deny", hit_timeout_ms=30)
+    assert worker.clients.context.failure.mode == "deny"
+    assert worker.clients.context.timeouts.timeout_s == 0.03
