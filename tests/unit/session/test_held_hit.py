@@ -184,6 +184,7 @@ def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
     held.start()
     assert held.hit.question is not None
     held.hit.late(held.hit.question, lambda: LATE)
+    assert held.private.slots.settled()  # the client is owed nothing
     assert held.answer(ADMITTED) == b""
     held.hit.pass_reply()
     assert held.got == [LATE]

@@ -123,6 +123,17 @@ def test_bytes_that_the_client_has_not_taken_are_not_buffered() -> None:
     assert client.order.buffered() == 4
 
 
+def test_replies_of_a_run_that_has_become_the_first_are_not_buffered() -> None:
+    client = Client(3)
+    for number in (0, 1, 1, 2):
+        client.request(number)
+    client.reply(2)
+    client.reply(0)
+    client.reply(1)
+    assert client.got == [b"0", b"1"]
+    assert client.order.buffered() == 1
+
+
 def test_finished_without_runs_is_nothing() -> None:
     client = Client(1)
     client.request(0)

@@ -269,10 +269,11 @@ def test_the_held_hit_is_left_for_the_session() -> None:
 def test_a_hit_with_wait_after_asking_is_sent_at_once() -> None:
     parts = Routed()
     plain(parts)
-    asking = bulks(b"ASKING")
-    assert parts.route(asking + WAITS) == waits.WAIT_NOTHING
-    assert parts.up().startswith(asking + b"*")
+    parts.private.state.asking = True
+    assert parts.route(WAITS) == waits.WAIT_NOTHING
+    assert b"EVAL" in parts.up()
     assert parts.router.held is None
+    assert not parts.private.state.asking
 
 
 def test_the_refusal_of_a_client_that_is_closed() -> None:
@@ -405,10 +406,13 @@ def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
     parts.private.slots.feed(b">2\r\n$7\r\nmess")
     parts.private.slots.pass_pushes()
     parts.down()
+    assert parts.lanes.head is not None
+    parts.lanes.head.reply = FIVE
     parts.lane.known[b"$1\r\nx\r\n"] = DENIED
-    parts.settle()
     parts.route(bulks(b"RL.HIT", b"x", b"10", b"60"))
     assert parts.down() == b""
+    parts.lanes.emit()
+    assert parts.down() == FIVE + DENIED
 
 
 def test_calls_of_two_scripts_go_one_after_the_other_where_the_lane_requires_it() -> None:
