@@ -52,8 +52,11 @@ class Worker:
             Target(Address("redis", 6379), 1.0),
             Admission(self.config, "redis:6379", 10_000),
             self.config,
-            LogThrottle(self.clock.time, lambda line, _: self.lines.append(line)),
+            LogThrottle(self.clock.time, self._log),
         )
+
+    def _log(self, _: str, text: str, **fields: object) -> None:
+        self.lines.append(f"{text.format(**fields)} {fields}")
 
     def enter(self, peer: Peer, count: int = 1) -> list[Member]:
         """Let `count` clients enter; all are admitted."""

@@ -25,7 +25,8 @@ class Session:
     """What the private connection reads of a session."""
 
     def __init__(self) -> None:
-        self.client_slow = False
+        self.requests = self
+        self.slow = False
         self.wait = WAIT_NOTHING
         self.now = 1000.0
         self.unasked = False
@@ -196,11 +197,11 @@ def test_it_is_read_as_the_state_of_the_client_requires(
 ) -> None:
     connected = Connected()
     session = connected.client.session
-    session.client_slow, session.wait = slow, wait
+    session.slow, session.wait = slow, wait
     connected.private.resting = resting
     connected.private.read()
     assert connected.transport.reading == reads
-    session.client_slow, connected.private.resting = False, False
+    session.slow, connected.private.resting = False, False
     connected.private.read()
     assert connected.transport.reading
 

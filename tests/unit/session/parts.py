@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp.framing import COMMAND
+from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import ServerFacts, WorkerContext

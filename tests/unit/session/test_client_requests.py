@@ -7,7 +7,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.resp.framing import BODY, COMMAND, EMPTY, MALFORMED, OPEN, TAIL
+from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, TAIL
 from rlproxy.session import command_policy
 from rlproxy.session.client_requests import ClientRequests
 

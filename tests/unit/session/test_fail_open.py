@@ -39,7 +39,6 @@ class Failing(Parts):
             requests=self.requests,
             private=self.private,
             lanes=self.lanes,
-            to_client=self.to_client,
         )
 
     def hits(self, data: bytes, most: int = 0) -> int:

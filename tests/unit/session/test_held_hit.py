@@ -10,7 +10,7 @@ from rlproxy.session.call import Call
 from rlproxy.session.held_hit import HeldHit
 
 from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
-from tests.unit.session.bench import PING
+from tests.unit.session.bench import FIVE, PING
 from tests.unit.session.parts import Parts, call_of
 
 LATE = b"-UPSTREAMDOWN late\r\n"
@@ -39,9 +39,9 @@ class Held(Parts):
             finished=self.got.append,
         )
 
-    def start(self, ended: bool = False) -> None:
-        assert self.hit.hold(self.held, ended)
-        self.lanes.append(self.held)
+    def start(self) -> None:
+        assert self.hit.hold(self.held)
+        assert self.lanes.head is self.held
         self.hit.start()
 
     def reply(self, data: bytes) -> None:
@@ -129,14 +129,18 @@ def test_an_error_ends_the_wait_without_the_name_of_the_script() -> None:
 def test_the_queues_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
     monkeypatch.setattr(wait_queue, "MAX_WAITING", 0)
-    assert not held.hit.hold(held.held, False)
+    assert not held.hit.hold(held.held)
     assert held.got == []
     assert held.lane.calls == []
+    assert b"EVAL" in held.up()  # sent as a hit without WAIT
+    assert held.answer(FIVE) == FIVE
+    assert not held.lanes.owes()
 
 
 def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:
     held = Held()
-    held.start(ended=True)
+    held.requests.eof = True
+    held.start()
     held.reply(refused(3_000_000))
     assert len(held.got) <= 1
     if not held.got:

@@ -9,7 +9,8 @@ from rlproxy.resp import encoding as r
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Caller
 
-from tests.unit.ratelimit.test_wait_queue import Clock, says
+from tests.unit.ratelimit.test_wait_queue import Clock
+from tests.unit.ratelimit.test_wait_queue import script_reply as says
 from tests.unit.session.parts import call_of, rule
 
 KEY = b"$1\r\nk\r\n"

@@ -11,7 +11,7 @@ from rlproxy.resp import commands as c
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
-from tests.unit.session.bench import ARITY, FIVE, KnowingLane
+from tests.unit.session.bench import ARITY, FIVE, KnowingLane, in_place
 from tests.unit.session.parts import Parts, call_of
 
 USER = Identity(b"bob", b"pw", 3)
@@ -92,19 +92,44 @@ def test_a_call_counted_elsewhere_is_not_counted_here() -> None:
     assert sum(parts.context.stats.hits) == 0
 
 
-# -- calls that are taken back, or forgotten -------------------------------------------------------
+# -- calls that are moved, or forgotten -------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_a_call_is_taken_back_with_all_behind_it(first: int) -> None:
+def test_a_call_is_moved_with_all_behind_it(first: int) -> None:
     parts = Parts()
+    parts.opened()
     calls = numbered(parts, 4)
-    assert parts.lanes.take_back(calls[first]) is calls[first]
+    calls[3].reply = ARITY
+    parts.lanes.move_to(parts.private, calls[first])
     assert linked(parts) == calls[:first]
+    sent = [in_place(b"%d" % number) for number in range(first, 3)]
+    assert parts.up() == b"".join(sent)
+    parts.lanes.move_to(parts.private, calls[3])  # moved already
+    assert parts.up() == b""
+    assert parts.answer(FIVE * len(sent)) == FIVE * len(sent) + ARITY
     later = call_of(parts.caller)
     parts.lanes.append(later)
     assert linked(parts) == [*calls[:first], later]
-    assert parts.lanes.take_back(calls[3]) is None
+
+
+def test_the_reply_of_a_lane_leaves_if_it_is_next() -> None:
+    parts = Parts()
+    first, second = numbered(parts, 2)
+    assert not parts.lanes.answered(second, b":2\r\n", 0)
+    assert parts.lanes.answered(first, b":1\r\n", 0)
+    parts.lanes.emit()
+    assert parts.down() == b":1\r\n:2\r\n"
+
+
+def test_the_reply_to_a_held_hit_is_set_on_the_first_call() -> None:
+    parts = Parts()
+    parts.lanes.answer_head(FIVE)
+    assert not parts.lanes.owes()
+    numbered(parts, 1)
+    parts.lanes.answer_head(FIVE)
+    parts.lanes.emit()
+    assert parts.down() == FIVE
 
 
 def test_abandoned_calls_are_counted_as_unseen() -> None:

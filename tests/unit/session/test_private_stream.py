@@ -6,7 +6,7 @@ import pytest
 from rlproxy.ratelimit.outcomes import ADMITTED, HELP, STATS, TOP, UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.framing import COMMAND, OPEN
+from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import slots as s
 from rlproxy.session import wait_cover
 from rlproxy.session.call import Caller
@@ -118,6 +118,49 @@ def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
     parts.private.let_go(Caller())
     assert not parts.private.owes()
     assert parts.context.stats.hits[row + UNSEEN] == 1
+
+
+def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.context.circuit.open = True
+    parts.caller.now = 7.0
+    parts.private.slots.expect_one()
+    assert parts.private.received(PONG)
+    assert parts.private.received_at == 7.0
+    assert parts.private.heard
+    assert not parts.context.circuit.open
+    assert parts.context.stats.upstream_in == len(PONG)
+    parts.private.slots.answer()
+    assert parts.down() == PONG
+
+
+def test_bytes_that_are_not_counted_are_passed_on() -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.slots.raw = True
+    assert not parts.private.received(b"anything")
+    assert parts.down() == b"anything"
+
+
+def test_what_the_replies_show_is_reported_once() -> None:
+    parts = Parts()
+    parts.opened()
+    replicas: list[bool] = []
+    parts.context.server.read_only = lambda: replicas.append(True)
+    assert not parts.private.identity_moved()
+    followed(parts, bulks(b"SELECT", b"3"))
+    assert not parts.private.identity_moved()
+    assert parts.private.deciding
+    parts.answer(OK)
+    assert parts.private.identity_moved()
+    assert not parts.private.identity_moved()
+    assert not parts.private.deciding
+    parts.private.hit(call_of(parts.caller))
+    parts.answer(b"-READONLY You can't write against a read only replica.\r\n")
+    parts.private.identity_moved()
+    parts.private.identity_moved()
+    assert replicas == [True]
 
 
 # -- the database of --upstream --------------------------------------------------------------------
@@ -322,7 +365,7 @@ def test_a_hit_that_must_not_overtake_looks_only_where_its_reply_can_be_edited(
     parts.private.hit(call)
     assert (call.rule is hit) == (not counted)
     assert (call.behind is None) == (not counted)
-    head = parts.private.slots._head
+    head = parts.private.slots.head
     assert head is not None
     assert head.limit == limit
 

@@ -259,8 +259,7 @@ def test_the_held_hit_is_left_for_the_session() -> None:
     parts = Routed()
     plain(parts)
     assert parts.route(WAITS + PING) == waits.WAIT_HELD
-    call = parts.router.held
-    assert call is not None
+    call = parts.router.take_held()
     assert call.rule.waits
     assert call.caller is parts.caller
     assert parts.requests.unread() == len(PING)
@@ -272,7 +271,6 @@ def test_a_hit_with_wait_after_asking_is_sent_at_once() -> None:
     parts.private.state.asking = True
     assert parts.route(WAITS) == waits.WAIT_NOTHING
     assert b"EVAL" in parts.up()
-    assert parts.router.held is None
     assert not parts.private.state.asking
 
 
@@ -363,18 +361,18 @@ def test_a_backlogged_client_may_have_its_share() -> None:
 def test_hits_in_place_go_on_when_half_are_answered() -> None:
     parts = Routed()
     full_private(parts)
-    assert not parts.router.has_room_in_place()
+    assert not parts.router.unblocked(waits.WAIT_IN_PLACE)
     parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
-    assert not parts.router.has_room_in_place()
+    assert not parts.router.unblocked(waits.WAIT_IN_PLACE)
     parts.answer(FIVE)
-    assert parts.router.has_room_in_place()
+    assert parts.router.unblocked(waits.WAIT_IN_PLACE)
 
 
 def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
     parts = Routed()
     full_private(parts)
     parts.private.state.lower(RAW)
-    assert parts.router.has_room_in_place()
+    assert parts.router.unblocked(waits.WAIT_IN_PLACE)
 
 
 # -- the lane --------------------------------------------------------------------------------------

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp.framing import COMMAND, RequestFramer
+from rlproxy.resp.requests import COMMAND, RequestFramer
+from rlproxy.session.call import Caller
 from rlproxy.session.wait_cover import WaitCover, not_covered
+
+from tests.unit.session.bench import FIVE
+from tests.unit.session.parts import call_of
 
 
 def written() -> WaitCover:
@@ -63,6 +67,23 @@ def test_a_hit_by_lane_between_the_rewrite_and_the_reply_is_not_covered() -> Non
     cover.rewritten(b":1\r\n")
     cover.lane_wrote = True
     assert judged(b"*2\r\n:1\r\n:1\r\n") == not_covered(b"WAITAOF")
+
+
+@pytest.mark.parametrize(
+    ("text", "reply", "kept"),
+    [
+        (b"10 60", FIVE, True),
+        (b"10 60", b"-WRONGTYPE no\r\n", False),  # Redis gave no access to the key
+        (b"look", FIVE, False),
+    ],
+)
+def test_the_key_of_a_hit_that_redis_ran_is_kept(text: bytes, reply: bytes, kept: bool) -> None:
+    call = call_of(Caller(), b"new")
+    if text == b"look":
+        call.rule = call.rule.look()
+    cover = written()
+    cover.answered(call, reply)
+    assert cover.last_hit == (b"$3\r\nnew\r\n" if kept else b"$1\r\nk\r\n")
 
 
 @pytest.mark.parametrize("name", [b"WAIT", b"WAITAOF"])
