@@ -11,12 +11,12 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY proxy proxy
 COPY lua lua
 ENV RLPROXY_COMPILE=1
-RUN pip wheel --no-cache-dir --wheel-dir /wheels ".[embedded]"
+RUN pip wheel --no-cache-dir --wheel-dir /wheels ".[embedded,top]"
 
 # -- what runs -------------------------------------------------------------------------------------
 FROM python:3.13-slim
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links /wheels "rlproxy[embedded]" \
+    pip install --no-cache-dir --no-index --find-links /wheels "rlproxy[embedded,top]" \
     && useradd --system --no-create-home rlproxy
 USER rlproxy
 # Empty, so that it is an error to start without an upstream, `docker run -it` included. For a private
