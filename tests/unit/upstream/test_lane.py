@@ -1440,8 +1440,11 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
                 exchange(number)
             else:
                 known = False
+        rounds = 0
         while any(client.session.outstanding() for client in clients):
             exchange(100_000)
+            rounds += 1
+            assert rounds < 1000, "a hit is never answered"
         for client in clients:
             keys = [b"%d-%d" % (client.number, number + 1) for number in range(client.sent)]
             assert [key for key in counted if key.startswith(b"%d-" % client.number)] == keys
