@@ -134,6 +134,15 @@ def test_the_work_is_bounded() -> None:
     assert failing.requests.unread() == 90 * len(HIT)
 
 
+@pytest.mark.parametrize(("sent", "within"), [(b"", True), (PING, True), (HIT * 10, False)])
+def test_while_the_circuit_is_open_the_error_names_its_reason(sent: bytes, within: bool) -> None:
+    failing = Failing("error")
+    failing.context.circuit.why = "refused"
+    failing.requests.feed(sent)
+    assert failing.fail_open.answer_unreachable(2 * (WORK_OF_OURS + 1)) == within
+    assert failing.down() == (b"" if within else r.unreachable("redis:1", "refused") * 2)
+
+
 def test_a_handshake_is_recorded_only_before_the_connection_is_open() -> None:
     failing = Failing("allow")
     failing.opened()

@@ -122,6 +122,16 @@ def test_the_reply_of_a_lane_leaves_if_it_is_next() -> None:
     assert parts.down() == b":1\r\n:2\r\n"
 
 
+def test_the_reply_to_a_hit_that_must_not_overtake_is_edited() -> None:
+    parts = Parts()
+    (call,) = numbered(parts, 1)
+    call.behind = call.rule
+    assert parts.lanes.answered(
+        call, b"-OOM no script: " + b"0" * 40 + b", on @user_script:1.\r\n", 0
+    )
+    assert call.reply == b"-OOM no\r\n"
+
+
 def test_the_reply_to_a_held_hit_is_set_on_the_first_call() -> None:
     parts = Parts()
     parts.lanes.answer_head(FIVE)

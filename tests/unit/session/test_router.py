@@ -263,6 +263,8 @@ def test_the_held_hit_is_left_for_the_session() -> None:
     assert call.rule.waits
     assert call.caller is parts.caller
     assert parts.requests.unread() == len(PING)
+    with pytest.raises(AssertionError):
+        parts.router.take_held()
 
 
 def test_a_hit_with_wait_after_asking_is_sent_at_once() -> None:
