@@ -15,9 +15,6 @@ also run in the order of the requests. There is one run at a time then, and noth
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
-
-MAX_BUFFERED: Final = 262144  # bytes of replies that wait behind another source's
 
 
 class Source:
@@ -70,19 +67,25 @@ class ReplyOrder:
             return
         if self._runs is None:
             self._runs = deque([_Run(last, self.to_client)])
+        elif not last.owes():
+            self.finished(last)
+        behind = self._unfinished(source) is not None
         run = _Run(source, [])
         self._runs.append(run)
-        source.write_to(run.replies)
+        if not behind:
+            source.write_to(run.replies)
 
     def finished(self, source: Source) -> None:
         """Record that `source` has delivered all replies of its first unfinished run."""
         runs = self._runs
         if runs is None:
             return
-        for run in runs:
-            if run.source is source and not run.done:
-                run.done = True
-                break
+        run = self._unfinished(source)
+        if run is not None:
+            run.done = True
+            run = self._unfinished(source)
+            if run is not None:
+                source.write_to(run.replies)
         while len(runs) > 1 and runs[0].done:
             runs.popleft()
             first = runs[0]
@@ -92,6 +95,14 @@ class ReplyOrder:
                 first.source.write_to(self.to_client)
         if len(runs) == 1:
             self._runs = None
+
+    def _unfinished(self, source: Source) -> _Run | None:
+        """The first run of `source` that is not delivered."""
+        if self._runs is not None:
+            for run in self._runs:
+                if run.source is source and not run.done:
+                    return run
+        return None
 
     def buffered(self) -> int:
         """Return the number of bytes that wait behind another source's replies."""

@@ -16,10 +16,12 @@
 An event of the left column may end the waits of the right one. Those named with a condition above
 stay while it does not hold.
 
-    lane replied          ENDED_BY_LANE
-    private replied       ENDED_BY_PRIVATE, ENDED_BY_LANE
-    tick or millisecond   ENDED_BY_TICK
-    client's end of file  WAIT_QUIESCENT, WAIT_HELD
+    lane replied                       ENDED_BY_LANE
+    private replied                    ENDED_BY_PRIVATE, ENDED_BY_LANE, WAIT_BASE, WAIT_HANDSHAKE
+    private opened, failed or was lost WAIT_OPEN, WAIT_BASE, WAIT_HANDSHAKE
+    tick or millisecond                ENDED_BY_TICK
+    held hit answered                  WAIT_HELD
+    client's end of file               WAIT_QUIESCENT, WAIT_HELD
 
 CLOSE is no wait: the router returns it when no further request may be taken.
 """

@@ -177,7 +177,6 @@ def test_all_replies_leave_in_request_order(events: list[tuple[bool, int]]) -> N
     assert client.order.buffered() == 0
 
 
-@pytest.mark.xfail(strict=True, reason="its reply stays buffered: the run is never finished")
 def test_a_run_that_was_buffered_whole_may_be_followed_by_another() -> None:
     client = Client(3)
     client.request(0)
@@ -189,7 +188,6 @@ def test_a_run_that_was_buffered_whole_may_be_followed_by_another() -> None:
     assert client.got == [b"0", b"1", b"2"]
 
 
-@pytest.mark.xfail(strict=True, reason="replies of the earlier run go to the buffer of the later")
 def test_a_source_may_get_a_run_while_it_owes_an_earlier_one() -> None:
     client = Client(2)
     for number in (0, 1, 0):
@@ -201,7 +199,6 @@ def test_a_source_may_get_a_run_while_it_owes_an_earlier_one() -> None:
     assert client.got == [b"0", b"1", b"2"]
 
 
-@pytest.mark.xfail(strict=True, reason="see the two cases above")
 @settings(max_examples=300, deadline=None)
 @given(EVENTS)
 def test_all_replies_leave_in_request_order_whatever_the_runs(

@@ -1432,6 +1432,9 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
                 out += r.five(0, int(words[4]), 0, -1, 60)
             bench.answer(out[:most])
             out = out[most:]
+            for client in clients:  # the next tick
+                client.session.context.budget.work = 0
+                client.session.go_on()
 
         for kind, number in steps:
             if kind >= 0:
