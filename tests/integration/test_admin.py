@@ -402,7 +402,7 @@ def test_stalled_or_dead_worker_is_reported(own_server: RedisServer) -> None:
         os.kill(second, signal.SIGSTOP)
         answers(made, "/healthz", 503, r"^worker \d was last heard of [\d.]+ s ago\n$")
         assert get(made, "/readyz").status == 200
-        assert samples(made)["rlproxy_workers{}"] == 1
+        wait_until(lambda: samples(made)["rlproxy_workers{}"] == 1, "the metric follows")
         os.kill(second, signal.SIGCONT)
         answers(made, "/healthz", 200)
         for pid in (first, second):

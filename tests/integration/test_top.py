@@ -165,7 +165,7 @@ NO_REPLY = "no reply within 0.2 s; is this the address of --listen, not of --adm
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("data", "told"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "Protocol error, got .H. as reply type byte"),
         (b"220 mail.example ESMTP\r\n", "Protocol error, got .2. as reply type byte"),
