@@ -468,7 +468,7 @@ def test_sentinels_that_start_later_are_used(one_engine: str) -> None:
                 lambda: isinstance(raw.ask("RL.HIT", "k", 10, 60), list), "this client is served"
             )
             now = f"127.0.0.1:{made.servers[0].port}"
-            proxy.logged(f"INFO master mymaster is now {now} (was not known)\n")
+            proxy.logged(rf"INFO master mymaster is now {now} \(was not known\)\n")
             assert proxy.log().count("does not answer") == 1
     finally:
         kept.close()

@@ -257,6 +257,8 @@ class Terminal:
         self.slave = slave
         self.output = b""
         self.resize(80, 24)
+        # rich takes a size from the environment, where pytest-xdist sets one, before the terminal's.
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rlproxy", "top", "--interval", "0.1", *args],
             stdin=slave,
@@ -264,7 +266,7 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "TERM": "xterm-256color", "PYTHONUTF8": "1"},
+            env={**environment, "TERM": "xterm-256color", "PYTHONUTF8": "1"},
             cwd=harness.ROOT,
         )
 
