@@ -257,7 +257,7 @@ class Terminal:
         self.slave = slave
         self.output = b""
         self.resize(80, 24)
-        # rich takes a size from the environment, where pytest-xdist sets one, before the terminal's.
+        # rich prefers the size in the environment, where pytest-xdist sets one.
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rlproxy", "top", "--interval", "0.1", *args],

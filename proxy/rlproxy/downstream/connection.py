@@ -56,6 +56,28 @@ class ClientConnection(asyncio.Protocol):
     peer: the client's address from a PROXY header; None for the address of the socket.
     """
 
+    __slots__ = (
+        "_closing",
+        "_ended",
+        "_eof_sent",
+        "_little_unsent",
+        "_opening",
+        "_paced",
+        "_private",
+        "_queued",
+        "_reading",
+        "_received_at",
+        "_resting",
+        "_taken",
+        "_taken_at",
+        "_transport",
+        "_written",
+        "clients",
+        "peer",
+        "session",
+        "stats",
+    )
+
     def __init__(self, clients: Clients, peer: Peer | None = None) -> None:
         self.clients = clients
         self.peer = peer

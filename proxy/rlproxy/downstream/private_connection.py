@@ -21,6 +21,17 @@ class PrivateConnection(asyncio.Protocol):
     resting: it is not read until the client's next turn.
     """
 
+    __slots__ = (
+        "_apart",
+        "_client",
+        "_descriptor",
+        "_fan_out_until",
+        "_reading",
+        "_transport",
+        "full",
+        "resting",
+    )
+
     def __init__(self, client: ClientConnection) -> None:
         self._client = client
         self._transport: asyncio.Transport | None = None

@@ -43,10 +43,6 @@ class LaneHits:
         self._lanes = lanes
         self._order = order
 
-    def let_go(self, nobody: Caller) -> None:
-        """Release the session."""
-        self._caller = nobody
-
     def send(self, lane: Lane, most: int) -> int:
         """Submit at most `most` of the unread hits, if there are no other commands among them."""
         requests = self._requests

@@ -79,7 +79,6 @@ class Router:
         "_run",
         "_work",
         "backlogged",
-        "hits",
         "piped",
         "refusal",
         "sharing",
@@ -104,12 +103,12 @@ class Router:
         self.sharing: Sharing | None = None
         if context.share_of is not None:
             self.sharing = Sharing(context, caller, requests, private, lanes, order)
-        self._lane_hits = LaneHits(context, caller, requests, private, lanes, order)
+        # None until the client sends an RL command: without one, no lane is opened.
+        self._lane_hits: LaneHits | None = None
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._forwards = False  # see _special()
         self._judged = False  # of malformed input, only the mistake is forwarded
-        self.hits = False  # the client has sent an RL command; without one, no lane is opened
         self.piped = False
         self.backlogged = False  # more hits are in hand than may be unanswered
         self._held: Call | None = None
@@ -118,7 +117,7 @@ class Router:
     def let_go(self, nobody: Caller) -> None:
         """Release the session."""
         self._caller = nobody
-        self._lane_hits.let_go(nobody)
+        self._lane_hits = None
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -132,11 +131,12 @@ class Router:
         sharing = self.sharing
         if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
             return WAIT_NOTHING
+        head = lanes.head
+        if head is not None and head.shared != c.PRIVATE:
+            return WAIT_LANE_EMPTY
         begun = budget.work
-        while lanes.count > 0 or (self.hits and self._may_leave() and self._has_lane()):
-            head = lanes.head
-            if head is not None and head.shared != c.PRIVATE:
-                return WAIT_LANE_EMPTY
+        lane_hits = self._lane_hits
+        while lane_hits is not None and (lanes.count > 0 or self._may_use_lane()):
             lane = lanes.hit_lane()
             room = min(self.most() - lanes.count, lane.room) if lane is not None else 0
             if lane is None or room <= 0:
@@ -145,7 +145,7 @@ class Router:
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = OTHER if self._requests.slow else self._lane_hits.send(lane, room)
+            found = OTHER if self._requests.slow else lane_hits.send(lane, room)
             if found == DONE:
                 self.set_backlogged(False)
                 self._requests.release()
@@ -155,6 +155,13 @@ class Router:
                     return WAIT_LANE_EMPTY
                 break
         return self._to_private()
+
+    def use_lanes(self) -> None:
+        """Let hits take lanes from now on."""
+        if self._lane_hits is None:
+            self._lane_hits = LaneHits(
+                self._context, self._caller, self._requests, self._private, self._lanes, self._order
+            )
 
     def pipe(self, data: bytes) -> None:
         """Forward bytes of a client whose requests are not framed any more."""
@@ -186,7 +193,9 @@ class Router:
         assert call is not None
         return call
 
-    def _has_lane(self) -> bool:
+    def _may_use_lane(self) -> bool:
+        if not self._may_leave():
+            return False
         lane = self._lanes.lane_for_hits(self._private.state.identity)
         return lane is not None and lane.room > 0
 
@@ -362,7 +371,7 @@ class Router:
         self._work += WORK_OF_OURS + (requests.size() >> WORK_OF_BYTES)
         if name != c.RL_HIT and name in c.TOLD:
             self._work += WORK_OF_STATUS
-        self.hits = True
+        self.use_lanes()
         state = private.state
         asking = state.asking  # it applies to this command only, which then cannot be delayed
         state.asking = False

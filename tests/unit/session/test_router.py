@@ -64,7 +64,7 @@ def new(parts: Routed) -> None:
 def plain(parts: Routed) -> None:
     """Hits may take the lane."""
     parts.opened()
-    parts.router.hits = True
+    parts.router.use_lanes()
 
 
 def no_lane(parts: Routed) -> None:
@@ -436,14 +436,13 @@ def test_a_lane_without_room_is_waited_for() -> None:
 
 def test_a_client_without_hits_opens_no_lane() -> None:
     parts = Routed()
-    plain(parts)
-    parts.router.hits = False
+    parts.opened()
     parts.lane.ready = False
     parts.route(PING)
     assert parts.lane.woken == 0
     parts.answer(PONG)
     parts.route(HIT)
-    assert parts.router.hits
+    assert parts.router._lane_hits is not None
 
 
 # -- the pipe --------------------------------------------------------------------------------------
