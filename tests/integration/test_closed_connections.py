@@ -83,6 +83,7 @@ LAST = {
 }
 
 
+@pytest.mark.flaky(reason="Redis 8.2 once did not close within 20 s; the cause is not known yet")
 @pytest.mark.parametrize("last", LAST)
 def test_replies_before_a_close_arrive(redis_server: RedisServer, last: str) -> None:
     """The client reads late, and sends more when the proxy closes the connection."""
