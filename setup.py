@@ -45,6 +45,7 @@ HOT = {
         "reply_order",
         "reply_slots",
         "lane_hits",
+        "lane_sender",
         "router",
         "session",
         "sharing",

@@ -16,8 +16,8 @@ from rlproxy.resp import commands as c
 MAX_LANE_HITS: Final = 65536
 
 
-def _nothing() -> None:
-    return
+def nothing() -> None:
+    """Do nothing, as a callback that is not set yet."""
 
 
 class Call:
@@ -77,7 +77,7 @@ class Caller:
         self.now: float = 0.0
         self.dirty = False
         self.fenced = False
-        self.flush: Callable[[], None] = _nothing
+        self.flush: Callable[[], None] = nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """Take the reply to `call`."""

@@ -12,7 +12,7 @@ from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.session.call import Lane
+from rlproxy.session.call import Lane, nothing
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
@@ -21,10 +21,6 @@ _ERROR: Final = 0
 _ALLOW: Final = 1
 _DENY: Final = 2
 FAILURE_MODES: Final = {"error": _ERROR, "allow": _ALLOW, "deny": _DENY}
-
-
-def _nothing() -> None:
-    return
 
 
 def _no_lane(_identity: Identity) -> Lane | None:
@@ -40,7 +36,7 @@ def _no_clock() -> float:
 
 
 def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
-    return _nothing
+    return nothing
 
 
 class ServerFacts:
@@ -71,7 +67,7 @@ class ServerFacts:
         self.has_throttle = False  # CL.THROTTLE is a command of the server
         self.has_ro = False  # the server has EVAL_RO and EVALSHA_RO
         self.ignores_empty = True  # the server sends no reply to an empty request
-        self.read_only: Callable[[], None] = _nothing  # called if the server is a replica
+        self.read_only: Callable[[], None] = nothing  # called if the server is a replica
 
     def implements(self, name: bytes) -> bool:
         """Return whether the server itself implements the RL command `name`."""

@@ -117,18 +117,20 @@ class FailOpen:
     def waited_in_vain(self) -> bytes:
         """Return the client's reply to its held hit, if Redis does not answer."""
         call = self._lanes.head
-        if call is None:
-            return b""
-        failure = self._context.failure
-        reply = failure.reply(call.rule.limit, call.row, failure.too_late(), "late")
-        call.counted()
-        return reply
+        return (
+            b"" if call is None else self._instead(call, self._context.failure.too_late(), "late")
+        )
 
     def answer_call(self, call: Call, error: bytes, kind: str) -> None:
         """Answer a call of a lane without Redis."""
+        call.reply = self._instead(call, error, kind)
+
+    def _instead(self, call: Call, error: bytes, kind: str) -> bytes:
+        """The client's reply to a call that Redis does not answer. It is counted."""
         rule = call.rule if call.behind is None else call.behind
-        call.reply = self._context.failure.reply(rule.limit, call.row, error, kind)
+        reply = self._context.failure.reply(rule.limit, call.row, error, kind)
         call.counted()
+        return reply
 
     # -- the hits that come first -----------------------------------------------------------------
 

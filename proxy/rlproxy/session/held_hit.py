@@ -147,8 +147,7 @@ class HeldHit:
             lane = self._lanes.lane_for_hits(private.state.identity)
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
-            if rule.takes or rule.frees:
-                private.cover.lane_wrote = True
+            private.cover.sent(call)
             reply = lane.submit(call)
             assert not reply  # the denial cache never answers waiters' calls
             return

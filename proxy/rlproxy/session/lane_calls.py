@@ -1,6 +1,8 @@
 """The calls of one client on lanes, in request order, and their replies. No I/O.
 
-submit() ──> lane ──> answered() ──> emit() ──> the client, up to the first unanswered call
+The way of a call, up to the first that is unanswered:
+
+    append() ──> lane ──> answered() ──> emit() ──> the client
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ class LaneCalls(Source):
         """Count the outcome of `call`, whose reply goes to the client."""
         row = call.row
         if row != NO_ROW:
-            call.row = NO_ROW
+            call.counted()
             self._context.stats.answered(row, call.reply, call.key)
         elif call.rule.error:
             self._context.stats.error("syntax")
@@ -164,4 +166,4 @@ class LaneCalls(Source):
     def forget_outcome(self, call: Call) -> None:
         """Count the hit `call` as unseen."""
         self._context.stats.unanswered(call.row, UNSEEN)
-        call.row = NO_ROW
+        call.counted()

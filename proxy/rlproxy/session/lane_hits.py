@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
-from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session import key_queue
-from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.context import WorkerContext
-from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S, PrivateStream
-from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.call import Call, Lane
+from rlproxy.session.lane_sender import LaneSender
+from rlproxy.session.private_stream import MAX_LANE_CALL
 
 # Results of LaneHits.send().
 DONE: Final = 0  # all unread hits went to the lane
@@ -22,26 +18,10 @@ OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
 HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
 
 
-class LaneHits:
+class LaneHits(LaneSender):
     """The sending of one client's hits by lane."""
 
-    __slots__ = ("_caller", "_context", "_lanes", "_order", "_private", "_requests")
-
-    def __init__(
-        self,
-        context: WorkerContext,
-        caller: Caller,
-        requests: ClientRequests,
-        private: PrivateStream,
-        lanes: LaneCalls,
-        order: ReplyOrder,
-    ) -> None:
-        self._context = context
-        self._caller = caller
-        self._requests = requests
-        self._private = private
-        self._lanes = lanes
-        self._order = order
+    __slots__ = ()
 
     def send(self, lane: Lane, most: int) -> int:
         """Submit at most `most` of the unread hits, if there are no other commands among them."""
@@ -92,17 +72,16 @@ class LaneHits:
         return call
 
     def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._private.keep_alive(REFRESH_S)
+        self._begin()
         lanes = self._lanes
-        self._order.expect(lanes)
         for call in calls:
             lanes.append(call)
             if not call.reply:
                 call.reply = lane.submit(call)
                 if call.reply:
-                    call.row = NO_ROW  # counted by DenialCache.harvest()
-                elif call.rule.takes or call.rule.frees:
-                    self._private.cover.lane_wrote = True
+                    call.counted()  # by DenialCache.harvest()
+                else:
+                    self._private.cover.sent(call)
         if not self._private.slots.mid():
             lanes.emit()
 

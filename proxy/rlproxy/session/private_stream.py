@@ -1,7 +1,7 @@
 """One private connection of a client: what Redis holds for it, which replies it owes, and what is
 sent on it. No I/O.
 
-    client's requests ──> send(), follow(), hit() ──> out ──> Redis
+    client's requests ──> forward(), follow(), hit() ──> out ──> Redis
     client <── replies <── slots <── received() <── Redis
 
 `state` follows the commands that change the connection's state. `slots` counts the replies that are
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.observability.counters import brief
-from rlproxy.ratelimit.outcomes import HELP, NO_ROW, STATS, TOP, UNSEEN, other
+from rlproxy.ratelimit.outcomes import HELP, STATS, TOP, UNSEEN, other
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -358,7 +358,7 @@ class PrivateStream(Source):
             self._caller.watch()
         else:
             self._context.stats.unanswered(call.row, UNSEEN)
-        call.row = NO_ROW  # the slot counts it
+        call.counted()  # by the slot
         slots.expect(slot)
 
     def ask(self, call: Call, answered: Callable[[bytes], bytes]) -> None:

@@ -212,14 +212,13 @@ class ReplySlots(SlotQueue):
         if isinstance(slot, Unfold):
             self._unfold(slot, line)
             return True
-        if isinstance(slot, Catch):
-            return self._take_frame(slot, line, slot.edit)
-        if slot.row == NO_ROW and not _replaced(slot, line):
+        instead = _instead(slot, line)
+        if instead is None and slot.row == NO_ROW and not isinstance(slot, Catch):
             self._look(slot, line)
             slot.kind = s.S_PASS
             slot.count = 1
             return True
-        return self._take_frame(slot, line, None)
+        return self._take_frame(slot, line, instead)
 
     def _unfold(self, slot: Unfold, line: bytes) -> None:
         inside = slot.unfold(line)
@@ -231,10 +230,10 @@ class ReplySlots(SlotQueue):
         self._start = self._replies.pos
         self.replace_head(inside)
 
-    def _take_frame(self, slot: Slot, line: bytes, edit: Callable[[bytes], bytes] | None) -> bool:
+    def _take_frame(self, slot: Slot, line: bytes, instead: bytes | None) -> bool:
         """Count the whole reply of `slot`, and pass it on or replace it.
 
-        edit: returns the client's reply for that of Redis; None: see _instead().
+        instead: see _instead().
         Returns False while the reply is not whole.
         """
         replies = self._replies
@@ -244,7 +243,10 @@ class ReplySlots(SlotQueue):
             if replies.broken:
                 self._go_raw()
             return False
-        reply = _instead(slot, line, frame) if edit is None else edit(frame)
+        if isinstance(slot, Catch):
+            reply = slot.edit(frame)
+        else:
+            reply = frame if instead is None else instead
         if slot.row != NO_ROW:
             self._stats.answered(slot.row, reply or frame, slot.data)
             slot.row = NO_ROW
@@ -254,7 +256,7 @@ class ReplySlots(SlotQueue):
             if reply:
                 self.out.append(reply)
             self._start = replies.pos
-        if edit is None:
+        if not isinstance(slot, Catch):
             self._look(slot, line)
         self.pop()
         return True
@@ -430,15 +432,8 @@ def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return silent
 
 
-def _replaced(slot: Slot, line: bytes) -> bool:
-    """Return whether the client gets another reply than the one that begins with `line`."""
-    return slot.kind in (s.S_DROP, s.S_BASE, s.S_WRONG) or (
-        slot.kind == s.S_HIT and line.startswith(b"-")
-    )
-
-
-def _instead(slot: Slot, line: bytes, frame: bytes) -> bytes:
-    """Return the client's reply in place of `frame`, which begins with `line`; b"" for none."""
+def _instead(slot: Slot, line: bytes) -> bytes | None:
+    """Return the client's reply in place of the one that begins with `line`; None: that itself."""
     kind = slot.kind
     if kind in (s.S_DROP, s.S_BASE):
         return b""
@@ -448,4 +443,4 @@ def _instead(slot: Slot, line: bytes, frame: bytes) -> bytes:
         cleaned = r.clean_error(line)
         if cleaned != line:
             return cleaned
-    return frame
+    return None

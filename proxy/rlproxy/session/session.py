@@ -19,7 +19,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, LARGE, SMALL
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.session import connection_state as state
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import Call, Caller, nothing
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.fail_open import FailOpen
@@ -48,10 +48,6 @@ from rlproxy.session.waits import (
 )
 
 MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
-
-
-def _nothing() -> None:
-    return
 
 
 _NOBODY: Final = Caller()
@@ -179,7 +175,7 @@ class Session(Caller):
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
-        self.flush = _nothing
+        self.flush = nothing
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
         self._fail_open.let_go(_NOBODY)

@@ -14,26 +14,18 @@ from rlproxy.session.call import Caller, shared
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import REFRESH_S, PrivateStream
+from rlproxy.session.lane_sender import LaneSender
+from rlproxy.session.private_stream import PrivateStream
 from rlproxy.session.reply_order import ReplyOrder
 
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
 
 
-class Sharing:
+class Sharing(LaneSender):
     """The use of shared connections by one client."""
 
-    __slots__ = (
-        "_caller",
-        "_context",
-        "_lanes",
-        "_order",
-        "_private",
-        "_private_reads",
-        "_requests",
-        "_stopped",
-    )
+    __slots__ = ("_private_reads", "_stopped")
 
     def __init__(
         self,
@@ -44,12 +36,7 @@ class Sharing:
         lanes: LaneCalls,
         order: ReplyOrder,
     ) -> None:
-        self._context = context
-        self._caller = caller
-        self._requests = requests
-        self._private = private
-        self._lanes = lanes
-        self._order = order
+        super().__init__(context, caller, requests, private, lanes, order)
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
@@ -84,10 +71,9 @@ class Sharing:
             return False
         written = requests.buf[requests.start : requests.pos]
         requests.release()
-        self._private.keep_alive(REFRESH_S)
+        self._begin()
         self._context.stats.commands += 1
         call = shared(self._caller, how, written)
-        self._order.expect(self._lanes)
         self._lanes.append(call)
         if not requests.command.reads:
             self._caller.fenced = True

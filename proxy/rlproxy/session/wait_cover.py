@@ -47,6 +47,11 @@ class WaitCover:
         self.lane_wrote = False
         self.last_hit: bytes = b""
 
+    def sent(self, call: Call) -> None:
+        """Note a call that goes by lane."""
+        if call.rule.takes or call.rule.frees:
+            self.lane_wrote = True
+
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""
         if reply[0] == 42 and (call.rule.takes or call.rule.frees):
