@@ -315,6 +315,9 @@ class Router:
                 self.sharing.stop()
             if private.cover.lane_wrote:
                 self._send_run(requests.start)
+                if private.waits_behind_transaction(requests):
+                    requests.rewind(requests.start)
+                    return WAIT_QUIESCENT
                 private.cover_wait(requests, code)
                 return WAIT_NOTHING
         elif kind == c.PASS or command.ours:

@@ -7,7 +7,8 @@
     WAIT_OPEN        the private connection is open, or has failed               router
     WAIT_BASE        the reply that decides on the database of --upstream came   private stream
     WAIT_TICK        its turn in the next tick: the budget is spent              router, session
-    WAIT_QUIESCENT   the private connection owes nothing: a hit with WAIT, AUTH  router
+    WAIT_QUIESCENT   the private connection owes nothing: for a hit with WAIT,   router
+                     an AUTH, a command WAIT behind EXEC
     WAIT_HELD        the held hit is answered                                    router
     WAIT_IN_PLACE    half of its hits on the private connection are answered     router
     WAIT_PACE        the next millisecond: the client leaves its replies unread  router, session

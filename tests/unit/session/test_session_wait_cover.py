@@ -18,6 +18,8 @@ from tests.unit.session.bench import (
     probed,
 )
 
+MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
+
 
 def test_wait_behind_a_hit_on_the_lane() -> None:
     bench = lane_used()
@@ -62,6 +64,23 @@ def test_an_error_where_replies_are_not_counted() -> None:
     bench.send(bulks(b"CLIENT", b"NO-EVICT", b"ON"))
     bench.answer(b"+OK\r\n")
     assert bench.send(WAIT) == bulks(b"RL.DENIED", b"WAIT")
+    assert bench.answer(UNKNOWN).startswith(b"-ERR WAIT can't cover")
+
+
+def test_wait_behind_exec_waits_for_its_reply() -> None:
+    bench = lane_used()
+    assert bench.send(MULTI + PING + EXEC + WAIT) == MULTI + PING + EXEC
+    assert bench.answer(b"+OK\r\n+QUEUED\r\n") == b"+OK\r\n+QUEUED\r\n"
+    assert bench.answer(b"*1\r\n+PONG\r\n") == b"*1\r\n+PONG\r\n"
+    assert bench.up() == REWRITE + WAIT
+    assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
+
+
+def test_wait_inside_a_transaction_is_an_error() -> None:
+    bench = lane_used()
+    assert bench.send(MULTI + WAIT) == MULTI
+    assert bench.answer(b"+OK\r\n") == b"+OK\r\n"
+    assert bench.up() == bulks(b"RL.DENIED", b"WAIT")
     assert bench.answer(UNKNOWN).startswith(b"-ERR WAIT can't cover")
 
 
