@@ -289,9 +289,11 @@ class Bench:
             data = self.warm(raw, [HIT.proxied] * 2) if warm else b""
             parts = row.proxied()
             if slow:
-                for piece in slowly(parts):
-                    raw.send(piece)
-                    time.sleep(PAUSE_S)
+                for part in parts:
+                    for piece in slowly([part]):
+                        raw.send(piece)
+                        time.sleep(PAUSE_S)
+                    self.settle(2)
             else:
                 raw.send(b"".join(parts))
             end = time.monotonic() + DEADLINE_S

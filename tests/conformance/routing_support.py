@@ -42,8 +42,12 @@ def goes_by_lane(client: Raw, look: Raw) -> bool:
 
 
 def join_lane(client: Raw, look: Raw) -> None:
-    """Return when hits of `client` go by lane."""
-    wait_until(lambda: goes_by_lane(client, look), "a hit goes by lane")
+    """Return when hits of `client` go by lane: two in a row, because the server may count one of a
+    lane that was cut just before.
+    """
+    wait_until(
+        lambda: goes_by_lane(client, look) and goes_by_lane(client, look), "a hit goes by lane"
+    )
 
 
 def stays_private(client: Raw, look: Raw, hits: int = 6) -> bool:
