@@ -320,16 +320,6 @@ class PrivateStream(Source):
             self.slots.expect(plan.asked)
         self.slots.expect(plan.slot)
 
-    def waits_behind_transaction(self, requests: ClientRequests) -> bool:
-        """Return whether a WAIT or WAITAOF waits until nothing is owed here.
-
-        The reply to an EXEC that is on its way decides whether replies can be counted.
-        """
-        slots = self.slots
-        if not self.state.multi or not slots.counting() or slots.quiescent():
-            return False
-        return not requests.eof and not requests.slow
-
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
         slots, cover = self.slots, self.cover

@@ -114,6 +114,10 @@ class ReplySlots(SlotQueue):
         """Return whether a slot of the proxy may be put among those of the client's commands."""
         return self._state.countable() and self._counting and self.count < MAX_SLOTS - 2
 
+    def undecided(self) -> bool:
+        """Return whether can_count() may become true with a reply that is owed, as that to EXEC."""
+        return self._state.multi and self._counting and not self.quiescent()
+
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
         tail = self.tail

@@ -315,7 +315,7 @@ class Router:
                 self.sharing.stop()
             if private.cover.lane_wrote:
                 self._send_run(requests.start)
-                if private.waits_behind_transaction(requests):
+                if private.slots.undecided() and not requests.eof and not requests.slow:
                     requests.rewind(requests.start)
                     return WAIT_QUIESCENT
                 private.cover_wait(requests, code)

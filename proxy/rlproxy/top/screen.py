@@ -149,7 +149,8 @@ def once(client: Client, interval_s: float) -> None:
 def live(client: Client, interval_s: float) -> None:
     """Show the view until the user ends it. Raises TopError if there is no first sample."""
     view, keys = View(client.where, client.sample(KEYS)), sys.stdin.fileno()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would show the view's screen
     kept, due = termios.tcgetattr(keys), time.monotonic() + interval_s
     with contextlib.suppress(OSError, termios.error):  # the terminal may be closed
