@@ -28,7 +28,7 @@ from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
-from rlproxy.upstream.script_loading import ScriptLoading
+from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
 from rlproxy.upstream.script_times import QUERIES, script_times
 
 _RETRY_FIRST_S: Final = 0.05
@@ -316,11 +316,12 @@ class Control:
         return "", ""
 
     async def _load_when_drained(self) -> None:
-        """Load the scripts once no lane has a call under way, at the latest after _PING_S."""
+        """Load the scripts once no lane has a call under way. After HOLD_S leave it to _watch()."""
         self._reload.clear()
         self._loading.connected()
-        await _first_of(_PING_S, self._reload, self._connection.lost)
-        await self._load()
+        await _first_of(HOLD_S, self._reload, self._connection.lost)
+        if self._reload.is_set():
+            await self._load()
 
     async def _load(self) -> None:
         self._reload.clear()

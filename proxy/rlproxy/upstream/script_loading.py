@@ -10,7 +10,8 @@
 
 So no script of the proxy appears on the server between two calls of one client. All calls behind
 the first NOSCRIPT get the same reply. Where the control connection has no right to load, there is
-the same pause without SCRIPT LOAD, and the scripts are sent with the calls.
+the same pause without SCRIPT LOAD, and the scripts are sent with the calls. Where a call is still
+under way when the pause ends, the scripts are sent with the calls, too, until the next pause.
 
 Lanes wait for SCRIPT LOAD at most a tenth of the time: after a wait, the next pauses end when the
 command is sent, for REST times the length of the wait. The scripts are sent with the calls then.
@@ -69,10 +70,12 @@ class ScriptLoading:
             self._requested = False
             self._hold += 1
             number = self._hold
-            timeout_s = self._timeouts.timeout_s
-            limit_s = min(HOLD_S, timeout_s / 2) if timeout_s > 0.0 else HOLD_S
-            self._later(limit_s, lambda: self._give_up(number))
+            self._later(self._limit_s(), lambda: self._give_up(number))
         self.look()
+
+    def _limit_s(self) -> float:
+        timeout_s = self._timeouts.timeout_s
+        return min(HOLD_S, timeout_s / 2) if timeout_s > 0.0 else HOLD_S
 
     def look(self) -> None:
         """Load the scripts if a pause runs and no call is under way any more."""
@@ -114,10 +117,17 @@ class ScriptLoading:
     def _give_up(self, number: int) -> None:
         if not self.held or number != self._hold:
             return
-        late = self._able and not self._requested
+        able = self._able and not self._requested
+        limit_s = self._limit_s()
         self.over(False)
-        if late:
-            self.on_wanted()  # the late attempt serves the calls that follow
+        if able:
+            # Not at once: a call under way may find its script missing, and the next one find it.
+            self._able = True
+            self._later(REST * limit_s, lambda: self._try_again(number))
+
+    def _try_again(self, number: int) -> None:
+        if number == self._hold and self.settled:
+            self.load()
 
     def _end(self) -> None:
         if self.held and self._requested:

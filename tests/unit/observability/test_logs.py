@@ -186,6 +186,7 @@ def test_a_record_of_the_logging_module_and_its_extra() -> None:
 
 def test_other_packages() -> None:
     stream = made()
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)  # as before uvicorn was configured
     logging.getLogger("uvicorn.error").info(
         "Started server process [%d]", 7, extra={"color_message": "Started \x1b[36m%d\x1b[0m"}
     )

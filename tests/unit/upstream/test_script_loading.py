@@ -110,8 +110,27 @@ def test_a_lane_that_is_not_drained_delays_the_others_no_longer_than_that(world:
     world.load()
     _, give_up = world.timers[-1]
     give_up()
-    assert world.seen() == (False, 1, 1)  # the scripts are loaded for the calls to come
+    # Between two calls under way no script may appear: nothing is loaded until the next pause.
+    assert world.seen() == (False, 0, 1)
     give_up()
+    assert world.seen() == (False, 0, 0)
+    delay_s, try_again = world.timers[-1]
+    assert delay_s == REST * HOLD_S
+    try_again()
+    assert world.seen() == (True, 0, 0)
+    world.busy = False
+    world.loading.look()
+    assert world.seen() == (True, 1, 0)
+
+
+def test_no_pause_begins_again_while_the_control_connection_is_lost(world: World) -> None:
+    world.busy = True
+    world.load()
+    world.timers[-1][1]()
+    _, try_again = world.timers[-1]
+    world.loading.lost()
+    world.seen()
+    try_again()
     assert world.seen() == (False, 0, 0)
 
 
