@@ -11,7 +11,7 @@ from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .plan import Plan
-from .rows import CLIENTS, DEEP, KEYS, RANDOM, Command, Row
+from .rows import CLIENTS, DEEP, KEYS, RANDOM, Row
 
 EVALSHA: Final = "evalsha"
 EVAL: Final = "eval"
@@ -26,20 +26,21 @@ _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILIN
 def measure(
     row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL)
 ) -> list[Figure]:
-    """Measure the microseconds of each algorithm's hit, admitted and refused.
+    """Measure the microseconds of each algorithm's hit, admitted and refused, and of a bare log.
 
     server: its port.
     ways: the commands that call the script, a column each.
     Raises BenchError.
     """
     found: list[Figure] = []
-    for algorithm in calls.algorithms():
-        for case, most, keys in (("admitted", b"1000", KEYS), ("refused", b"1", FEW_KEYS)):
-            hit = (calls.HIT, _KEY, most, b"3600", b"ALGO", algorithm)
-            name = f"{row.name} {algorithm.decode()} {case}"
-            found.append(
-                _cost(Figure(name, row.kind, row.unit, SERVER), hit, keys, plan, server, ways)
-            )
+    for case, most, keys in (("admitted", b"1000", KEYS), ("refused", b"1", FEW_KEYS)):
+        rule = (calls.HIT, _KEY, most, b"3600")
+        made = {"bare": calls.bare(rule)}
+        for algorithm in calls.algorithms():
+            made[algorithm.decode()] = calls.of((*rule, b"ALGO", algorithm))
+        for name, call in made.items():
+            figure = Figure(f"{row.name} {name} {case}", row.kind, row.unit, SERVER)
+            found.append(_cost(figure, call, keys, plan, server, ways))
     return found
 
 
@@ -67,9 +68,13 @@ def space(row: Row, plan: Plan, server: int) -> list[Figure]:
 
 
 def _cost(
-    figure: Figure, hit: Command, keys: int, plan: Plan, server: int, ways: Sequence[str]
+    figure: Figure,
+    call: calls.ScriptCall,
+    keys: int,
+    plan: Plan,
+    server: int,
+    ways: Sequence[str],
 ) -> Figure:
-    call = calls.of(hit)
     count = max(1, plan.requests // DEEP)
     prepared = {
         EVALSHA: load.batches([call.evalsha], DEEP, keys, count),

@@ -6,7 +6,7 @@
 -- KEYS[1]  the limiter
 -- ARGV[1]  max, hits admitted per window
 -- ARGV[2]  window, microseconds
--- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  1: STRICT, refused hits count too
@@ -15,7 +15,8 @@
 --          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, ceil, max = redis.call, tonumber, math.ceil, math.max
-local key, limit, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local key, limit, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
+local unit = number(ARGV[3] or 1000000)
 local cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
 local strict, clock = ARGV[6] == '1', number(ARGV[7])
 if not clock then

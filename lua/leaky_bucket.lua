@@ -6,7 +6,7 @@
 -- KEYS[1]  the limiter
 -- ARGV[1]  limit, the hits of a full bucket
 -- ARGV[2]  emission interval, whole microseconds
--- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
 -- ARGV[4]  emission interval, nanoseconds beyond the microseconds; default 0
 -- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit. With WAIT two numbers:
@@ -17,7 +17,8 @@
 --          sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
-local key, limit, emission, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local key, limit, emission = KEYS[1], number(ARGV[1]), number(ARGV[2])
+local unit = number(ARGV[3] or 1000000)
 local nanos, cost = number(ARGV[4]) or 0, number(ARGV[5]) or 1
 local mode, penalty, clock, hold = ARGV[6], number(ARGV[6]), number(ARGV[7]), nil
 if mode and mode:find(' ') then

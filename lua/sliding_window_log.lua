@@ -5,7 +5,7 @@
 -- KEYS[1]  the limiter
 -- ARGV[1]  max, hits admitted per window
 -- ARGV[2]  window, microseconds
--- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
@@ -15,10 +15,46 @@
 --          nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME LINDEX LINDEX LLEN RPUSH PEXPIRE, and LTRIM with a few LINDEX where hits
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
-local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
-local key, max, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
-local cost, gap, strict, keep, longest = 1, 0, false, max, window
-local mode, penalty, clock, others
+local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
+local key, max, window, unit = KEYS[1], ARGV[1] + 0, ARGV[2] + 0, (ARGV[3] or 1000000) + 0
+local clock
+
+-- The usual hit: without options, no stamp is ahead of the clock, at most three have left the
+-- window. The rest of the script would give it the same reply and leave the same list; it answers
+-- all other hits, and errors. Read with base 11, a number in another form than digits is nil.
+if not ARGV[4] and unit > 1 then
+  local time, first = call('TIME'), pcall('LINDEX', key, '0')
+  clock = time[1] * 1000000 + time[2]
+  if not first then
+    if pcall('RPUSH', key, clock) == 1 then
+      call('PEXPIRE', key, ceil(window / 1000) + 1)
+      return {0, max, max - 1, -1, ceil(window / unit)}
+    end
+  elseif #first == 16 and number(first, 11) then
+    local last, start = call('LINDEX', key, '-1'), clock - window
+    local oldest, newest = number(first), number(last, 11) and number(last)
+    if #last == 16 and oldest and newest and start < newest and newest <= clock then
+      local length, gone = call('LLEN', key), 0
+      while oldest <= start and gone < 3 do
+        gone = gone + 1
+        oldest = number(call('LINDEX', key, gone))
+      end
+      local count = length - gone
+      if oldest > start and count >= max then
+        if count > max then oldest = number(call('LINDEX', key, length - max)) end
+        local retry, reset = oldest + window - clock, newest + window - clock
+        return {1, max, 0, ceil(retry / unit), ceil(reset / unit)}
+      elseif oldest > start and pcall('RPUSH', key, clock) == length + 1 then
+        if gone > 0 then call('LTRIM', key, gone, -1) end
+        call('PEXPIRE', key, ceil(window / 1000) + 1)
+        return {0, max, max - count - 1, -1, ceil(window / unit)}
+      end
+    end
+  end
+end
+
+local most, cost, gap, strict, keep, longest = math.max, 1, 0, false, max, window
+local mode, penalty, others
 if ARGV[4] then
   cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
   if ARGV[6] and ARGV[6] ~= '' then

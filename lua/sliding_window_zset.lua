@@ -6,7 +6,7 @@
 -- KEYS[1]  the limiter
 -- ARGV[1]  max, hits admitted per window
 -- ARGV[2]  window, microseconds
--- ARGV[3]  unit of the times in the reply, microseconds: 1000000, 1000 or 1
+-- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
@@ -17,7 +17,8 @@
 -- cost     admitted: TIME ZRANGE ZRANGE ZCARD ZADD PEXPIRE, and ZREMRANGEBYRANK with a ZCOUNT where
 --          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD, and no write
 local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
-local key, max, window, unit = KEYS[1], number(ARGV[1]), number(ARGV[2]), number(ARGV[3])
+local key, max, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
+local unit = number(ARGV[3] or 1000000)
 local cost, gap, strict, keep, longest = 1, 0, false, max, window
 local mode, penalty, clock, others
 if ARGV[4] then

@@ -84,8 +84,7 @@ def many(call: Caller, hits: Sequence[tuple[int, Rule, int]]) -> list[list[int]]
     """The replies to many hits (clock, rule, cost), in one transaction."""
     with call.client.pipeline() as pipe:
         for clock, rule, cost in hits:
-            argv = rule.argv("hit", cost)
-            pipe.evalsha(call.script.sha.decode(), 1, call.key, *argv, clock)
+            pipe.evalsha(*call.words(clock, *rule.argv("hit", cost)))
             pipe.persist(call.key)
         replies: list[list[int]] = pipe.execute()[::2]
     return replies
@@ -754,6 +753,7 @@ LISTS: dict[str, Make] = {
     "blanks": lambda c: c.rpush("k", " 178400000000000"),
     "a negative number": lambda c: c.rpush("k", "-5"),
     "newest foreign": lambda c: c.rpush("k", START_US, "x"),
+    "oldest an exponent": lambda c: c.rpush("k", "17840000000000e2", START_US),
     "newest a short number": lambda c: c.rpush("k", START_US, "5"),
     "oldest a short number": lambda c: c.rpush("k", "5", START_US),
     "foreign beside a penalty": lambda c: c.rpush("k", f"-{START_US}", "x"),
@@ -846,6 +846,13 @@ def test_no_window_ever_holds_more_than_max(
         assert len(admitted) > limit
         for first, beyond in zip(admitted, admitted[limit:], strict=False):
             assert beyond - first >= window_us
+
+
+@pytest.mark.parametrize("beside_us", range(8))  # so that both ways of a usual hit are taken
+def test_a_smaller_max_counts_only_hits_in_the_window(call: Caller, beside_us: int) -> None:
+    fill(call, TEN, range(10))
+    assert hit(call, at(67.5) + beside_us, PLAIN) == [0, 3, 0, -1, 60]
+    assert hit(call, at(67.6) + beside_us, PLAIN) == [1, 3, 0, 1, 60]
 
 
 # -- the model ----------------------------------------------------------------------------------

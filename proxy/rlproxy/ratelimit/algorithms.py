@@ -10,6 +10,7 @@ from typing import Final
 
 MICROSECONDS: Final = 1_000_000
 MILLISECONDS: Final = 1_000
+_SECONDS: Final = b"%d" % MICROSECONDS  # default unit of the scripts
 MAX_HITS: Final = 1_000_000_000  # largest max, COST and BURST, hits
 MAX_SPAN_NS: Final = 315_360_000 * 1_000_000_000  # ten years
 MAX_EXACT: Final = 1 << 53  # bound of the integers that a Lua number (a double) represents exactly
@@ -155,7 +156,7 @@ class Limiter:
                 b"%d" % self.cost,
                 b"%b %d" % (penalty, self.wait_us) if shape else mode,
             ]
-            defaults = (b"0", b"1", HIT)
+            defaults = (_SECONDS, b"0", b"1", HIT)
         else:
             more: list[int] = []
             if self.strict or self.gap_us or self.limits:
@@ -172,8 +173,8 @@ class Limiter:
             ]
             if self.algorithm.name == b"FIXED":
                 words[5] = b"1" if self.strict else b""
-            defaults = (b"1", HIT, b"")
-        while len(words) > 3 and words[-1] == defaults[len(words) - 4]:
+            defaults = (_SECONDS, b"1", HIT, b"")
+        while len(words) > 2 and words[-1] == defaults[len(words) - 3]:
             words.pop()
         return words
 

@@ -215,7 +215,10 @@ MEANINGS = {
     "limit, the hits of a full bucket": ("limit", None),
     "window, microseconds": ("window", None),
     "emission interval, whole microseconds": ("emission_us", None),
-    "unit of the times in the reply, microseconds: 1000000, 1000 or 1": ("unit", None),
+    "unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1": (
+        "unit",
+        "1000000",
+    ),
     "emission interval, nanoseconds beyond the microseconds; default 0": ("emission_ns", "0"),
     "cost of this hit; default 1. Of a refund: how many hits": ("cost", "1"),
     "hit, peek, refund, or the microseconds of a PENALTY; default hit": ("mode", "hit"),
@@ -302,12 +305,12 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     assert by_header(made, shape) == expected
 
 
-def test_plain_hit_is_three_words() -> None:
+def test_plain_hit_is_two_words() -> None:
     for algo in ALGORITHMS:
         made = limiter(algo.decode())
-        assert len(made.argv()) == 3
+        assert len(made.argv()) == 2
         made.wait_us = SECOND  # an argument of the proxy, not of the script
-        assert len(made.argv()) == 3
+        assert len(made.argv()) == 2
 
 
 def test_arguments_in_the_middle_are_not_omitted() -> None:
@@ -368,7 +371,7 @@ def test_variants_of_a_limiter(algo: str) -> None:
 def test_only_variants_are_answered_in_microseconds() -> None:
     made = limiter("LEAKY")
     made.wait_us = 5 * SECOND
-    assert joined_argv(made) == "10|6000000|1000000"
+    assert joined_argv(made) == "10|6000000"
     assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
     made.penalty_us = 9 * SECOND
     assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
