@@ -46,6 +46,8 @@ HOT = {
         "reply_slots",
         "lane_hits",
         "lane_sender",
+        "late_hits",
+        "missing_hit",
         "router",
         "session",
         "sharing",

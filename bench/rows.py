@@ -103,7 +103,7 @@ ROWS: Final = (
             f"mixed-{size}",
             RATE,
             "/s",
-            f"hit and GET in turn in pipelines of {size}: hits go as EVAL in their place",
+            f"hit and GET in turn in pipelines of {size}: hits go as EVALSHA in their place",
             (_HIT, (b"GET", _VALUE)),
             size,
             fill=(b"SET", _VALUE, b"xxx"),

@@ -143,7 +143,8 @@ SILENCE = [
     case("a transaction under OFF", OFF, command("MULTI"), HIT, command("EXEC"), ON, HIT, HIT),
     case("OFF in a transaction", command("MULTI"), OFF, HIT, command("EXEC"), HIT, ON, HIT),
     case("broken bytes under OFF", OFF, HIT, b"*x\r\n", HIT),
-    case("SKIP and broken bytes", HIT, SKIP, b"*x\r\n", HIT),
+    # (Redis closes once it has a reply to write, here the one to ECHO.)
+    case("SKIP and broken bytes", command("ECHO", "x"), SKIP, b"*x\r\n", HIT),
     case("OFF and SELECT and RESET", OFF, command("SELECT", 2), HIT, RESET, HIT, HIT),
     case("HELLO under SKIP", SKIP, HELLO3, MAP, HIT, HIT),
 ]  # fmt: skip

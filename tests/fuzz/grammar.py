@@ -130,7 +130,7 @@ def _call(rule: Rule, key: bytes) -> None:
         assert one.words[0] in (b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO")
         assert one.words[2:4] == (b"1", key)
         argv = one.words[4:]
-        assert 3 <= len(argv) <= 7
+        assert 2 <= len(argv) <= 7
         for word in argv[:4]:
             assert 0 <= int(word) <= g.MAX_CELL + 1, argv
         assert all(len(word) < 400 for word in argv)

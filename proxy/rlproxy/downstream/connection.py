@@ -260,8 +260,8 @@ class ClientConnection(asyncio.Protocol):
         if session.requests.slow:
             # A slow client does not read the replies that the proxy would add here.
             want = want and not session.answers_alone()
-            if private is not None:
-                private.read()
+        if private is not None and (session.requests.slow or not private.reading):
+            private.read()
         if want != self._reading:
             self._reading = want
             if want:

@@ -18,6 +18,7 @@ class PrivateConnection(asyncio.Protocol):
     """The protocol of one private connection, of `client`.
 
     full: Redis takes no more bytes for now.
+    reading: it is read; see read().
     resting: it is not read until the client's next turn.
     """
 
@@ -26,16 +27,16 @@ class PrivateConnection(asyncio.Protocol):
         "_client",
         "_descriptor",
         "_fan_out_until",
-        "_reading",
         "_transport",
         "full",
+        "reading",
         "resting",
     )
 
     def __init__(self, client: ClientConnection) -> None:
         self._client = client
         self._transport: asyncio.Transport | None = None
-        self._reading = True
+        self.reading = True
         self._apart = False  # whether reading waits for the fan-out reader
         self._fan_out_until: float = 0.0  # loop time until which the fan-out reader schedules it
         self._descriptor: int = -1
@@ -54,6 +55,8 @@ class PrivateConnection(asyncio.Protocol):
         """See asyncio.Protocol."""
         client = self._client
         client.upstream_received(data)
+        if client.session.private.slots.mending():
+            self.read()
         if len(data) > PIECE:
             client.leave_little_unsent()
             apart = client.session.gets_unasked() and self._stands_apart(len(data))
@@ -113,14 +116,14 @@ class PrivateConnection(asyncio.Protocol):
         """Read the connection, or pause that, as the state of its client requires.
 
         It is read while the client reads its replies. It is also read while a hit is held: then it
-        only carries replies to the proxy's own calls.
+        only carries replies to the proxy's own calls. It is not read while a hit is sent again.
         """
         session = self._client.session
         want = not session.requests.slow or session.wait == WAIT_HELD
-        if self.resting or self._apart:
+        if self.resting or self._apart or session.private.slots.mending():
             want = False
-        if self._transport is not None and want != self._reading:
-            self._reading = want
+        if self._transport is not None and want != self.reading:
+            self.reading = want
             if want:
                 self._transport.resume_reading()
             else:

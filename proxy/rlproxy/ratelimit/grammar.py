@@ -275,18 +275,19 @@ class Rule:
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
-    def words(self, way: int, knows_ro: bool = False) -> bytes:
+    def words(self, way: int, knows_ro: bool = False, lane: int = 1) -> bytes:
         """Return the request up to the key.
 
         way: how the call names its script: scripts.LOADED, BROUGHT, BRING or SOURCE.
         knows_ro: True if the server has EVAL_RO and EVALSHA_RO.
+        lane: see Script.words().
         """
         script = self.script
         if script is None:
             return self.head
         ro = knows_ro & self.by_ro
         if way != LOADED or ro:
-            return self.head + script.words(way, ro)
+            return self.head + script.words(way, ro, lane)
         if not self._by_sha:
             self._by_sha = self.head + script.words(LOADED, False)
         return self._by_sha

@@ -21,10 +21,9 @@ MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVA
 # The ways in which a call names its script. They use three texts with different digests: from
 # version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
-BROUGHT: Final = 1  # EVALSHA of the text that lanes send by EVAL where SCRIPT LOAD is not possible
+BROUGHT: Final = 1  # EVALSHA of a text that a lane sends by EVAL where SCRIPT LOAD is not possible
 BRING: Final = 2  # EVAL of the text that BROUGHT names
 SOURCE: Final = 3  # EVAL of a text that no EVALSHA names
-_ENDS: Final = (b"", b"\n", b"\n", b" ")  # suffix of the source in the text of each way
 
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
@@ -61,26 +60,34 @@ class Script:
         self.header = parse_header(name, text)
         self.source = strip(text)
         self.sha = _sha(self.source)
-        self._words = [_words(self.source, way, ro) for way in range(4) for ro in (b"", b"_RO")]
+        self._words: dict[tuple[int, bool, int], bytes] = {}
         if len(self.source) > MAX_EVAL_BYTES:
             raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
 
-    def words(self, way: int, ro: bool) -> bytes:
+    def words(self, way: int, ro: bool, lane: int = 1) -> bytes:
         """Return the words of a call between the array header and the key.
 
         way: LOADED, BROUGHT, BRING or SOURCE.
         ro: use EVAL_RO or EVALSHA_RO.
+        lane: number of the lane that calls, from 1. BROUGHT and BRING have a text for each, so that
+            no lane brings the text that another one has just missed.
         """
-        return self._words[2 * way + ro]
+        key = (way, ro, lane)
+        found = self._words.get(key)
+        if found is None:
+            end = b"" if way == LOADED else b" " if way == SOURCE else b"\n" * lane
+            found = _words(self.source + end, way, b"_RO" if ro else b"")
+            if way != BRING:  # it is long, and sent once
+                self._words[key] = found
+        return found
 
 
 def _sha(text: bytes) -> bytes:
     return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
-def _words(source: bytes, way: int, suffix: bytes) -> bytes:
+def _words(text: bytes, way: int, suffix: bytes) -> bytes:
     """Encode the command, the script or its digest, and the number of keys (1)."""
-    text = source + _ENDS[way]
     by_sha = way in (LOADED, BROUGHT)
     verb = (b"EVALSHA" if by_sha else b"EVAL") + suffix
     body = _sha(text) if by_sha else text

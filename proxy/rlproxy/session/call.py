@@ -130,6 +130,10 @@ class Lane:
             return False
         return self.mixes_ro or before.by_ro == rule.by_ro
 
+    def by_sha(self, rule: Rule) -> bool:
+        """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
+        return False
+
     def submit(self, call: Call) -> bytes:
         """Send `call`, and return b""; lane_answered() of its caller gets the reply.
 

@@ -16,6 +16,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, SMALL, WORK_OF_OURS
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.session import late_hits
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
@@ -82,10 +83,8 @@ class FailOpen:
         """
         before = now - limit_s
         private = self._private
-        slots = private.slots
-        number = slots.late(before, private.received_at, self._late)
-        oldest = slots.oldest
-        since = slots.late_since
+        late = late_hits.answer(private.slots, before, private.received_at, self._late)
+        number, since, oldest = late.number, late.since, late.oldest
         if held is not None and held.question is not None:
             oldest = max(held.question_at, private.received_at)
             if oldest <= before:

@@ -15,7 +15,7 @@ from typing import Final
 
 from rlproxy.observability.counters import brief
 from rlproxy.ratelimit.outcomes import HELP, STATS, TOP, UNSEEN, other
-from rlproxy.ratelimit.scripts import SOURCE
+from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.commands import Command
@@ -30,7 +30,7 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import Identity
 from rlproxy.session.reply_order import Source
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import Catch, Slot
+from rlproxy.session.slots import BySha, Catch, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered
 from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
 
@@ -336,18 +336,22 @@ class PrivateStream(Source):
 
     # -- RL commands in place ---------------------------------------------------------------------
 
-    def hit(self, call: Call) -> None:
-        """Send `call` in its place among the client's commands."""
+    def hit(self, call: Call, by_sha: bool = False) -> None:
+        """Send `call` in its place among the client's commands; by EVALSHA if `by_sha` allows."""
         slots = self.slots
         counted = slots.can_count()
         if call.behind is not None and not counted:
             call.rule = call.behind  # its reply cannot be edited: send it as any hit
             call.behind = None
-        self.put(call)
         waiting = self._context.waiting
-        if counted and key_queue.concerns(call, waiting):
+        caught = counted and key_queue.concerns(call, waiting)
+        by_sha = by_sha and counted and not caught
+        self.put(call, LOADED if by_sha else SOURCE)
+        if by_sha:
+            slot: Slot = BySha(call)
+        elif caught:
             db = self.state.identity.db
-            slot: Slot = Catch(lambda reply: key_queue.edited(call, reply, waiting, db), s.S_HIT)
+            slot = Catch(lambda reply: key_queue.edited(call, reply, waiting, db), s.S_HIT)
         else:
             slot = Slot(s.S_HIT)
         if counted:
@@ -363,13 +367,13 @@ class PrivateStream(Source):
 
     def ask(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
-        self.put(call)
+        self.put(call, SOURCE)
         self.slots.expect(Catch(answered, s.S_ASKED))
         self._caller.watch()
 
-    def put(self, call: Call) -> None:
-        """Send `call` as EVAL."""
-        head = call.rule.words(SOURCE, self._context.server.has_ro)
+    def put(self, call: Call, way: int) -> None:
+        """Send `call`; for `way` see Rule.words()."""
+        head = call.rule.words(way, self._context.server.has_ro)
         self.out += [head, call.key, call.rule.tail]
         self.expanded += len(head)
         self._caller.fenced = True

@@ -7,6 +7,7 @@
 Most slots are runs of replies that are passed on without a look. The others are:
 
 - looked at first: a hit's error loses the script's name, AUTH's +OK makes an identity;
+- of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
 - no reply of Redis: the error of a wrong hit, sent in its turn;
 - dropped: the replies to commands of the proxy's own;
 - edited: short ones whole (Catch), large ones value by value as they stream past (Unfold).
@@ -17,7 +18,7 @@ are passed on as they come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from typing import Final
 
 from rlproxy.observability.counters import Counters
@@ -25,13 +26,19 @@ from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
+from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
-from rlproxy.session.slots import NOT_LATE, Catch, Slot, SlotQueue, Unfold
-from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.slots import BySha, Catch, Slot, SlotQueue, Unfold
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
+# Errors for a hit by EVALSHA that Redis has not run. EVAL might run it.
+_NOT_RUN: Final = re.compile(
+    rb"-NOSCRIPT |-NOPERM .* run the 'evalsha(?:_ro)?' command|"
+    rb"-ERR unknown command ['`]evalsha(?:_ro)?['`]",
+    re.IGNORECASE,
+)
 # Replies to commands of the proxy's own.
 _NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
 
@@ -51,8 +58,7 @@ class ReplySlots(SlotQueue):
         "decided_line",
         "hushed",
         "identity_moved",
-        "late_since",
-        "oldest",
+        "missing",
         "out",
         "raw",
         "read_only",
@@ -71,10 +77,9 @@ class ReplySlots(SlotQueue):
         self._last_reply: bytes = b""  # first bytes of the latest reply, while more are owed
         self.raw = False  # all bytes are passed on as they come
         self.hushed = False  # Redis will close without a reply
-        self.oldest: float = NOTHING  # see late()
-        self.late_since: float = 0.0
         # Findings of the latest look, for the caller to read and to clear.
         self.identity_moved = False  # a reply may have changed user or database
+        self.missing: Call | None = None  # a hit that Redis has not run; see mended()
         self.read_only = False  # a hit's error shows that the server is a replica
         self.decided = False  # the last slot was looked at; its kind and first line are:
         self.decided_kind: int = s.S_PASS
@@ -199,6 +204,8 @@ class ReplySlots(SlotQueue):
             self._put(slot.data)
             self.pop()
             return True
+        if kind == s.S_MENDED:
+            return False
         if replies.mid or replies.at_push():
             replies.skip(0)
             if replies.mid or replies.at_push():
@@ -216,6 +223,9 @@ class ReplySlots(SlotQueue):
         if isinstance(slot, Unfold):
             self._unfold(slot, line)
             return True
+        if kind == s.S_HIT and isinstance(slot, BySha) and _NOT_RUN.match(line) is not None:
+            self._leave_out(slot)
+            return False
         instead = _instead(slot, line)
         if instead is None and slot.row == NO_ROW and not isinstance(slot, Catch):
             self._look(slot, line)
@@ -233,6 +243,45 @@ class ReplySlots(SlotQueue):
         self._replies.open()
         self._start = self._replies.pos
         self.replace_head(inside)
+
+    def _leave_out(self, slot: BySha) -> None:
+        """Drop the error for a hit that Redis has not run, and hold all further replies."""
+        self._put(b"")
+        self._replies.frame()
+        self._start = self._replies.pos
+        self._stats.noscript += 1
+        slot.kind = s.S_MENDED
+        self.missing = slot.call
+
+    def touches(self, buf: bytes, start: int, end: int) -> bool:
+        """Return whether a command may touch the key of a hit that may have to be sent again."""
+        slot = self.head
+        while slot is not None:
+            if isinstance(slot, BySha) and buf.find(slot.call.key, start, end) >= 0:
+                return True
+            slot = slot.next
+        return False
+
+    def mending(self) -> bool:
+        """Return whether further replies wait for that to a hit which is sent again."""
+        return self.head is not None and self.head.kind == s.S_MENDED
+
+    def mended(self, reply: bytes, counted: bool) -> None:
+        """Pass on `reply` to the hit that Redis had not run, and the replies that wait behind it.
+
+        counted: its outcome is counted already.
+        """
+        slot = self.head
+        if slot is None or slot.kind != s.S_MENDED:
+            return
+        if slot.row != NO_ROW and not counted:
+            self._stats.answered(slot.row, reply, slot.data)
+        slot.row = NO_ROW
+        slot.kind = s.S_HIT
+        self.out.append(reply)
+        self._look(slot, reply)
+        self.pop()
+        self.answer()
 
     def _take_frame(self, slot: Slot, line: bytes, instead: bytes | None) -> bool:
         """Count the whole reply of `slot`, and pass it on or replace it.
@@ -280,6 +329,8 @@ class ReplySlots(SlotQueue):
 
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
+        while self.mending():
+            self.mended(r.LOST, False)
         replies = self._replies
         slot = self.head
         mid = replies.mid
@@ -322,54 +373,6 @@ class ReplySlots(SlotQueue):
             slot.row = NO_ROW
             slot = slot.next
 
-    def late(self, before: float, heard_at: float, instead: Callable[[Slot], bytes]) -> int:
-        """Answer the hits that are unanswered since `before` or longer, and return their number.
-
-        before: time in seconds.
-        heard_at: time of the latest reply. A hit is unanswered since that time, or since it was
-        sent, whichever is later.
-        instead: returns the client's reply for a slot. The reply of Redis is dropped when it comes.
-
-        Sets `late_since`, the time since which the first of these hits was unanswered. Sets
-        `oldest`, that time of the first other hit. It is NEVER if a reply without a timeout comes
-        before that hit, and NOTHING if there is no other hit.
-        """
-        number = 0
-        self.oldest = NOTHING
-        slot = self.head
-        ahead: Slot | None = None
-        while slot is not None and not self._replies.mid:
-            kind = slot.kind
-            if kind == s.S_HIT and slot.limit != NOT_LATE:
-                since = max(heard_at, slot.sent_at)
-                if since > before:
-                    self.oldest = since
-                    return number
-                self.out.append(instead(slot))
-                self._drop(slot)
-                if number == 0:
-                    self.late_since = since
-                number += 1
-            elif kind == s.S_LOCAL and ahead is not None:
-                self.out.append(slot.data)
-                ahead.next = slot.next
-                self.count -= 1
-                self.ours -= 1
-                if slot.next is None:
-                    self.tail = ahead
-                slot = slot.next
-                continue
-            elif kind != s.S_DROP and kind != s.S_BASE:
-                break
-            ahead = slot
-            slot = slot.next
-        while slot is not None:
-            if slot.kind == s.S_HIT and slot.limit != NOT_LATE:
-                self.oldest = NEVER
-                break
-            slot = slot.next
-        return number
-
     def forget_asked(self) -> None:
         """Drop the reply that is owed to a waiter's call."""
         slot = self.head
@@ -377,14 +380,6 @@ class ReplySlots(SlotQueue):
             if slot.kind == s.S_ASKED:
                 slot.kind = s.S_DROP
             slot = slot.next
-
-    def _drop(self, slot: Slot) -> None:
-        slot.kind = s.S_DROP
-        slot.row = NO_ROW
-        slot.limit = NOT_LATE
-        self.ours -= 1
-        if isinstance(slot, Catch):
-            slot.edit = _silent(slot.edit)
 
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
@@ -424,16 +419,6 @@ class ReplySlots(SlotQueue):
         self.forget()
         self.clear()
         self._state.lower(RAW)
-
-
-def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """`edit`, with an empty result."""
-
-    def silent(reply: bytes) -> bytes:
-        edit(reply)
-        return b""
-
-    return silent
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:

@@ -4,7 +4,7 @@
                       ├── one small stateless command (--share) ──────> lanes
                       ├── a hit with WAIT ────────────────────────────> held, by the session
                       ├── a wrong RL command, a denied command ───────> its error, in its place
-                      └── everything else, and hits in any other state, as EVAL ──> private stream
+                      └── everything else, and hits in any other state ───────────> private stream
 
 The order invariant: replies are never outstanding on lanes and on the private connection at once.
 While the lanes owe replies, all requests but hits wait here. While the private connection owes
@@ -34,6 +34,7 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
 from rlproxy.session.lane_hits import DONE, FULL, OTHER, LaneHits
+from rlproxy.session.missing_hit import waits_for_hits
 from rlproxy.session.private_stream import NONE, OPEN_NOW, PrivateStream
 from rlproxy.session.reply_order import ReplyOrder
 from rlproxy.session.sharing import Sharing
@@ -233,7 +234,8 @@ class Router:
                 command = requests.command
                 if not command.reads:
                     self._caller.fenced = True
-                if command.kind == c.PASS and not command.ours and command.ban is None:
+                plain = command.kind == c.PASS and not command.ours and command.ban is None
+                if plain and private.slots.by_sha == 0:
                     private.forward(command)
                 else:
                     wait = self._special(code)
@@ -302,6 +304,8 @@ class Router:
         command = requests.command
         kind = command.kind
         self._forwards = False
+        if private.slots.by_sha > 0 and waits_for_hits(requests, private.slots):
+            return self._wait_until_quiescent()
         if command.ban is not None:
             error = requests.denied(code, self._context.stats)
             self._work += WORK_OF_OURS
@@ -314,10 +318,9 @@ class Router:
             if self.sharing is not None:
                 self.sharing.stop()
             if private.cover.lane_wrote:
-                self._send_run(requests.start)
                 if private.slots.undecided() and not requests.eof and not requests.slow:
-                    requests.rewind(requests.start)
-                    return WAIT_QUIESCENT
+                    return self._wait_until_quiescent()
+                self._send_run(requests.start)
                 private.cover_wait(requests, code)
                 return WAIT_NOTHING
         elif kind == c.PASS or command.ours:
@@ -328,12 +331,16 @@ class Router:
             self._introspect(code)
             return WAIT_NOTHING
         elif private.waits_to_authenticate(requests):
-            self._send_run(requests.start)
-            requests.rewind(requests.start)
-            return WAIT_QUIESCENT
+            return self._wait_until_quiescent()
         self._work += WORK_OF_STATE + (requests.size() >> WORK_OF_BYTES)
         self._forwards = True
         return private.follow(requests, code)
+
+    def _wait_until_quiescent(self) -> int:
+        """Send the bytes before the framer's request, which waits."""
+        self._send_run(self._requests.start)
+        self._requests.rewind(self._requests.start)
+        return WAIT_QUIESCENT
 
     def _denied(self, error: bytes, code: int) -> int:
         """Answer a command that the client must not send."""
@@ -391,16 +398,26 @@ class Router:
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
         if crowded and not asking and self._must_be_quiescent(call):
-            requests.rewind(requests.start)
-            return WAIT_QUIESCENT
+            return self._wait_until_quiescent()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
         may_hold = quiescent and slots.can_count() and not state.quitting and not asking
         if call.rule.waits and may_hold:
             self._held = call
             return WAIT_HELD
-        private.hit(call)
+        by_sha = not asking and self._may_send_again(call)
+        if not by_sha and private.slots.by_sha > 0 and not requests.eof and not requests.slow:
+            return self._wait_until_quiescent()
+        private.hit(call, by_sha)
         return WAIT_NOTHING
+
+    def _may_send_again(self, call: Call) -> bool:
+        """Whether a lane would send `call` again if Redis did not find its script."""
+        private = self._private
+        if not private.state.plain() or private.handshake is not None:
+            return False
+        lane = self._lanes.hit_lane()
+        return lane is not None and lane.by_sha(call.rule)
 
     def _may_call(self) -> int:
         """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""

@@ -25,6 +25,7 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.missing_hit import send_again
 from rlproxy.session.private_stream import LOST, NONE, OPEN_NOW, PrivateStream
 from rlproxy.session.reply_order import ReplyOrder
 from rlproxy.session.router import Router
@@ -183,8 +184,7 @@ class Session(Caller):
         self.requests.drop()
 
     def _finish_eof(self) -> None:
-        waits = self.wait != WAIT_NOTHING or self._lanes.count > 0
-        if not self.requests.eof or self._closing or waits:
+        if not self.requests.eof or self._closing or self.wait != WAIT_NOTHING or self._lanes.count:
             return
         if self.private.status == OPEN_NOW:
             self.wants_eof = True
@@ -362,8 +362,7 @@ class Session(Caller):
 
     def overdue(self, now: float) -> float:
         """Answer the late hits; see HitTimeouts.watch()."""
-        context = self.context
-        timeout_s = context.timeouts.timeout_s
+        timeout_s = self.context.timeouts.timeout_s
         if self._closing or timeout_s <= 0.0:
             self._watched = False
             return NOTHING
@@ -385,28 +384,30 @@ class Session(Caller):
 
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
-        wait = self.private.opened(self.requests)
-        if wait == WAIT_BASE:
+        if self.private.opened(self.requests) == WAIT_BASE:
             self.wait = WAIT_BASE
         else:
             self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        error = r.unreachable(self.context.server.where, why)
-        self._set_wait(self._fail_open.fail_all(error))
+        self._set_wait(self._fail_open.fail_all(r.unreachable(self.context.server.where, why)))
 
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
-        private = self.private
-        slots = private.slots
-        if not private.received(data):
+        slots = self.private.slots
+        if not self.private.received(data):
             return
         if self._lanes.head is not None:
             # A push that began before the lane's replies came goes before them.
             slots.pass_pushes()
             self._emit()
         slots.answer()
+        self._private_answered()
+
+    def _private_answered(self) -> None:
+        """Act on the replies of the private connection that were passed on."""
+        private = self.private
         if private.handshake is not None:
             refusal = private.handshake_refused()
             if refusal is not None:
@@ -416,6 +417,8 @@ class Session(Caller):
             self._held.pass_reply()
         if private.identity_moved():
             self._lanes.forget_lanes()
+        if private.slots.missing is not None:
+            send_again(self, self.context.failure, private, self._lanes, self._private_answered)
         if self.wait == WAIT_BASE:
             wait = private.base_decided()
             if wait == WAIT_NOTHING:
@@ -438,8 +441,7 @@ class Session(Caller):
         if private.handshake is not None:
             private.begin_anew(self.requests)
             self._lanes.forget_lanes()
-            error = r.unreachable(self.context.server.where, "connection lost")
-            self._set_wait(self._fail_open.fail_all(error))
+            self.upstream_failed("connection lost")
             return
         private.status = LOST
         self.wait = WAIT_NOTHING

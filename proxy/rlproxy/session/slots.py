@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
 # Kinds of replies. Those of a PASS slot are passed on without a look, the others are looked at.
@@ -15,6 +16,7 @@ S_DROP: Final = 2  # the reply to a command of the proxy's own
 S_HIT: Final = 3  # the reply to a hit
 S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
 S_RAW: Final = 5  # no counting from here on
+S_MENDED: Final = 6  # a hit that Redis has not run: it is sent again by lane
 S_AUTH: Final = 7
 S_SELECT: Final = 8
 S_RESET: Final = 9
@@ -66,6 +68,16 @@ class Slot:
         self.next: Slot | None = None
 
 
+class BySha(Slot):
+    """The reply to a hit that went by EVALSHA: `call`, which a lane can send again."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(S_HIT)
+        self.call = call
+
+
 class Catch(Slot):
     """A short reply that is awaited whole.
 
@@ -100,15 +112,17 @@ class SlotQueue:
 
     count: their number.
     ours: number of slots of hits that may be late, and of replies of the proxy.
+    by_sha: number of hits by EVALSHA.
     """
 
-    __slots__ = ("count", "head", "ours", "tail")
+    __slots__ = ("by_sha", "count", "head", "ours", "tail")
 
     def __init__(self) -> None:
         self.head: Slot | None = None
         self.tail: Slot | None = None
         self.count: int = 0
         self.ours: int = 0
+        self.by_sha: int = 0
 
     def append(self, slot: Slot) -> None:
         """Append `slot`."""
@@ -120,6 +134,8 @@ class SlotQueue:
         self.count += 1
         if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
             self.ours += 1
+        if isinstance(slot, BySha):
+            self.by_sha += 1
 
     def pop(self) -> None:
         """Remove the first slot."""
@@ -129,8 +145,21 @@ class SlotQueue:
         self.count -= 1
         if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
             self.ours -= 1
+        if isinstance(slot, BySha):
+            self.by_sha -= 1
         if slot.next is None:
             self.tail = None
+
+    def remove_behind(self, before: Slot) -> None:
+        """Remove the slot behind `before`."""
+        slot = before.next
+        assert slot is not None
+        before.next = slot.next
+        self.count -= 1
+        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+            self.ours -= 1
+        if slot.next is None:
+            self.tail = before
 
     def replace_head(self, slots: list[Slot]) -> None:
         """Put `slots` in the place of the first one."""
@@ -151,3 +180,4 @@ class SlotQueue:
         self.head = self.tail = None
         self.count = 0
         self.ours = 0
+        self.by_sha = 0

@@ -25,6 +25,7 @@ from random import random
 from typing import TYPE_CHECKING, Final
 
 from rlproxy.net.tls_stream import last_words
+from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
@@ -69,7 +70,7 @@ _DEAD: Final = 3  # Redis does not accept this identity any more
 class SharedLane(Lane):
     """The lane of one identity: a connection that is opened on demand, and again when lost."""
 
-    def __init__(self, pool: LanePool, identity: Identity, key: Key) -> None:
+    def __init__(self, pool: LanePool, identity: Identity, key: Key, number: int) -> None:
         super().__init__()
         self.key = key
         self.identity = identity
@@ -94,13 +95,17 @@ class SharedLane(Lane):
         self._declining = False  # whether the reply being received is skipped, as too large
         self._watched = False  # whether the hit timeout is checked
         self._times = CallTimes(pool.timeouts, pool.clock)
-        self._script_calls = ScriptCalls()
+        self._script_calls = ScriptCalls(number)
         cache = pool.denial_cache if self._carries == HITS else None
         self._denials = LaneDenials(cache) if cache is not None else None
         self.mixes_ro = False
         self.room = pool.max_lane_hits
 
     # -- calls ------------------------------------------------------------------------------------
+
+    def by_sha(self, rule: Rule) -> bool:
+        """See Lane.by_sha()."""
+        return self._script_calls.by_sha(rule, self._pool.knows_ro) and not self._pool.loading.held
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -424,7 +429,7 @@ class SharedLane(Lane):
         self._transport = None
         self._replies = ReplyFramer()
         self._handshakes = 0
-        self._script_calls = ScriptCalls()
+        self._script_calls.reset()
         self._times.reset()
         if self._denials is not None:
             self._denials.track(False)

@@ -54,6 +54,7 @@ class LanePool:
         self.knows_ro = False  # whether the server has EVALSHA_RO and EVAL_RO
         self._target = target
         self._lanes: dict[Key, SharedLane] = {}
+        self._numbers: dict[Key, int] = {}  # see ScriptCalls
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lane_of(self, identity: Identity) -> Lane | None:
@@ -77,7 +78,10 @@ class LanePool:
                 return None
             if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
                 return None
-            lane = self._lanes[key] = SharedLane(self, identity, key)
+            taken = set(self._numbers.values())
+            number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
+            self._numbers[key] = number
+            lane = self._lanes[key] = SharedLane(self, identity, key, number)
         return lane
 
     def _go_on(self) -> None:
@@ -101,6 +105,7 @@ class LanePool:
         """Remove `lane`, which will not be ready again."""
         if self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
+            del self._numbers[lane.key]
 
     def close_idle(self, idle_s: float) -> None:
         """Close the lanes without calls for `idle_s` seconds."""

@@ -29,12 +29,18 @@ _UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`
 
 
 class ScriptCalls:
-    """The script calls of one connection.
+    """The script calls of one lane.
 
+    number: of the lane; see Script.words().
     loaded: whether EVALSHA names the text that the control connection loads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 1) -> None:
+        self._number = number
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what is known of the server: the connection was lost."""
         self.loaded = True
         self._misled_until: float = 0.0  # time until which loaded scripts are taken for missing
         self._brought: set[Script] = set()  # scripts that were sent by BRING
@@ -54,6 +60,15 @@ class ScriptCalls:
         """
         self.loaded = loaded and now >= self._misled_until
 
+    def by_sha(self, rule: Rule, has_ro: bool) -> bool:
+        """Return whether `rule` may go by EVALSHA of the loaded text, as far as is known.
+
+        has_ro: see words().
+        """
+        ro = has_ro and rule.by_ro
+        by_source = (self._ro_by_source or self._no_ro) if ro else self._rw_by_source
+        return self.loaded and rule.script is not None and not by_source
+
     def words(self, rule: Rule, has_ro: bool) -> bytes:
         """Return the words before the key of the next call; see Rule.words().
 
@@ -70,7 +85,7 @@ class ScriptCalls:
         else:
             self._brought.add(script)
             way = BRING
-        return rule.words(way, has_ro)
+        return rule.words(way, has_ro, self._number)
 
     def requests(self, calls: list[Call], has_ro: bool) -> list[bytes]:
         """Return the words of `calls` as Redis commands; see words()."""

@@ -30,6 +30,11 @@ class Session:
         self.wait = WAIT_NOTHING
         self.now = 1000.0
         self.unasked = False
+        self.private = self.slots = self
+        self.sends_again = False
+
+    def mending(self) -> bool:
+        return self.sends_again
 
     def gets_unasked(self) -> bool:
         return self.unasked

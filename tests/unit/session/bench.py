@@ -87,8 +87,9 @@ class Bench(Sides):
         calls = self.lane.calls[:]
         self.lane.calls.clear()
         for call in calls:
-            self.session.lane_answered(call, reply)
-        self.session.resume()
+            call.caller.lane_answered(call, reply)
+        for caller in {self.session, *(call.caller for call in calls)}:
+            caller.resume()
         return self.down()
 
 

@@ -94,7 +94,7 @@ def test_a_look_goes_by_eval_ro_where_the_server_knows_it() -> None:
     sent = bench.send(PEEK)
     assert sent.startswith(b"*9\r\n$7\r\nEVAL_RO\r\n")
     assert b"\r\npeek\r\n" in sent
-    assert bench.send(HIT).startswith(b"*7\r\n$4\r\nEVAL\r\n")
+    assert bench.send(HIT).startswith(b"*6\r\n$4\r\nEVAL\r\n")
     assert bench.send(REFUND).startswith(b"*9\r\n$4\r\nEVAL\r\n")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
@@ -26,6 +28,22 @@ def test_each_script_is_brought_once_and_again_when_one_is_missing() -> None:
         ways.missing(True, 0.0)
     ways.choose(True, 0.0)
     assert ways.words(HIT, False) == HIT.words(LOADED)
+
+
+def test_each_lane_brings_a_text_of_its_own() -> None:
+    found = set()
+    for number in (1, 2, 3):
+        ways = ScriptCalls(number)
+        ways.choose(False, 0.0)
+        brings, brought = ways.words(HIT, False), ways.words(HIT, False)
+        assert hashlib.sha1(text_of(brings)).hexdigest().encode() == text_of(brought)
+        found.add(text_of(brought))
+    assert len(found) == 3
+
+
+def text_of(words: bytes) -> bytes:
+    """The script, or its digest, in the words of a call."""
+    return words[: -len(b"\r\n$1\r\n1\r\n")].split(b"\r\n", 4)[4]
 
 
 def test_scripts_that_were_loaded_and_are_missing_are_brought_for_a_time() -> None:

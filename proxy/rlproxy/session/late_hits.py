@@ -1,0 +1,89 @@
+"""The hits on a private connection that Redis has not answered in time. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.session import slots as s
+from rlproxy.session.reply_slots import ReplySlots
+from rlproxy.session.slots import NOT_LATE, Catch, Slot
+from rlproxy.session.timeouts import NEVER, NOTHING
+
+
+class LateHits:
+    """What answer() found.
+
+    number: of late hits.
+    since: time since which the first of them was unanswered, in seconds.
+    oldest: that time of the first other hit. It is NEVER if a reply without a timeout comes before
+        that hit, and NOTHING if there is no other hit.
+    """
+
+    __slots__ = ("number", "oldest", "since")
+
+    def __init__(self) -> None:
+        self.number: int = 0
+        self.since: float = 0.0
+        self.oldest: float = NOTHING
+
+
+def answer(
+    slots: ReplySlots, before: float, heard_at: float, instead: Callable[[Slot], bytes]
+) -> LateHits:
+    """Answer the hits that are unanswered since `before` or longer.
+
+    before: time in seconds.
+    heard_at: time of the latest reply. A hit is unanswered since that time, or since it was sent,
+        whichever is later.
+    instead: returns the client's reply for a slot. The reply of Redis is dropped when it comes.
+    """
+    found = LateHits()
+    slot = slots.head
+    ahead: Slot | None = None
+    while slot is not None and not slots.mid():
+        kind = slot.kind
+        if kind == s.S_HIT and slot.limit != NOT_LATE:
+            since = max(heard_at, slot.sent_at)
+            if since > before:
+                found.oldest = since
+                return found
+            slots.out.append(instead(slot))
+            _drop(slots, slot)
+            if found.number == 0:
+                found.since = since
+            found.number += 1
+        elif kind == s.S_LOCAL and ahead is not None:
+            slots.out.append(slot.data)
+            slots.remove_behind(ahead)
+            slot = slot.next
+            continue
+        elif kind != s.S_DROP and kind != s.S_BASE:
+            break
+        ahead = slot
+        slot = slot.next
+    while slot is not None:
+        if slot.kind == s.S_HIT and slot.limit != NOT_LATE:
+            found.oldest = NEVER
+            break
+        slot = slot.next
+    return found
+
+
+def _drop(slots: ReplySlots, slot: Slot) -> None:
+    slot.kind = s.S_DROP
+    slot.row = NO_ROW
+    slot.limit = NOT_LATE
+    slots.ours -= 1
+    if isinstance(slot, Catch):
+        slot.edit = _silent(slot.edit)
+
+
+def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """`edit`, with an empty result."""
+
+    def silent(reply: bytes) -> bytes:
+        edit(reply)
+        return b""
+
+    return silent

@@ -1,0 +1,124 @@
+"""A hit by EVALSHA on a private connection that Redis has not run. A lane sends it again. No I/O.
+
+    client ── GET a, RL.HIT k, GET b ──> private connection ── GET a, EVALSHA k, GET b ──> Redis
+    $1 A                                        <── $1 A
+    (waits)                                     <── -NOSCRIPT    the script was flushed
+    (waits)     <── lane: EVALSHA, and SCRIPT LOAD before it ──> *5
+    *5, $1 B
+
+The hit keeps its place among the replies. It runs behind the commands that were pipelined after it.
+So a command that might meet its key, or change the connection, is not sent before its reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.client_requests import ClientRequests
+from rlproxy.session.context import FailurePolicy
+from rlproxy.session.lane_calls import LaneCalls
+from rlproxy.session.private_stream import PrivateStream
+from rlproxy.session.reply_slots import ReplySlots
+
+MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
+
+
+def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
+    """Return whether the framer's request waits for the replies to hits by EVALSHA.
+
+    The requests that don't wait are hits, and commands that neither change the connection's state
+    nor name the key of such a hit.
+    """
+    if requests.eof or requests.slow:  # as in PrivateStream.waits_to_authenticate()
+        return False
+    command = requests.command
+    if slots.mending() or slots.by_sha >= MAX_BY_SHA:
+        return True
+    if command.ours:
+        return False  # the router decides
+    if command.kind != c.PASS or command.ban is not None:
+        return True
+    return slots.touches(requests.buf, requests.start, requests.pos)
+
+
+def send_again(
+    caller: Caller,
+    failure: FailurePolicy,
+    private: PrivateStream,
+    lanes: LaneCalls,
+    resume: Callable[[], None],
+) -> None:
+    """Send hits of `caller` again that Redis has not run, one at a time.
+
+    resume: goes on with the replies and requests that waited.
+    """
+    while private.slots.missing is not None:
+        call, private.slots.missing = private.slots.missing, None
+        lane = lanes.lane_for_hits(private.state.identity)
+        if lane is None:
+            private.slots.mended(r.LOST, False)
+        elif MissingHit(caller, failure, private, resume).send(call, lane):
+            return
+
+
+class MissingHit(Caller):
+    """The sender of one such hit, as a lane sees it. For its arguments see send_again()."""
+
+    __slots__ = ("_failure", "_owner", "_private", "_resume")
+
+    def __init__(
+        self,
+        caller: Caller,
+        failure: FailurePolicy,
+        private: PrivateStream,
+        resume: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self.flush = caller.flush
+        self.fenced = True  # no remembered refusal: the client may have written the key
+        self._owner = caller
+        self._failure = failure
+        self._private = private
+        self._resume = resume
+
+    def send(self, missing: Call, lane: Lane) -> bool:
+        """Send the hit by `lane`. Returns False if its reply is known already."""
+        private = self._private
+        call = Call(self, missing.rule, missing.key)
+        known = lane.submit(call)
+        if known:
+            private.slots.mended(known, True)  # counted by DenialCache.harvest()
+            return False
+        private.cover.sent(call)
+        return True
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        """See Caller.lane_answered()."""
+        private = self._private
+        private.cover.answered(call, reply)
+        private.slots.mended(reply, False)
+
+    def lane_returned(self, call: Call) -> None:
+        """See Caller.lane_returned()."""
+        self._private.slots.mended(r.LOST, False)
+
+    def lane_lost(self, call: Call) -> None:
+        """See Caller.lane_lost()."""
+        self._private.slots.mended(r.LOST, False)
+
+    def lane_late(self, call: Call) -> None:
+        """See Caller.lane_late()."""
+        failure, slot = self._failure, self._private.slots.head
+        if slot is not None and self._private.slots.mending():
+            reply = failure.reply(slot.limit, slot.row, failure.too_late(), "late")
+            self._private.slots.mended(reply, True)
+
+    def resume(self) -> None:
+        """See Caller.resume()."""
+        self._owner.now = self.now
+        self._owner.fenced = True  # commands behind the hit may not have run yet
+        self._resume()

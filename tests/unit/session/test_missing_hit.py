@@ -1,0 +1,252 @@
+"""missing_hit: hits by EVALSHA among other commands, also while their script is missing."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.call import Call
+from rlproxy.session.missing_hit import MAX_BY_SHA
+
+from tests.unit.session.bench import (
+    FIVE,
+    GRAMMAR,
+    HIT,
+    PING,
+    PONG,
+    Bench,
+    FakeLane,
+    in_place,
+    numbered,
+    probed,
+)
+
+NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+MULTI = bulks(b"MULTI")
+GET = bulks(b"GET", b"other")
+OK = b"+OK\r\n"
+
+
+class ShaLane(FakeLane):
+    """A lane that is sure of its scripts."""
+
+    sure = True
+
+    def by_sha(self, rule: Rule) -> bool:
+        return self.sure
+
+
+def by_sha(key: bytes = b"k", name: bytes = b"RL.HIT") -> bytes:
+    """RL.HIT key 10 60 as EVALSHA."""
+    rule = GRAMMAR.rule(name, name, [key, b"10", b"60"])
+    return rule.words(LOADED) + r.bulk(key) + rule.tail
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = probed()
+    made.lane = ShaLane()
+    made.send(HIT)
+    assert made.settle() == FIVE
+    return made
+
+
+def test_hits_among_other_commands_go_by_sha(bench: Bench) -> None:
+    assert bench.send(PING + HIT + PING) == PING + by_sha() + PING
+    assert bench.answer(PONG + FIVE + PONG) == PONG + FIVE + PONG
+    assert bench.send(PING + bulks(b"RL.PEEK", b"k", b"10", b"60")) == PING + by_sha(
+        name=b"RL.PEEK"
+    )
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_missing_hit_is_sent_again_by_lane_and_keeps_its_place(bench: Bench, apart: bool) -> None:
+    bench.send(PING + HIT + PING + PING)
+    data = PONG + NOSCRIPT + PONG
+    pieces = [data[at : at + 1] for at in range(len(data))] if apart else [data]
+    assert b"".join(bench.answer(piece) for piece in pieces) == PONG
+    assert bench.session.private.slots.mending()
+    assert bench.answer(PONG) == b""
+    assert [call.key for call in bench.lane.calls] == [b"$1\r\nk\r\n"]
+    assert bench.settle() == FIVE + PONG + PONG
+    assert bench.session.private.slots.quiescent()
+    assert bench.session.context.stats.noscript == 1
+
+
+def test_missing_hits_are_sent_again_one_after_the_other(bench: Bench) -> None:
+    bench.send(PING + numbered(b"a") + PING + numbered(b"b"))
+    assert bench.answer(PONG + NOSCRIPT + PONG + NOSCRIPT) == PONG
+    assert [call.key for call in bench.lane.calls] == [b"$1\r\na\r\n"]
+    assert bench.settle() == FIVE + PONG
+    assert [call.key for call in bench.lane.calls] == [b"$1\r\nb\r\n"]
+    assert bench.settle() == FIVE
+
+
+def test_further_requests_wait_for_a_missing_hit(bench: Bench) -> None:
+    bench.send(PING + HIT + PING)
+    bench.answer(PONG + NOSCRIPT)
+    assert bench.send(PING + numbered(b"other")) == b""
+    assert bench.settle() == FIVE
+    assert bench.answer(PONG) == PONG
+    assert bench.up() == PING + by_sha(b"other")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b"-NOPERM User bob has no permissions to run the 'evalsha' command\r\n",
+        b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' \r\n",
+    ],
+)
+def test_hits_are_sent_again_where_evalsha_cannot_be_used(bench: Bench, error: bytes) -> None:
+    bench.send(PING + HIT)
+    assert bench.answer(PONG + error) == PONG
+    assert bench.settle() == FIVE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b"-NOPERM No permissions to access a key\r\n",
+        b"-NOPERM User bob has no permissions to run the 'rpush' command\r\n",
+        b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+    ],
+)
+def test_other_errors_are_replies(bench: Bench, error: bytes) -> None:
+    bench.send(PING + HIT)
+    assert bench.answer(PONG + error) == PONG + error
+    assert not bench.lane.calls
+
+
+STATEFUL = {
+    "MULTI": MULTI,
+    "SELECT": bulks(b"SELECT", b"5"),
+    "AUTH": bulks(b"AUTH", b"pw"),
+    "HELLO": bulks(b"HELLO", b"3"),
+    "RESET": bulks(b"RESET"),
+    "QUIT": bulks(b"QUIT"),
+    "WATCH": bulks(b"WATCH", b"a"),
+    "SUBSCRIBE": bulks(b"SUBSCRIBE", b"a"),
+    "CLIENT REPLY": bulks(b"CLIENT", b"REPLY", b"SKIP"),
+    "an unknown command": bulks(b"FUTURE", b"a"),
+    "DEL of its key": bulks(b"DEL", b"a", b"k"),
+    "TTL of its key": bulks(b"TTL", b"k"),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_what_might_meet_a_missing_hit_waits_for_it(bench: Bench, name: str) -> None:
+    data = STATEFUL[name]
+    assert bench.send(PING + HIT + GET + data) == PING + by_sha() + GET
+    assert bench.answer(PONG + FIVE) == PONG + FIVE
+    assert bench.up() == b""
+    assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
+    assert bench.up() == data
+
+
+def test_nothing_waits_after_the_end_of_file(bench: Bench) -> None:
+    bench.send(PING + HIT + MULTI)
+    bench.session.receive_eof()
+    assert bench.up() == MULTI
+
+
+def test_few_hits_by_sha_are_unanswered(bench: Bench) -> None:
+    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
+    assert bench.answer(PONG + FIVE * MAX_BY_SHA) == PONG + FIVE * MAX_BY_SHA
+    bench.session.resume()
+    assert bench.settle() == FIVE
+
+
+def test_hits_go_as_eval_where_a_lane_could_not_send_them_again(bench: Bench) -> None:
+    assert bench.send(MULTI + HIT) == MULTI + in_place()
+    bench.answer(OK + b"+QUEUED\r\n")
+    assert bench.send(bulks(b"EXEC")) == bulks(b"EXEC")
+    bench.answer(b"*1\r\n" + FIVE)
+    assert isinstance(bench.lane, ShaLane)
+    bench.lane.sure = False
+    assert bench.send(PING + HIT) == PING + in_place()
+    bench.answer(PONG + FIVE)
+    bench.lane.sure, bench.lane.ready = True, False
+    assert bench.send(PING + HIT) == PING + in_place()
+
+
+def test_a_hit_as_eval_does_not_overtake_one_by_sha(bench: Bench) -> None:
+    assert bench.send(PING + HIT) == PING + by_sha()
+    bench.lane.ready = False
+    assert bench.send(HIT) == b""
+    assert bench.answer(PONG + FIVE) == PONG + FIVE
+    assert bench.up() == in_place()
+
+
+def test_the_lane_is_that_of_the_identity_at_the_hits_place(bench: Bench) -> None:
+    assert bench.send(bulks(b"SELECT", b"5") + HIT) == bulks(b"SELECT", b"5") + by_sha()
+    assert bench.answer(OK + NOSCRIPT) == OK
+    assert bench.identities[-1].db == 5
+    assert bench.settle() == FIVE
+
+
+@pytest.mark.parametrize("event", ["lane_lost", "lane_returned", "lane_late"])
+def test_an_error_where_the_lane_has_no_reply(bench: Bench, event: str) -> None:
+    bench.send(PING + HIT + PING)
+    bench.answer(PONG + NOSCRIPT + PONG)
+    (call,) = bench.lane.calls
+    getattr(call.caller, event)(call)
+    call.caller.resume()
+    found = bench.down()
+    assert found.startswith(b"-UPSTREAMDOWN ") and found.endswith(b"\r\n" + PONG)
+    call.caller.lane_answered(call, FIVE)
+    assert bench.down() == b""
+
+
+def test_an_error_where_no_lane_is_ready(bench: Bench) -> None:
+    bench.send(PING + HIT + PING)
+    bench.lane.ready = False
+    assert bench.answer(PONG + NOSCRIPT + PONG) == PONG + r.LOST + PONG
+
+
+def test_replies_that_waited_arrive_after_a_loss(bench: Bench) -> None:
+    bench.send(PING + HIT + PING)
+    bench.answer(PONG + NOSCRIPT + PONG)
+    (call,) = bench.lane.calls
+    bench.session.upstream_lost()
+    assert bench.down() == r.LOST + PONG
+    call.caller.lane_answered(call, FIVE)
+    call.caller.resume()
+    assert bench.down() == b""
+
+
+def test_a_remembered_refusal_is_a_reply_too(bench: Bench) -> None:
+    bench.send(PING + HIT + PING)
+    refused: list[Call] = []
+
+    def known(call: Call) -> bytes:
+        refused.append(call)
+        return r.five(1, 10, 0, 5, 5)
+
+    bench.lane.submit = known  # type: ignore[method-assign]
+    assert bench.answer(PONG + NOSCRIPT + PONG) == PONG + r.five(1, 10, 0, 5, 5) + PONG
+    assert refused[0].caller.fenced  # a lane does not use what it remembers for such a caller
+
+
+def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
+    context = bench.session.context
+    context.failure.reconfigure("error", 1000)
+    bench.send(PING + HIT)
+    bench.answer(PONG)
+    bench.session.overdue(bench.session.now + 1.5)
+    assert bench.down().startswith(b"-UPSTREAMDOWN ")
+    assert bench.answer(NOSCRIPT) == b""
+    assert not bench.lane.calls
+
+
+def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:
+    bench.send(PING + HIT)
+    bench.answer(PONG + NOSCRIPT)
+    (call,) = bench.lane.calls
+    bench.session.abandon()
+    bench.session.let_go()
+    call.caller.lane_answered(call, FIVE)
+    call.caller.resume()
+    assert bench.down() == b""
