@@ -22,6 +22,7 @@ from tests.fuzz.reference import IncompleteError, ProtocolError
 GRAMMAR = Grammar(scripts.load())
 OK = b"+OK\r\n"
 PUSH = b">2\r\n$6\r\nfuzzed\r\n$4\r\npush\r\n"  # sent at any time, in RESP3
+NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 HELP_TEXT = b"*1\r\n+help\r\n"
 NO_HELP = (
     r.error("ERR RL.HELP is not allowed in transactions"),
@@ -64,6 +65,9 @@ class Model:
         self.vague = False
         self._refused = False
         self.shy: set[bytes] = set()
+        self.missing = 0  # this many calls by EVALSHA find no script
+        self.missed = False  # one has found none
+        self.left: list[Context] = []  # of those that are to be sent again
         self._data = b""
         self._queued: list[tuple[bytes, ...]] | None = None
         self._dirty = False
@@ -192,7 +196,12 @@ class Model:
         """Execute the command and add its replies."""
         if name in c.FAMILY and self.native and not (self.throttle and name == c.CL_THROTTLE):
             return [self._family(name, args)]
-        if name in (b"EVAL", b"EVAL_RO"):
+        if name in (b"EVALSHA", b"EVALSHA_RO") and self.missing > 0:
+            self.missing -= 1
+            self.missed = True
+            self.left.append(self.context)
+            return [NOSCRIPT]
+        if name in (b"EVAL", b"EVAL_RO", b"EVALSHA", b"EVALSHA_RO"):
             return [self._eval(args)]
         if name in (b"SELECT", b"AUTH", b"HELLO", b"CLIENT"):
             return self._connection(name, args)

@@ -104,6 +104,8 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     s.S_BASE: ((_OK, _BASE),),
     s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
 }
+# Kinds of slots whose reply may change user or database.
+_MOVES: Final = (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET)
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
 
@@ -122,6 +124,7 @@ class ConnectionState:
         "identity",
         "known",
         "level",
+        "moving",
         "multi",
         "probed",
         "probing",
@@ -135,6 +138,7 @@ class ConnectionState:
         self.level: int = PLAIN
         self.identity = Identity(None, None, base_db)
         self.known = True
+        self.moving: int = 0  # replies are owed that may change user or database
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
         self.protocol = 2  # of its replies; 0: not certain
@@ -216,6 +220,8 @@ class ConnectionState:
             self._multi_at = self._number
         elif plain:
             _expect_identity(slot, args)
+        if slot.kind in _MOVES:
+            self.moving += 1
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
 
@@ -253,6 +259,8 @@ class ConnectionState:
             return
         if slot.kind == s.S_PROBE:
             self.probing = False
+        elif slot.kind in _MOVES:
+            self.moving -= 1
         for beginning, change in _REPLIES[slot.kind]:
             if line.startswith(beginning):
                 if change != 0:

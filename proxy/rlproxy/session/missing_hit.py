@@ -58,6 +58,8 @@ def send_again(
     """
     while private.slots.missing is not None:
         call, private.slots.missing = private.slots.missing, None
+        if private.identity_moved():
+            lanes.forget_lanes()
         lane = lanes.lane_for_hits(private.state.identity)
         if lane is None:
             private.slots.mended(r.LOST, False)

@@ -414,7 +414,8 @@ class Router:
     def _may_send_again(self, call: Call) -> bool:
         """Whether a lane would send `call` again if Redis did not find its script."""
         private = self._private
-        if not private.state.plain() or private.handshake is not None:
+        state = private.state
+        if not state.plain() or state.moving > 0 or private.handshake is not None:
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)

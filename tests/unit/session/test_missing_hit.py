@@ -180,9 +180,22 @@ def test_a_hit_as_eval_does_not_overtake_one_by_sha(bench: Bench) -> None:
     assert bench.up() == in_place()
 
 
-def test_the_lane_is_that_of_the_identity_at_the_hits_place(bench: Bench) -> None:
-    assert bench.send(bulks(b"SELECT", b"5") + HIT) == bulks(b"SELECT", b"5") + by_sha()
-    assert bench.answer(OK + NOSCRIPT) == OK
+@pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO AUTH", "RESET"])
+def test_a_hit_goes_as_eval_where_its_identity_is_open(bench: Bench, name: str) -> None:
+    data = STATEFUL.get(name, bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw"))
+    assert bench.send(data + HIT) == data + in_place()
+    reply = {"RESET": b"+RESET\r\n", "HELLO AUTH": b"%0\r\n"}.get(name, OK)
+    assert bench.answer(reply + FIVE) == reply + FIVE
+    assert bench.send(PING + HIT) == PING + by_sha()
+
+
+def test_the_lane_is_that_of_the_identity(bench: Bench) -> None:
+    assert bench.send(bulks(b"SELECT", b"5") + PING) == bulks(b"SELECT", b"5") + PING
+    assert bench.answer(OK + PONG) == OK + PONG
+    bench.send(HIT)
+    bench.settle()
+    bench.send(PING + HIT)
+    assert bench.answer(PONG + NOSCRIPT) == PONG
     assert bench.identities[-1].db == 5
     assert bench.settle() == FIVE
 
