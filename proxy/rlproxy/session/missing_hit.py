@@ -61,10 +61,11 @@ def send_again(
         if private.identity_moved():
             lanes.forget_lanes()
         lane = lanes.lane_for_hits(private.state.identity)
-        if lane is None:
-            private.slots.mended(r.LOST, False)
-        elif MissingHit(caller, failure, private, resume).send(call, lane):
+        hit = MissingHit(caller, failure, private, resume)
+        if lane is not None:
+            hit.send(call, lane)
             return
+        hit.lane_returned(call)
 
 
 class MissingHit(Caller):
@@ -87,16 +88,11 @@ class MissingHit(Caller):
         self._private = private
         self._resume = resume
 
-    def send(self, missing: Call, lane: Lane) -> bool:
-        """Send the hit by `lane`. Returns False if its reply is known already."""
-        private = self._private
+    def send(self, missing: Call, lane: Lane) -> None:
+        """Send the hit by `lane`."""
         call = Call(self, missing.rule, missing.key)
-        known = lane.submit(call)
-        if known:
-            private.slots.mended(known, True)  # counted by DenialCache.harvest()
-            return False
-        private.cover.sent(call)
-        return True
+        lane.submit(call)
+        self._private.cover.sent(call)
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """See Caller.lane_answered()."""
@@ -106,7 +102,7 @@ class MissingHit(Caller):
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned()."""
-        self._private.slots.mended(r.LOST, False)
+        self._give_up(r.LOST, "lost")
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost()."""
@@ -114,10 +110,14 @@ class MissingHit(Caller):
 
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late()."""
-        failure, slot = self._failure, self._private.slots.head
-        if slot is not None and self._private.slots.mending():
-            reply = failure.reply(slot.limit, slot.row, failure.too_late(), "late")
-            self._private.slots.mended(reply, True)
+        self._give_up(self._failure.too_late(), "late")
+
+    def _give_up(self, error: bytes, kind: str) -> None:
+        """Answer the hit without Redis."""
+        slots = self._private.slots
+        slot = slots.head
+        if slot is not None and slots.mending():
+            slots.mended(self._failure.reply(slot.limit, slot.row, error, kind), True)
 
     def resume(self) -> None:
         """See Caller.resume()."""

@@ -7,7 +7,6 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.call import Call
 from rlproxy.session.missing_hit import MAX_BY_SHA
 
 from tests.unit.session.bench import (
@@ -230,17 +229,26 @@ def test_replies_that_waited_arrive_after_a_loss(bench: Bench) -> None:
     assert bench.down() == b""
 
 
-def test_a_remembered_refusal_is_a_reply_too(bench: Bench) -> None:
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
+    bench: Bench, ready: bool
+) -> None:
+    bench.session.context.failure.reconfigure("allow", 0)
     bench.send(PING + HIT + PING)
-    refused: list[Call] = []
+    bench.lane.ready = ready
+    found = bench.answer(PONG + NOSCRIPT + PONG)
+    for call in bench.lane.calls:
+        call.caller.lane_returned(call)
+    assert found + bench.down() == PONG + r.five(0, 10, 10, -1, 0) + PONG
 
-    def known(call: Call) -> bytes:
-        refused.append(call)
-        return r.five(1, 10, 0, 5, 5)
 
-    bench.lane.submit = known  # type: ignore[method-assign]
-    assert bench.answer(PONG + NOSCRIPT + PONG) == PONG + r.five(1, 10, 0, 5, 5) + PONG
-    assert refused[0].caller.fenced  # a lane does not use what it remembers for such a caller
+def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:
+    bench.send(PING + HIT)
+    bench.answer(PONG + NOSCRIPT)
+    (call,) = bench.lane.calls
+    assert call.caller.fenced  # the client may have written the key
+    bench.settle()
+    assert bench.session.fenced
 
 
 def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
