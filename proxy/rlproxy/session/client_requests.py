@@ -28,6 +28,14 @@ class ClientRequests(RequestFramer):
         self.slow = False
         self.discarding = False
 
+    def may_wait(self) -> bool:
+        """Return whether the framer's command may wait for replies of Redis.
+
+        Not after the end of file: a command that blocks must receive it. Not while the client
+        leaves its replies unread: it may never read, and Redis would take all its requests.
+        """
+        return not self.eof and not self.slow
+
     def drops(self, code: int) -> bool:
         """Return whether the part `code`, just framed, belongs to a command that is dropped."""
         if not self.discarding or code in (COMMAND, OPEN, EMPTY, MALFORMED):

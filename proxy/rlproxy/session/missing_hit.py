@@ -33,7 +33,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
     The requests that don't wait are hits, and commands that neither change the connection's state
     nor name the key of such a hit.
     """
-    if requests.eof or requests.slow:  # as in PrivateStream.waits_to_authenticate()
+    if not requests.may_wait():
         return False
     command = requests.command
     if slots.mending() or slots.by_sha >= MAX_BY_SHA:

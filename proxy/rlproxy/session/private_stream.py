@@ -291,9 +291,7 @@ class PrivateStream(Source):
             return False
         if self.state.base_owed or self.handshake is not None:
             return True  # no command that blocks or has a large reply can be ahead
-        # No wait after the end of file: a command that blocks must receive it. No wait for a client
-        # that leaves its replies unread: it may never read, and Redis would take all its requests.
-        return not requests.eof and not requests.slow
+        return requests.may_wait()
 
     def _auth_error_may_be_lost(self, requests: ClientRequests) -> bool:
         """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""

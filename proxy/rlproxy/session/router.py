@@ -318,7 +318,7 @@ class Router:
             if self.sharing is not None:
                 self.sharing.stop()
             if private.cover.lane_wrote:
-                if private.slots.undecided() and not requests.eof and not requests.slow:
+                if private.slots.undecided() and requests.may_wait():
                     return self._wait_until_quiescent()
                 self._send_run(requests.start)
                 private.cover_wait(requests, code)
@@ -406,7 +406,7 @@ class Router:
             self._held = call
             return WAIT_HELD
         by_sha = not asking and self._may_send_again(call)
-        if not by_sha and private.slots.by_sha > 0 and not requests.eof and not requests.slow:
+        if not by_sha and private.slots.by_sha > 0 and requests.may_wait():
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
         return WAIT_NOTHING

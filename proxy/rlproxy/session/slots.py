@@ -142,22 +142,21 @@ class SlotQueue:
         slot = self.head
         assert slot is not None
         self.head = slot.next
-        self.count -= 1
-        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
-            self.ours -= 1
-        if isinstance(slot, BySha):
-            self.by_sha -= 1
-        if slot.next is None:
-            self.tail = None
+        self._removed(slot, None)
 
     def remove_behind(self, before: Slot) -> None:
         """Remove the slot behind `before`."""
         slot = before.next
         assert slot is not None
         before.next = slot.next
+        self._removed(slot, before)
+
+    def _removed(self, slot: Slot, before: Slot | None) -> None:
         self.count -= 1
         if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
             self.ours -= 1
+        if isinstance(slot, BySha):
+            self.by_sha -= 1
         if slot.next is None:
             self.tail = before
 

@@ -8,7 +8,8 @@
     WAIT_BASE        the reply that decides on the database of --upstream came   private stream
     WAIT_TICK        its turn in the next tick: the budget is spent              router, session
     WAIT_QUIESCENT   the private connection owes nothing: for a hit with WAIT,   router
-                     an AUTH, a command WAIT behind EXEC
+                     an AUTH, a command WAIT behind EXEC, a request that a
+                     hit by EVALSHA must not meet
     WAIT_HELD        the held hit is answered                                    router
     WAIT_IN_PLACE    half of its hits on the private connection are answered     router
     WAIT_PACE        the next millisecond: the client leaves its replies unread  router, session
