@@ -2,7 +2,7 @@
 
     session ──submit()──┐                          ┌── inflight, in order of sending ──┐
     session ──submit()──┼─> unsent ─(once a tick)─>┤ one write                         ├─> Redis
-    session ──submit()──┘                          └── one read, frame by frame <──────┘
+    session ──submit()──┘   (or MAX_UNSENT)        └── one read, frame by frame <──────┘
 
 The order invariant: Redis answers in the order of the bytes, so the n-th frame that comes back
 belongs to the n-th call in `inflight`.
@@ -47,6 +47,8 @@ HITS: Final = c.PRIVATE
 READS: Final = c.SHARED_READ
 WRITES: Final = c.SHARED_WRITE
 _KINDS: Final = {HITS: "hits", READS: "reads", WRITES: "writes"}
+# Calls that wait for the end of the tick. With so many, Redis can begin while further ones are read.
+MAX_UNSENT: Final = 16
 MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
 RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 1.0
@@ -90,7 +92,7 @@ class SharedLane(Lane):
         self._again_at: float = 0.0  # loop time of the first call in `_again`
         self._missing = False  # whether a call was answered NOSCRIPT
         self._scheduled = False  # whether the unsent calls are written in this tick
-        self._flush_soon: Callable[[], None] = self._flush
+        self._flush_soon: Callable[[], None] = self._tick_over
         self._early = False  # whether `ready` only waits for the first attempt to load the scripts
         self._declining = False  # whether the reply being received is skipped, as too large
         self._watched = False  # whether the hit timeout is checked
@@ -119,13 +121,18 @@ class SharedLane(Lane):
                 return known
         self._unsent.append(call)
         self.room -= 1
-        if not self._scheduled:
+        if len(self._unsent) >= MAX_UNSENT:
+            self._flush()
+        elif not self._scheduled:
             self._scheduled = True
             self._pool.loop.call_soon(self._flush_soon)
         return b""
 
-    def _flush(self) -> None:
+    def _tick_over(self) -> None:
         self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
         transport, unsent = self._transport, self._unsent
         if transport is None or not unsent or self._again:
             return
@@ -184,7 +191,7 @@ class SharedLane(Lane):
                 self._refused(frame)
             caller = call.caller
             caller.lane_answered(call, frame)
-            self._touch(caller, touched)
+            _touch(caller, touched)
         if framer.broken:
             self._abort()
         framer.release()
@@ -224,7 +231,7 @@ class SharedLane(Lane):
             return False
         call = self._inflight.popleft()
         call.caller.lane_declined(call)
-        self._touch(call.caller, touched)
+        _touch(call.caller, touched)
         return True
 
     def _hit_reply(self, call: Call, frame: bytes) -> bytes:
@@ -266,19 +273,7 @@ class SharedLane(Lane):
             self._mend()
         if touched:
             self.used_at = now
-            self._settle(touched, now)
-
-    def _touch(self, caller: Caller, touched: list[Caller]) -> None:
-        if not caller.dirty:
-            caller.dirty = True
-            touched.append(caller)
-
-    def _settle(self, touched: list[Caller], now: float) -> None:
-        for caller in touched:
-            caller.dirty = False
-            caller.now = now
-            caller.resume()
-            caller.flush()
+            _settle(touched, now)
 
     # -- late calls -------------------------------------------------------------------------------
 
@@ -309,8 +304,8 @@ class SharedLane(Lane):
         for call in calls:
             call.late = True
             call.caller.lane_late(call)
-            self._touch(call.caller, touched)
-        self._settle(touched, now)
+            _touch(call.caller, touched)
+        _settle(touched, now)
 
     # -- calls that Redis has not run -------------------------------------------------------------
 
@@ -439,12 +434,12 @@ class SharedLane(Lane):
         self._closed()
         touched: list[Caller] = []
         for call in written + unsent:
-            self._touch(call.caller, touched)
+            _touch(call.caller, touched)
         for call in written:
             call.caller.lane_lost(call)
         for call in unsent:
             call.caller.lane_returned(call)
-        self._settle(touched, self._pool.loop.time())
+        _settle(touched, self._pool.loop.time())
         self._pool.loading.look()
 
     def carries(self) -> str:
@@ -467,6 +462,22 @@ class SharedLane(Lane):
         """Close for good. Sessions get another lane from the pool."""
         self.retired = True
         self._abort()
+
+
+def _touch(caller: Caller, touched: list[Caller]) -> None:
+    """Add `caller` to those whom the present batch concerns."""
+    if not caller.dirty:
+        caller.dirty = True
+        touched.append(caller)
+
+
+def _settle(touched: list[Caller], now: float) -> None:
+    """Let the callers of a batch go on, and write what they have for their clients."""
+    for caller in touched:
+        caller.dirty = False
+        caller.now = now
+        caller.resume()
+        caller.flush()
 
 
 def _handshake(identity: Identity, key: Key, tracks: bool) -> list[bytes]:

@@ -26,6 +26,7 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
+from rlproxy.upstream.lane import MAX_UNSENT
 from rlproxy.upstream.lane_denials import MAX_KEPT_KEY
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_calls import MISLED_S
@@ -189,12 +190,11 @@ class Bench:
         return self.loop.wires[-1]
 
     def sent(self) -> bytes:
-        """What was written since, in at most one write."""
+        """What was written since."""
         self.loop.turns()
-        writes = self.wire.writes[:]
+        sent = b"".join(self.wire.writes)
         self.wire.writes.clear()
-        assert len(writes) <= 1
-        return b"".join(writes)
+        return sent
 
     def answer(self, *pieces: bytes) -> None:
         """Redis' bytes, in these pieces."""
@@ -343,10 +343,22 @@ def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
 
 def test_calls_of_one_turn_leave_in_one_write(bench: Bench) -> None:
     context = [bench.hit(key=b"%d" % number) for number in range(3)]
-    assert bench.sent() == b"".join(by_sha(HIT, b"%d" % number) for number in range(3))
+    bench.loop.turns()
+    assert bench.wire.writes == [b"".join(by_sha(HIT, b"%d" % number) for number in range(3))]
     replies = [r.five(0, 1, 0, -1, number) for number in range(3)]
     bench.answer(*[byte.to_bytes() for byte in b"".join(replies)])
     assert [call.reply for call in context] == replies
+
+
+def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
+    keys = [b"%d" % number for number in range(2 * MAX_UNSENT + 3)]
+    calls = [bench.hit(key=key) for key in keys]
+    groups = [keys[:MAX_UNSENT], keys[MAX_UNSENT : 2 * MAX_UNSENT]]
+    assert bench.wire.writes == [b"".join(by_sha(HIT, key) for key in group) for group in groups]
+    bench.wire.writes.clear()
+    assert bench.sent() == b"".join(by_sha(HIT, key) for key in keys[2 * MAX_UNSENT :])
+    bench.answer(ADMITTED * len(keys))
+    assert [call.reply for call in calls] == [ADMITTED] * len(keys)
 
 
 def test_errors_of_redis_are_cleaned(bench: Bench) -> None:
