@@ -24,6 +24,7 @@ from . import (
     rate,
     redis_benchmark,
     report,
+    start,
     tasks,
     values,
     workers,
@@ -43,6 +44,7 @@ from .rows import (
     LATENCY,
     RATE,
     ROWS,
+    START,
     TASKS,
     VALUES,
     WORKERS,
@@ -138,6 +140,8 @@ def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         return growth.measure(row, plan, running)
     if row.kind == IDLE:
         return idle.measure(row, plan)
+    if row.kind == START:
+        return start.measure(row, plan)
     server = running[DIRECT].port
     if row.kind == COST:
         requests = max(1, plan.requests // cost.PART)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import growth, latency, plots
-from .parts import DIRECT, HAPROXY, PROXY
+from .parts import DIRECT, HAPROXY, PROXY, SPLICE
 from .plots import Bar, Line, Panel
 from .result import Result, Row
 from .rows import GROWTH, LATENCY
 
 IMAGES: Final = "images"
 PREFIX: Final = "bench-"  # of the pictures' file names
-NAMES: Final = {DIRECT: "direct", PROXY: "proxy", HAPROXY: "HAProxy"}
+NAMES: Final = {DIRECT: "direct", PROXY: "proxy", SPLICE: "splice", HAPROXY: "HAProxy"}
 DRAWN: Final = ("p50", latency.P99, "p99.9")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from . import calls, load
@@ -15,6 +15,7 @@ from .rows import CLIENTS, DEEP, KEYS, RANDOM, Row
 
 EVALSHA: Final = "evalsha"
 EVAL: Final = "eval"
+BARE: Final = "bare"  # EVALSHA of bare_log.lua, which does the least that is possible
 PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
 FEW_KEYS: Final = 100  # keys of refused hits
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
@@ -24,23 +25,27 @@ _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILIN
 
 
 def measure(
-    row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL)
+    row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL, BARE)
 ) -> list[Figure]:
-    """Measure the microseconds of each algorithm's hit, admitted and refused, and of a bare log.
+    """Measure the microseconds of each algorithm's hit, admitted and refused.
 
     server: its port.
-    ways: the commands that call the script, a column each.
+    ways: the columns: the commands that call the script, and the least script of a log, for LOG.
     Raises BenchError.
     """
     found: list[Figure] = []
     for case, most, keys in (("admitted", b"1000", KEYS), ("refused", b"1", FEW_KEYS)):
         rule = (calls.HIT, _KEY, most, b"3600")
-        made = {"bare": calls.bare(rule)}
         for algorithm in calls.algorithms():
-            made[algorithm.decode()] = calls.of((*rule, b"ALGO", algorithm))
-        for name, call in made.items():
-            figure = Figure(f"{row.name} {name} {case}", row.kind, row.unit, SERVER)
-            found.append(_cost(figure, call, keys, plan, server, ways))
+            call = calls.of((*rule, b"ALGO", algorithm))
+            made = {EVALSHA: (call, call.evalsha), EVAL: (call, call.eval)}
+            if algorithm == b"LOG":
+                bare = calls.bare(rule)
+                made[BARE] = (bare, bare.evalsha)
+            name = f"{row.name} {algorithm.decode()} {case}"
+            figure = Figure(name, row.kind, row.unit, SERVER)
+            of_ways = {way: made[way] for way in ways if way in made}
+            found.append(_cost(figure, of_ways, keys, plan, server))
     return found
 
 
@@ -69,19 +74,19 @@ def space(row: Row, plan: Plan, server: int) -> list[Figure]:
 
 def _cost(
     figure: Figure,
-    call: calls.ScriptCall,
+    ways: Mapping[str, tuple[calls.ScriptCall, tuple[bytes, ...]]],
     keys: int,
     plan: Plan,
     server: int,
-    ways: Sequence[str],
 ) -> Figure:
+    """Fill `figure` with a column for each of `ways`: a script, and the request that calls it."""
     count = max(1, plan.requests // DEEP)
     prepared = {
-        EVALSHA: load.batches([call.evalsha], DEEP, keys, count),
-        EVAL: load.batches([call.eval], DEEP, keys, count),
+        way: load.batches([request], DEEP, keys, count) for way, (_, request) in ways.items()
     }
 
     def once(column: str) -> float:
+        call, request = ways[column]
         with Client(server) as client:
             client.ask(b"FLUSHALL")
             client.ask(b"SCRIPT", b"LOAD", call.source)
@@ -92,9 +97,10 @@ def _cost(
                 )
             client.ask(b"CONFIG", b"RESETSTAT")
             load.rate(server, prepared[column], DEEP, plan.requests, CLIENTS, plan.limit_s)
-            return microseconds(client.text(b"INFO", b"commandstats"), column)
+            name = request[0].decode().lower()
+            return microseconds(client.text(b"INFO", b"commandstats"), name)
 
-    return interleave(figure, ways, once, plan.repeats, plan.progress)
+    return interleave(figure, list(ways), once, plan.repeats, plan.progress)
 
 
 def microseconds(info: str, command: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -17,11 +18,12 @@ MILLION: Final = 1e6
 # ends of figures' names, for the CPU time of:
 REDIS: Final = "redis"  # Redis
 PARTY: Final = "party"  # the program that clients connect to, if not Redis
+SERVERS: Final = "servers"  # Redis and the party together
 DRIVER: Final = "driver"  # the load generator
+SYSTEM: Final = "system"  # after one of these: its part in kernel mode
 
 KINDS: Final = {TASKS: TASKS_CPU, WORKERS: WORKERS_CPU}  # kind of figures by row; others: CPU
 
-Clock = Callable[[], float | None]  # seconds of CPU time so far; None if unknown
 T = TypeVar("T")
 
 
@@ -29,7 +31,18 @@ class Spent(NamedTuple):
     """One /proc/PID/stat: the parent's PID, and the ticks in user and kernel mode."""
 
     parent: int
-    ticks: int
+    user: int
+    system: int
+
+
+class Times(NamedTuple):
+    """CPU seconds in user and in kernel mode."""
+
+    user: float
+    system: float
+
+
+Clock = Callable[[], Times | None]  # CPU time so far; None if unknown
 
 
 def parse(stat: str) -> Spent:
@@ -37,11 +50,11 @@ def parse(stat: str) -> Spent:
     words = stat.rpartition(")")[2].split()  # the name before it may contain blanks and brackets
     if len(words) < 13:
         raise ValueError(f"no /proc/PID/stat: {stat!r}")
-    return Spent(int(words[1]), int(words[11]) + int(words[12]))
+    return Spent(int(words[1]), int(words[11]), int(words[12]))
 
 
-def seconds(pid: int, proc: Path = PROC) -> float | None:
-    """Return the CPU seconds of a process and its living descendants.
+def times(pid: int, proc: Path = PROC) -> Times | None:
+    """Return the CPU time of a process and its living descendants.
 
     The resolution is one tick, usually 10 ms. Returns None without /proc, as on other systems than
     Linux, or if there is no such process.
@@ -55,17 +68,31 @@ def seconds(pid: int, proc: Path = PROC) -> float | None:
     children: dict[int, list[int]] = {}
     for child, spent in found.items():
         children.setdefault(spent.parent, []).append(child)
-    ticks, left = 0, [pid]
+    user, system, left = 0, 0, [pid]
     while left:
         one = left.pop()
-        ticks += found[one].ticks
+        user += found[one].user
+        system += found[one].system
         left += children.get(one, [])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    tick = os.sysconf("SC_CLK_TCK")
+    return Times(user / tick, system / tick)
+
+
+def seconds(pid: int) -> float | None:
+    """Return the CPU seconds of a process and its living descendants; None as times()."""
+    found = times(pid)
+    return None if found is None else sum(found)
+
+
+def own() -> Times:
+    """Return the CPU time of this process, in microseconds' resolution."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Times(usage.ru_utime, usage.ru_stime)
 
 
 def clock(pid: int) -> Clock:
-    """Return a clock of the CPU seconds of `pid` and its descendants."""
-    return lambda: seconds(pid)
+    """Return a clock of the CPU time of `pid` and its descendants."""
+    return lambda: times(pid)
 
 
 class Meter:
@@ -86,15 +113,24 @@ class Meter:
         """
         before = {whose: read() for whose, read in clocks.items()}
         result = once()
+        servers = 0.0
         for whose, read in clocks.items():
             began, ended = before[whose], read()
-            if began is not None and ended is not None:
-                figure = self._figures.setdefault(
-                    whose, Figure(f"{self._row} {whose}", self._kind, UNIT, self._generator)
-                )
-                samples = figure.samples.setdefault(column, [])
-                samples.append((ended - began) / count * MILLION)
+            if began is None or ended is None:
+                continue
+            self._add(whose, column, sum(ended) - sum(began), count)
+            if whose == PARTY:
+                self._add(f"{whose} {SYSTEM}", column, ended.system - began.system, count)
+            if whose != DRIVER:
+                servers += sum(ended) - sum(began)
+        if servers:
+            self._add(SERVERS, column, servers, count)
         return result
+
+    def _add(self, whose: str, column: str, spent_s: float, count: int) -> None:
+        named = Figure(f"{self._row} {whose}", self._kind, UNIT, self._generator)
+        figure = self._figures.setdefault(whose, named)
+        figure.samples.setdefault(column, []).append(spent_s / count * MILLION)
 
     def figures(self) -> list[Figure]:
         """Return the figures, in seconds per million commands: `hit-1 redis`, `hit-1 party` ..."""

@@ -13,6 +13,9 @@ from .progress import Progress
 # (dividend, divisor) of the ratios of each row that has both columns
 RATIOS: Final = (
     ("proxy", "direct"),
+    ("proxy", "bare"),
+    ("proxy", "interpreted"),
+    ("proxy", "splice"),
     ("proxy", "haproxy"),
     ("proxy", "twemproxy"),
     ("share", "haproxy"),
@@ -20,7 +23,7 @@ RATIOS: Final = (
     ("proxy", "script"),
     ("2-workers", "1-worker"),
 )
-RATIOS_OF_SCRIPTS: Final = (("eval", "evalsha"),)
+RATIOS_OF_SCRIPTS: Final = (("eval", "evalsha"), ("evalsha", "bare"))
 
 
 @dataclass

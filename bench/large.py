@@ -11,7 +11,7 @@ from rlproxy.resp.encoding import bulks
 
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, SHARE, TWEMPROXY, Part
+from .parts import DIRECT, HAPROXY, PROXY, Part
 from .plan import Plan
 from .rows import Row
 
@@ -26,8 +26,8 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     size = plan.value_bytes
     value = bytes(size)
     write = row.name.endswith("set")
-    # twemproxy buffers a whole value before it forwards it: it is not made for large values.
-    columns = [name for name in parts if name not in (TWEMPROXY, SHARE)]
+    # twemproxy buffers a whole value before it forwards it, the splice even several.
+    columns = [name for name in parts if name in (DIRECT, PROXY, HAPROXY)]
     _transfer(parts[DIRECT].port, [b"SET", KEY, value], b"+OK\r\n", plan.limit_s)
 
     def once(column: str) -> float:

@@ -16,11 +16,16 @@ from . import calls, load, openloop, rate
 from .client import Client
 from .figures import Figure, interleave_all
 from .openloop import Timing, percentile
-from .parts import DIRECT, HAPROXY, PROXY, Part
+from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
 from .plan import Plan
 from .rows import CLIENTS, Row
 
-PARTIES: Final = (DIRECT, PROXY, HAPROXY)  # without twemproxy, which supports scripts poorly
+PARTIES: Final = (
+    DIRECT,
+    PROXY,
+    SPLICE,
+    HAPROXY,
+)  # without twemproxy, which supports scripts poorly
 LOADS: Final = (25, 50, 75)  # percent of the proxy's peak
 PEAK_REPEATS: Final = 3  # repeats of the peak's measurement, at most
 SECONDS: Final = 5.0  # length of one run, unless --requests allows fewer hits

@@ -24,7 +24,10 @@ PROXY: Final = "proxy"
 SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
-PARTIES: Final = (DIRECT, PROXY, SHARE, HAPROXY, TWEMPROXY)  # in the order of their runs
+SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.splice
+INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
+# In the order of their runs.
+PARTIES: Final = (DIRECT, PROXY, SHARE, INTERPRETED, SPLICE, HAPROXY, TWEMPROXY)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 ALONE: Final = "alone"
@@ -33,6 +36,7 @@ WATCHED: Final = "watched"
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
     SHARE: ("--share",),
+    INTERPRETED: (),
     ONE_WORKER: ("--workers", "1"),
     TWO_WORKERS: ("--workers", "2"),
     ALONE: (),
@@ -69,11 +73,15 @@ redis:
 
 @dataclass(frozen=True)
 class Part:
-    """One running program: clients connect to `port`."""
+    """One running program: clients connect to `port`.
+
+    launched_at: value of time.perf_counter().
+    """
 
     name: str
     port: int
     process: Process
+    launched_at: float
 
 
 def engines() -> dict[str, str]:
@@ -126,8 +134,9 @@ def running(executable: str, parties: Sequence[str]) -> Iterator[dict[str, Part]
         parts: dict[str, Part] = {}
         server = free_port()
         for name in (DIRECT, *(party for party in parties if party != DIRECT)):
+            launched_at = time.perf_counter()
             process, port = _launch(name, executable, server, home, stack)
-            parts[name] = Part(name, port, process)
+            parts[name] = Part(name, port, process, launched_at)
         yield parts
 
 
@@ -138,7 +147,7 @@ def _launch(
     config = home / f"{name}.conf"
     port = server if name == DIRECT else free_port()
     argv = _argv(name, executable, server, port, config)
-    process = Process(argv, log, _environ() if name in PROXIES else None)
+    process = Process(argv, log, _environ(name) if name in PROXIES else None)
     stack.callback(process.close)
     if name in PROXIES:
         port = _announced(process)
@@ -154,6 +163,8 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
         upstream = f"redis://127.0.0.1:{server}"
         argv = [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0"]
         return [*argv, "--upstream", upstream, *PROXIES[name]]
+    if name == SPLICE:
+        return [sys.executable, "-m", "bench.splice", str(port), str(server)]
     clients = clients_at_most(MOST_CLIENTS)
     text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG
     config.write_text(text.format(port=port, server=server, clients=clients))
@@ -163,13 +174,15 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
     return ["nutcracker", "--conf-file", str(config), *stats]
 
 
-def _environ() -> dict[str, str]:
+def _environ(name: str) -> dict[str, str]:
     """Return this process' environment without RLPROXY_ settings, and with a readable banner."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("RLPROXY_") or name == "RLPROXY_INTERPRETED"
     }
+    if name == INTERPRETED:
+        kept["RLPROXY_INTERPRETED"] = "1"
     return {**kept, "RLPROXY_LOG_FORMAT": "text"}
 
 

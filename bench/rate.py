@@ -9,10 +9,11 @@ from .client import Client
 from .cpu import PARTY, REDIS, Meter, clock
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, PROXIES, SHARE, TWEMPROXY, Part
+from .parts import DIRECT, INTERPRETED, PROXIES, SHARE, TWEMPROXY, Part
 from .plan import Plan
 from .rows import CLIENTS, RANDOM, Command, Row
 
+BARE = "bare"  # without a proxy, hits as EVALSHA of bare_log.lua
 WARM_UP_PART = 10  # divisor of the requests for the warm-up run, which is not counted
 
 
@@ -26,8 +27,15 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     generator = redis_benchmark.NAME if by_redis else load.NAME
     # twemproxy forwards only commands that it can shard; rows that call scripts leave it out.
     # --share makes no difference for hits: they use lanes anyway.
-    without = (TWEMPROXY, SHARE) if row.scripted else ()
+    without = {TWEMPROXY, SHARE} if row.scripted else set()
+    if row.pipeline > 1 or row.clients != CLIENTS:
+        without.add(INTERPRETED)
+    if row.clients != CLIENTS:
+        without.add(SHARE)
     columns = [name for name in parts if name not in without]
+    if row.scripted:
+        columns.insert(1, BARE)
+        parts = {**parts, BARE: parts[DIRECT]}
     requests = row.requests(plan.requests)
     prepared: dict[str, list[bytes]] = {}
     meter = Meter(row, generator)
@@ -37,26 +45,26 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
         if by_redis:
             command = _sent(row, column)[0]
             return redis_benchmark.rate(
-                port, command, row.pipeline, row.keys, count, CLIENTS, plan.limit_s
+                port, command, row.pipeline, row.keys, count, row.clients, plan.limit_s
             )
         if column not in prepared:
             batches = max(1, requests // row.pipeline)
             prepared[column] = load.batches(_sent(row, column), row.pipeline, row.keys, batches)
-        return load.rate(port, prepared[column], row.pipeline, count, CLIENTS, plan.limit_s)
+        return load.rate(port, prepared[column], row.pipeline, count, row.clients, plan.limit_s)
 
     def once(column: str) -> float:
-        _prepare(row, parts[DIRECT].port)
+        _prepare(row, column, parts[DIRECT].port)
         _check(row, column, parts[column].port)
         clocks = {REDIS: clock(parts[DIRECT].process.pid)}
-        if column != DIRECT:
+        if column not in (DIRECT, BARE):
             clocks[PARTY] = clock(parts[column].process.pid)
         return meter.run(column, requests, clocks, lambda: run(column, requests))
 
     if plan.warm_up:
         for column in columns:
             plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
-            _prepare(row, parts[DIRECT].port)
-            run(column, max(CLIENTS * row.pipeline, requests // WARM_UP_PART))
+            _prepare(row, column, parts[DIRECT].port)
+            run(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
     figure = Figure(row.name, row.kind, row.unit, generator, row.help)
     return [interleave(figure, columns, once, plan.repeats, plan.progress), *meter.figures()]
 
@@ -64,18 +72,25 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
 def _sent(row: Row, column: str) -> tuple[Command, ...]:
     if column in PROXIES:
         return row.commands
-    return tuple(calls.direct(command) for command in row.commands)
+    return tuple(_direct(command, column) for command in row.commands)
 
 
-def _prepare(row: Row, server: int) -> None:
+def _direct(command: Command, column: str) -> Command:
+    if column == BARE and command[0] == calls.HIT:
+        return calls.bare(command).evalsha
+    return calls.direct(command)
+
+
+def _prepare(row: Row, column: str, server: int) -> None:
     """Reset the server, so that every run starts from the same data."""
     with Client(server) as client:
         client.ask(b"FLUSHALL")
         for command in row.commands:
             if command[0] == calls.HIT:
-                client.ask(b"SCRIPT", b"LOAD", calls.of(command).source)
+                for call in (calls.of(command), calls.bare(command)):
+                    client.ask(b"SCRIPT", b"LOAD", call.source)
         if row.fill is not None:
-            words = calls.direct(row.fill)
+            words = _direct(row.fill, column)
             client.ask_all(
                 [word.replace(RANDOM, b"%012d" % number) for word in words]
                 for number in range(row.keys)

@@ -16,10 +16,12 @@ KEYS: Final = 100_000
 DEEP: Final = 16  # commands of the larger pipeline
 DEEP_FACTOR: Final = 5  # factor of requests for pipelined rows, so that they take as long
 DEEP_SCRIPT_FACTOR: Final = 3  # the same for rows that call scripts
+ALONE_PART: Final = 4  # divisor of requests for rows of one client, which take as much longer
 
 RATE: Final = "rate"
 LARGE: Final = "large"
 IDLE: Final = "idle"
+START: Final = "start"
 COST: Final = "cost"
 SPACE: Final = "space"
 # kinds of figures only, not of rows: CPU time in rows of kind RATE, TASKS and WORKERS
@@ -51,7 +53,7 @@ _SET: Final = (b"SET", _KEY, b"xxx")
 class Row:
     """One measurement.
 
-    Rows of kind RATE send `commands` in turn over CLIENTS connections.
+    Rows of kind RATE send `commands` in turn over `clients` connections.
     pipeline: commands sent at once.
     keys: number of keys; RANDOM is below it.
     fill: the command that is sent once for every key before each run.
@@ -65,6 +67,7 @@ class Row:
     pipeline: int = 1
     keys: int = KEYS
     fill: Command | None = None
+    clients: int = CLIENTS
 
     @property
     def scripted(self) -> bool:
@@ -78,6 +81,8 @@ class Row:
 
     def requests(self, wanted: int) -> int:
         """Return the commands of one run, given `wanted` for a run without pipelining."""
+        if self.clients == 1:
+            return max(1, wanted // ALONE_PART)
         if self.pipeline != DEEP:
             return wanted
         return wanted * (DEEP_SCRIPT_FACTOR if self.scripted else DEEP_FACTOR)
@@ -94,7 +99,11 @@ def _rates(
 
 
 ROWS: Final = (
-    *_rates("hit", "RL.HIT admitted by LOG (without the proxy: EVALSHA)", _HIT),
+    *_rates(
+        "hit",
+        "RL.HIT admitted by LOG (direct: EVALSHA of its script)",
+        _HIT,
+    ),
     *_rates("refused", "RL.HIT refused by LOG (likewise)", _REFUSED, 1000, _REFUSED),
     *_rates("get", "GET of 3 bytes", _GET, fill=_SET),
     *_rates("set", "SET of 3 bytes", _SET),
@@ -110,6 +119,15 @@ ROWS: Final = (
         )
         for size in (2, DEEP)
     ),
+    Row(
+        "alone-hit",
+        RATE,
+        "/s",
+        "RL.HIT admitted, one client alone",
+        (_HIT,),
+        clients=1,
+    ),
+    Row("alone-get", RATE, "/s", "GET likewise", (_GET,), fill=_SET, clients=1),
     Row("values", VALUES, "MB/s", "GET of values of 1 MB over several connections"),
     Row("large-get", LARGE, "MB/s", "GET of one value of 64 MB"),
     Row("large-set", LARGE, "MB/s", "SET of one value of 64 MB"),
@@ -131,6 +149,7 @@ ROWS: Final = (
         fill=_REFUSED_TODAY,
     ),
     Row("workers", WORKERS, "/s", "RL.HIT through one and two proxy processes", (_HIT,)),
+    Row("start", START, "ms", "from the start of a program to its first reply through it"),
     Row("idle", IDLE, "kB", "resident memory for each idle client that has said PING"),
     Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),
     Row(GROWTH_CLIENTS, GROWTH, "/s", "RL.HIT by 1 to 5,000 clients", (_LASTING,)),

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from . import load
 from .client import Client
-from .cpu import DRIVER, PARTY, REDIS, Clock, Meter, clock
+from .cpu import DRIVER, PARTY, REDIS, Clock, Meter, clock, own
 from .errors import BenchError
 from .figures import Figure, interleave
 from .libraries import EXACT, LIBRARIES, Hit, Library, Rule
@@ -41,7 +41,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
 
     def once(column: str) -> float:
         party = PROXY if column == PROXY else DIRECT
-        clocks: dict[str, Clock] = {DRIVER: time.process_time}
+        clocks: dict[str, Clock] = {DRIVER: own}
         for whose, name in ((REDIS, DIRECT), (PARTY, PROXY)):
             if whose == REDIS or column == PROXY:
                 clocks[whose] = clock(parts[name].process.pid)

@@ -13,7 +13,7 @@ from rlproxy.resp.encoding import bulks
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, SHARE, TWEMPROXY, Part
+from .parts import DIRECT, HAPROXY, PROXY, Part
 from .plan import Plan
 from .rows import Row
 
@@ -28,8 +28,8 @@ GENERATOR: Final = f"{CONNECTIONS} sockets around one selector, nothing copied"
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     """Run `row` through all parts in turn. Raises BenchError."""
-    # twemproxy buffers a whole value before it forwards it: it is not made for large values.
-    columns = [name for name in parts if name not in (TWEMPROXY, SHARE)]
+    # twemproxy buffers a whole value before it forwards it, the splice even several.
+    columns = [name for name in parts if name in (DIRECT, PROXY, HAPROXY)]
     count = max(CONNECTIONS, plan.requests // PART)
     with Client(parts[DIRECT].port) as client:
         client.ask(b"FLUSHALL")

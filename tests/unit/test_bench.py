@@ -206,7 +206,7 @@ STAT = "7 (a (b) c) S 3 7 7 0 -1 4194304 100 0 0 0 250 50 9 9 20 0 1 0 100 1000 
 
 
 def test_parent_and_ticks_are_read_from_proc() -> None:
-    assert cpu.parse(STAT) == cpu.Spent(parent=3, ticks=300)
+    assert cpu.parse(STAT) == cpu.Spent(parent=3, user=250, system=50)
     for wrong in ("", "7 (a) S 3", "7 (a) S x 7 7 0 -1 4194304 100 0 0 0 250 50 9"):
         with pytest.raises(ValueError, match=r"stat|literal"):
             cpu.parse(wrong)
@@ -218,19 +218,29 @@ def test_cpu_time_of_a_process_includes_its_descendants(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
     (tmp_path / "5").mkdir()  # just ended
     tick = os.sysconf("SC_CLK_TCK")
-    assert cpu.seconds(3, tmp_path) == 900 / tick
-    assert cpu.seconds(8, tmp_path) == 300 / tick
-    assert cpu.seconds(5, tmp_path) is None
-    assert cpu.seconds(3, tmp_path / "no") is None
+    assert cpu.times(3, tmp_path) == (750 / tick, 150 / tick)
+    assert cpu.times(8, tmp_path) == (250 / tick, 50 / tick)
+    assert cpu.times(5, tmp_path) is None
+    assert cpu.times(3, tmp_path / "no") is None
 
 
 def test_meter_returns_seconds_per_million() -> None:
     meter = cpu.Meter(rows.choose(["hit-1"])[0], "any")
-    times = iter([1.0, 3.0])
-    clocks: dict[str, cpu.Clock] = {"redis": lambda: next(times), "party": lambda: None}
+    redis = iter([cpu.Times(1.0, 0.0), cpu.Times(2.0, 1.0)])
+    party = iter([cpu.Times(0.5, 0.5), cpu.Times(0.5, 1.0)])
+    clocks: dict[str, cpu.Clock] = {
+        "redis": lambda: next(redis),
+        "party": lambda: next(party),
+        "driver": lambda: None,
+    }
     assert meter.run("proxy", 500_000, clocks, lambda: "done") == "done"
-    (made,) = meter.figures()
-    assert (made.name, made.kind, made.samples) == ("hit-1 redis", rows.CPU, {"proxy": [4.0]})
+    assert {made.name: made.samples for made in meter.figures()} == {
+        "hit-1 redis": {"proxy": [4.0]},
+        "hit-1 party": {"proxy": [1.0]},
+        "hit-1 party system": {"proxy": [1.0]},
+        "hit-1 servers": {"proxy": [5.0]},
+    }
+    assert {made.kind for made in meter.figures()} == {rows.CPU}
 
 
 def test_json_and_text_have_the_same_figures(tmp_path: Path) -> None:
@@ -394,15 +404,16 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_quick_run_measures_every_row(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    names = "hit-1,refused-16,get-1,mixed-2,values,large-get,tasks,workers,space"
+    names = "hit-1,refused-16,get-1,mixed-2,alone-get,values,large-get,tasks,workers,start,space"
     argv = [sys.executable, "-m", "bench", "--quick", "--only", names, "--output", str(output)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     written = json.loads(output.read_text())
     found = {row["name"]: row["medians"] for row in written["rows"]}
     assert set(found) >= {"hit-1", "mixed-2", "large-get", "space LOG"}
-    assert {"direct", "proxy"} <= set(found["hit-1"])
-    assert {"direct", "proxy", "share"} <= set(found["get-1"])
+    assert {"direct", "bare", "proxy", "interpreted", "splice"} <= set(found["hit-1"])
+    assert {"direct", "proxy", "share", "interpreted", "splice"} <= set(found["get-1"])
+    assert {"proxy", "interpreted", "splice"} <= set(found["start memory"])
     assert {"proxy", libraries.SCRIPT} <= set(found["tasks-refused"])
     assert {"1-worker", "2-workers"} <= set(found["workers"])
     kinds = {row["name"]: row["kind"] for row in written["rows"]}

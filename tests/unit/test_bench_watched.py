@@ -40,6 +40,6 @@ class Silent:
 
 
 def test_proxy_without_an_admin_address_is_not_watched() -> None:
-    part = Part("watched", 1, Silent())  # type: ignore[arg-type]
+    part = Part("watched", 1, Silent(), 0.0)  # type: ignore[arg-type]
     with pytest.raises(BenchError, match="told of no admin address"), watched.watching(part):
         pass
