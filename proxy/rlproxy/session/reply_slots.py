@@ -33,6 +33,7 @@ from rlproxy.session.slots import BySha, Catch, Slot, SlotQueue, Unfold
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
+_ERROR: Final = 45  # the first byte of an error
 # Errors for a hit by EVALSHA that Redis has not run. EVAL might run it.
 _NOT_RUN: Final = re.compile(
     rb"-NOSCRIPT |-NOPERM .* run the 'evalsha(?:_ro)?' command|"
@@ -223,9 +224,10 @@ class ReplySlots(SlotQueue):
         if isinstance(slot, Unfold):
             self._unfold(slot, line)
             return True
-        if kind == s.S_HIT and isinstance(slot, BySha) and _NOT_RUN.match(line) is not None:
-            self._leave_out(slot)
-            return False
+        if kind == s.S_HIT and line[0] == _ERROR and isinstance(slot, BySha):
+            if _NOT_RUN.match(line) is not None:
+                self._leave_out(slot)
+                return False
         instead = _instead(slot, line)
         if instead is None and slot.row == NO_ROW and not isinstance(slot, Catch):
             self._look(slot, line)
