@@ -292,7 +292,7 @@ class Walk:
 
     def alone(self) -> None:
         """Fail if the private connection owes replies while a lane is given a call."""
-        if self.session.private.slots.mending():
+        if self.session.private.slots.awaits_lane():
             return
         data = b"".join(self.session.private.out)
         assert _says_nothing(data), "bytes for Redis beside a call for a lane"
@@ -309,7 +309,7 @@ class Walk:
         while True:
             data = b"".join(session.private.out)
             alone = not data or self.on_lanes() == 0 or _says_nothing(data)
-            alone = alone or session.private.slots.mending()
+            alone = alone or session.private.slots.awaits_lane()
             assert alone, "bytes for Redis while a lane owes replies"
             session.private.out.clear()
             if data and session.private.status == private_stream.OPEN_NOW:

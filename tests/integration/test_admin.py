@@ -483,7 +483,7 @@ def test_admin_on_a_unix_socket(own_server: RedisServer, tmp_path: Path) -> None
 def test_admin_reachable_from_elsewhere_is_a_warning(own_server: RedisServer) -> None:
     listen = ("--listen", "127.0.0.1:0", "--upstream", url(own_server))
     with started(*listen, "--admin", "0.0.0.0:0") as made:
-        warning = "it asks nobody who they are, and whoever reaches it sees keys and addresses"
+        warning = "it has no authentication: every client that reaches it sees keys and addresses"
         made.logged(rf"WARNING check the settings: --admin 0\.0\.0\.0:0: {warning} of clients\n")
     code, output, log = ended(*listen, "--admin", "0.0.0.0:9121", "--check-config")
     assert (code, log.count(warning)) == (0, 1), output

@@ -395,7 +395,7 @@ def test_banner_reports_a_server_at_its_client_limit(
                     reply = raw.ask("RL.HIT", "user:42", 5, 60)
                     assert is_error(reply, "ERR max number")
                 log = made.log()
-            if "max number of clients reached; trying on" in log:
+            if "max number of clients reached; retrying" in log:
                 break
         assert f"max number of clients reached; {expected}\n" in log
 

@@ -78,17 +78,14 @@ class Clients:
         self.unread: set[ClientConnection] = set()  # clients with a held hit that are not read
         self.draining = False
         self.on_leave: Callable[[], None] | None = None  # called after a connection has ended
-        self._reconfigure(config)
+        context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def reconfigure(self, config: Config) -> None:
         """Apply those options of `config` that can change at run time."""
         self.admission.configure(config)
-        self._reconfigure(config)
+        self.context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
         for client in self.clients:
             client.restrict()
-
-    def _reconfigure(self, config: Config) -> None:
-        self.context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def enter(self, client: ClientConnection, peer: Peer) -> Refusal | None:
         """Add a new client if it is admitted. Returns the refusal, or None."""

@@ -55,7 +55,7 @@ class PrivateConnection(asyncio.Protocol):
         """See asyncio.Protocol."""
         client = self._client
         client.upstream_received(data)
-        if client.session.private.slots.mending():
+        if client.session.private.slots.awaits_lane():
             self.read()
         if len(data) > PIECE:
             client.leave_little_unsent()
@@ -120,7 +120,7 @@ class PrivateConnection(asyncio.Protocol):
         """
         session = self._client.session
         want = not session.requests.slow or session.wait == WAIT_HELD
-        if self.resting or self._apart or session.private.slots.mending():
+        if self.resting or self._apart or session.private.slots.awaits_lane():
             want = False
         if self._transport is not None and want != self.reading:
             self.reading = want

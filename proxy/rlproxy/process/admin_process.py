@@ -36,8 +36,8 @@ def warnings(config: Config) -> list[str]:
     admin = config.admin
     if admin is None or admin.path or admin.host == "localhost" or Peer(admin.host).local:
         return []
-    seen = "whoever reaches it sees keys and addresses of clients"
-    return [f"--admin {admin}: it asks nobody who they are, and {seen}"]
+    seen = "every client that reaches it sees keys and addresses of clients"
+    return [f"--admin {admin}: it has no authentication: {seen}"]
 
 
 class AdminProcess:

@@ -79,7 +79,7 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
     if control.reached:
         silent = "it accepts connections, but does not answer as Redis does"
         return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
-    return f"{where}: no connection within {FIRST_CONTACT_S:g} s; it is tried on"
+    return f"{where}: no connection within {FIRST_CONTACT_S:g} s; retrying"
 
 
 def _until_it_is_there(wiring: Wiring) -> str:

@@ -16,7 +16,6 @@ from rlproxy.process.post import CUT, LEAVING, READY, Post, Reload, StartError
 from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.wiring import Wiring
 from rlproxy.upstream.control import Control
-from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.password_probe import Probe
 
 SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
@@ -147,7 +146,7 @@ class Server:
     async def _sweep(self, wiring: Wiring, post: Post) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            wiring.lanes.close_idle(IDLE_S)
+            wiring.lanes.close_idle()
             wiring.clients.notice_hangups()
             wiring.clients.sweep()
             reason = post.look()

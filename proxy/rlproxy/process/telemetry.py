@@ -215,8 +215,8 @@ class Telemetry:
             },
             "lanes": [
                 {
-                    "user": _shown(lane.identity.user or b"default"),
-                    "db": lane.identity.db,
+                    "user": _shown(lane.key.user or b"default"),
+                    "db": lane.key.db,
                     "carries": lane.carries(),
                     "ready": lane.ready,
                     "unanswered": lane.unanswered(),

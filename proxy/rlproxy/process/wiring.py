@@ -33,7 +33,7 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.control import Control, Facts
+from rlproxy.upstream.control import Control, Identification
 from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.password_probe import Probe
@@ -73,11 +73,13 @@ class Wiring:
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
+        self.server_facts = ServerFacts(self.target.where, upstream.db)
+        if self.failover is not None:
+            self.server_facts.read_only = self.failover.suspect
         loading = ScriptLoading(timeouts, loop.call_later)
         self.control = Control(
             self.target, upstream, post.scripts, self._identified, timeouts, loading
         )
-        loading.on_wanted = self.control.reload
         timeouts.on_doubt = self.control.probe
         timeouts.circuit.on_open = self._opened
         timeouts.circuit.on_close = self._closed
@@ -85,8 +87,8 @@ class Wiring:
             loop,
             self.target,
             loading,
+            self.server_facts,
             DenialCache(config.denial_cache, time.monotonic) if config.denial_cache else None,
-            self.failover.suspect if self.failover is not None else None,
             timeouts,
             config.max_lane_hits,
             Counters(),
@@ -97,7 +99,7 @@ class Wiring:
         lanes = self.lanes
         self.context = WorkerContext(
             grammar=Grammar(self._post.scripts),
-            server=ServerFacts(self.target.where, config.upstream.db),
+            server=self.server_facts,
             lane_of=lanes.lane_of,
             share_of=lanes.share_of if config.share else None,
             waiting=WaitQueues(time.monotonic, _call_at),
@@ -105,8 +107,6 @@ class Wiring:
             budget=Budget(config.max_client_hits),
             stats=lanes.stats,
         )
-        if self.failover is not None:
-            self.context.server.read_only = self.failover.suspect
 
     def _wire_clients(self, config: Config, contexts: Contexts) -> None:
         loop, post, context = asyncio.get_running_loop(), self._post, self.context
@@ -186,14 +186,14 @@ class Wiring:
             text = "Redis' default user needs a password: clients of other machines may come in"
             log.info("protected_mode_over", text)
 
-    def _identified(self, found: Facts) -> None:
+    def _identified(self, found: Identification) -> None:
         """Apply the facts about the server that the control connection has found."""
         self.server = f"{found.name} {found.version}"
         if self.probe is not None:
             self.probe.soon()
         server = self.context.server
         server.has_throttle = found.has_throttle
-        server.has_ro = self.lanes.knows_ro = found.has_ro
+        server.has_ro = found.has_ro
         server.name = found.name.lower().encode()
         server.version = found.version.encode()
         server.ignores_empty = found.ignores_empty

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+
 SINCE: Final = b"0.1.0"
 GROUP: Final = b"module"  # of all commands that are not Redis' own
 
@@ -52,8 +54,7 @@ def _option(name: bytes, kind: bytes, token: bytes = b"") -> Argument:
 
 
 def _algorithm() -> Argument:
-    names = (b"LOG", b"ZLOG", b"FIXED", b"COUNTER", b"TOKEN", b"LEAKY", b"GCRA")
-    below = tuple([Argument(name.lower(), _TOKEN, name) for name in names])
+    below = tuple([Argument(name.lower(), _TOKEN, name) for name in ALGORITHMS])
     return Argument(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, below)
 
 

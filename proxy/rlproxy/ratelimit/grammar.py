@@ -10,6 +10,7 @@ hit costs one look-up. The module does not depend on connections.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from rlproxy.ratelimit import algorithms, outcomes
@@ -275,17 +276,17 @@ class Rule:
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
-    def words(self, way: int, knows_ro: bool = False, lane: int = 1) -> bytes:
+    def words(self, way: int, has_ro: bool = False, lane: int = 1) -> bytes:
         """Return the request up to the key.
 
         way: how the call names its script: scripts.LOADED, BROUGHT, BRING or SOURCE.
-        knows_ro: True if the server has EVAL_RO and EVALSHA_RO.
+        has_ro: True if the server has EVAL_RO and EVALSHA_RO.
         lane: see Script.words().
         """
         script = self.script
         if script is None:
             return self.head
-        ro = knows_ro & self.by_ro
+        ro = has_ro & self.by_ro
         if way != LOADED or ro:
             return self.head + script.words(way, ro, lane)
         if not self._by_sha:
@@ -295,7 +296,7 @@ class Rule:
     def look(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
         if self._look is None:
-            self._look = self._variant(self._known().look(), False)
+            self._look = self._variant(Limiter.look, False)
             self._look.by_ro = False  # requires the same ACL rights as the hit
         return self._look
 
@@ -306,22 +307,19 @@ class Rule:
         reply.
         """
         if self._attempt is None:
-            self._attempt = self._variant(self._known().attempt(), self.shapes)
+            self._attempt = self._variant(Limiter.attempt, self.shapes)
         return self._attempt
 
     def final(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
         if self._final is None:
-            self._final = self._variant(self._known().final(), self.shapes)
+            self._final = self._variant(Limiter.final, self.shapes)
         return self._final
 
-    def _known(self) -> Limiter:
-        assert self.limiter is not None
-        return self.limiter
-
-    def _variant(self, limiter: Limiter, shape: bool) -> Rule:
+    def _variant(self, changed: Callable[[Limiter], Limiter], shape: bool) -> Rule:
         assert self.script is not None
-        return script_call(self.script, limiter, shape)
+        assert self.limiter is not None
+        return script_call(self.script, changed(self.limiter), shape)
 
 
 class Grammar:

@@ -39,9 +39,9 @@ _SLEEPING: Final = 0  # no request under way
 _ATTEMPT: Final = 1  # the hit without STRICT and PENALTY
 _LOOK: Final = 2  # a look when joining behind the head: can the hit be admitted in time?
 _LAST_LOOK: Final = 3  # a look at the deadline, behind the head: the numbers of the refusal
-_FINAL: Final = 5  # the hit with all its options: admitted or refused for good
-_HELD: Final = 6  # admitted; its reply is due later
-_GONE: Final = 7  # has left its queue
+_FINAL: Final = 4  # the hit with all its options: admitted or refused for good
+_HELD: Final = 5  # admitted; its reply is due later
+_GONE: Final = 6  # has left its queue
 
 Where = tuple[int, bytes]  # a database and a key as a bulk string
 Cancel = Callable[[], None]

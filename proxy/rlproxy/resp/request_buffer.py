@@ -15,7 +15,7 @@ MORE_BYTE: Final = 1  # one byte
 MORE_LINE: Final = 2  # all bytes up to the first CR, and the byte after it
 
 # Requests that every parser rejects as malformed.
-_BROKEN_BULK: Final = b"*1\r\n$-1\r\n"
+BROKEN_BULK: Final = b"*1\r\n$-1\r\n"
 _UNBALANCED: Final = b'"\r\n'
 
 
@@ -118,7 +118,7 @@ class RequestBuffer:
         line = rest.partition(b"\n")[0]
         if len(line) > MAX_INLINE:
             return line[: MAX_INLINE + 1]
-        return _BROKEN_BULK if b"\0" in line else _UNBALANCED
+        return BROKEN_BULK if b"\0" in line else _UNBALANCED
 
     def more_of_line(self, data: bytes, more: int) -> bytes:
         """Return the part of `data` that belongs to the malformed line.

@@ -30,7 +30,7 @@ class Call:
         "expects_caching",
         "key",
         "late",
-        "mended",
+        "missed",
         "next",
         "opens",
         "others",
@@ -47,7 +47,7 @@ class Call:
         self.key = key  # as a bulk, header included
         self.others: list[bytes] | None = None  # further keys of an RL.RESET, while hits wait
         self.reply: bytes = rule.error
-        self.row: int = rule.row  # row of the counters for its outcome; NO_ROW: it is counted
+        self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
         self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
         self.waiter: Waiter | None = None  # the waiter that sends this call
@@ -56,7 +56,7 @@ class Call:
         self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
         self.late = False  # its client has a reply already
-        self.mended = False  # its first reply was NOSCRIPT
+        self.missed = False  # its first reply was NOSCRIPT
 
     def counted(self) -> None:
         """Record that its outcome is counted."""

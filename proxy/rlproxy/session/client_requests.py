@@ -54,10 +54,6 @@ class ClientRequests(RequestFramer):
             stats.error("denied")
         return error
 
-    def drop(self) -> None:
-        """Drop all unread bytes."""
-        self.rest()
-
     def written(self) -> bytes:
         """Return the framer's command as the client wrote it."""
         return self.buf[self.start : self.end]
@@ -67,7 +63,9 @@ class ClientRequests(RequestFramer):
         return self.end - self.start
 
     def call(self, caller: Caller, context: WorkerContext) -> Call | None:
-        """Return the call of the framer's command; None if it is not for a lane.
+        """Return the call of the framer's command.
+
+        None: a command that Redis implements itself, or a valid RL.HELP, RL.STATS or RL.TOP.
 
         An invalid command gives a call with its error as `reply`.
         """

@@ -17,10 +17,9 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 
-_ERROR: Final = 0
-_ALLOW: Final = 1
-_DENY: Final = 2
-FAILURE_MODES: Final = {"error": _ERROR, "allow": _ALLOW, "deny": _DENY}
+# Values of --on-upstream-failure.
+_ERROR: Final = "error"
+_ALLOW: Final = "allow"
 
 
 def _no_lane(_identity: Identity) -> Lane | None:
@@ -75,25 +74,26 @@ class ServerFacts:
 
 
 class FailurePolicy:
-    """What a hit gets that Redis does not answer: --on-upstream-failure."""
+    """What a hit gets that Redis does not answer.
 
-    __slots__ = ("_mode", "_stats", "mode", "timeouts")
+    mode: value of --on-upstream-failure.
+    """
+
+    __slots__ = ("_stats", "mode", "timeouts")
 
     def __init__(self, timeouts: HitTimeouts, stats: Counters) -> None:
         self.timeouts = timeouts
         self._stats = stats
-        self.mode = "error"  # one of FAILURE_MODES
-        self._mode: int = _ERROR
+        self.mode: str = _ERROR
 
     def reconfigure(self, mode: str, hit_timeout_ms: int) -> None:
         """Apply the current values of --on-upstream-failure and --hit-timeout."""
         self.mode = mode
-        self._mode = FAILURE_MODES[mode]
         self.timeouts.timeout_s = hit_timeout_ms / 1000
 
     def answers_hits(self) -> bool:
         """Return whether hits that Redis does not answer get the reply of a hit."""
-        return self._mode != _ERROR
+        return self.mode != _ERROR
 
     def too_late(self) -> bytes:
         """Return the error for a call without a reply within the hit timeout."""
@@ -109,11 +109,11 @@ class FailurePolicy:
         """
         counts = self.timeouts.circuit.counts
         self._stats.error(kind)
-        if limit == 0 or self._mode == _ERROR:
+        if limit == 0 or self.mode == _ERROR:
             counts.failed += 1
             self._stats.unanswered(row, FAILED)
             return error
-        if self._mode == _ALLOW:
+        if self.mode == _ALLOW:
             counts.failed_open += 1
             self._stats.unanswered(row, FAILED_OPEN)
             return r.five(0, limit, limit, -1, 0)

@@ -17,13 +17,11 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import late_hits
-from rlproxy.session.call import Call, Caller
-from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.context import WorkerContext
+from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import NONE, OPENING, PrivateStream
+from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.private_stream import NONE, OPENING
 from rlproxy.session.slots import Slot
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
@@ -31,43 +29,17 @@ from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
 _GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
 
 
-class FailOpen:
+class FailOpen(SessionPart):
     """The answers of one client that do not come from Redis."""
 
-    __slots__ = (
-        "_caller",
-        "_context",
-        "_error",
-        "_lanes",
-        "_left",
-        "_multi",
-        "_private",
-        "_requests",
-        "acted",
-    )
+    __slots__ = ("_error", "_left", "_multi", "acted")
 
-    def __init__(
-        self,
-        *,
-        context: WorkerContext,
-        caller: Caller,
-        requests: ClientRequests,
-        private: PrivateStream,
-        lanes: LaneCalls,
-    ) -> None:
-        self._context = context
-        self._caller = caller
-        self._requests = requests
-        self._private = private
-        self._lanes = lanes
+    def __init__(self, parts: SessionParts) -> None:
+        super().__init__(parts)
         self.acted = False  # see overdue()
         self._error: bytes = b""  # error of fail_all() while requests are left,
         self._left: int = 0  # their number of bytes,
         self._multi = False  # and whether the next one may be inside MULTI
-
-    def let_go(self, nobody: Caller) -> None:
-        """Release the session."""
-        self._caller = nobody
 
     # -- late hits --------------------------------------------------------------------------------
 
@@ -116,16 +88,15 @@ class FailOpen:
     def waited_in_vain(self) -> bytes:
         """Return the client's reply to its held hit, if Redis does not answer."""
         call = self._lanes.head
-        return (
-            b"" if call is None else self._instead(call, self._context.failure.too_late(), "late")
-        )
+        if call is None:
+            return b""
+        return self.instead(call, self._context.failure.too_late(), "late")
 
-    def answer_call(self, call: Call, error: bytes, kind: str) -> None:
-        """Answer a call of a lane without Redis."""
-        call.reply = self._instead(call, error, kind)
+    def instead(self, call: Call, error: bytes, kind: str) -> bytes:
+        """Return the client's reply to a call that Redis does not answer, and count it.
 
-    def _instead(self, call: Call, error: bytes, kind: str) -> bytes:
-        """The client's reply to a call that Redis does not answer. It is counted."""
+        error, kind: see FailurePolicy.reply().
+        """
         rule = call.rule if call.behind is None else call.behind
         reply = self._context.failure.reply(rule.limit, call.row, error, kind)
         call.counted()

@@ -14,47 +14,21 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import Waiter, Where
 from rlproxy.resp import encoding as r
 from rlproxy.session import key_queue
-from rlproxy.session.call import Call, Caller
-from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.context import WorkerContext
-from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import REFRESH_S, PrivateStream
+from rlproxy.session.call import Call
+from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.private_stream import REFRESH_S
 
 
-class HeldHit:
+class HeldHit(SessionPart):
     """One held hit of a client.
 
     finished: called once with the client's reply.
     """
 
-    __slots__ = (
-        "_caller",
-        "_context",
-        "_finished",
-        "_lanes",
-        "_private",
-        "_reply_to",
-        "_requests",
-        "_waiter",
-        "question",
-        "question_at",
-    )
+    __slots__ = ("_finished", "_reply_to", "_waiter", "question", "question_at")
 
-    def __init__(
-        self,
-        *,
-        context: WorkerContext,
-        caller: Caller,
-        requests: ClientRequests,
-        lanes: LaneCalls,
-        private: PrivateStream,
-        finished: Callable[[bytes], None],
-    ) -> None:
-        self._context = context
-        self._caller = caller
-        self._requests = requests
-        self._lanes = lanes
-        self._private = private
+    def __init__(self, parts: SessionParts, finished: Callable[[bytes], None]) -> None:
+        super().__init__(parts)
         self._finished = finished
         self._waiter: Waiter | None = None
         self._reply_to: Call | None = None  # call with a reply that the waiter has not got yet

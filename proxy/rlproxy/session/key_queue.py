@@ -12,7 +12,7 @@ from rlproxy.session.context import WorkerContext
 def next_call(
     requests: ClientRequests, caller: Caller, context: WorkerContext, db: int
 ) -> Call | None:
-    """Return the call of the framer's command; None if it is not for a lane.
+    """Return the call of the framer's command; None as ClientRequests.call().
 
     A hit that must not overtake falls in.
     """

@@ -59,7 +59,7 @@ class LaneCalls(Source):
         return lane
 
     def hit_lane(self) -> Lane | None:
-        """Return the lane of the calls under way, if it takes more."""
+        """Return the lane of the latest calls, if it is ready."""
         lane = self._hit_lane
         return lane if lane is not None and lane.ready else None
 

@@ -8,17 +8,17 @@ from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Lane
-from rlproxy.session.lane_sender import LaneSender
+from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import MAX_LANE_CALL
 
 # Results of LaneHits.send().
 DONE: Final = 0  # all unread hits went to the lane
-FULL: Final = 1  # the rest must wait for the lane
+FULL: Final = 1  # the rest must wait, for the lane or for the next tick
 OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
-HOLD: Final = 3  # the next hit must go alone; all before it went to the lane
+HOLD: Final = 3  # the next hit must go alone; all before it went to the lane (routed as OTHER)
 
 
-class LaneHits(LaneSender):
+class LaneHits(SessionPart):
     """The sending of one client's hits by lane."""
 
     __slots__ = ()
@@ -72,7 +72,7 @@ class LaneHits(LaneSender):
         return call
 
     def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._begin()
+        self._to_lanes()
         lanes = self._lanes
         for call in calls:
             lanes.append(call)

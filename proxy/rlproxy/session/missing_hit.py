@@ -19,9 +19,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.context import FailurePolicy
-from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import PrivateStream
+from rlproxy.session.parts import SessionParts
 from rlproxy.session.reply_slots import ReplySlots
 
 MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
@@ -36,7 +34,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
     if not requests.may_wait():
         return False
     command = requests.command
-    if slots.mending() or slots.by_sha >= MAX_BY_SHA:
+    if slots.awaits_lane() or slots.by_sha >= MAX_BY_SHA:
         return True
     if command.ours:
         return False  # the router decides
@@ -45,23 +43,18 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
     return slots.touches(requests.buf, requests.start, requests.pos)
 
 
-def send_again(
-    caller: Caller,
-    failure: FailurePolicy,
-    private: PrivateStream,
-    lanes: LaneCalls,
-    resume: Callable[[], None],
-) -> None:
-    """Send hits of `caller` again that Redis has not run, one at a time.
+def send_again(parts: SessionParts, resume: Callable[[], None]) -> None:
+    """Send hits that Redis has not run again, one at a time.
 
     resume: goes on with the replies and requests that waited.
     """
+    private, lanes = parts.private, parts.lanes
     while private.slots.missing is not None:
         call, private.slots.missing = private.slots.missing, None
         if private.identity_moved():
             lanes.forget_lanes()
         lane = lanes.lane_for_hits(private.state.identity)
-        hit = MissingHit(caller, failure, private, resume)
+        hit = MissingHit(parts, resume)
         if lane is not None:
             hit.send(call, lane)
             return
@@ -73,19 +66,13 @@ class MissingHit(Caller):
 
     __slots__ = ("_failure", "_owner", "_private", "_resume")
 
-    def __init__(
-        self,
-        caller: Caller,
-        failure: FailurePolicy,
-        private: PrivateStream,
-        resume: Callable[[], None],
-    ) -> None:
+    def __init__(self, parts: SessionParts, resume: Callable[[], None]) -> None:
         super().__init__()
-        self.flush = caller.flush
+        self.flush = parts.caller.flush
         self.fenced = True  # no remembered refusal: the client may have written the key
-        self._owner = caller
-        self._failure = failure
-        self._private = private
+        self._owner = parts.caller
+        self._failure = parts.context.failure
+        self._private = parts.private
         self._resume = resume
 
     def send(self, missing: Call, lane: Lane) -> None:
@@ -98,7 +85,7 @@ class MissingHit(Caller):
         """See Caller.lane_answered()."""
         private = self._private
         private.cover.answered(call, reply)
-        private.slots.mended(reply, False)
+        private.slots.lane_replied(reply, False)
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned()."""
@@ -106,7 +93,7 @@ class MissingHit(Caller):
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost()."""
-        self._private.slots.mended(r.LOST, False)
+        self._private.slots.lane_replied(r.LOST, False)
 
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late()."""
@@ -116,8 +103,8 @@ class MissingHit(Caller):
         """Answer the hit without Redis."""
         slots = self._private.slots
         slot = slots.head
-        if slot is not None and slots.mending():
-            slots.mended(self._failure.reply(slot.limit, slot.row, error, kind), True)
+        if slot is not None and slots.awaits_lane():
+            slots.lane_replied(self._failure.reply(slot.limit, slot.row, error, kind), True)
 
     def resume(self) -> None:
         """See Caller.resume()."""

@@ -335,7 +335,10 @@ class PrivateStream(Source):
     # -- RL commands in place ---------------------------------------------------------------------
 
     def hit(self, call: Call, by_sha: bool = False) -> None:
-        """Send `call` in its place among the client's commands; by EVALSHA if `by_sha` allows."""
+        """Send `call` in its place among the client's commands.
+
+        by_sha: it goes by EVALSHA, and a lane sends it again if its script is missing.
+        """
         slots = self.slots
         counted = slots.can_count()
         if call.behind is not None and not counted:
@@ -343,7 +346,6 @@ class PrivateStream(Source):
             call.behind = None
         waiting = self._context.waiting
         caught = counted and key_queue.concerns(call, waiting)
-        by_sha = by_sha and counted and not caught
         self.put(call, LOADED if by_sha else SOURCE)
         if by_sha:
             slot: Slot = BySha(call)
@@ -421,7 +423,7 @@ class PrivateStream(Source):
         """Answer a command with `error` in its place.
 
         written: what Redis gets to reject, where the place of the reply is not certain.
-        slow: the client leaves its replies unread, so that no reply may be added.
+        slow: no reply may be added, as the client leaves its replies unread.
         """
         if self.slots.can_count() and not slow:
             self.slots.local(error)
@@ -433,14 +435,10 @@ class PrivateStream(Source):
         """Answer a command that must not reach Redis with `error`."""
         if code == OPEN:
             requests.discarding = True
-        asking = self.state.asking  # ASKING applied to this command
+        asking = self.state.asking  # it applies to this command, which Redis must get then
         self.state.asking = False
         instead = command_policy.instead_of(requests.command)
-        if asking:
-            self.out.append(instead)
-            self.slots.expect(Slot(s.S_WRONG, error))
-        else:
-            self._answer(error, instead, requests.slow)
+        self._answer(error, instead, requests.slow or asking)
 
 
 def _authenticates(requests: ClientRequests) -> bool:

@@ -65,12 +65,10 @@ class ReplySlots(SlotQueue):
         "read_only",
     )
 
-    def __init__(
-        self, state: ConnectionState, out: list[bytes], stats: Counters | None = None
-    ) -> None:
+    def __init__(self, state: ConnectionState, out: list[bytes], stats: Counters) -> None:
         super().__init__()
         self._state = state
-        self._stats = stats or Counters()
+        self._stats = stats
         self.out = out  # replaced while the replies of a deferred handshake are awaited
         self._replies = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
@@ -80,7 +78,7 @@ class ReplySlots(SlotQueue):
         self.hushed = False  # Redis will close without a reply
         # Findings of the latest look, for the caller to read and to clear.
         self.identity_moved = False  # a reply may have changed user or database
-        self.missing: Call | None = None  # a hit that Redis has not run; see mended()
+        self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.read_only = False  # a hit's error shows that the server is a replica
         self.decided = False  # the last slot was looked at; its kind and first line are:
         self.decided_kind: int = s.S_PASS
@@ -205,7 +203,7 @@ class ReplySlots(SlotQueue):
             self._put(slot.data)
             self.pop()
             return True
-        if kind == s.S_MENDED:
+        if kind == s.S_MISSING:
             return False
         if replies.mid or replies.at_push():
             replies.skip(0)
@@ -224,10 +222,10 @@ class ReplySlots(SlotQueue):
         if isinstance(slot, Unfold):
             self._unfold(slot, line)
             return True
-        if kind == s.S_HIT and line[0] == _ERROR and isinstance(slot, BySha):
-            if _NOT_RUN.match(line) is not None:
-                self._leave_out(slot)
-                return False
+        missing = kind == s.S_HIT and line[0] == _ERROR and _NOT_RUN.match(line) is not None
+        if missing and isinstance(slot, BySha):
+            self._leave_out(slot)
+            return False
         instead = _instead(slot, line)
         if instead is None and slot.row == NO_ROW and not isinstance(slot, Catch):
             self._look(slot, line)
@@ -252,7 +250,7 @@ class ReplySlots(SlotQueue):
         self._replies.frame()
         self._start = self._replies.pos
         self._stats.noscript += 1
-        slot.kind = s.S_MENDED
+        slot.kind = s.S_MISSING
         self.missing = slot.call
 
     def touches(self, buf: bytes, start: int, end: int) -> bool:
@@ -264,17 +262,17 @@ class ReplySlots(SlotQueue):
             slot = slot.next
         return False
 
-    def mending(self) -> bool:
+    def awaits_lane(self) -> bool:
         """Return whether further replies wait for that to a hit which is sent again."""
-        return self.head is not None and self.head.kind == s.S_MENDED
+        return self.head is not None and self.head.kind == s.S_MISSING
 
-    def mended(self, reply: bytes, counted: bool) -> None:
+    def lane_replied(self, reply: bytes, counted: bool) -> None:
         """Pass on `reply` to the hit that Redis had not run, and the replies that wait behind it.
 
         counted: its outcome is counted already.
         """
         slot = self.head
-        if slot is None or slot.kind != s.S_MENDED:
+        if slot is None or slot.kind != s.S_MISSING:
             return
         if slot.row != NO_ROW and not counted:
             self._stats.answered(slot.row, reply, slot.data)
@@ -331,8 +329,8 @@ class ReplySlots(SlotQueue):
 
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
-        while self.mending():
-            self.mended(r.LOST, False)
+        while self.awaits_lane():
+            self.lane_replied(r.LOST, False)
         replies = self._replies
         slot = self.head
         mid = replies.mid

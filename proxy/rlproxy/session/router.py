@@ -8,7 +8,7 @@
 
 The order invariant: replies are never outstanding on lanes and on the private connection at once.
 While the lanes owe replies, all requests but hits wait here. While the private connection owes
-replies, hits go there, too.
+replies, hits go there, too. The exception is a hit that is sent again by lane: see `missing_hit`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,16 @@ from rlproxy.fairness.budget import (
 )
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.request_buffer import MORE_NOTHING
+from rlproxy.resp.request_buffer import BROKEN_BULK, MORE_NOTHING
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
-from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.context import WorkerContext
-from rlproxy.session.lane_calls import LaneCalls
 from rlproxy.session.lane_hits import DONE, FULL, OTHER, LaneHits
 from rlproxy.session.missing_hit import waits_for_hits
-from rlproxy.session.private_stream import NONE, OPEN_NOW, PrivateStream
-from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.private_stream import NONE, OPEN_NOW
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import Slot
 from rlproxy.session.waits import (
@@ -54,11 +51,10 @@ from rlproxy.session.waits import (
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
 
-_MALFORMED: Final = b"*1\r\n$-1\r\n"
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
 
-class Router:
+class Router(SessionPart):
     """The routing of one client's requests.
 
     piped: requests are not framed any more.
@@ -67,16 +63,11 @@ class Router:
     """
 
     __slots__ = (
-        "_caller",
-        "_context",
         "_forwards",
         "_held",
         "_judged",
         "_lane_hits",
-        "_lanes",
-        "_order",
-        "_private",
-        "_requests",
+        "_parts",
         "_run",
         "_work",
         "backlogged",
@@ -85,25 +76,12 @@ class Router:
         "sharing",
     )
 
-    def __init__(
-        self,
-        *,
-        context: WorkerContext,
-        caller: Caller,
-        requests: ClientRequests,
-        private: PrivateStream,
-        lanes: LaneCalls,
-        order: ReplyOrder,
-    ) -> None:
-        self._context = context
-        self._caller = caller
-        self._requests = requests
-        self._private = private
-        self._lanes = lanes
-        self._order = order
+    def __init__(self, parts: SessionParts) -> None:
+        super().__init__(parts)
+        self._parts = parts
         self.sharing: Sharing | None = None
-        if context.share_of is not None:
-            self.sharing = Sharing(context, caller, requests, private, lanes, order)
+        if parts.context.share_of is not None:
+            self.sharing = Sharing(parts)
         # None until the client sends an RL command: without one, no lane is opened.
         self._lane_hits: LaneHits | None = None
         self._work: int = 0  # units of the present _to_private()
@@ -116,8 +94,8 @@ class Router:
         self.refusal: bytes = b""
 
     def let_go(self, nobody: Caller) -> None:
-        """Release the session."""
-        self._caller = nobody
+        """See SessionPart.let_go()."""
+        super().let_go(nobody)
         self._lane_hits = None
         self.sharing = None
 
@@ -160,9 +138,7 @@ class Router:
     def use_lanes(self) -> None:
         """Let hits take lanes from now on."""
         if self._lane_hits is None:
-            self._lane_hits = LaneHits(
-                self._context, self._caller, self._requests, self._private, self._lanes, self._order
-            )
+            self._lane_hits = LaneHits(self._parts)
 
     def pipe(self, data: bytes) -> None:
         """Forward bytes of a client whose requests are not framed any more."""
@@ -234,7 +210,7 @@ class Router:
                 command = requests.command
                 if not command.reads:
                     self._caller.fenced = True
-                plain = command.kind == c.PASS and not command.ours and command.ban is None
+                plain = command.kind == c.PASS and command.ban is None
                 if plain and private.slots.by_sha == 0:
                     private.forward(command)
                 else:
@@ -289,7 +265,7 @@ class Router:
         if requests.discarding:
             requests.more = MORE_NOTHING
         # Redis has not received the broken command: another broken one makes it reply.
-        private.out.append(_MALFORMED if requests.discarding else rest)
+        private.out.append(BROKEN_BULK if requests.discarding else rest)
         private.slots.expect(Slot(s.S_RAW))
         private.state.lower(RAW)
         self.piped = True
@@ -406,16 +382,18 @@ class Router:
             self._held = call
             return WAIT_HELD
         by_sha = not asking and self._may_send_again(call)
-        if not by_sha and private.slots.by_sha > 0 and requests.may_wait():
+        if not by_sha and slots.by_sha > 0 and requests.may_wait():
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
         return WAIT_NOTHING
 
     def _may_send_again(self, call: Call) -> bool:
-        """Whether a lane would send `call` again if Redis did not find its script."""
+        """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
         private = self._private
         state = private.state
         if not state.plain() or state.moving > 0 or private.handshake is not None:
+            return False
+        if not private.slots.can_count() or key_queue.concerns(call, self._context.waiting):
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)

@@ -20,14 +20,12 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.session import connection_state as state
 from rlproxy.session.call import Call, Caller, nothing
-from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.lane_calls import LaneCalls
 from rlproxy.session.missing_hit import send_again
-from rlproxy.session.private_stream import LOST, NONE, OPEN_NOW, PrivateStream
-from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.parts import SessionParts
+from rlproxy.session.private_stream import LOST, NONE, OPEN_NOW
 from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import (
@@ -67,6 +65,7 @@ class Session(Caller):
         "_fail_open",
         "_held",
         "_lanes",
+        "_parts",
         "_router",
         "_unsent_at",
         "_watched",
@@ -83,27 +82,15 @@ class Session(Caller):
         super().__init__()
         self.context = context
         self.to_client: list[bytes] = []
-        self.private = PrivateStream(context, self, self.to_client)
+        self._parts = parts = SessionParts(context, self, self.to_client)
+        self.private = parts.private
+        self.requests = parts.requests
+        self._lanes = parts.lanes
         self.wait: int = WAIT_NOTHING  # what unread requests wait for
         self.wants_eof = False
         self.closed = False
-        self.requests = ClientRequests()
-        self._lanes = LaneCalls(context, self.to_client)
-        self._router = Router(
-            context=context,
-            caller=self,
-            requests=self.requests,
-            private=self.private,
-            lanes=self._lanes,
-            order=ReplyOrder(self.to_client),
-        )
-        self._fail_open = FailOpen(
-            context=context,
-            caller=self,
-            requests=self.requests,
-            private=self.private,
-            lanes=self._lanes,
-        )
+        self._router = Router(parts)
+        self._fail_open: FailOpen | None = None  # made when first needed
         self._held: HeldHit | None = None
         self._closing = False  # no further request of the client is taken
         self._watched = False  # HitTimeouts looks at this session
@@ -128,7 +115,7 @@ class Session(Caller):
                 self._route()
         elif self.wait != WAIT_TICK and context.circuit.open:
             most = CLIENT_WORK if self.wait == WAIT_OPEN else 0
-            if not self._fail_open.answer_unreachable(most):
+            if not self._without_redis().answer_unreachable(most):
                 self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
@@ -177,14 +164,16 @@ class Session(Caller):
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
         self.flush = nothing
+        self._parts.caller = _NOBODY
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
-        self._fail_open.let_go(_NOBODY)
+        self._fail_open = None
         self._lanes.forget_lanes()
-        self.requests.drop()
+        self.requests.rest()
 
     def _finish_eof(self) -> None:
-        if not self.requests.eof or self._closing or self.wait != WAIT_NOTHING or self._lanes.count:
+        """Pass the end of file on once nothing waits."""
+        if self._closing or self.wait != WAIT_NOTHING or self._lanes.count:
             return
         if self.private.status == OPEN_NOW:
             self.wants_eof = True
@@ -214,7 +203,7 @@ class Session(Caller):
             if self._lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
-            if not self._fail_open.answer_unreachable(CLIENT_WORK):
+            if not self._without_redis().answer_unreachable(CLIENT_WORK):
                 self.wait = WAIT_TICK
                 return
         self._set_wait(self._router.route())
@@ -247,14 +236,7 @@ class Session(Caller):
 
     def _hold(self) -> None:
         """Hold the hit that the router has left."""
-        held = HeldHit(
-            context=self.context,
-            caller=self,
-            requests=self.requests,
-            lanes=self._lanes,
-            private=self.private,
-            finished=self._held_finished,
-        )
+        held = HeldHit(self._parts, self._held_finished)
         if not held.hold(self._router.take_held()):  # the wait queues are full
             self._route()
             return
@@ -273,7 +255,7 @@ class Session(Caller):
         """Continue in this client's turn (WAIT_TICK, WAIT_PACE)."""
         if self._closing or not self.wait & ENDED_BY_TICK:
             return
-        if self._fail_open.failing():
+        if self._fail_open is not None and self._fail_open.failing():
             self._set_wait(self._fail_open.go_on())
         else:
             self._route()
@@ -300,7 +282,7 @@ class Session(Caller):
         elif call.shared != c.PRIVATE:
             self._close(answered=False)  # as after a loss of the private connection
         else:
-            self._fail_open.answer_call(call, r.LOST, "lost")
+            call.reply = self._without_redis().instead(call, r.LOST, "lost")
             self._emit()
 
     def lane_lost(self, call: Call) -> None:
@@ -316,11 +298,12 @@ class Session(Caller):
         """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
         if call.waiter is not None:
             if self._held is not None:
-                self._held.late(call, self._fail_open.waited_in_vain)
+                self._held.late(call, self._without_redis().waited_in_vain)
         elif self.closed:
             self._lanes.forget_outcome(call)  # the client is gone
         elif not call.reply:
-            self._fail_open.answer_call(call, self.context.failure.too_late(), "late")
+            error = self.context.failure.too_late()
+            call.reply = self._without_redis().instead(call, error, "late")
             self._emit()
 
     def lane_declined(self, call: Call) -> None:
@@ -353,6 +336,11 @@ class Session(Caller):
 
     # -- while Redis does not answer --------------------------------------------------------------
 
+    def _without_redis(self) -> FailOpen:
+        if self._fail_open is None:
+            self._fail_open = FailOpen(self._parts)
+        return self._fail_open
+
     def watch(self) -> None:
         """See Caller.watch()."""
         timeouts = self.context.timeouts
@@ -367,7 +355,7 @@ class Session(Caller):
             self._watched = False
             return NOTHING
         self.now = now
-        fail_open = self._fail_open
+        fail_open = self._without_redis()
         unsent_at = self._unsent_at if self.wait & TIMED else NEVER
         oldest = fail_open.overdue(now, timeout_s, unsent_at, self._held)
         if fail_open.acted:
@@ -391,7 +379,8 @@ class Session(Caller):
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        self._set_wait(self._fail_open.fail_all(r.unreachable(self.context.server.where, why)))
+        error = r.unreachable(self.context.server.where, why)
+        self._set_wait(self._without_redis().fail_all(error))
 
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
@@ -418,7 +407,7 @@ class Session(Caller):
         if private.identity_moved():
             self._lanes.forget_lanes()
         if private.slots.missing is not None:
-            send_again(self, self.context.failure, private, self._lanes, self._private_answered)
+            send_again(self._parts, self._private_answered)
         if self.wait == WAIT_BASE:
             wait = private.base_decided()
             if wait == WAIT_NOTHING:

@@ -10,33 +10,20 @@ from typing import Final
 
 from rlproxy.resp import commands as c
 from rlproxy.resp.requests import COMMAND, NEED_MORE
-from rlproxy.session.call import Caller, shared
-from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.context import WorkerContext
-from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.lane_sender import LaneSender
-from rlproxy.session.private_stream import PrivateStream
-from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.call import shared
+from rlproxy.session.parts import SessionPart, SessionParts
 
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
 
 
-class Sharing(LaneSender):
+class Sharing(SessionPart):
     """The use of shared connections by one client."""
 
     __slots__ = ("_private_reads", "_stopped")
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        caller: Caller,
-        requests: ClientRequests,
-        private: PrivateStream,
-        lanes: LaneCalls,
-        order: ReplyOrder,
-    ) -> None:
-        super().__init__(context, caller, requests, private, lanes, order)
+    def __init__(self, parts: SessionParts) -> None:
+        super().__init__(parts)
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
@@ -71,7 +58,7 @@ class Sharing(LaneSender):
             return False
         written = requests.buf[requests.start : requests.pos]
         requests.release()
-        self._begin()
+        self._to_lanes()
         self._context.stats.commands += 1
         call = shared(self._caller, how, written)
         self._lanes.append(call)

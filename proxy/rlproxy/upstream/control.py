@@ -55,7 +55,7 @@ _IN_CLUSTER: Final = (
 
 
 @dataclass
-class Facts:
+class Identification:
     """The server's name, version and abilities, as the control connection found them."""
 
     name: str
@@ -74,7 +74,7 @@ class Control:
 
     upstream: the credentials and the database of --upstream.
     scripts: the scripts to load, by name.
-    on_server: called with the Facts after each successful HELLO.
+    on_server: called with what identifies the server after each successful HELLO.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Control:
         target: Target,
         upstream: Upstream,
         scripts: dict[str, Script],
-        on_server: Callable[[Facts], None],
+        on_server: Callable[[Identification], None],
         timeouts: HitTimeouts,
         loading: ScriptLoading,
     ) -> None:
@@ -97,6 +97,7 @@ class Control:
         self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
         self._connection = QueryConnection()
         self._reload = asyncio.Event()
+        loading.on_wanted = self._reload.set
         self._moved = asyncio.Event()
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
@@ -117,10 +118,6 @@ class Control:
     def loaded(self) -> bool:
         """Whether the scripts are on the server."""
         return self._loading.loaded
-
-    def reload(self) -> None:
-        """Load the scripts now; see ScriptLoading.on_wanted."""
-        self._reload.set()
 
     def move(self) -> None:
         """Drop the connection and open a new one at once, because the target has moved."""
@@ -215,7 +212,7 @@ class Control:
             self.warned = True
             log.warning(
                 "redis_unreachable",
-                "cannot reach Redis at {address}: {reason}; trying on",
+                "cannot reach Redis at {address}: {reason}; retrying",
                 address=self._target.where,
                 reason=self.problem,
             )
@@ -277,8 +274,8 @@ class Control:
         self.kind, self.problem = kind, problem
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
-        """Collect the Facts of the server from its reply to HELLO and from further queries."""
-        found = Facts(
+        """Collect what identifies the server from its reply to HELLO and from further queries."""
+        found = Identification(
             _text(greeting.get(b"server", b"redis")).capitalize(),
             _text(greeting.get(b"version", b"?")),
             await self._ignores_empty(),

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from random import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rlproxy.net.tls_stream import last_words
 from rlproxy.ratelimit.grammar import Rule
@@ -31,7 +31,6 @@ from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.circuit_breaker import Backoff
-from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import NOTHING
 from rlproxy.upstream.call_times import CallTimes
 from rlproxy.upstream.connector import Target, hello, lacks, reason
@@ -47,7 +46,7 @@ HITS: Final = c.PRIVATE
 READS: Final = c.SHARED_READ
 WRITES: Final = c.SHARED_WRITE
 _KINDS: Final = {HITS: "hits", READS: "reads", WRITES: "writes"}
-# Calls that wait for the end of the tick. With so many, Redis can begin while further ones are read.
+# Calls that wait for the end of the tick. With so many, Redis begins while further ones are read.
 MAX_UNSENT: Final = 16
 MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
 RETRY_FIRST_S: Final = 0.05
@@ -60,8 +59,6 @@ _OK: Final = b"+OK\r\n"
 # Refusals of a handshake that may pass.
 _PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
 
-# User, password, database, kind of the lane (HITS, READS or WRITES), RESP version (2 or 3).
-Key = tuple[bytes | None, bytes | None, int, int, int]
 
 _CLOSED: Final = 0
 _OPENING: Final = 1
@@ -69,14 +66,31 @@ _READY: Final = 2
 _DEAD: Final = 3  # Redis does not accept this identity any more
 
 
-class SharedLane(Lane):
-    """The lane of one identity: a connection that is opened on demand, and again when lost."""
+class LaneKey(NamedTuple):
+    """What distinguishes one lane from another.
 
-    def __init__(self, pool: LanePool, identity: Identity, key: Key, number: int) -> None:
+    kind: HITS, READS or WRITES.
+    protocol: the RESP version of its replies, 2 or 3.
+    """
+
+    user: bytes | None
+    password: bytes | None
+    db: int
+    kind: int
+    protocol: int
+
+
+class SharedLane(Lane):
+    """The lane of one identity: a connection that is opened on demand, and again when lost.
+
+    number: see ScriptCalls; no two lanes have the same.
+    """
+
+    def __init__(self, pool: LanePool, key: LaneKey, number: int) -> None:
         super().__init__()
         self.key = key
-        self.identity = identity
-        self._carries: int = key[3]
+        self.number = number
+        self._kind: int = key.kind
         self._pool = pool
         self._counters = pool.stats
         self.used_at: float = pool.loop.time()
@@ -98,7 +112,7 @@ class SharedLane(Lane):
         self._watched = False  # whether the hit timeout is checked
         self._times = CallTimes(pool.timeouts, pool.clock)
         self._script_calls = ScriptCalls(number)
-        cache = pool.denial_cache if self._carries == HITS else None
+        cache = pool.denial_cache if self._kind == HITS else None
         self._denials = LaneDenials(cache) if cache is not None else None
         self.mixes_ro = False
         self.room = pool.max_lane_hits
@@ -107,7 +121,10 @@ class SharedLane(Lane):
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
-        return self._script_calls.by_sha(rule, self._pool.knows_ro) and not self._pool.loading.held
+        return (
+            self._script_calls.by_sha(rule, self._pool.server.has_ro)
+            and not self._pool.loading.held
+        )
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -136,14 +153,14 @@ class SharedLane(Lane):
         transport, unsent = self._transport, self._unsent
         if transport is None or not unsent or self._again:
             return
-        if self._carries != HITS:
+        if self._kind != HITS:
             out = [call.key for call in unsent]
         elif self._pool.loading.held:
             return
         else:
             if not self._script_calls.loaded and not self._inflight:
                 self._choose()
-            out = self._script_calls.requests(unsent, self._pool.knows_ro)
+            out = self._script_calls.requests(unsent, self._pool.server.has_ro)
         data = b"".join(out)
         transport.write(data)
         self._inflight.extend(unsent)
@@ -152,13 +169,13 @@ class SharedLane(Lane):
         self._counters.upstream_out += len(data)
         self._counters.batch(calls)
         self._times.written(calls)
-        if not self._watched and self._carries == HITS and self._pool.timeouts.timeout_s > 0.0:
+        if not self._watched and self._kind == HITS and self._pool.timeouts.timeout_s > 0.0:
             self._watched = True
             self._times.mark(self._pool.loop.time())
             self._pool.timeouts.watch(self.overdue)
 
     def _choose(self) -> None:
-        """See ScriptCalls.choose()."""
+        """See ScriptCalls.choose(); `mixes` follows from it."""
         self._script_calls.choose(self._pool.loading.loaded, self._pool.loop.time())
         self.mixes = self._script_calls.loaded
 
@@ -173,7 +190,7 @@ class SharedLane(Lane):
         while True:
             frame = b"" if self._declining else self._frame(framer)
             if not frame:
-                if self._carries == READS and self._declined(framer, touched):
+                if self._kind == READS and self._declined(framer, touched):
                     continue
                 break
             call = inflight[0]
@@ -183,7 +200,7 @@ class SharedLane(Lane):
                     self._denials.track(False)
                 continue
             inflight.popleft()
-            if self._carries == HITS:
+            if self._kind == HITS:
                 frame = self._hit_reply(call, frame)
                 if not frame:
                     continue
@@ -256,20 +273,19 @@ class SharedLane(Lane):
         return denials.judge(call, frame) if denials is not None else frame
 
     def _refused(self, frame: bytes) -> None:
-        read_only = self._pool.read_only
-        if read_only is not None and frame.startswith(b"-READONLY"):
-            read_only()
+        if frame.startswith(b"-READONLY"):
+            self._pool.server.read_only()
 
     def _batch_over(self, touched: list[Caller]) -> None:
         """Finish a batch of replies: time it, make room, and flush the callers in `touched`."""
-        pool, unanswered = self._pool, len(self._inflight)
-        now = self._pool.loop.time()
+        pool, inflight = self._pool, len(self._inflight)
+        now = pool.loop.time()
         pool.timeouts.circuit.heard(now)
-        took_s = self._times.received(unanswered)
+        took_s = self._times.received(inflight)
         if took_s >= 0.0:
             self._counters.round_trips.add(took_s)
         self.room = pool.max_lane_hits - self.unanswered()
-        if self._missing or unanswered == 0:
+        if self._missing or inflight == 0:
             self._mend()
         if touched:
             self.used_at = now
@@ -315,8 +331,8 @@ class SharedLane(Lane):
         Returns whether it was queued.
         """
         if error.startswith(b"-NOSCRIPT"):
-            self._script_calls.missing(call.mended, self._pool.loop.time())
-            call.mended = self._missing = True
+            self._script_calls.missing(call.missed, self._pool.loop.time())
+            call.missed = self._missing = True
             self._counters.noscript += 1
         elif not self._script_calls.changes(error):
             return False
@@ -377,7 +393,7 @@ class SharedLane(Lane):
         if self.retired:
             self._abort()
             return
-        requests = _handshake(self.identity, self.key, self._denials is not None)
+        requests = _handshake(self.key, self._denials is not None)
         self._handshakes = len(requests)
         transport.write(b"".join(requests))
 
@@ -395,7 +411,7 @@ class SharedLane(Lane):
         if self._handshakes == 0 and self._state == _OPENING:
             self._state = _READY
             self._choose()
-            self._early = self._carries == HITS and not self._pool.loading.settled
+            self._early = self._kind == HITS and not self._pool.loading.settled
             self.ready = not self._early
             self._backoff.reset()
             self.used_at = self._pool.loop.time()
@@ -444,7 +460,7 @@ class SharedLane(Lane):
 
     def carries(self) -> str:
         """Return the kind of this lane as a word for reports."""
-        return _KINDS[self._carries]
+        return _KINDS[self._kind]
 
     def unanswered(self) -> int:
         """Return the number of calls without a reply, unsent ones included."""
@@ -452,7 +468,7 @@ class SharedLane(Lane):
 
     def drained(self) -> bool:
         """Return whether all hits written on it are answered."""
-        return self._carries != HITS or not self._inflight
+        return self._kind != HITS or not self._inflight
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`, and owes no reply."""
@@ -480,17 +496,17 @@ def _settle(touched: list[Caller], now: float) -> None:
         caller.flush()
 
 
-def _handshake(identity: Identity, key: Key, tracks: bool) -> list[bytes]:
+def _handshake(key: LaneKey, tracks: bool) -> list[bytes]:
     """Return the first requests of a lane.
 
     tracks: whether Redis shall report touched keys.
     """
-    name = b"rlproxy-lane" if key[3] == HITS else b"rlproxy-share"
-    words = hello(name, identity.user, identity.password)
-    words[1] = b"%d" % key[4]
+    name = b"rlproxy-lane" if key.kind == HITS else b"rlproxy-share"
+    words = hello(name, key.user, key.password)
+    words[1] = b"%d" % key.protocol
     requests = [encoding.bulks(*words)]
-    if identity.db:
-        requests.append(encoding.bulks(b"SELECT", b"%d" % identity.db))
+    if key.db:
+        requests.append(encoding.bulks(b"SELECT", b"%d" % key.db))
     if tracks:
         requests.append(_TRACK)
     return requests

@@ -1,6 +1,6 @@
 """Remembered refusals of one lane: its entries in the denial cache. No I/O.
 
-The lane submits each hit to known() and each reply to judge() or opened(). Pushes about touched
+The lane submits each hit to known() and each reply to judge(). Pushes about touched
 keys go to pushed().
 """
 
@@ -33,7 +33,7 @@ class LaneDenials:
         self.tracks = tracks
         self._scope = self._cache.scope()
 
-    def entry(self, call: Call) -> Denial | None:
+    def _entry(self, call: Call) -> Denial | None:
         """Find the entry of exactly this hit, before the hit is sent.
 
         An entry of another hit on the same key is dropped if `call` may write.
@@ -55,7 +55,7 @@ class LaneDenials:
 
         Updates the entry of its key: a marked entry makes `call` the one that opens it.
         """
-        denial = self.entry(call)
+        denial = self._entry(call)
         if denial is None or denial.state == d.OPENING:
             return b""
         now = self._cache.clock()
@@ -79,7 +79,7 @@ class LaneDenials:
             denial.state = d.MARKED
         call.opens = False
         if self.tracks:
-            self.entry(call)  # calls that were sent behind this one now run before it
+            self._entry(call)  # calls that were sent behind this one now run before it
 
     def judge(self, call: Call, frame: bytes) -> bytes:
         """Open, mark or drop the entry of the key by the reply to `call`.

@@ -9,10 +9,11 @@ from typing import Final
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.session.call import Lane
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.lane import HITS, Key, SharedLane
+from rlproxy.upstream.lane import HITS, LaneKey, SharedLane
 from rlproxy.upstream.script_loading import ScriptLoading
 
 MAX_LANES: Final = 256
@@ -24,7 +25,6 @@ class LanePool:
     """The lanes of one process, by identity. Their number is bounded in total and per user.
 
     denial_cache: None if no refusals are remembered.
-    read_only: called when a reply shows that the server is a replica.
     max_lane_hits: the largest number of unanswered calls on one lane.
     clock: returns seconds, precise enough for round trips of microseconds.
     """
@@ -34,8 +34,8 @@ class LanePool:
         loop: asyncio.AbstractEventLoop,
         target: Target,
         loading: ScriptLoading,
+        server: ServerFacts,
         denial_cache: DenialCache | None,
-        read_only: Callable[[], None] | None,
         timeouts: HitTimeouts,
         max_lane_hits: int,
         counters: Counters,
@@ -50,38 +50,35 @@ class LanePool:
         self.loading = loading
         loading.drained = self._drained
         loading.on_over = self._go_on
-        self.read_only = read_only
-        self.knows_ro = False  # whether the server has EVALSHA_RO and EVAL_RO
+        self.server = server
         self._target = target
-        self._lanes: dict[Key, SharedLane] = {}
-        self._numbers: dict[Key, int] = {}  # see ScriptCalls
+        self._lanes: dict[LaneKey, SharedLane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lane_of(self, identity: Identity) -> Lane | None:
         """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
         return self._lane(identity, HITS, 3)
 
-    def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
+    def share_of(self, identity: Identity, protocol: int, kind: int) -> Lane | None:
         """Return the lane of `identity` for ordinary commands, made if needed.
 
         protocol: the RESP version of the replies.
-        carries: READS or WRITES.
+        kind: READS or WRITES.
         Returns None at a limit of lanes, or for another protocol than 2 and 3.
         """
-        return self._lane(identity, carries, protocol) if protocol in (2, 3) else None
+        return self._lane(identity, kind, protocol) if protocol in (2, 3) else None
 
-    def _lane(self, identity: Identity, carries: int, protocol: int) -> SharedLane | None:
-        key = (*identity.key(), carries, protocol)
+    def _lane(self, identity: Identity, kind: int, protocol: int) -> SharedLane | None:
+        key = LaneKey(identity.user, identity.password, identity.db, kind, protocol)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 return None
-            if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
+            if sum(1 for other in self._lanes if other.user == key.user) >= MAX_LANES_PER_USER:
                 return None
-            taken = set(self._numbers.values())
+            taken = {other.number for other in self._lanes.values()}
             number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
-            self._numbers[key] = number
-            lane = self._lanes[key] = SharedLane(self, identity, key, number)
+            lane = self._lanes[key] = SharedLane(self, key, number)
         return lane
 
     def _go_on(self) -> None:
@@ -105,11 +102,10 @@ class LanePool:
         """Remove `lane`, which will not be ready again."""
         if self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
-            del self._numbers[lane.key]
 
-    def close_idle(self, idle_s: float) -> None:
-        """Close the lanes without calls for `idle_s` seconds."""
-        since = self.loop.time() - idle_s
+    def close_idle(self) -> None:
+        """Close the lanes without calls for IDLE_S."""
+        since = self.loop.time() - IDLE_S
         self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
 
     def renew(self) -> None:

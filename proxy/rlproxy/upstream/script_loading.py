@@ -44,9 +44,8 @@ class ScriptLoading:
     ) -> None:
         self.settled = False  # whether the first attempt on this control connection is over
         self.loaded = False  # whether the latest attempt succeeded
-        self.refused = (
-            False  # whether Redis refused it, and will again; no script was missing since
-        )
+        # Whether Redis refused it for a reason that lasts, and no script was missing since.
+        self.refused = False
         self.held = False  # whether the pause runs, in which lanes write nothing
         self.on_wanted: Callable[[], None] = lambda: None  # has the control connection load now
         self.on_over: Callable[[], None] = lambda: None  # lets all lanes go on

@@ -1,4 +1,4 @@
-"""doors: who may come in."""
+"""Which clients are admitted."""
 
 from __future__ import annotations
 

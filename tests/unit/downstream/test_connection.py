@@ -1,4 +1,4 @@
-"""downstream: what is decided there without a socket, with the clock handed in."""
+"""Decisions of a client connection without a socket; the test sets the clock."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Session:
         self.private = self.slots = self
         self.sends_again = False
 
-    def mending(self) -> bool:
+    def awaits_lane(self) -> bool:
         return self.sends_again
 
     def gets_unasked(self) -> bool:

@@ -1,4 +1,4 @@
-"""proxyprotocol: headers of both versions, whole and in pieces, and what is none."""
+"""PROXY headers of both versions, whole and in pieces, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""crowd: who is read a few at a time, with pipes for connections."""
+"""Connections that are read a few per tick, with pipes as connections."""
 
 from __future__ import annotations
 

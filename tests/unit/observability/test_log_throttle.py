@@ -1,4 +1,4 @@
-"""quiet: the first at once, then a count."""
+"""The first event is logged at once, then a count."""
 
 from __future__ import annotations
 

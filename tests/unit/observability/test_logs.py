@@ -26,7 +26,7 @@ from tests.documents import blocks
 from tests.harness import ROOT
 
 TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Z]+) (.*)\n")
-CANNOT = ("redis_unreachable", "cannot reach Redis at {address}: {reason}; trying on")
+CANNOT = ("redis_unreachable", "cannot reach Redis at {address}: {reason}; retrying")
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_an_event_and_its_values() -> None:
     assert found == {
         "level": "warning",
         "event": "redis_unreachable",
-        "message": "cannot reach Redis at 10.0.0.1:6379: connection refused; trying on",
+        "message": "cannot reach Redis at 10.0.0.1:6379: connection refused; retrying",
         "address": "10.0.0.1:6379",
         "reason": "connection refused",
     }
@@ -303,7 +303,7 @@ def test_a_sentence() -> None:
     found = TEXT.fullmatch(stream.getvalue())
     assert found is not None
     assert found[2] == "WARNING"
-    assert found[3] == "worker 2: cannot reach Redis at h:1: connection refused; trying on"
+    assert found[3] == "worker 2: cannot reach Redis at h:1: connection refused; retrying"
     at = datetime.fromisoformat(found[1])
     assert abs(datetime.now() - at) < timedelta(minutes=1)  # (the clock on the wall)
 

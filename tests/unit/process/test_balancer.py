@@ -1,4 +1,4 @@
-"""balance: how a process takes its clients in, with a loop that only notes what it is asked."""
+"""How a worker accepts its clients, with a loop that records calls."""
 
 from __future__ import annotations
 

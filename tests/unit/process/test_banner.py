@@ -58,7 +58,7 @@ ERRORS = "clients get errors until it is there"
         (
             "redis://h",
             {"settled": SILENT, "reached": False},
-            "h:6379: no connection within 2 s; it is tried on",
+            "h:6379: no connection within 2 s; retrying",
         ),
         (URL, {"kind": UNREACHABLE, "problem": "refused"}, AWAY + ERRORS),
         (

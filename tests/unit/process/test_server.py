@@ -86,7 +86,7 @@ class Worker:
                 sweep=lambda: None,
                 fan_out=SimpleNamespace(close=self._call("close fan-out")),
             ),
-            lanes=SimpleNamespace(close_idle=lambda _: None, close=self._call("close lanes")),
+            lanes=SimpleNamespace(close_idle=lambda: None, close=self._call("close lanes")),
             telemetry=SimpleNamespace(publish=lambda _: None),
             context=None,
             reconfigure=lambda *_: self.calls.append("reconfigure"),

@@ -18,7 +18,7 @@ from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.control import Facts
+from rlproxy.upstream.control import Identification
 
 REDIS = Upstream(Address("h", 1))
 
@@ -54,7 +54,7 @@ class Client:
 
 async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     wiring = wired(listening=Address("10.0.0.1", 1))
-    found = Facts("Valkey", "9.1")
+    found = Identification("Valkey", "9.1")
     found.has_ro = found.has_throttle = True
     found.ignores_empty = False
     wiring._identified(found)
@@ -62,7 +62,7 @@ async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     assert (server.name, server.version) == (b"valkey", b"9.1")
     assert server.has_throttle
     assert server.has_ro
-    assert wiring.lanes.knows_ro
+    assert wiring.lanes.server.has_ro
     assert not server.ignores_empty
     assert wiring.telemetry.own().facts["upstream"]["server"] == "Valkey 9.1"
 
@@ -136,8 +136,8 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     assert wiring.context.server.where == "new:1"
     assert client.calls == 1
     assert wiring.control._moved.is_set()
+    assert wiring.context.server is wiring.lanes.server
     assert wiring.context.server.read_only == wiring.failover.suspect
-    assert wiring.lanes.read_only == wiring.failover.suspect
 
 
 async def test_new_settings_apply() -> None:

@@ -1,4 +1,4 @@
-"""replies: the bytes of replies and requests, and Redis' errors without a script's particulars."""
+"""The bytes of replies and requests, and errors of Redis without script details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""names: what is shown of bytes that anybody may choose."""
+"""How bytes chosen by clients are shown."""
 
 from __future__ import annotations
 

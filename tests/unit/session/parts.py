@@ -6,12 +6,9 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
-from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import PrivateStream
-from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.parts import SessionParts
 
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
@@ -53,10 +50,10 @@ class Parts:
         )
         self.caller = Owner()
         self.to_client: list[bytes] = []
-        self.requests = ClientRequests()
-        self.private = PrivateStream(self.context, self.caller, self.to_client)
-        self.lanes = LaneCalls(self.context, self.to_client)
-        self.order = ReplyOrder(self.to_client)
+        self.parts = SessionParts(self.context, self.caller, self.to_client)
+        self.requests = self.parts.requests
+        self.private = self.parts.private
+        self.lanes = self.parts.lanes
 
     def share_of(self, identity: Identity, protocol: int, how: int) -> Lane | None:
         self.asked.append((identity.key(), protocol, how))

@@ -1,4 +1,4 @@
-"""circuit: when hits stop asking Redis, and when they ask again; times are numbers here."""
+"""When hits stop going to Redis, and when they go again; times are numbers."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_drop_leaves_nothing_unread() -> None:
     requests = ClientRequests()
     requests.feed(PING + PING[:5])
     requests.next()
-    requests.drop()
+    requests.rest()
     assert requests.unread() == 0
 
 

@@ -1,4 +1,4 @@
-"""permissions: what a client may not send, in which form."""
+"""Which commands a client may not send, in each form."""
 
 from __future__ import annotations
 

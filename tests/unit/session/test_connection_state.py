@@ -1,4 +1,4 @@
-"""state: the table of what each command and each reply does to a connection's state."""
+"""The table: what each command and reply does to a connection's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""greeting: what is taken on trust, what is answered, and what becomes of Redis' refusal."""
+"""Handshakes answered without Redis, and what follows if Redis refuses them."""
 
 from __future__ import annotations
 

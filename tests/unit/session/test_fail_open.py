@@ -33,13 +33,7 @@ class Failing(Parts):
     def __init__(self, mode: str = "error") -> None:
         super().__init__()
         self.context.failure.reconfigure(mode, 1000)
-        self.fail_open = FailOpen(
-            context=self.context,
-            caller=self.caller,
-            requests=self.requests,
-            private=self.private,
-            lanes=self.lanes,
-        )
+        self.fail_open = FailOpen(self.parts)
 
     def hits(self, data: bytes, most: int = 0) -> int:
         """Answer the hits of `data` that come first. Returns the result of answer_hits()."""
@@ -284,7 +278,7 @@ def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
     row = call.row
     call.behind = call.rule
     call.rule = call.rule.look()
-    failing.fail_open.answer_call(call, ERROR, "lost")
+    call.reply = failing.fail_open.instead(call, ERROR, "lost")
     assert call.reply == ADMITS
     assert call.row == NO_ROW
     assert failing.context.stats.hits[row + FAILED_OPEN] == 1

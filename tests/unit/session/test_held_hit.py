@@ -30,14 +30,7 @@ class Held(Parts):
         self.allowed = by_lane
         self.got: list[bytes] = []
         self.held = call_of(self.caller, text=b"10 60 WAIT 50")
-        self.hit = HeldHit(
-            context=self.context,
-            caller=self.caller,
-            requests=self.requests,
-            lanes=self.lanes,
-            private=self.private,
-            finished=self.got.append,
-        )
+        self.hit = HeldHit(self.parts, self.got.append)
 
     def start(self) -> None:
         assert self.hit.hold(self.held)

@@ -28,9 +28,7 @@ class Sending(Parts):
     def __init__(self) -> None:
         super().__init__()
         self.opened()
-        self.hits = LaneHits(
-            self.context, self.caller, self.requests, self.private, self.lanes, self.order
-        )
+        self.hits = LaneHits(self.parts)
 
     def send(self, data: bytes, most: int = 64) -> int:
         self.requests.feed(data)

@@ -7,6 +7,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
+from rlproxy.session.call import nothing
 from rlproxy.session.missing_hit import MAX_BY_SHA
 
 from tests.unit.session.bench import (
@@ -66,7 +67,7 @@ def test_a_missing_hit_is_sent_again_by_lane_and_keeps_its_place(bench: Bench, a
     data = PONG + NOSCRIPT + PONG
     pieces = [data[at : at + 1] for at in range(len(data))] if apart else [data]
     assert b"".join(bench.answer(piece) for piece in pieces) == PONG
-    assert bench.session.private.slots.mending()
+    assert bench.session.private.slots.awaits_lane()
     assert bench.answer(PONG) == b""
     assert [call.key for call in bench.lane.calls] == [b"$1\r\nk\r\n"]
     assert bench.settle() == FIVE + PONG + PONG
@@ -271,3 +272,13 @@ def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:
     call.caller.lane_answered(call, FIVE)
     call.caller.resume()
     assert bench.down() == b""
+
+
+def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench) -> None:
+    waits = GRAMMAR.rule(b"waits", b"RL.HIT", [b"other", b"10", b"60", b"WAIT", b"5"])
+    where = (0, b"$5\r\nother\r\n")
+    queues = bench.session.context.waiting
+    assert queues.join(where, waits, lambda _: None, lambda _: None, nothing, nothing) is not None
+    assert bench.send(PING + HIT + bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")) == PING + by_sha()
+    assert bench.answer(PONG + FIVE) == PONG + FIVE
+    assert [call.rule.frees for call in bench.lane.calls] == [True]

@@ -33,14 +33,7 @@ class Routed(Parts):
 
     def __init__(self, *, share: bool = False) -> None:
         super().__init__(share=share)
-        self.router = Router(
-            context=self.context,
-            caller=self.caller,
-            requests=self.requests,
-            private=self.private,
-            lanes=self.lanes,
-            order=self.order,
-        )
+        self.router = Router(self.parts)
 
     def route(self, data: bytes = b"") -> int:
         """Feed `data`, and route. Returns the wait."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
@@ -306,7 +307,7 @@ def test_upstream_unreachable() -> None:
 
 def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
     out: list[bytes] = []
-    made = ReplySlots(ConnectionState(0), out)
+    made = ReplySlots(ConnectionState(0), out, Counters())
     for slot in slots:
         made.expect(slot)
     return made, out

@@ -19,9 +19,7 @@ class Shared(Parts):
     def __init__(self) -> None:
         super().__init__(share=True)
         self.opened()
-        self.sharing = Sharing(
-            self.context, self.caller, self.requests, self.private, self.lanes, self.order
-        )
+        self.sharing = Sharing(self.parts)
 
     def sends(self, data: bytes) -> bool:
         """Whether `data`, fed now, goes by a shared connection."""
@@ -114,7 +112,7 @@ def test_reads_go_privately_after_a_large_reply() -> None:
     parts.sharing.had_large_reply()
     for _ in range(PRIVATE_AFTER_LARGE):
         assert not parts.sends(GET)
-        parts.requests.drop()
+        parts.requests.rest()
     assert parts.sends(GET)
 
 

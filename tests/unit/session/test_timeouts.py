@@ -1,4 +1,4 @@
-"""patience: who is asked for late hits, and when; clock and timers are handed in."""
+"""Which callers are checked for late hits, and when; the test sets clock and timers."""
 
 from __future__ import annotations
 

@@ -83,7 +83,6 @@ class World:
             timeouts,
             self.loading,
         )
-        self.loading.on_wanted = self.control.reload
         self.task = asyncio.get_running_loop().create_task(self.control.run())
 
     def count(self, word: bytes) -> int:

@@ -161,8 +161,8 @@ class Bench:
             loop,
             target,
             self.loading,
+            ServerFacts("redis:1"),
             self.denial_cache,
-            None,
             timeouts,
             MAX_LANE_HITS,
             self.counters,
@@ -386,7 +386,7 @@ def test_a_lost_lane_tells_what_was_sent_and_returns_what_was_not(bench: Bench) 
 def test_who_does_not_know_the_ro_commands(bench: Bench) -> None:
     bench.hit(PEEK)
     assert bench.sent() == PEEK.words(LOADED) + r.bulk(b"k") + PEEK.tail
-    bench.pool.knows_ro = True
+    bench.pool.server.has_ro = True
     bench.hit(PEEK)
     assert bench.sent() == PEEK.words(LOADED, True) + r.bulk(b"k") + PEEK.tail
 
@@ -929,7 +929,7 @@ def test_a_new_lane_brings_the_scripts_where_none_can_be_loaded(bench: Bench) ->
     bench.lane.wake()
     bench.sent()
     bench.answer(WELCOME + OK)
-    bench.pool.knows_ro = True
+    bench.pool.server.has_ro = True
     for of, way in ((HIT, BRING), (HIT, BROUGHT), (ZHIT, BRING), (PEEK, BROUGHT)):
         bench.hit(of)
         assert bench.sent() == written(of, way, ro=True)
@@ -1120,7 +1120,7 @@ UNKNOWN_RO = UNKNOWN.replace(b"EVALSHA", b"EVALSHA_RO")
 def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     bench: Bench, error: bytes
 ) -> None:
-    bench.pool.knows_ro = True
+    bench.pool.server.has_ro = True
     context = [bench.hit(key=b"1"), bench.hit(key=b"2")]
     bench.sent()
     bench.answer(error)
@@ -1151,7 +1151,7 @@ def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(benc
 
 
 def test_looks_that_can_not_go_by_the_commands_that_only_read(bench: Bench) -> None:
-    bench.pool.knows_ro = True
+    bench.pool.server.has_ro = True
     call = bench.hit(PEEK)
     assert bench.sent() == written(PEEK, LOADED, ro=True)
     bench.answer(NO_EVALSHA_RO)

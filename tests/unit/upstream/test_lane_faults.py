@@ -1,4 +1,4 @@
-"""lane: calls that are late, what becomes of their replies, and a lane that has no room."""
+"""Late calls of a lane, their replies, and a lane without room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ways: which command and text a call names its script by, after what Redis answered."""
+"""By which command and text a call names its script, after each reply of Redis."""
 
 from __future__ import annotations
 

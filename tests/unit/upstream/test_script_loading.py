@@ -1,4 +1,4 @@
-"""loading: when lanes stop, when the control connection loads, and when all go on."""
+"""When lanes stop, when the control connection loads, and when all go on."""
 
 from __future__ import annotations
 
