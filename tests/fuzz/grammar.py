@@ -17,6 +17,7 @@ from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.session import Session
 
+from tests.contexts import worker_context
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 
@@ -139,7 +140,7 @@ def _call(rule: Rule, key: bytes) -> None:
 
 def _reads(request: tuple[bytes, ...]) -> None:
     """Each form of a request parses to the same call."""
-    settings = WorkerContext(
+    settings = worker_context(
         grammar=Grammar(SCRIPTS), server=ServerFacts("redis:1"), lane_of=lambda _: None
     )
     strict = r.bulks(*request)

@@ -19,12 +19,13 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Lane
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.router import MAX_EXPANDED
 from rlproxy.session.session import MAX_HELD, Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_PACE, WAIT_TICK
 
+from tests.contexts import worker_context
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
@@ -239,7 +240,7 @@ class Walk:
         self.known = False  # lanes cache refusals
         self.full = False  # the upstream accepts no more for now
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
-        settings = WorkerContext(
+        settings = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1", self.base_db),
             lane_of=self.lane_of,

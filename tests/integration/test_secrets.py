@@ -19,7 +19,7 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import ConnectionState
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.slots import S_AUTH, Slot
@@ -27,6 +27,7 @@ from rlproxy.upstream.lane import SharedLane
 from rlproxy.upstream.lane_pool import LanePool
 
 from tests import harness
+from tests.contexts import worker_context
 from tests.harness import ROOT, Raw, RedisServer, command, free_port, wait_until
 from tests.integration.started import by_lane_of, ended, started
 
@@ -274,7 +275,7 @@ def test_representations_hide_passwords() -> None:
     state = ConnectionState(0)
     state.identity = identity
     session = Session(
-        WorkerContext(
+        worker_context(
             grammar=Grammar(scripts.load()), server=ServerFacts("h"), lane_of=lambda _: None
         )
     )

@@ -12,6 +12,7 @@ from rlproxy.fairness.fan_out_reader import FanOutReader
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.session.call import nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.connector import Target
 
@@ -77,7 +78,7 @@ class Clients:
         self.turned_away: set[ClientConnection] = set()  # refused clients, connections lingering
         self.unread: set[ClientConnection] = set()  # clients with a held hit that are not read
         self.draining = False
-        self.on_leave: Callable[[], None] | None = None  # called after a connection has ended
+        self.on_leave: Callable[[], None] = nothing  # called after a connection has ended
         context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def reconfigure(self, config: Config) -> None:
@@ -114,8 +115,7 @@ class Clients:
                 self.addresses.pop(host, None)
         self.turned_away.discard(client)
         self.unread.discard(client)
-        if self.on_leave is not None:
-            self.on_leave()
+        self.on_leave()
 
     def sweep(self) -> None:
         """Close clients that are silent, or read nothing, for too long.

@@ -19,6 +19,7 @@ from rlproxy.net.peers import Peer, peer_of
 from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.session.call import nothing
 
 MAX_ARRIVING: Final = 10000  # clients in their accept phase at a time; more are closed at once
 
@@ -49,7 +50,7 @@ class Handshakes:
         self.header = header
         self.timeout_s = timeout_s
         self.context = context
-        self.on_gone: Callable[[], None] | None = None  # called when one leaves without service
+        self.on_gone: Callable[[], None] = nothing  # called when one leaves without service
         self.told = told
         self.arriving: set[Handshake] = set()
 
@@ -194,5 +195,4 @@ class Handshake(asyncio.Protocol):
     def _leave(self) -> None:
         if self._transport is not None:
             self._done()
-            if self._arrivals.on_gone is not None:
-                self._arrivals.on_gone()
+            self._arrivals.on_gone()

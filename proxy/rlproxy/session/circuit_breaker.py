@@ -16,11 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.session.call import nothing
+
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
 UNASKED_S: Final = 3.0  # seconds without a control query after which hits are let through
 TRIAL_S: Final = 0.5  # seconds between two clients with hits that are let through
 TOLD: Final = 5  # outages logged per TOLD_S; further ones are counted
 TOLD_S: Final = 60.0  # seconds
+
+
+def _not_reported(_open_s: float, _without: int) -> None:
+    """Do nothing, as an `on_close` that is not set."""
 
 
 class Counts:
@@ -70,9 +76,9 @@ class CircuitBreaker:
         self.why = ""
         self.heard_at: float = -1e9  # time of the latest reply of Redis
         self.counts = Counts()
-        self.on_open: Callable[[], None] | None = None
+        self.on_open: Callable[[], None] = nothing
         # arguments: seconds open, hits answered without Redis
-        self.on_close: Callable[[float, int], None] | None = None
+        self.on_close: Callable[[float, int], None] = _not_reported
         self.told = False  # this outage is logged
         self.untold: int = 0  # outages not logged since the last logged one
         self._told: int = 0
@@ -138,16 +144,14 @@ class CircuitBreaker:
             self._told += 1
         else:
             self.untold += 1
-        if self.on_open is not None:
-            self.on_open()
+        self.on_open()
 
     def _close(self, now: float) -> None:
         self.open = False
         out_s = now - self.since
         self.since = now
         self.why = ""
-        if self.on_close is not None:
-            self.on_close(out_s, self.counts.without() - self._without)
+        self.on_close(out_s, self.counts.without() - self._without)
 
 
 class Backoff:

@@ -13,7 +13,6 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.session.call import Lane, nothing
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 
@@ -22,20 +21,8 @@ _ERROR: Final = "error"
 _ALLOW: Final = "allow"
 
 
-def _no_lane(_identity: Identity) -> Lane | None:
-    return None
-
-
 def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
     return r.bulks(b"EVAL", b"return ''", b"0")
-
-
-def _no_clock() -> float:
-    return 0.0
-
-
-def _no_timer(_at: float, _function: Callable[[], None]) -> Callable[[], None]:
-    return nothing
 
 
 class ServerFacts:
@@ -150,21 +137,21 @@ class WorkerContext:
         *,
         grammar: Grammar,
         server: ServerFacts,
-        lane_of: Callable[[Identity], Lane | None] = _no_lane,
-        share_of: Callable[[Identity, int, int], Lane | None] | None = None,
-        waiting: WaitQueues | None = None,
-        timeouts: HitTimeouts | None = None,
-        budget: Budget | None = None,
-        stats: Counters | None = None,
+        lane_of: Callable[[Identity], Lane | None],
+        share_of: Callable[[Identity, int, int], Lane | None] | None,
+        waiting: WaitQueues,
+        timeouts: HitTimeouts,
+        budget: Budget,
+        stats: Counters,
     ) -> None:
         self.grammar = grammar
         self.server = server
         self.lane_of = lane_of
         self.share_of = share_of
-        self.waiting = waiting or WaitQueues(_no_clock, _no_timer)
-        self.timeouts = timeouts or HitTimeouts(CircuitBreaker())
+        self.waiting = waiting
+        self.timeouts = timeouts
         self.circuit = self.timeouts.circuit
-        self.budget = budget or Budget()
-        self.stats = stats or Counters()
+        self.budget = budget
+        self.stats = stats
         self.failure = FailurePolicy(self.timeouts, self.stats)
         self.status_call: Callable[[bytes, list[bytes]], bytes] = _empty_call

@@ -300,23 +300,24 @@ class PrivateStream(Source):
             return False
         return self.state.writes_before_auth() or not slots.quiescent()
 
-    def introspection(self, requests: ClientRequests, code: int) -> command_replies.Plan | None:
-        """Return how the reply to COMMAND is edited: RL commands are added to it.
+    def introspect(self, requests: ClientRequests, code: int) -> None:
+        """Expect the reply to COMMAND. The caller forwards its bytes.
 
-        None: the reply is passed on as it comes, because its place is not certain.
+        RL commands are added to the reply if its place is certain.
         """
         self.state.asking = False
+        slots = self.slots
         short = requests.size() <= command_replies.MAX_EDITED
-        if code == COMMAND and short and not requests.oversize and self.slots.can_count():
-            return command_replies.plan(requests.arguments(), self._context.server.has_throttle)
-        return None
-
-    def introspect(self, plan: command_replies.Plan) -> None:
-        """Expect the reply to COMMAND. The caller forwards its bytes."""
+        plan: command_replies.Plan | None = None
+        if code == COMMAND and short and not requests.oversize and slots.can_count():
+            plan = command_replies.plan(requests.arguments(), self._context.server.has_throttle)
+        if plan is None:
+            slots.expect_one()
+            return
         if plan.asked is not None:
             self.out.append(command_replies.FORM_CALL)
-            self.slots.expect(plan.asked)
-        self.slots.expect(plan.slot)
+            slots.expect(plan.asked)
+        slots.expect(plan.slot)
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""

@@ -304,7 +304,9 @@ class Router(SessionPart):
             self._forwards = True
             return WAIT_NOTHING
         elif kind == c.INTROSPECT:
-            self._introspect(code)
+            self._send_run(requests.start)
+            private.introspect(requests, code)
+            self._forwards = True
             return WAIT_NOTHING
         elif private.waits_to_authenticate(requests):
             return self._wait_until_quiescent()
@@ -328,18 +330,6 @@ class Router(SessionPart):
             return CLOSE
         private.deny(error, requests, code)
         return WAIT_NOTHING
-
-    def _introspect(self, code: int) -> None:
-        """Forward COMMAND. If the place of its reply is certain, RL commands are added to it."""
-        requests, private = self._requests, self._private
-        plan = private.introspection(requests, code)
-        if plan is None:
-            private.slots.expect_one()
-        else:
-            if plan.asked is not None:
-                self._send_run(requests.start)
-            private.introspect(plan)
-        self._forwards = True
 
     # -- RL commands in place ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.session.call import nothing
 from rlproxy.session.circuit_breaker import CircuitBreaker
 
 EVERY: Final = 4  # looks per timeout; more if MOST_S is shorter
@@ -56,7 +57,7 @@ class HitTimeouts:
     ) -> None:
         self.circuit = circuit
         self.timeout_s: float = timeout_s
-        self.on_doubt: Callable[[], None] | None = None  # queries Redis on the control connection
+        self.on_doubt: Callable[[], None] = nothing  # queries Redis on the control connection
         self._clock = clock
         self._later = later
         self._watched: list[Callable[[float], float]] = []
@@ -99,5 +100,5 @@ class HitTimeouts:
         else:
             self._ticking = False
         doubtful = now - oldest >= self.timeout_s / 2 and self.circuit.heard_at <= oldest
-        if doubtful and self.on_doubt is not None:
+        if doubtful:
             self.on_doubt()

@@ -20,8 +20,10 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.connector import Target
+
+from tests.contexts import worker_context
 
 GRAMMAR = Grammar(scripts.load())
 CONFIG = Config((Address("127.0.0.1", 1),), Upstream(Address("redis", 6379)))
@@ -118,7 +120,7 @@ class Bench:
         self.clock = Clock()
         self.said: list[str] = []
         told = LogThrottle(self.clock.time, self.say)
-        settings = WorkerContext(
+        settings = worker_context(
             grammar=GRAMMAR, server=ServerFacts("redis:6379"), lane_of=lambda _: None
         )
         admission = Admission(config, "redis:6379", 10_000)

@@ -12,9 +12,10 @@ from rlproxy.downstream.clients import ROUND, SWEPT, Clients
 from rlproxy.downstream.connection import ClientConnection
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import EVERY_S, LogThrottle
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.connector import Target
 
+from tests.contexts import worker_context
 from tests.unit.downstream.bench import CONFIG, GRAMMAR, Clock
 
 HERE, THERE = Peer("127.0.0.1", 1), Peer("127.0.0.2", 2)
@@ -48,7 +49,7 @@ class Worker:
         self.lines: list[str] = []
         self.clients = Clients(
             self.clock,
-            WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:6379")),
+            worker_context(grammar=GRAMMAR, server=ServerFacts("redis:6379")),
             Target(Address("redis", 6379), 1.0),
             Admission(self.config, "redis:6379", 10_000),
             self.config,

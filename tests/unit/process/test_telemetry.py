@@ -22,6 +22,8 @@ from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.upstream.control import Control
 from rlproxy.upstream.lane_pool import LanePool
 
+from tests.contexts import worker_context
+
 
 class Nobody:
     """Clients, lanes, admission and control connection of a proxy that has none."""
@@ -44,7 +46,7 @@ class Nobody:
 
 
 def context() -> WorkerContext:
-    return WorkerContext(grammar=Grammar(load()), server=ServerFacts("redis:1"))
+    return worker_context(grammar=Grammar(load()), server=ServerFacts("redis:1"))
 
 
 def made(

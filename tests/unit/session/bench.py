@@ -13,6 +13,7 @@ from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 
+from tests.contexts import worker_context
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
@@ -73,7 +74,7 @@ class Bench(Sides):
         self.lane = lane or FakeLane()
         self.identities: list[Identity] = []
         self.allowed = True
-        context = context or WorkerContext(
+        context = context or worker_context(
             grammar=GRAMMAR, server=ServerFacts("redis:1", base_db), lane_of=self.lane_of
         )
         self.session = Session(context)
@@ -95,7 +96,7 @@ class Bench(Sides):
 
 def context_of(lane: Lane) -> WorkerContext:
     """A context whose clients all use `lane`."""
-    return WorkerContext(
+    return worker_context(
         grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _identity: lane
     )
 

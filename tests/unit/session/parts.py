@@ -6,10 +6,11 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import SessionParts
 
+from tests.contexts import worker_context
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
@@ -41,7 +42,7 @@ class Parts:
         self.shared_lane = KnowingLane()
         self.allowed = True
         self.asked: list[tuple[tuple[bytes | None, bytes | None, int], int, int]] = []
-        self.context = WorkerContext(
+        self.context = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1", base_db),
             lane_of=lambda _identity: self.lane if self.allowed else None,

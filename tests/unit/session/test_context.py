@@ -8,10 +8,11 @@ from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, row_o
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import FailurePolicy, ServerFacts, WorkerContext
+from rlproxy.session.context import FailurePolicy, ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 
+from tests.contexts import worker_context
 from tests.unit.session.bench import GRAMMAR
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
@@ -86,7 +87,7 @@ def test_only_throttle_may_be_the_servers_own() -> None:
 
 def test_a_context_without_lanes() -> None:
     """Its sessions send all requests by their private connections."""
-    context = WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:1", 2))
+    context = worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1", 2))
     assert context.lane_of(Identity(None, None, 0)) is None
     assert context.share_of is None
     assert context.server.base_db == 2

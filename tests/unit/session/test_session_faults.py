@@ -8,10 +8,11 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
 
+from tests.contexts import worker_context
 from tests.unit.session.bench import (
     ARITY,
     FIVE,
@@ -43,7 +44,7 @@ class Faulty(Bench):
         super().__init__(base_db)
         self.circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(self.circuit)
-        shared = WorkerContext(
+        shared = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1", base_db),
             lane_of=self.lane_of,

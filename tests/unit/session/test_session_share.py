@@ -17,12 +17,13 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.connection_state import PLAIN
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.private_stream import REFRESH_S
 from rlproxy.session.session import Session
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE
 
+from tests.contexts import worker_context
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
@@ -69,7 +70,7 @@ class Bench(Sides):
         self.allowed = True
         self.ready = True
         self.session = Session(
-            WorkerContext(
+            worker_context(
                 grammar=GRAMMAR,
                 server=ServerFacts("redis:1", base_db),
                 lane_of=self.lane_of,
@@ -601,7 +602,9 @@ def test_a_command_that_comes_in_pieces_is_read_once() -> None:
         bench.answer(FIVE)
         if not allowed:
             bench.session = Session(
-                WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.lane_of)
+                worker_context(
+                    grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.lane_of
+                )
             )
             bench.session.receive(HIT)
             bench.session.upstream_opened()

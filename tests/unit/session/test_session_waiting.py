@@ -14,11 +14,12 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import COMMAND, EMPTY, RequestFramer
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_QUIESCENT
 
+from tests.contexts import worker_context
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule
 from tests.unit.ratelimit.test_wait_queue import script_reply as says
 from tests.unit.session.bench import (
@@ -83,7 +84,7 @@ class World:
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         self.lanes: dict[object, FakeLane] = {}
         self.allowed = True
-        self.settings = WorkerContext(
+        self.settings = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1", base_db),
             lane_of=self._lane_of,

@@ -21,7 +21,7 @@ from rlproxy.resp.requests import COMMAND, NEED_MORE, RequestFramer
 from rlproxy.session import context
 from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import ServerFacts, WorkerContext
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import HitTimeouts
@@ -31,6 +31,8 @@ from rlproxy.upstream.lane_denials import MAX_KEPT_KEY
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_calls import MISLED_S
 from rlproxy.upstream.script_loading import ScriptLoading
+
+from tests.contexts import worker_context
 
 GRAMMAR = Grammar(scripts.load())
 NOBODY = Identity(None, None, 0)
@@ -255,7 +257,7 @@ class Returned(Caller):
 def client() -> Session:
     """Somebody who makes calls."""
     return Session(
-        WorkerContext(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _: None)
+        worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _: None)
     )
 
 
@@ -1376,7 +1378,7 @@ class Client:
 
     def __init__(self, bench: Bench, number: int) -> None:
         self.session = Session(
-            WorkerContext(
+            worker_context(
                 grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.pool.lane_of
             )
         )
