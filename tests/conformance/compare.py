@@ -272,7 +272,7 @@ class Bench:
             else:
                 for part in before_each_auth(parts):
                     raw.send(part)
-                    fence(self.look, 1)
+                    fence(self.look, FENCE_ROUNDS)
             size = sum(map(len, parts))
             fence(self.look, FENCE_ROUNDS + size // 8192)
             data += raw.quiet(STILL_S)
