@@ -341,7 +341,7 @@ def test_keyboard_reaches_the_hover_details(still_page: Browser) -> None:
         )
         reached[found[0]] = page.text("#hint")
     assert reached["state"] == "no script"
-    assert reached["refused here"] == "known to be refused still: Redis was not asked"
+    assert reached["refused locally"] == "refused by the denial cache, without Redis"
     assert reached["unseen"].startswith("in transactions")
     assert reached["k" * 200] == "k" * 200
     assert reached["333\xa0k+16,000"] == "333,000 to 349,000"

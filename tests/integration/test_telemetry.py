@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane, children, started
 
 OUTCOMES = (
@@ -326,6 +326,15 @@ def test_text_has_the_format_of_info(front: Proxy) -> None:
     parsed = parse(text)
     assert parsed["hits"] == 0
     assert parsed["hits_log"]["admitted"] == 0
+
+
+def test_every_field_is_documented(front: Proxy) -> None:
+    page = (ROOT / "docs" / "commands.md").read_text().partition("## RL.STATS")[2]
+    named = set(re.findall(r"`(\w+)`", re.sub(r"`hits_log` ... `hits_gcra`", "", page)))
+    with front.raw() as raw:
+        fields = {name for name in stats(raw) if not name.startswith("hits_")}
+    assert fields <= named
+    assert named - fields <= {"share", "private", "INFO"}
 
 
 def test_traffic_is_counted_on_both_sides(front: Proxy) -> None:

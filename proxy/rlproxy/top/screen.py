@@ -32,7 +32,7 @@ _COUNTS: Final = "clients private_connections lanes waiting denials timeouts err
 _OUTCOMES: Final = (  # title, style, counters
     ("admitted", "", "admitted"),
     ("refused", "yellow", "refused refused_locally"),
-    ("unasked", "dim", "refused_locally"),
+    ("locally", "dim", "refused_locally"),
     ("failed", "red", "failed failed_open failed_closed"),
 )
 

@@ -64,7 +64,7 @@ def test_a_frame() -> None:
         "hits/s         1,000  █  at most 1,000",
         "admitted         700     70.0%",
         "refused          300     30.0%",
-        "unasked          200     20.0%",
+        "locally          200     20.0%",
         "failed             0      0.0%",
         "",
         "key of the last minute                                         hits/s  refused/s",
