@@ -418,7 +418,8 @@ def test_plain_connection_to_a_tls_port_is_an_error(
     with harness.proxy(f"redis://127.0.0.1:{tls_server_and_port[1]}") as made:
         hint = "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
         logged(
-            made, rf"WARNING cannot reach Redis at \S+ connection closed by the server{hint}; try"
+            made,
+            rf"WARNING cannot reach Redis at \S+ connection closed by the server{hint}; retrying",
         )
         assert f"connection closed by the server{hint}; clients get errors" in made.read_log()
 
