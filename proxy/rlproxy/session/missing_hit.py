@@ -25,11 +25,12 @@ from rlproxy.session.reply_slots import ReplySlots
 MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
 
 
-def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
+def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> bool:
     """Return whether the framer's request waits for the replies to hits by EVALSHA.
 
     The requests that don't wait are hits, and commands that neither change the connection's state
-    nor name the key of such a hit.
+    nor name the key of such a hit. Inline commands and those that are not whole wait: their keys
+    can't be found as bulks.
     """
     if not requests.may_wait():
         return False
@@ -39,6 +40,8 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
     if command.ours:
         return False  # the router decides
     if command.kind != c.PASS or command.ban is not None:
+        return True
+    if not whole or requests.lenient or requests.words is not None:
         return True
     return slots.touches(requests.buf, requests.start, requests.pos)
 

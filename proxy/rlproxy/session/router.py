@@ -280,7 +280,8 @@ class Router(SessionPart):
         command = requests.command
         kind = command.kind
         self._forwards = False
-        if private.slots.by_sha > 0 and waits_for_hits(requests, private.slots):
+        in_place = private.slots.by_sha > 0
+        if in_place and waits_for_hits(requests, private.slots, code == COMMAND):
             return self._wait_until_quiescent()
         if command.ban is not None:
             error = requests.denied(code, self._context.stats)

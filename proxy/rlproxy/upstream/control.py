@@ -321,17 +321,10 @@ class Control:
             await self._load()
 
     async def _load(self) -> None:
-        """Load the scripts, and again if one was missing meanwhile.
-
-        Else the second time would come after over(), when lanes call these scripts again.
-        """
-        requests: list[tuple[bytes, ...]] = [
-            (b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()
-        ]
-        self._reload.set()
-        while self._reload.is_set():
-            self._reload.clear()
-            replies = await self._connection.query_all(requests)
+        self._reload.clear()
+        replies = await self._connection.query_all(
+            [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
+        )
         errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
         self._refused, lasts = "", False
         if errors:

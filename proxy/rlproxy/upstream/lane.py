@@ -151,7 +151,7 @@ class SharedLane(Lane):
 
     def _flush(self) -> None:
         transport, unsent = self._transport, self._unsent
-        if transport is None or not unsent or self._again:
+        if transport is None or not unsent or self._again or self._missing:
             return
         if self._kind != HITS:
             out = [call.key for call in unsent]
@@ -354,7 +354,8 @@ class SharedLane(Lane):
             loading.load()
         elif loading.held and not self._inflight:
             loading.look()
-        if self._again and not loading.held:
+        stranded = len(self._unsent) > 0 and not self._scheduled  # a pause ended without them
+        if (self._again or stranded) and not loading.held:
             self.go_on()
 
     def go_on(self) -> None:

@@ -282,3 +282,13 @@ def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench
     assert bench.send(PING + HIT + bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")) == PING + by_sha()
     assert bench.answer(PONG + FIVE) == PONG + FIVE
     assert [call.rule.frees for call in bench.lane.calls] == [True]
+
+
+@pytest.mark.parametrize("sent", [b"DEL k\r\n", b"*2\r\n$3\r\nDEL\r\n"], ids=["inline", "in parts"])
+def test_commands_whose_keys_cannot_be_found_wait_for_a_hit_by_sha(
+    bench: Bench, sent: bytes
+) -> None:
+    assert bench.send(PING + HIT + sent) == PING + by_sha()
+    assert bench.answer(PONG + FIVE) == PONG + FIVE
+    rest = b"" if sent.startswith(b"DEL") else r.bulk(b"k")
+    assert bench.send(rest + PING) == sent + rest + PING

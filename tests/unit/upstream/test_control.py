@@ -117,29 +117,6 @@ async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
     world.task.cancel()
 
 
-async def test_scripts_that_go_missing_while_they_are_loaded_are_loaded_before_lanes_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    await world.control.settled.wait()
-    connection, over = world.control._connection, list[int]()
-    world.loading.on_over = lambda: over.append(world.count(b"LOAD"))
-    query_all, again = connection.query_all, [True]
-
-    async def flushed(requests: list[tuple[bytes, ...]]) -> list[object]:
-        found = await query_all(requests)
-        if again.pop(0):
-            again.append(False)
-            world.loading.on_wanted()
-        return found
-
-    monkeypatch.setattr(connection, "query_all", flushed)
-    world.loading.load()
-    await until(lambda: 3 * len(load()) in over)
-    assert 2 * len(load()) not in over
-    world.task.cancel()
-
-
 async def test_a_refused_load_beside_another_problem_is_not_tried_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -363,6 +363,20 @@ def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED] * len(keys)
 
 
+def test_a_hit_that_a_pause_left_behind_is_sent_with_the_next_reply(bench: Bench) -> None:
+    bench.hit()
+    assert bench.sent() == by_sha(HIT)
+    bench.loading.connected()
+    second = bench.hit(key=b"2")
+    assert bench.sent() == b""
+    bench.timers[-1]()  # the pause ends while a call is under way
+    assert bench.sent() == b""
+    bench.answer(ADMITTED)
+    assert bench.sent() == written(HIT, BRING, b"2")
+    bench.answer(ADMITTED)
+    assert second.reply == ADMITTED
+
+
 def test_errors_of_redis_are_cleaned(bench: Bench) -> None:
     error = b"-ERR no script: " + b"0" * 40 + b", on @user_script:1.\r\n"
     assert bench.ask(error) == b"-ERR no\r\n"
