@@ -10,12 +10,12 @@ from . import calls, load
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
+from .parts import BARE
 from .plan import Plan
 from .rows import CLIENTS, DEEP, KEYS, RANDOM, Row
 
 EVALSHA: Final = "evalsha"
 EVAL: Final = "eval"
-BARE: Final = "bare"  # EVALSHA of bare_log.lua, which does the least that is possible
 PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
 FEW_KEYS: Final = 100  # keys of refused hits
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured

@@ -12,7 +12,7 @@ from . import parts
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, INTERPRETED, SHARE, TWEMPROXY
+from .parts import BARE, DIRECT, INTERPRETED, SHARE, TWEMPROXY
 from .plan import Plan
 from .processes import resident_bytes
 from .rows import Row
@@ -34,7 +34,8 @@ def measure(row: Row, plan: Plan) -> list[Figure]:
     """
     count = plan.idle_clients
     # twemproxy replies to PING without a connection to Redis.
-    columns = [party for party in plan.parties if party not in (TWEMPROXY, SHARE, INTERPRETED)]
+    without = (TWEMPROXY, SHARE, INTERPRETED, BARE)
+    columns = [party for party in plan.parties if party not in without]
 
     def once(column: str) -> float:
         with parts.running(plan.executable, [column]) as running, ExitStack() as stack:

@@ -20,12 +20,8 @@ from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
 from .plan import Plan
 from .rows import CLIENTS, Row
 
-PARTIES: Final = (
-    DIRECT,
-    PROXY,
-    SPLICE,
-    HAPROXY,
-)  # without twemproxy, which supports scripts poorly
+# Without twemproxy, which supports scripts poorly.
+PARTIES: Final = (DIRECT, PROXY, SPLICE, HAPROXY)
 LOADS: Final = (25, 50, 75)  # percent of the proxy's peak
 PEAK_REPEATS: Final = 3  # repeats of the peak's measurement, at most
 SECONDS: Final = 5.0  # length of one run, unless --requests allows fewer hits

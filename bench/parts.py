@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from .errors import BenchError, UsageError
 from .processes import START_S, Process, free_port, run
 
 DIRECT: Final = "direct"
+BARE: Final = "bare"  # the server again: hits call bench/bare_log.lua, the least script of a log
 PROXY: Final = "proxy"
 SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
@@ -27,7 +28,7 @@ TWEMPROXY: Final = "twemproxy"
 SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.splice
 INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
 # In the order of their runs.
-PARTIES: Final = (DIRECT, PROXY, SHARE, INTERPRETED, SPLICE, HAPROXY, TWEMPROXY)
+PARTIES: Final = (DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, HAPROXY, TWEMPROXY)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 ALONE: Final = "alone"
@@ -133,10 +134,12 @@ def running(executable: str, parties: Sequence[str]) -> Iterator[dict[str, Part]
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlproxy-bench-")))
         parts: dict[str, Part] = {}
         server = free_port()
-        for name in (DIRECT, *(party for party in parties if party != DIRECT)):
+        for name in (DIRECT, *(party for party in parties if party not in (DIRECT, BARE))):
             launched_at = time.perf_counter()
             process, port = _launch(name, executable, server, home, stack)
             parts[name] = Part(name, port, process, launched_at)
+        if BARE in parties:
+            parts[BARE] = replace(parts[DIRECT], name=BARE)
         yield parts
 
 

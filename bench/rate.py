@@ -9,11 +9,10 @@ from .client import Client
 from .cpu import PARTY, REDIS, Meter, clock
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import DIRECT, INTERPRETED, PROXIES, SHARE, TWEMPROXY, Part
+from .parts import BARE, DIRECT, INTERPRETED, PROXIES, SHARE, TWEMPROXY, Part
 from .plan import Plan
 from .rows import CLIENTS, RANDOM, Command, Row
 
-BARE = "bare"  # without a proxy, hits as EVALSHA of bare_log.lua
 WARM_UP_PART = 10  # divisor of the requests for the warm-up run, which is not counted
 
 
@@ -27,15 +26,12 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     generator = redis_benchmark.NAME if by_redis else load.NAME
     # twemproxy forwards only commands that it can shard; rows that call scripts leave it out.
     # --share makes no difference for hits: they use lanes anyway.
-    without = {TWEMPROXY, SHARE} if row.scripted else set()
+    without = {TWEMPROXY, SHARE} if row.scripted else {BARE}
     if row.pipeline > 1 or row.clients != CLIENTS:
         without.add(INTERPRETED)
     if row.clients != CLIENTS:
         without.add(SHARE)
     columns = [name for name in parts if name not in without]
-    if row.scripted:
-        columns.insert(1, BARE)
-        parts = {**parts, BARE: parts[DIRECT]}
     requests = row.requests(plan.requests)
     prepared: dict[str, list[bytes]] = {}
     meter = Meter(row, generator)
