@@ -12,6 +12,10 @@ _PREFIX: Final = re.compile(
     rb"^-(?:ERR Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script:\s?\d+: )+-?"
 )
 _NO_EVAL: Final = re.compile(rb"^(-ERR unknown command ['`]EVAL(?:SHA)?(?:_RO)?['`]), with args.*")
+_NO_RIGHT: Final = re.compile(
+    rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
+)
+_UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`]", re.IGNORECASE)
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
 _INTEGERS: Final = re.compile(rb"\*[56]\r\n:[01]\r\n(?::-?[0-9]{1,19}\r\n){4,5}")
 
@@ -85,6 +89,19 @@ def clean_error(line: bytes) -> bytes:
     if bare != line:
         line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare
     return line
+
+
+def refused_eval(error: bytes) -> tuple[bool, bool, bool] | None:
+    """Return the command that Redis refuses in `error`, if it is one that calls scripts.
+
+    The result says whether it is EVALSHA or EVALSHA_RO, whether it is one of the two _RO commands,
+    and whether Redis does not know it. Else this user has no right to it. None: another error.
+    """
+    unknown = _UNKNOWN.match(error)
+    found = unknown or _NO_RIGHT.match(error)
+    if found is None:
+        return None
+    return len(found[1]) > len(b"EVAL"), found[2] is not None, unknown is not None
 
 
 def unreachable(where: str, why: str) -> bytes:

@@ -420,13 +420,13 @@ class PrivateStream(Source):
         self._context.stats.error("syntax")
         self._answer(error, written, slow)
 
-    def _answer(self, error: bytes, written: bytes, slow: bool) -> None:
+    def _answer(self, error: bytes, written: bytes, by_redis: bool) -> None:
         """Answer a command with `error` in its place.
 
         written: what Redis gets to reject, where the place of the reply is not certain.
-        slow: no reply may be added, as the client leaves its replies unread.
+        by_redis: Redis gets it: the client leaves its replies unread, or ASKING applies.
         """
-        if self.slots.can_count() and not slow:
+        if self.slots.can_count() and not by_redis:
             self.slots.local(error)
         else:
             self.out.append(written)

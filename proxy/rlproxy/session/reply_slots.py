@@ -18,7 +18,6 @@ are passed on as they come.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from rlproxy.observability.counters import Counters
@@ -34,12 +33,6 @@ MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is pa
 LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
 _ERROR: Final = 45  # the first byte of an error
-# Errors for a hit by EVALSHA that Redis has not run. EVAL might run it.
-_NOT_RUN: Final = re.compile(
-    rb"-NOSCRIPT |-NOPERM .* run the 'evalsha(?:_ro)?' command|"
-    rb"-ERR unknown command ['`]evalsha(?:_ro)?['`]",
-    re.IGNORECASE,
-)
 # Replies to commands of the proxy's own.
 _NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
 
@@ -222,7 +215,7 @@ class ReplySlots(SlotQueue):
         if isinstance(slot, Unfold):
             self._unfold(slot, line)
             return True
-        missing = kind == s.S_HIT and line[0] == _ERROR and _NOT_RUN.match(line) is not None
+        missing = kind == s.S_HIT and line[0] == _ERROR and _not_run(line)
         if missing and isinstance(slot, BySha):
             self._leave_out(slot)
             return False
@@ -419,6 +412,14 @@ class ReplySlots(SlotQueue):
         self.forget()
         self.clear()
         self._state.lower(RAW)
+
+
+def _not_run(error: bytes) -> bool:
+    """Whether Redis has not run a hit by EVALSHA that gets `error`. EVAL might run it."""
+    if error.startswith(b"-NOSCRIPT "):
+        return True
+    refused = r.refused_eval(error)
+    return refused is not None and refused[0]
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:

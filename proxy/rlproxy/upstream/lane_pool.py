@@ -69,7 +69,7 @@ class LanePool:
         return self._lane(identity, kind, protocol) if protocol in (2, 3) else None
 
     def _lane(self, identity: Identity, kind: int, protocol: int) -> SharedLane | None:
-        key = LaneKey(identity.user, identity.password, identity.db, kind, protocol)
+        key = LaneKey(*identity.key(), kind, protocol)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:

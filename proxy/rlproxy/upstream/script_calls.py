@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
@@ -21,11 +20,6 @@ MISLED_S: Final = 10.0  # seconds without LOADED after loaded scripts were not f
 
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
-# Errors for a call that Redis did not run because of the command that carried it.
-_NO_RIGHT: Final = re.compile(
-    rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
-)
-_UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`]", re.IGNORECASE)
 
 
 class ScriptCalls:
@@ -126,15 +120,13 @@ class ScriptCalls:
 
         Returns whether the call that got `error` did not run and can be sent again.
         """
-        unknown = _UNKNOWN.match(error)
-        found = unknown or _NO_RIGHT.match(error)
-        if found is None:
+        refused = encoding.refused_eval(error)
+        if refused is None:
             return False
-        ro = found[2] is not None
-        if unknown is not None and ro:
+        by_sha, ro, unknown = refused
+        if unknown and ro:
             self._no_ro = True
             return True
-        by_sha = len(found[1]) > len(b"EVAL")
         # (an error for EVAL: EVALSHA may be allowed by now)
         if ro:
             self._ro_by_source = by_sha

@@ -142,3 +142,22 @@ def test_clean_error_keeps_one_line() -> None:
         assert cleaned.startswith(b"-")
         assert cleaned.endswith(b"\r\n")
         assert SHA not in cleaned
+
+
+NO_RIGHT = b"-NOPERM User bob has no permissions to run the '%s' command\r\n"
+UNKNOWN = b"-ERR unknown command '%s', with args beginning with: 'x'\r\n"
+
+
+@pytest.mark.parametrize("form", [NO_RIGHT, UNKNOWN])
+@pytest.mark.parametrize("command", [b"eval", b"evalsha", b"eval_ro", b"EVALSHA_RO"])
+def test_a_refused_script_command_is_recognized(form: bytes, command: bytes) -> None:
+    name = command.lower()
+    expected = (b"sha" in name, name.endswith(b"_ro"), form is UNKNOWN)
+    assert r.refused_eval(form % command) == expected
+
+
+@pytest.mark.parametrize(
+    "error", [NO_RIGHT % b"get", UNKNOWN % b"evals", b"-NOSCRIPT No matching script.\r\n"]
+)
+def test_another_error_refuses_no_script_command(error: bytes) -> None:
+    assert r.refused_eval(error) is None
