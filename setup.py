@@ -28,7 +28,7 @@ HOT = {
         "scripts",
         "wait_queue",
     ],
-    "resp": ["commands", "encoding", "inline", "replies", "request_buffer", "requests"],
+    "resp": ["commands", "encoding", "inline", "key_slot", "replies", "request_buffer", "requests"],
     "session": [
         "call",
         "circuit_breaker",

@@ -1,0 +1,1 @@
+"""Redis Cluster as one Redis: discovery, routing by key, redirects, lanes to each node."""

@@ -1,0 +1,49 @@
+"""The slot map of a Redis Cluster: which master owns each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlproxy.config.urls import Address
+from rlproxy.resp.key_slot import SLOTS
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One master and the slots that it owns.
+
+    id: its node id in the cluster.
+    slots: ranges of slots, first and last included.
+    replicas: the addresses of its replicas.
+    """
+
+    id: str
+    address: Address
+    slots: tuple[tuple[int, int], ...]
+    replicas: tuple[Address, ...] = field(default=(), compare=False)
+
+
+class SlotMap:
+    """The owners of all slots. It does not change; a refresh makes another one.
+
+    shards: the masters with slots, sorted by id.
+    owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = tuple(sorted(shards, key=lambda shard: shard.id))
+        self.owners: list[int] = [-1] * SLOTS
+        for index, shard in enumerate(self.shards):
+            for first, last in shard.slots:
+                self.owners[first : last + 1] = [index] * (last - first + 1)
+
+    def owner(self, slot: int) -> Shard | None:
+        """Return the master of `slot`; None if it has none."""
+        index = self.owners[slot]
+        return self.shards[index] if index >= 0 else None
+
+    def addresses(self) -> list[Address]:
+        """Return the addresses of all masters, then those of their replicas."""
+        masters = [shard.address for shard in self.shards]
+        return masters + [address for shard in self.shards for address in shard.replicas]
