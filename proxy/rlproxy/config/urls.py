@@ -1,10 +1,11 @@
-"""Addresses: those of --listen, --admin and --upstream, parsed from text and shown without
-passwords.
+"""Addresses: those of --listen, --admin, --announce and --upstream, parsed from text and shown
+without passwords.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -12,7 +13,12 @@ DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
 MAX_DB: Final = 2**31 - 1  # highest number of a database
-_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SCHEMES: Final = (
+    *("redis", "rediss", "unix"),
+    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+)
+# The parameters of URLs, by kind.
+_PARAMETERS: Final = {"sentinel": ("sentinel_user", "sentinel_password"), "cluster": ()}
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,12 @@ class Sentinels:
 class Upstream:
     """The Redis behind the proxy.
 
-    address: None for `embedded:` and with `sentinels`.
+    address: None for `embedded:`, with `sentinels` and with `cluster`.
     db: the database in which clients start.
     user, password: credentials of the proxy's own control connection only.
     tls: whether connections to it use TLS.
+    cluster: nodes of a Redis Cluster, from which the others are learned; empty without a cluster.
+    standalone: `address` may be a node of a Redis Cluster, and is served as one server.
     """
 
     address: Address | None
@@ -63,13 +71,17 @@ class Upstream:
     password: str | None = field(default=None, repr=False)
     tls: bool = False
     sentinels: Sentinels | None = None
+    cluster: tuple[Address, ...] = ()
+    standalone: bool = False
 
     @property
     def embedded(self) -> bool:
         """Whether the proxy starts a private server."""
-        return self.address is None and self.sentinels is None
+        return self.address is None and self.sentinels is None and not self.cluster
 
     def __str__(self) -> str:
+        if self.cluster:
+            return f"cluster {','.join(map(str, self.cluster))}"
         if self.sentinels is not None:
             return f"sentinel {self.sentinels}"
         return "embedded:" if self.address is None else str(self.address)
@@ -101,6 +113,19 @@ def parse_admin(text: str) -> Address | None:
     return parse_listen(text)
 
 
+def parse_announce(text: str) -> Address | None:
+    """Parse HOST:PORT as clients use it. Empty: None. Raises ValueError."""
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not (colon and host) or re.search(r"[^!-~]|[/,@]|^(tls|unix):", text):
+        raise ValueError("expected HOST:PORT, such as redis.example.com:6380")
+    made = Address(_host(host), _port(port, 1))
+    if made.host in ("0.0.0.0", "::"):  # noqa: S104
+        raise ValueError(f"clients cannot connect to {made.host}: expected the name or IP they use")
+    return made
+
+
 def parse_upstream(url: str) -> Upstream:
     """Parse a URL of --upstream.
 
@@ -112,7 +137,8 @@ def parse_upstream(url: str) -> Upstream:
     if scheme not in _SCHEMES or "://" not in url:
         raise ValueError(
             "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
-            "redis+sentinel://HOST[:PORT],.../MASTER[/DB], or embedded: with nothing behind it"
+            "redis+sentinel://HOST[:PORT],.../MASTER[/DB], redis+cluster://HOST[:PORT],..., or "
+            "embedded: with nothing behind it"
         )
     try:
         parts = urlsplit(url)
@@ -126,36 +152,63 @@ def parse_upstream(url: str) -> Upstream:
         raise ValueError("a user without a password")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     hosts, path = parts.netloc.rpartition("@")[2], unquote(parts.path)
-    sentinels, known = None, "db"
-    if scheme == "unix":
-        if not path or hosts:
-            raise ValueError("expected unix:///PATH")
-        address, db = Address(path=path), query.pop("db", "")
-    elif scheme.endswith("+sentinel"):
-        address, known = None, "sentinel_user and sentinel_password"
-        sentinels, db = _sentinels(hosts, path, query)
+    kind = scheme.rpartition("+")[2]
+    if kind == "sentinel":
+        place = _behind_sentinels(hosts, path, query)
+    elif kind == "cluster":
+        place = _cluster(hosts, path)
     else:
-        if "db" in query and path.strip("/"):
-            raise ValueError("the database is given twice")
-        address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
-        if more:
-            raise ValueError("more than one host")
-        db = query.pop("db", "") or path.lstrip("/")
+        place = _socket(hosts, path, query) if kind == "unix" else _server(hosts, path, query)
     if query:
+        known = " and ".join(_PARAMETERS.get(kind, ("db", "standalone"))) or "none"
         raise ValueError(f"unknown parameter; this URL may have {known}")
-    tls = scheme.startswith("rediss")
-    return Upstream(address, _db(db), user, password, tls, sentinels)
+    return replace(place, user=user, password=password, tls=scheme.startswith("rediss"))
 
 
-def _sentinels(hosts: str, path: str, query: dict[str, str]) -> tuple[Sentinels, str]:
-    """Take the Sentinels from the parts of a URL. Returns them and the text of the database."""
+# Each returns the upstream without its credentials, and takes the parameters that it uses from
+# `query`.
+
+
+def _server(hosts: str, path: str, query: dict[str, str]) -> Upstream:
+    if "db" in query and path.strip("/"):
+        raise ValueError("the database is given twice")
+    address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
+    if more:
+        raise ValueError("more than one host; a Redis Cluster has redis+cluster://HOST,...")
+    db = query.pop("db", "") or path.lstrip("/")
+    return Upstream(address, _db(db), standalone=_standalone(query))
+
+
+def _socket(hosts: str, path: str, query: dict[str, str]) -> Upstream:
+    if not path or hosts:
+        raise ValueError("expected unix:///PATH")
+    db = query.pop("db", "")
+    return Upstream(Address(path=path), _db(db), standalone=_standalone(query))
+
+
+def _standalone(query: dict[str, str]) -> bool:
+    text = query.pop("standalone", "no").lower()
+    if text not in ("yes", "no"):
+        raise ValueError("standalone is yes or no")
+    return text == "yes"
+
+
+def _behind_sentinels(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     name, _, db = path.lstrip("/").partition("/")
     if not name:
         raise ValueError("no name of a master: redis+sentinel://HOST[:PORT],.../MASTER")
     user, password = query.pop("sentinel_user", None), query.pop("sentinel_password", None)
     if user and password is None:
         raise ValueError("a sentinel_user without a sentinel_password")
-    return Sentinels(tuple(_hosts(hosts, DEFAULT_SENTINEL_PORT)), name, user, password), db
+    addresses = tuple(_hosts(hosts, DEFAULT_SENTINEL_PORT))
+    return Upstream(None, _db(db), sentinels=Sentinels(addresses, name, user, password))
+
+
+def _cluster(hosts: str, path: str) -> Upstream:
+    db = _db(path.lstrip("/"))
+    if db:
+        raise ValueError(f"the database {db}: a Redis Cluster has database 0 only")
+    return Upstream(None, cluster=tuple(_hosts(hosts, DEFAULT_REDIS_PORT)))
 
 
 def _hosts(text: str, default_port: int) -> list[Address]:
