@@ -12,7 +12,10 @@ DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
 MAX_DB: Final = 2**31 - 1  # highest number of a database
-_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SCHEMES: Final = (
+    *("redis", "rediss", "unix"),
+    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,11 @@ class Sentinels:
 class Upstream:
     """The Redis behind the proxy.
 
-    address: None for `embedded:` and with `sentinels`.
+    address: None for `embedded:`, with `sentinels` and with `cluster`.
     db: the database in which clients start.
     user, password: credentials of the proxy's own control connection only.
     tls: whether connections to it use TLS.
+    cluster: the seeds of a Redis Cluster; empty for one server.
     """
 
     address: Address | None
@@ -63,15 +67,18 @@ class Upstream:
     password: str | None = field(default=None, repr=False)
     tls: bool = False
     sentinels: Sentinels | None = None
+    cluster: tuple[Address, ...] = ()
 
     @property
     def embedded(self) -> bool:
         """Whether the proxy starts a private server."""
-        return self.address is None and self.sentinels is None
+        return self.address is None and self.sentinels is None and not self.cluster
 
     def __str__(self) -> str:
         if self.sentinels is not None:
             return f"sentinel {self.sentinels}"
+        if self.cluster:
+            return f"cluster {','.join(map(str, self.cluster))}"
         return "embedded:" if self.address is None else str(self.address)
 
 
@@ -112,7 +119,8 @@ def parse_upstream(url: str) -> Upstream:
     if scheme not in _SCHEMES or "://" not in url:
         raise ValueError(
             "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
-            "redis+sentinel://HOST[:PORT],.../MASTER[/DB], or embedded: with nothing behind it"
+            "redis+sentinel://HOST[:PORT],.../MASTER[/DB], redis+cluster://HOST[:PORT],..., or "
+            "embedded: with nothing behind it"
         )
     try:
         parts = urlsplit(url)
@@ -127,6 +135,7 @@ def parse_upstream(url: str) -> Upstream:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     hosts, path = parts.netloc.rpartition("@")[2], unquote(parts.path)
     sentinels, known = None, "db"
+    cluster: tuple[Address, ...] = ()
     if scheme == "unix":
         if not path or hosts:
             raise ValueError("expected unix:///PATH")
@@ -134,17 +143,31 @@ def parse_upstream(url: str) -> Upstream:
     elif scheme.endswith("+sentinel"):
         address, known = None, "sentinel_user and sentinel_password"
         sentinels, db = _sentinels(hosts, path, query)
+    elif scheme.endswith("+cluster"):
+        address, db, known = None, "", "none"
+        cluster = _seeds(hosts, path)
     else:
-        if "db" in query and path.strip("/"):
-            raise ValueError("the database is given twice")
-        address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
-        if more:
-            raise ValueError("more than one host")
-        db = query.pop("db", "") or path.lstrip("/")
+        address, db = _one_server(hosts, path, query)
     if query:
         raise ValueError(f"unknown parameter; this URL may have {known}")
     tls = scheme.startswith("rediss")
-    return Upstream(address, _db(db), user, password, tls, sentinels)
+    return Upstream(address, _db(db), user, password, tls, sentinels, cluster)
+
+
+def _one_server(hosts: str, path: str, query: dict[str, str]) -> tuple[Address, str]:
+    """Take the address from the parts of a URL. Returns it and the text of the database."""
+    if "db" in query and path.strip("/"):
+        raise ValueError("the database is given twice")
+    address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
+    if more:
+        raise ValueError("more than one host")
+    return address, query.pop("db", "") or path.lstrip("/")
+
+
+def _seeds(hosts: str, path: str) -> tuple[Address, ...]:
+    if path.strip("/"):
+        raise ValueError("a Redis Cluster has no other database than 0")
+    return tuple(_hosts(hosts, DEFAULT_REDIS_PORT))
 
 
 def _sentinels(hosts: str, path: str, query: dict[str, str]) -> tuple[Sentinels, str]:
