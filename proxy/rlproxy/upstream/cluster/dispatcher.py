@@ -16,11 +16,11 @@ from typing import Final
 
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import key_slot
-from rlproxy.upstream.cluster import gather
+from rlproxy.upstream.cluster import gather, info_reply
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.face import PRESENT_CLUSTER, Face
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request
 from rlproxy.upstream.cluster.routes import Route, Routes
@@ -170,7 +170,9 @@ class Dispatcher:
         exchange = self._exchange
         links = exchange.masters()
         parts = [Request(written) for _ in links]
-        exchange.send_parts(links, Divided(parts, self._face.info))
+        shows_cluster = self._face.present == PRESENT_CLUSTER
+        joined = partial(info_reply.info, face=shows_cluster)
+        exchange.send_parts(links, Divided(parts, joined))
 
     def _scan(self, args: list[bytes], written: bytes) -> None:
         """Send SCAN to the master that its cursor names."""

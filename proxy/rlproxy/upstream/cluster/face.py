@@ -6,7 +6,7 @@ These replies are made or edited here. Their shapes are those of Redis 7.0.
 from __future__ import annotations
 
 from hashlib import sha1
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlproxy.resp.encoding import bulk, error
 from rlproxy.resp.key_slot import SLOTS, key_slot
@@ -170,3 +170,19 @@ def info_text(text: bytes, present: str) -> bytes:
             text = shown + text[len(found) :]
         text = text.replace(b"\n" + found, b"\n" + shown, 1)
     return text
+
+
+class Face(NamedTuple):
+    """What one client sees of the cluster: `present`, at the address `host` and `port`."""
+
+    host: str
+    port: int
+    present: str = PRESENT_CLUSTER
+
+    def cluster_reply(self, args: list[bytes], protocol: int) -> bytes:
+        """Return the reply to CLUSTER; see the function."""
+        return cluster_reply(args, self.host, self.port, protocol, self.present)
+
+    def hello_reply(self, reply: bytes) -> bytes:
+        """Return the reply to HELLO; see the function."""
+        return hello_reply(reply, self.present)
