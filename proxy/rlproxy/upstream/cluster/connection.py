@@ -185,8 +185,10 @@ class ClusterConnection:
         self._deliver()
         if self._closed:
             return
-        self._exchange.flush()
         exchange = self._exchange
+        exchange.flush()
+        if self._ended_by_client:
+            exchange.finish()
         leaves = exchange.leaving or (self._ended_by_client and not self._waits)
         if exchange.ended or (leaves and not exchange.queue):
             self._end(None)

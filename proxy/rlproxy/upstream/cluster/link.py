@@ -58,6 +58,7 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_finished",
         "_framer",
         "_out",
         "_owner",
@@ -89,6 +90,7 @@ class Link(asyncio.Protocol):
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._finished = False
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
@@ -126,6 +128,12 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def finish(self) -> None:
+        """Close the sending direction: a node that blocks the client ends the connection."""
+        if self._transport is not None and not self._finished:
+            self._transport.write_eof()
+        self._finished = True
+
     def read(self) -> None:
         """Read the connection, or pause that."""
         want = not (self.held or self.paused or self.throttled)
@@ -150,6 +158,8 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.read()
         self.flush()
+        if self._finished:
+            self._transport.write_eof()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
