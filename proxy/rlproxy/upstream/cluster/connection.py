@@ -216,7 +216,15 @@ class ClusterTarget(Target):
     splits: see Dispatcher.
     """
 
-    __slots__ = ("_cluster", "_commands", "_routes", "_shown", "_splits")
+    __slots__ = (
+        "_cluster",
+        "_commands",
+        "_exchanges",
+        "_masters",
+        "_routes",
+        "_shown",
+        "_splits",
+    )
 
     def __init__(
         self,
@@ -232,6 +240,9 @@ class ClusterTarget(Target):
         self._splits = splits
         self._commands: list[Any] | None = None
         self._routes = Routes([])
+        self._exchanges: set[Exchange] = set()
+        self._masters = set(cluster.map.index)
+        cluster.on_change.append(self._changed)
 
     def secure(self, tls: ClientSide | None) -> None:
         """Use these TLS settings for new connections."""
@@ -252,8 +263,18 @@ class ClusterTarget(Target):
         found = protocol()
         dispatcher = Dispatcher(exchange, self._routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
+        self._exchanges.add(exchange)
+        exchange.at_end.append(partial(self._exchanges.discard, exchange))
         found.connection_made(transport)
         return transport
+
+    def _changed(self) -> None:
+        """Pass on which nodes are no masters any more."""
+        former, self._masters = self._masters, set(self._cluster.map.index)
+        gone = former - self._masters
+        if gone:
+            for exchange in list(self._exchanges):
+                exchange.gone(gone)
 
     async def _home(self, exchange: Exchange) -> Link:
         """Open the link to a master: the first that can be reached."""

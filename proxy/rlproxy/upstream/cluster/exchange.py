@@ -22,6 +22,7 @@ from rlproxy.upstream.cluster.request import NEVER_BLOCKS, NO_SLOT, Divided, Req
 from rlproxy.upstream.connector import reason
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
+GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
 
 
@@ -400,6 +401,17 @@ class Exchange(LinkOwner):
     def link_full(self) -> None:
         """See LinkOwner.link_full()."""
         self.wake()
+
+    def gone(self, addresses: set[Address]) -> None:
+        """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
+        for link in self.links.values():
+            if link.address in addresses and link.owed:
+                self.loop.call_later(GONE_S, self._expire, link, link.owed[0])
+
+    def _expire(self, link: Link, request: Request) -> None:
+        waits = self.links.get(link.address) is link and link.owed and link.owed[0] is request
+        if waits and link.address not in self.cluster.map.index:
+            self.lost(link)
 
     def lost(self, link: Link) -> None:
         """See LinkOwner.lost()."""
