@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import harness
+from tests.clusters import Cluster
 from tests.harness import Proxy, RedisServer
 
 settings.register_profile(
@@ -49,6 +50,13 @@ def module_server(engine: str) -> Iterator[RedisServer]:
 def module_proxy(module_server: RedisServer) -> Iterator[Proxy]:
     """One proxy in front of it."""
     with harness.proxy(module_server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def module_cluster(engine: str) -> Iterator[Cluster]:
+    """One cluster of three masters for a module's tests; it is not emptied between them."""
+    with Cluster(engine) as made:
         yield made
 
 

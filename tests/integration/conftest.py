@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
+from tests.clusters import Cluster
 from tests.harness import Proxy, RedisServer
 from tests.tlsparts import Certificates
 
@@ -33,6 +34,13 @@ def one_server(one_engine: str) -> Iterator[RedisServer]:
 def one_proxy(one_server: RedisServer) -> Iterator[Proxy]:
     """Run a proxy in front of `one_server`, shared by a module's tests."""
     with harness.proxy(one_server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one_cluster(one_engine: str) -> Iterator[Cluster]:
+    """Run a cluster of three masters that a module's tests share; see module_cluster."""
+    with Cluster(one_engine) as made:
         yield made
 
 

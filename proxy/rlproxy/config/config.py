@@ -25,6 +25,7 @@ from rlproxy.config.urls import (
     Address,
     Upstream,
     parse_admin,
+    parse_announce,
     parse_listen,
     parse_upstream,
 )
@@ -36,8 +37,10 @@ LISTEN: Final[Value[tuple[Address, ...]]] = Value(
 )
 UPSTREAM: Final[Value[Upstream]] = Value("URL", parse_upstream, "embedded:")
 ADMIN: Final[Value[Address | None]] = Value("HOST:PORT|unix:PATH", parse_admin)
+ANNOUNCE: Final[Value[Address | None]] = Value("HOST:PORT", parse_announce)
 
 SERVING: Final = Group("serving")
+CLUSTER: Final = Group("Redis Cluster")
 FAULTS: Final = Group("when Redis fails")
 ADMISSION: Final = Group("admission")
 TLS: Final = Group("TLS")
@@ -72,10 +75,13 @@ class Config:
         "TLS, unix://[user:password@]/path[?db=n], "
         "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]"
         "[?sentinel_user=u&sentinel_password=p] "
-        "(rediss+sentinel:// over TLS) for the master that these Sentinels name, or embedded: "
-        "for a private Valkey server that ends with the proxy. The default applies only at a "
-        "terminal. The credentials are for the proxy's control connection only; clients "
-        "authenticate themselves",
+        "(rediss+sentinel:// over TLS) for the master that these Sentinels name, "
+        "redis+cluster://[user:password@]host[:port][,host[:port]...] (rediss+cluster:// over "
+        "TLS) for the Redis Cluster to which these nodes belong, or embedded: for a private "
+        "Valkey server that ends with the proxy. With ?standalone=yes redis://, rediss:// and "
+        "unix:// accept one node of a Redis Cluster and serve it as one server. The default "
+        "applies only at a terminal. The credentials are for the proxy's control connection only; "
+        "clients authenticate themselves",
     )
     workers: int = SERVING.fixed(
         number(1, 1, 256),
@@ -91,6 +97,23 @@ class Config:
         number(65536, 0, 100_000_000),
         "refusals remembered at most. A remembered refusal answers the same hit without Redis, "
         "for up to a second or until Redis reports that the key was touched. 0: none",
+    )
+    announce: Address | None = CLUSTER.fixed(  # noqa: RUF009
+        ANNOUNCE,
+        "with redis+cluster://: the one address that cluster-aware clients see as the owner of "
+        "all slots, such as that of a load balancer; without it, the address at which the client "
+        "reached the proxy",
+    )
+    present: str = CLUSTER.fixed(
+        choice("cluster", "cluster|standalone"),
+        "with redis+cluster://: what clients see that detect the kind of server: a cluster with "
+        "one master, or one server without a cluster (standalone). Some clients refuse commands "
+        "over several slots where they detect a cluster",
+    )
+    cross_slot: str = CLUSTER.fixed(
+        choice("split", "split|error"),
+        "with redis+cluster://: DEL, UNLINK, EXISTS, TOUCH, MGET and MSET over several slots are "
+        "split by slot, which is not atomic (split), or get Redis' CROSSSLOT error (error)",
     )
     on_upstream_failure: str = FAULTS.reloadable(
         choice("error", "error|allow|deny"),
@@ -229,6 +252,7 @@ class Config:
     )
 
 
+_CLUSTER_ONLY: Final = ("announce", "present", "cross_slot")  # options of redis+cluster://
 OPTIONS: Final = tuple(Option(field.name, *field.metadata["row"]) for field in fields(Config))
 
 
@@ -238,7 +262,8 @@ def contradictions(config: Config) -> list[str]:
     Each text contains the flags of all options that contradict each other.
     """
     found, listen, upstream = [], config.listen, config.upstream
-    if any(_same(upstream.address, each) for each in listen):
+    servers = (upstream.address, *upstream.cluster)
+    if any(_same(server, each) for server in servers for each in listen):
         found.append(f"--upstream: {upstream} is where the proxy itself listens (--listen)")
     if not any(address.tls for address in listen):
         files = ("tls_cert", "tls_key", "tls_client_ca")
@@ -250,6 +275,11 @@ def contradictions(config: Config) -> list[str]:
     if not upstream.tls:
         names = ("upstream_tls_ca", "upstream_tls_cert", "upstream_tls_name")
         found += _unused(config, names, "the URL of --upstream has no TLS (rediss://...)")
+    if not upstream.cluster:
+        given = [name for name in _CLUSTER_ONLY if getattr(config, name) != getattr(Config, name)]
+        found += _unused(
+            config, given, "the URL of --upstream has no cluster (redis+cluster://...)"
+        )
     if any(_same(config.admin, each) for each in listen):
         found.append(f"--admin: clients connect at {config.admin} (--listen)")
     if config.proxy_protocol and all(address.path for address in listen):

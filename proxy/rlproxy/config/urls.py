@@ -1,10 +1,11 @@
-"""Addresses: those of --listen, --admin and --upstream, parsed from text and shown without
-passwords.
+"""Addresses: those of --listen, --admin, --announce and --upstream, parsed from text and shown
+without passwords.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -16,6 +17,8 @@ _SCHEMES: Final = (
     *("redis", "rediss", "unix"),
     *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
 )
+# The parameters of URLs, by kind.
+_PARAMETERS: Final = {"sentinel": ("sentinel_user", "sentinel_password"), "cluster": ()}
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Upstream:
     db: the database in which clients start.
     user, password: credentials of the proxy's own control connection only.
     tls: whether connections to it use TLS.
-    cluster: the seeds of a Redis Cluster; empty for one server.
+    cluster: nodes of a Redis Cluster, from which the others are learned; empty without a cluster.
+    standalone: `address` may be a node of a Redis Cluster, and is served as one server.
     """
 
     address: Address | None
@@ -68,6 +72,7 @@ class Upstream:
     tls: bool = False
     sentinels: Sentinels | None = None
     cluster: tuple[Address, ...] = ()
+    standalone: bool = False
 
     @property
     def embedded(self) -> bool:
@@ -75,10 +80,10 @@ class Upstream:
         return self.address is None and self.sentinels is None and not self.cluster
 
     def __str__(self) -> str:
-        if self.sentinels is not None:
-            return f"sentinel {self.sentinels}"
         if self.cluster:
             return f"cluster {','.join(map(str, self.cluster))}"
+        if self.sentinels is not None:
+            return f"sentinel {self.sentinels}"
         return "embedded:" if self.address is None else str(self.address)
 
 
@@ -108,6 +113,19 @@ def parse_admin(text: str) -> Address | None:
     return parse_listen(text)
 
 
+def parse_announce(text: str) -> Address | None:
+    """Parse HOST:PORT as clients use it. Empty: None. Raises ValueError."""
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not (colon and host) or re.search(r"[^!-~]|[/,@]|^(tls|unix):", text):
+        raise ValueError("expected HOST:PORT, such as redis.example.com:6380")
+    made = Address(_host(host), _port(port, 1))
+    if made.host in ("0.0.0.0", "::"):  # noqa: S104
+        raise ValueError(f"clients cannot connect to {made.host}: expected the name or IP they use")
+    return made
+
+
 def parse_upstream(url: str) -> Upstream:
     """Parse a URL of --upstream.
 
@@ -134,51 +152,63 @@ def parse_upstream(url: str) -> Upstream:
         raise ValueError("a user without a password")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     hosts, path = parts.netloc.rpartition("@")[2], unquote(parts.path)
-    sentinels, known = None, "db"
-    cluster: tuple[Address, ...] = ()
-    if scheme == "unix":
-        if not path or hosts:
-            raise ValueError("expected unix:///PATH")
-        address, db = Address(path=path), query.pop("db", "")
-    elif scheme.endswith("+sentinel"):
-        address, known = None, "sentinel_user and sentinel_password"
-        sentinels, db = _sentinels(hosts, path, query)
-    elif scheme.endswith("+cluster"):
-        address, db, known = None, "", "none"
-        cluster = _seeds(hosts, path)
+    kind = scheme.rpartition("+")[2]
+    if kind == "sentinel":
+        place = _behind_sentinels(hosts, path, query)
+    elif kind == "cluster":
+        place = _cluster(hosts, path)
     else:
-        address, db = _one_server(hosts, path, query)
+        place = _socket(hosts, path, query) if kind == "unix" else _server(hosts, path, query)
     if query:
+        known = " and ".join(_PARAMETERS.get(kind, ("db", "standalone"))) or "none"
         raise ValueError(f"unknown parameter; this URL may have {known}")
-    tls = scheme.startswith("rediss")
-    return Upstream(address, _db(db), user, password, tls, sentinels, cluster)
+    return replace(place, user=user, password=password, tls=scheme.startswith("rediss"))
 
 
-def _one_server(hosts: str, path: str, query: dict[str, str]) -> tuple[Address, str]:
-    """Take the address from the parts of a URL. Returns it and the text of the database."""
+# Each returns the upstream without its credentials, and takes the parameters that it uses from
+# `query`.
+
+
+def _server(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     if "db" in query and path.strip("/"):
         raise ValueError("the database is given twice")
     address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
     if more:
-        raise ValueError("more than one host")
-    return address, query.pop("db", "") or path.lstrip("/")
+        raise ValueError("more than one host; a Redis Cluster has redis+cluster://HOST,...")
+    db = query.pop("db", "") or path.lstrip("/")
+    return Upstream(address, _db(db), standalone=_standalone(query))
 
 
-def _seeds(hosts: str, path: str) -> tuple[Address, ...]:
-    if path.strip("/"):
-        raise ValueError("a Redis Cluster has no other database than 0")
-    return tuple(_hosts(hosts, DEFAULT_REDIS_PORT))
+def _socket(hosts: str, path: str, query: dict[str, str]) -> Upstream:
+    if not path or hosts:
+        raise ValueError("expected unix:///PATH")
+    db = query.pop("db", "")
+    return Upstream(Address(path=path), _db(db), standalone=_standalone(query))
 
 
-def _sentinels(hosts: str, path: str, query: dict[str, str]) -> tuple[Sentinels, str]:
-    """Take the Sentinels from the parts of a URL. Returns them and the text of the database."""
+def _standalone(query: dict[str, str]) -> bool:
+    text = query.pop("standalone", "no").lower()
+    if text not in ("yes", "no"):
+        raise ValueError("standalone is yes or no")
+    return text == "yes"
+
+
+def _behind_sentinels(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     name, _, db = path.lstrip("/").partition("/")
     if not name:
         raise ValueError("no name of a master: redis+sentinel://HOST[:PORT],.../MASTER")
     user, password = query.pop("sentinel_user", None), query.pop("sentinel_password", None)
     if user and password is None:
         raise ValueError("a sentinel_user without a sentinel_password")
-    return Sentinels(tuple(_hosts(hosts, DEFAULT_SENTINEL_PORT)), name, user, password), db
+    addresses = tuple(_hosts(hosts, DEFAULT_SENTINEL_PORT))
+    return Upstream(None, _db(db), sentinels=Sentinels(addresses, name, user, password))
+
+
+def _cluster(hosts: str, path: str) -> Upstream:
+    db = _db(path.lstrip("/"))
+    if db:
+        raise ValueError(f"the database {db}: a Redis Cluster has database 0 only")
+    return Upstream(None, cluster=tuple(_hosts(hosts, DEFAULT_REDIS_PORT)))
 
 
 def _hosts(text: str, default_port: int) -> list[Address]:

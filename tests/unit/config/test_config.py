@@ -27,6 +27,9 @@ def test_defaults() -> None:
         (["--tls-client-ca", "x"], "--tls-client-ca: no address of --listen has TLS"),
         ([*REDISS[:4]], "--upstream-tls-cert and --upstream-tls-key go together"),
         (["--upstream-tls-ca", "x"], "--upstream-tls-ca: the URL of --upstream has no TLS"),
+        (["--announce", "h:1"], "--announce: the URL of --upstream has no cluster"),
+        (["--present", "standalone"], "--present: the URL of --upstream has no cluster"),
+        (["--cross-slot", "error"], "--cross-slot: the URL of --upstream has no cluster"),
         (["--proxy-protocol", "--listen", "unix:/s"], "--proxy-protocol: no address of --listen"),
     ],
 )
@@ -41,11 +44,19 @@ def test_settings_that_contradict(argv: list[str], why: str) -> None:
         ("127.0.0.1:7000", "redis://localhost:7000/3"),
         ("0.0.0.0:7000", "redis://127.0.0.1:7000"),
         ("unix:/tmp/s", "unix:///tmp/s"),
+        ("127.0.0.1:7000", "redis+cluster://h:7000,localhost:7000"),
     ],
 )
 def test_a_proxy_behind_itself_is_a_mistake(listen: str, upstream: str) -> None:
     (line,) = mistakes("--listen", listen, "--upstream", upstream)
     assert "where the proxy itself listens" in line
+
+
+def test_options_of_a_cluster() -> None:
+    made = load("--upstream", "redis+cluster://h")
+    assert (made.announce, made.present, made.cross_slot) == (None, "cluster", "split")
+    # The defaults may be written where there is no cluster.
+    assert load("--present", "cluster", "--cross-slot", "split") == load()
 
 
 def test_what_a_reload_may_change() -> None:

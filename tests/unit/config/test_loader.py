@@ -10,7 +10,7 @@ from rlproxy.config import loader
 from rlproxy.config.config import OPTIONS, Config, ConfigError
 from rlproxy.config.urls import Address, Upstream
 
-from tests.unit.config.loading import REDISS, TLS, load, mistakes, variable
+from tests.unit.config.loading import CLUSTER, REDISS, TLS, load, mistakes, variable
 
 REPEATED = ("--listen", "--deny-command")
 
@@ -20,6 +20,9 @@ GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--workers", "2", "workers", 2, ()),
     ("--share", "yes", "share", True, ()),
     ("--denial-cache", "0", "denial_cache", 0, ()),
+    ("--announce", "h:1", "announce", Address("h", 1), CLUSTER),
+    ("--present", "standalone", "present", "standalone", CLUSTER),
+    ("--cross-slot", "error", "cross_slot", "error", CLUSTER),
     ("--on-upstream-failure", "allow", "on_upstream_failure", "allow", ()),
     ("--hit-timeout", "0", "hit_timeout_ms", 0, ()),
     ("--connect-timeout", "0.25", "connect_timeout_s", 0.25, ()),

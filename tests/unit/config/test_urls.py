@@ -25,6 +25,66 @@ SENTINEL = (
 )
 
 
+CLUSTER = (
+    ("redis+cluster://h", Upstream(None, cluster=(Address("h", 6379),))),
+    ("REDIS+CLUSTER://H:7000/0", Upstream(None, cluster=(Address("h", 7000),))),
+    (
+        "rediss+cluster://u:p%40@a,b:1,[::1]/",
+        Upstream(
+            None,
+            user="u",
+            password="p@",
+            tls=True,
+            cluster=(Address("a", 6379), Address("b", 1), Address("::1", 6379)),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("url", "upstream"), CLUSTER)
+def test_cluster(url: str, upstream: Upstream) -> None:
+    assert urls.parse_upstream(url) == upstream
+    assert not upstream.embedded
+    assert upstream.address is None
+
+
+@pytest.mark.parametrize("path", ["/1", "/15"])
+def test_a_cluster_has_one_database(path: str) -> None:
+    (line,) = mistakes("--upstream", f"redis+cluster://h{path}")
+    assert line.endswith(f"the database {path[1:]}: a Redis Cluster has database 0 only")
+
+
+STANDALONE = [
+    ("redis://h?standalone=yes", Upstream(Address("h", 6379), standalone=True)),
+    ("redis://h/2?standalone=YES", Upstream(Address("h", 6379), 2, standalone=True)),
+    ("redis://h?db=2&standalone=no", Upstream(Address("h", 6379), 2)),
+    ("rediss://h?standalone=yes", Upstream(Address("h", 6379), tls=True, standalone=True)),
+    ("unix:///s?standalone=yes", Upstream(Address(path="/s"), standalone=True)),
+]
+
+
+@pytest.mark.parametrize(("url", "upstream"), STANDALONE)
+def test_standalone(url: str, upstream: Upstream) -> None:
+    assert urls.parse_upstream(url) == upstream
+    assert str(upstream) == str(upstream.address)
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("redis://h?x=1", "db and standalone"),
+        ("rediss://h?standalon=yes", "db and standalone"),
+        ("unix:///s?x=1", "db and standalone"),
+        ("redis+sentinel://h/m?db=1", "sentinel_user and sentinel_password"),
+        ("redis+cluster://h?db=0", "none"),
+        ("rediss+cluster://h?standalone=yes", "none"),
+    ],
+)
+def test_unknown_parameters(url: str, known: str) -> None:
+    (line,) = mistakes("--upstream", url)
+    assert line.endswith(f"unknown parameter; this URL may have {known}")
+
+
 @pytest.mark.parametrize(("url", "upstream"), SENTINEL)
 def test_sentinel(url: str, upstream: Upstream) -> None:
     assert urls.parse_upstream(url) == upstream
@@ -126,6 +186,17 @@ WRONG_URLS = [
     "redis+sentinel://h/m/x",
     "redis+sentinel://h/m?sentinel_user=x",
     "redis+sentinel://h/m?x=1",
+    "redis://h?standalone=1",
+    "redis://h?standalone",
+    "redis+cluster:h",
+    "redis+cluster://",
+    "redis+cluster://h,",
+    "redis+cluster://h:0",
+    "redis+cluster://h:x",
+    "redis+cluster://h/1",
+    "redis+cluster://h/x",
+    "redis+cluster://bob@h",
+    "unix+cluster:///s",
 ]
 
 
@@ -164,6 +235,13 @@ SECRETS = [
     ["--upstream", "redis+sentinel://h/m?x&sentinel_password=a&secret"],
     ["--upstream", "redis+sentinel://h/m?sentinel_password=a&secret"],
     ["--upstream", "redis+sentinel://bob:secret/m"],
+    ["--upstream", "redis+cluster://bob:secret@h/1"],
+    ["--upstream", "redis+cluster://bob:12/secret@h"],
+    ["--upstream", "redis+cluster://bob:12,secret@h:x"],
+    ["--upstream", "redis+cluster://bob:secret,h"],
+    ["--upstream", "redis+cluster://:12?secret@h"],
+    ["--upstream", "redis+cluster://bob:secret@h?x=1"],
+    ["--upstream", "redis://bob:secret@h?standalone=secret"],
     ["--upstream", "redis://bob:secret"],
     ["--upstream", "redis://bob:secret@h\u2100"],
     ["--upstream", "redis://bob:secret@[h]"],
@@ -184,6 +262,7 @@ def test_no_password_in_what_is_shown() -> None:
     for url, shown in (
         ("redis://bob:secret@h:7000/5", "h:7000"),
         ("redis+sentinel://bob:secret@h/m?sentinel_password=secret", "sentinel h:26379/m"),
+        ("redis+cluster://bob:secret@h,[::1]:7", "cluster h:6379,[::1]:7"),
     ):
         made = load("--upstream", url)
         for text in (repr(made), str(made), str(made.upstream), repr(made.upstream)):
@@ -203,3 +282,31 @@ ADDRESSES = [
 def test_address_as_text(address: Address, text: str) -> None:
     assert str(address) == text
     assert urls.parse_listen(text) == address
+
+
+ANNOUNCED = [
+    ("redis.example.com:6380", Address("redis.example.com", 6380)),
+    ("10.0.0.1:65535", Address("10.0.0.1", 65535)),
+    ("[fd00::1]:1", Address("fd00::1", 1)),
+]
+
+
+@pytest.mark.parametrize(("text", "address"), ANNOUNCED)
+def test_announce(text: str, address: Address) -> None:
+    assert urls.parse_announce(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("h", ":1", "h:0", "h:x", "h:65536", "::1:5", "tls:h:1", "unix:/s", "redis://h:1"),
+        *("a,b:1", "a b:1", "u@h:1", "h\u00e9:1", "0.0.0.0:1", "[::]:1", "unix:1", "tls:1"),
+    ],
+)
+def test_wrong_announce(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|port|brackets"):
+        urls.parse_announce(text)
+
+
+def test_no_announce() -> None:
+    assert urls.parse_announce("") is None

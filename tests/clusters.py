@@ -1,0 +1,369 @@
+"""Real Redis Clusters for the tests: masters and replicas, each a process of its own.
+
+with Cluster("valkey-9.1", masters=3, replicas=1) as cluster:
+    cluster.move_slot(0, cluster.nodes[1])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rlproxy.resp.key_slot import SLOTS, key_slot
+
+from tests import harness
+from tests.harness import Raw, RedisServer, free_port, wait_until
+
+BUS_OFFSET = 10_000  # from a node's port to that of its cluster bus; free_port() leaves it room
+NODE_TIMEOUT_MS = 1000
+MIGRATE_TIMEOUT_MS = 5000
+MIGRATE_AT_ONCE = 100  # keys in one MIGRATE
+READY_S = 30.0  # seconds to wait for the nodes to agree; a busy machine can delay an election
+
+
+def _port_with_bus() -> int:
+    """Return a free port for a node, whose bus port is free, too."""
+    while True:
+        port = free_port()
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port + BUS_OFFSET))
+            return port
+
+
+@dataclass
+class Node(RedisServer):
+    """A server with cluster-enabled. stop() and start() keep its place in the cluster, not its
+    keys.
+
+    password: of its default user; connections of raw() are logged in.
+    """
+
+    password: str = ""
+    paused: bool = False
+    _id: str = field(default="", init=False)
+
+    @property
+    def id(self) -> str:
+        """Its node id."""
+        if not self._id:
+            self._id = text(self.ask("CLUSTER", "MYID"))
+        return self._id
+
+    @property
+    def serves(self) -> bool:
+        """Whether its process runs and is not paused."""
+        return self._process is not None and not self.paused
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return f"127.0.0.1:{self.port}"
+
+    def raw(self) -> Raw:
+        """Return a new connection."""
+        made = super().raw()
+        if self.password:
+            assert made.ask("AUTH", self.password) == "OK"
+        return made
+
+    def ask(self, *words: bytes | str | int) -> object:
+        """Return the reply to one command on a new connection."""
+        with self.raw() as raw:
+            return raw.ask(*words)
+
+    def do(self, *words: bytes | str | int) -> None:
+        """Send one command; fail unless the reply is OK."""
+        reply = self.ask(*words)
+        assert reply == "OK", (self.address, words[:4], reply)
+
+    def info(self, section: str) -> dict[str, str]:
+        """Return the fields of INFO `section`, or of CLUSTER INFO for "cluster"."""
+        found = self.ask(*("CLUSTER", "INFO") if section == "cluster" else ("INFO", section))
+        lines = text(found).splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def view(self) -> list[Row]:
+        """Return the rows of its CLUSTER NODES."""
+        return [Row.parse(line) for line in text(self.ask("CLUSTER", "NODES")).splitlines()]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of CLUSTER NODES.
+
+    master: the id of its master; "-" for a master.
+    slots: ranges of slots, first and last included; slots that are being moved are left out.
+    """
+
+    id: str
+    flags: frozenset[str]
+    master: str
+    connected: bool
+    slots: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def parse(cls, line: str) -> Row:
+        """Parse one line."""
+        words = line.split()
+        ends = [word.split("-") for word in words[8:] if not word.startswith("[")]
+        slots = tuple((int(each[0]), int(each[-1])) for each in ends)
+        return cls(
+            words[0], frozenset(words[2].split(",")), words[3], words[7] == "connected", slots
+        )
+
+
+class Cluster:
+    """A cluster whose masters share all slots evenly.
+
+    nodes: the masters in the order of their slots, then the replicas of the first master, of the
+    second and so on, then those that add_node() started. The order stays as it was after a
+    failover.
+
+    args: further options of every node.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        masters: int = 3,
+        replicas: int = 0,
+        *,
+        node_timeout_ms: int = NODE_TIMEOUT_MS,
+        password: str = "",
+        args: Sequence[str] = (),
+    ) -> None:
+        self.engine = engine
+        self._masters, self._replicas = masters, replicas
+        self._password = password
+        self._args = (
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)),
+            # A replica takes over however old its data are, and stays with its master.
+            *("--cluster-replica-validity-factor", "0"),
+            *("--cluster-allow-replica-migration", "no"),
+            *("--repl-diskless-sync-delay", "0", "--appendonly", "no"),
+            *(("--requirepass", password, "--masterauth", password) if password else ()),
+            *args,
+        )
+        self.nodes = [self._make() for _ in range(masters * (1 + replicas))]
+
+    def __enter__(self) -> Cluster:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make(self) -> Node:
+        executable, args = harness.engines()[self.engine], self._args
+        return Node(self.engine, executable, args, _port_with_bus(), password=self._password)
+
+    # -- start and end ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all nodes, give out the slots and wait until all nodes agree.
+
+        A master refuses commands in the first two seconds of its process, so it takes that long.
+        """
+        for each in self.nodes:
+            each.start()
+        for epoch, node in enumerate(self.nodes, 1):
+            node.do("CLUSTER", "SET-CONFIG-EPOCH", epoch)  # equal ones would have to be resolved
+        bounds = [index * SLOTS // self._masters for index in range(self._masters + 1)]
+        for node, (first, end) in zip(self.nodes, itertools.pairwise(bounds), strict=False):
+            node.do("CLUSTER", "ADDSLOTS", *range(first, end))
+        for one, other in itertools.combinations(self.nodes, 2):
+            one.do("CLUSTER", "MEET", "127.0.0.1", other.port)
+        for index in range(self._masters * self._replicas):
+            self._replicate(self.nodes[self._masters + index], self.nodes[index // self._replicas])
+        self.wait_ok()
+
+    def _replicate(self, replica: Node, master: Node) -> None:
+        """Make `replica` one of `master`, once it has met it."""
+
+        def done() -> bool:
+            return replica.ask("CLUSTER", "REPLICATE", master.id) == "OK"
+
+        wait_until(done, f"{replica.address} replicates {master.address}", READY_S)
+
+    def close(self) -> None:
+        """End all nodes."""
+        for each in self.nodes:
+            each.close()
+
+    def add_node(self, replica_of: Node | None = None) -> Node:
+        """Start one more node, a master without slots or a replica, and wait until all agree."""
+        made = self._make()
+        self.nodes.append(made)
+        made.start()
+        for other in self.serving():
+            if other is not made:
+                made.do("CLUSTER", "MEET", "127.0.0.1", other.port)
+        if replica_of is not None:
+            self._replicate(made, replica_of)
+        self.wait_ok()
+        return made
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The URL for --upstream, without a password: all nodes are seeds."""
+        return "redis+cluster://" + ",".join(node.address for node in self.nodes)
+
+    def serving(self) -> list[Node]:
+        """Return the nodes that run and are not paused."""
+        return [node for node in self.nodes if node.serves]
+
+    def masters(self) -> list[Node]:
+        """Return the nodes that own slots, by their lowest slot, as the serving nodes report."""
+        rows = [row for row in self.serving()[0].view() if row.slots]
+        return [self.node(row.id) for row in sorted(rows, key=lambda row: row.slots[0])]
+
+    def replicas(self, master: Node) -> list[Node]:
+        """Return the replicas of `master`, as the serving nodes report."""
+        return [self.node(row.id) for row in self.serving()[0].view() if row.master == master.id]
+
+    def node(self, node_id: str) -> Node:
+        """Return the node with this id."""
+        return next(node for node in self.nodes if node.id == node_id)
+
+    def owner(self, slot: int) -> Node:
+        """Return the master of `slot`, as the serving nodes report."""
+        for row in self.serving()[0].view():
+            if any(first <= slot <= last for first, last in row.slots):
+                return self.node(row.id)
+        raise AssertionError(f"slot {slot} has no owner")
+
+    def owner_of_key(self, key: str) -> Node:
+        """Return the master of the slot of `key`."""
+        return self.owner(key_slot(key.encode()))
+
+    def keys_at(self, node: Node, prefix: str = "key") -> Iterator[str]:
+        """Yield keys whose slots `node` owns now: `prefix` and a number."""
+        slots = [row.slots for row in self.serving()[0].view() if row.id == node.id]
+        ranges = [each for found in slots for each in found]
+        for number in itertools.count():
+            slot = key_slot(f"{prefix}{number}".encode())
+            if any(first <= slot <= last for first, last in ranges):
+                yield f"{prefix}{number}"
+
+    def wait_ok(self) -> None:
+        """Wait until the serving nodes serve all slots and agree on owners and roles."""
+        wait_until(self.is_ok, "all nodes agree", READY_S)
+
+    def is_ok(self) -> bool:
+        """Return whether the serving nodes serve all slots and agree on owners and roles."""
+        serving = self.serving()
+        ids, views = {node.id for node in serving}, set()
+        for node in serving:
+            rows = [row for row in node.view() if row.id in ids]
+            if len(rows) < len(ids) or not all(row.connected for row in rows):
+                return False
+            if node.info("cluster")["cluster_state"] != "ok":
+                return False
+            views.add(
+                frozenset((row.id, row.master, row.slots, row.flags - {"myself"}) for row in rows)
+            )
+            replication = node.info("replication")
+            if replication.get("master_link_status", "up") != "up":
+                return False
+        (view, *others) = views
+        transient = {"fail", "fail?", "handshake", "noaddr"}
+        return not others and not any(transient & flags for _, _, _, flags in view)
+
+    # -- slots ------------------------------------------------------------------------------------
+
+    def begin_move(self, slot: int, to: Node) -> None:
+        """Mark `slot` as migrating at its owner and as importing at `to`."""
+        owner = self.owner(slot)
+        to.do("CLUSTER", "SETSLOT", slot, "IMPORTING", owner.id)
+        owner.do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+
+    def move_keys(self, slot: int, to: Node, most: int | None = None) -> int:
+        """Migrate keys of `slot` to `to`: all, or at most `most`. Returns their number."""
+        owner, moved = self.owner(slot), 0
+        auth = ("AUTH", self._password) if self._password else ()
+        with owner.raw() as raw:
+            while most is None or moved < most:
+                count = MIGRATE_AT_ONCE if most is None else min(MIGRATE_AT_ONCE, most - moved)
+                keys = raw.ask("CLUSTER", "GETKEYSINSLOT", slot, count)
+                assert isinstance(keys, list), keys
+                if not keys:
+                    break
+                reply = raw.ask(
+                    *("MIGRATE", "127.0.0.1", to.port, "", 0, MIGRATE_TIMEOUT_MS, *auth),
+                    *("KEYS", *keys),
+                )
+                assert reply in ("OK", "NOKEY"), reply  # NOKEY: they expired
+                moved += len(keys)
+        return moved
+
+    def end_move(self, slot: int, to: Node, everywhere: bool = True) -> None:
+        """Make `to` the owner of `slot`.
+
+        everywhere: set it at all other masters, too. Otherwise only the two nodes know at first,
+        and the others learn it over the cluster bus.
+        """
+        owner = self.owner(slot)
+        others = [node for node in self.masters() if node is not owner and node is not to]
+        for node in (to, owner, *(others if everywhere else ())):
+            if node.serves:
+                node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+
+    def move_slot(self, slot: int, to: Node) -> None:
+        """Move `slot` and its keys to `to`, and wait until all nodes agree."""
+        self.begin_move(slot, to)
+        self.move_keys(slot, to)
+        self.end_move(slot, to)
+        self.wait_ok()
+
+    # -- failures ---------------------------------------------------------------------------------
+
+    def kill(self, node: Node) -> None:
+        """End its process with SIGKILL; node.start() starts it again."""
+        assert node.id  # known from now on without the process
+        node.stop()
+        node.paused = False
+
+    def stop(self, node: Node) -> None:
+        """Pause its process (SIGSTOP)."""
+        assert node.id
+        os.kill(node.pid, signal.SIGSTOP)
+        node.paused = True
+
+    def cont(self, node: Node) -> None:
+        """Let a paused process continue (SIGCONT)."""
+        os.kill(node.pid, signal.SIGCONT)
+        node.paused = False
+
+    def failover(self, replica: Node, option: str = "") -> None:
+        """Make `replica` the master by a manual failover, and wait until all nodes agree.
+
+        option: FORCE or TAKEOVER, where the master does not answer.
+        """
+        replica.do("CLUSTER", "FAILOVER", *([option] if option else []))
+        self.wait_promoted(replica)
+
+    def wait_promoted(self, replica: Node) -> None:
+        """Wait until `replica` owns slots and all serving nodes agree."""
+
+        def promoted() -> bool:
+            return any("myself" in row.flags and row.slots for row in replica.view())
+
+        wait_until(promoted, f"{replica.address} is a master", READY_S)
+        self.wait_ok()
+
+
+def text(reply: object) -> str:
+    """Decode a bulk string reply."""
+    assert isinstance(reply, bytes), reply
+    return reply.decode()
