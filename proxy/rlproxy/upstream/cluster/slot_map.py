@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import SLOTS
@@ -29,6 +30,7 @@ class SlotMap:
 
     shards: the masters with slots, sorted by id.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
+    mark: a digest of who owns what, from 0 to 255, equal in all processes with the same map.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -37,6 +39,8 @@ class SlotMap:
         for index, shard in enumerate(self.shards):
             for first, last in shard.slots:
                 self.owners[first : last + 1] = [index] * (last - first + 1)
+        owned = [(shard.id, shard.slots) for shard in self.shards]
+        self.mark: int = crc32(repr(owned).encode()) & 255
 
     def owner(self, slot: int) -> Shard | None:
         """Return the master of `slot`; None if it has none."""

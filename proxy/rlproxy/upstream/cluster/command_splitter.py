@@ -1,0 +1,141 @@
+"""The commands in a client's bytes, split into words: whole commands only, as routing by key needs.
+
+The bytes come from a session, which has framed them before: what it couldn't frame comes last.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.inline import split_inline
+from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
+
+# Results of CommandSplitter.next().
+NEED_MORE: Final = 0  # no bytes left, or an incomplete command
+COMMAND: Final = 1  # `words` and `written` are set
+EMPTY: Final = 2  # `written` holds bytes without a command
+MALFORMED: Final = 3  # see rest()
+
+_CR: Final = 13
+_LF: Final = 10
+_STAR: Final = 42
+_DOLLAR: Final = 36
+_INCOMPLETE: Final = -1
+_BAD: Final = -2
+
+
+class CommandSplitter(RequestBuffer):
+    """The splitter of one client's bytes into commands. It takes time linear in these bytes.
+
+    words: the command's words, its name included.
+    written: the command as a request: as its client wrote it, an inline one as an array of bulks.
+    """
+
+    __slots__ = ("_at", "_end", "_left", "_words", "words", "written")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[bytes] = []
+        self.written: bytes = b""
+        self._words: list[bytes] = []  # of an incomplete command
+        self._left: int = 0  # words that it still lacks; 0: at the beginning of a command
+        self._at: int = 0  # offset of the next one, counted from `pos`
+        self._end: int = 0  # result of _number(): the byte after the line
+
+    def next(self) -> int:
+        """Move past the first command. Returns NEED_MORE, COMMAND, EMPTY or MALFORMED."""
+        if self._parts:
+            if not self._enough:
+                return NEED_MORE
+            self._join()
+        self.start = start = self.pos
+        data = self.buf
+        if start >= len(data):
+            return NEED_MORE
+        if self._left == 0:
+            if data[start] != _STAR:
+                return self._inline()
+            argc = self._number(start + 1)
+            if argc == _INCOMPLETE:
+                return self._wait(0)
+            if argc == _BAD:
+                return MALFORMED
+            if argc == 0:
+                self.pos = self._end
+                self.written = data[start : self.pos]
+                return EMPTY
+            self._words = []
+            self._left = argc
+            self._at = self._end - start
+        return self._bulks(start + self._at)
+
+    def again(self) -> None:
+        """Move back before the command that next() returned last: it can't be sent yet."""
+        self.pos = self.start
+
+    def _bulks(self, pos: int) -> int:
+        """Read the words that are still missing, from `pos` on."""
+        data = self.buf
+        size = len(data)
+        words, left, start = self._words, self._left, self.start
+        while left > 0:
+            if pos + 1 >= size:
+                break
+            if data[pos] != _DOLLAR:
+                return MALFORMED
+            length = self._number(pos + 1)
+            if length == _BAD:
+                return MALFORMED
+            if length == _INCOMPLETE:
+                break
+            first = self._end
+            if first + length + 2 > size:
+                self._left, self._at = left, pos - start
+                return self._wait(first + length + 2 - start)
+            words.append(data[first : first + length])
+            pos = first + length + 2
+            left -= 1
+        self._left, self._at = left, pos - start
+        if left > 0:
+            return self._wait(0)
+        self._need = 0
+        self.pos = pos
+        self.words = words
+        self.written = data[start:pos] if start > 0 or pos < size else data
+        return COMMAND
+
+    def _number(self, pos: int) -> int:
+        """Parse the line of a header from `pos` on; set `_end` to its end."""
+        data = self.buf
+        size = len(data)
+        value = 0
+        first = pos
+        while pos < size and 48 <= data[pos] <= 57 and pos - first < 18:
+            value = value * 10 + data[pos] - 48
+            pos += 1
+        if pos + 1 >= size:
+            return _INCOMPLETE if pos >= size or data[pos] == _CR else _BAD
+        if pos == first or data[pos] != _CR or data[pos + 1] != _LF:
+            return _BAD
+        self._end = pos + 2
+        return value
+
+    def _wait(self, need: int) -> int:
+        self._need = need
+        return NEED_MORE
+
+    def _inline(self) -> int:
+        data, start = self.buf, self.pos
+        at = data.find(b"\n", start)
+        if at < 0:
+            return MALFORMED if len(data) - start > MAX_INLINE else self._wait(LINE_END)
+        line = data[start:at]
+        words = split_inline(line) if line.find(b"\0") < 0 else None
+        if words is None:
+            return MALFORMED
+        self._need = 0
+        self.pos = at + 1
+        self.words = words
+        self.written = bulks(*words) if words else b""
+        return COMMAND if words else EMPTY

@@ -1,0 +1,279 @@
+"""A client's connection to a Redis Cluster, as one to a single Redis.
+
+    session ──write()──> CommandSplitter ─> Dispatcher ─> Exchange ─> links to the nodes
+    session <──data_received()── replies in request order <── Exchange
+
+The session knows nothing of the cluster. The parts that do: `routes` (where a command goes),
+`transaction`, `subscriptions`, `connection_setup` (login), `redirects`, `gather` (one reply from
+several), `face` (what cluster-aware clients see).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+from rlproxy.config.urls import Address
+from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.command_splitter import (
+    COMMAND,
+    EMPTY,
+    MALFORMED,
+    NEED_MORE,
+    CommandSplitter,
+)
+from rlproxy.upstream.cluster.dispatcher import Dispatcher
+from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.routes import Routes
+from rlproxy.upstream.connector import Target, reason
+
+MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
+SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
+
+
+class ClusterConnection:
+    """One connection: an asyncio.Transport for `protocol`.
+
+    link: the link to the home node, open already.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_dispatcher",
+        "_ended_by_client",
+        "_exchange",
+        "_full",
+        "_piped",
+        "_protocol",
+        "_routing",
+        "_soon",
+        "_splitter",
+        "_waits",
+    )
+
+    def __init__(
+        self, exchange: Exchange, dispatcher: Dispatcher, protocol: asyncio.Protocol
+    ) -> None:
+        self._exchange = exchange
+        self._dispatcher = dispatcher
+        self._protocol = protocol
+        self._splitter = CommandSplitter()
+        self._piped: Link | None = None  # behind a malformed command, all bytes go to this link
+        self._full = False  # the protocol is paused
+        self._soon = False  # _deliver() is due
+        self._routing = False
+        self._waits = False  # the next command waits for replies
+        self._ended_by_client = False
+        self._closed = False
+        exchange.wake = self._woken
+
+    # -- as a transport ---------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """See asyncio.WriteTransport."""
+        if self._closed:
+            return
+        if self._piped is not None:
+            self._piped.send_raw(data)
+        else:
+            self._splitter.feed(data)
+            self._route()
+        self._exchange.flush()
+        if self._exchange.out and not self._soon:
+            self._soon = True
+            self._exchange.loop.call_soon(self._deliver_soon)
+        self._apply_full()
+
+    def write_eof(self) -> None:
+        """See asyncio.WriteTransport. What was sent is still answered."""
+        self._ended_by_client = True
+        self._exchange.loop.call_soon(self._woken)
+
+    def can_write_eof(self) -> bool:
+        """See asyncio.WriteTransport."""
+        return True
+
+    def pause_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+        self._exchange.pause(True)
+
+    def resume_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+        self._exchange.pause(False)
+
+    def is_closing(self) -> bool:
+        """See asyncio.BaseTransport."""
+        return self._closed
+
+    def abort(self) -> None:
+        """See asyncio.WriteTransport."""
+        self._end(None)
+
+    def close(self) -> None:
+        """See asyncio.BaseTransport."""
+        self._end(None)
+
+    def get_extra_info(self, _name: str, default: Any = None) -> Any:
+        """See asyncio.BaseTransport: there is no one socket."""
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio.WriteTransport."""
+        return self._splitter.unread()
+
+    # -- routing ----------------------------------------------------------------------------------
+
+    def _route(self) -> None:
+        """Send the unread commands, until one must wait for replies."""
+        splitter = self._splitter
+        if self._routing:
+            return
+        self._routing = True
+        self._waits = False
+        while not self._exchange.ended:
+            code = splitter.next()
+            if code == NEED_MORE:
+                break
+            if code == COMMAND:
+                if not self._dispatcher.send(splitter.words, splitter.written):
+                    splitter.again()
+                    self._waits = True
+                    break
+            elif code == EMPTY:
+                for link in self._exchange.links.values():
+                    link.send_raw(splitter.written)
+            elif code == MALFORMED:
+                self._malformed()
+                break
+        splitter.release()
+        self._routing = False
+
+    def _malformed(self) -> None:
+        """Let the home node see the mistake: it writes the error and closes."""
+        if self._exchange.queue:
+            self._splitter.again()
+            self._waits = True
+            return  # tried again once nothing is owed
+        link = self._piped = self._exchange.home()
+        link.send_raw(self._splitter.rest())
+        self._exchange.quitting = True
+
+    def _apply_full(self) -> None:
+        full = self._exchange.full() or (self._waits and self._splitter.unread() > MAX_UNSENT)
+        if full != self._full and not self._closed:
+            self._full = full
+            if full:
+                self._protocol.pause_writing()
+            else:
+                self._protocol.resume_writing()
+
+    # -- replies ----------------------------------------------------------------------------------
+
+    def _woken(self) -> None:
+        """Act on replies, and on what else may have changed: route on, and deliver."""
+        if self._closed:
+            return
+        if self._piped is None and self._splitter.unread():
+            self._route()
+        self._deliver()
+        if self._closed:
+            return
+        self._exchange.flush()
+        exchange = self._exchange
+        if exchange.ended or (self._ended_by_client and not exchange.queue):
+            self._end(None)
+        else:
+            self._apply_full()
+
+    def _deliver_soon(self) -> None:
+        self._soon = False
+        self._deliver()
+
+    def _deliver(self) -> None:
+        out = self._exchange.out
+        if out and not self._closed:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            self._protocol.data_received(data)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._closed:
+            self._closed = True
+            self._exchange.close()
+            self._exchange.loop.call_soon(self._protocol.connection_lost, error)
+
+
+class ClusterTarget(Target):
+    """Opens connections to a Redis Cluster, each of which looks like one to a single Redis.
+
+    shown: makes the face of the cluster toward the client of a protocol.
+    splits: see Dispatcher.
+    """
+
+    __slots__ = ("_cluster", "_commands", "_routes", "_shown", "_splits")
+
+    def __init__(
+        self,
+        where: str,
+        cluster: Cluster,
+        shown: Callable[[asyncio.Protocol], Face],
+        splits: bool,
+    ) -> None:
+        super().__init__(Address(), 0.0)
+        self.where = where
+        self._cluster = cluster
+        self._shown = shown
+        self._splits = splits
+        self._commands: list[Any] | None = None
+        self._routes = Routes([])
+
+    def secure(self, tls: ClientSide | None) -> None:
+        """Use these TLS settings for new connections."""
+        self._cluster.secure(tls)
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """See Target.connect()."""
+        cluster = self._cluster
+        if not cluster.map.shards:
+            cluster.refresh()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
+        exchange = Exchange(cluster, asyncio.get_running_loop())
+        exchange.adopt(await self._home(exchange))
+        if cluster.commands is not self._commands:
+            self._commands = cluster.commands
+            self._routes = Routes(cluster.commands)
+        found = protocol()
+        dispatcher = Dispatcher(exchange, self._routes, self._shown(found), self._splits)
+        transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
+        found.connection_made(transport)
+        return transport
+
+    async def _home(self, exchange: Exchange) -> Link:
+        """Open the link to a master: the first that can be reached."""
+        cluster = self._cluster
+        failure: OSError | None = None
+        for _ in range(max(1, len(cluster.map.shards))):
+            shard = cluster.home()
+            if shard is None:
+                raise OSError(cluster.problem or "no node of the cluster answers")
+            link = Link(exchange, shard.address)
+            try:
+                await cluster.target(shard.address).connect(partial(_same, link))
+            except OSError as error:
+                failure = error
+                cluster.refresh()
+            else:
+                return link
+        assert failure is not None
+        raise OSError(reason(failure))
+
+
+def _same(link: Link) -> Link:
+    return link

@@ -1,0 +1,172 @@
+"""What a client sets up on its connection: login, protocol, name and the like, on every link.
+
+The home node decides. What it accepts is repeated on the client's other links, and sent first on
+each further one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.resp.encoding import bulks, error
+from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.routes import Route
+
+_OK: Final = b"+OK\r\n"
+_TAKEN: Final = frozenset(
+    [r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING]
+)
+_NO_REDIRECT: Final = error(
+    "ERR CLIENT TRACKING with REDIRECT is not available through rlproxy on a Redis Cluster"
+)
+
+
+class ConnectionSetup:
+    """The set-up of one client's connection.
+
+    under_way: a command that changes the login is unanswered: the next ones wait.
+    """
+
+    __slots__ = ("_exchange", "_face", "_hello", "_login", "_settings", "under_way")
+
+    def __init__(self, exchange: Exchange, shown: Face) -> None:
+        self._exchange = exchange
+        self._face = shown
+        self.under_way = False
+        self._login: bytes = b""  # AUTH, as sent first on a further link
+        self._hello: bytes = b""
+        self._settings: dict[bytes, bytes] = {}  # by what they set
+
+    def takes(self, how: int) -> bool:
+        """Return whether a command of this route is sent here."""
+        return how in _TAKEN
+
+    def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
+        """Send a command that sets something up. Returns False if it must wait."""
+        how = route.how
+        if how == r.AUTH or how == r.HELLO:
+            return self._log_in(how, args, written)
+        if how == r.CLIENT_REPLY:
+            self._reply(args, written)
+        elif how == r.CLIENT_CACHING and b"OPT" in self._settings.get(b"TRACKING", b"").upper():
+            self._exchange.prefix = written
+            self._exchange.answer(_OK)
+        elif how == r.CLIENT_CACHING:
+            self._exchange.send(self._exchange.home(), Request(written))
+        elif how == r.CLIENT_STATE and _redirects(args):
+            self._exchange.answer(_NO_REDIRECT)
+        else:
+            key = (
+                route.name if how == r.SELECT else b" ".join(args[:2] if _named(args) else args[:1])
+            )
+            self._set(key.upper(), written)
+        return True
+
+    def _alone(self, written: bytes, answered: Callable[[bytes], bytes]) -> bool:
+        """Send a command to the home node alone: once nothing is owed, and nothing follows."""
+        exchange = self._exchange
+        if exchange.queue:
+            return False
+        self.under_way = True
+        request = Request(written)
+        request.refused = lambda _link, _frame: False
+        request.answered = answered
+        exchange.send(exchange.home(), request)
+        return True
+
+    def _log_in(self, how: int, args: list[bytes], written: bytes) -> bool:
+        def answered(frame: bytes) -> bytes:
+            self.under_way = False
+            if frame.startswith(b"-"):
+                return frame
+            if how == r.AUTH:
+                self._login = written
+            else:
+                self._greeted(args)
+                frame = self._face.hello_reply(frame)
+            self._renew()
+            self._exchange.leave_others()
+            return frame
+
+        return self._alone(written, answered)
+
+    def _greeted(self, args: list[bytes]) -> None:
+        """Take a HELLO that the home node has accepted."""
+        if args:
+            self._exchange.protocol = 3 if args[0] == b"3" else 2
+            self._hello = bulks(b"HELLO", args[0])
+        at = 1
+        while at < len(args):
+            option = args[at].upper()
+            if option == b"AUTH":
+                self._login = bulks(b"AUTH", *args[at + 1 : at + 3])
+                at += 3
+            else:
+                self._settings[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
+                at += 2
+
+    def reset(self, written: bytes, done: Callable[[], None]) -> bool:
+        """Send RESET; `done` is called when it is answered. Returns False if it must wait."""
+
+        def answered(frame: bytes) -> bytes:
+            self.under_way = False
+            if frame.startswith(b"+RESET"):
+                self._login = self._hello = self._exchange.prefix = b""
+                self._settings.clear()
+                self._exchange.protocol = 2
+                self._exchange.silent = self._exchange.skips = False
+                self._renew()
+                done()
+                self._exchange.leave_others()
+            return frame
+
+        return self._alone(written, answered)
+
+    def _set(self, key: bytes, written: bytes) -> None:
+        """Send a command to the home node and, once that has accepted it, on all other links."""
+        exchange = self._exchange
+
+        def answered(frame: bytes) -> bytes:
+            if frame == _OK:
+                self._settings[key] = written
+                self._renew()
+                for link in exchange.links.values():
+                    if not exchange.is_home(link):
+                        link.send(own(written))
+            return frame
+
+        request = Request(written)
+        request.answered = answered
+        exchange.send(exchange.home(), request)
+
+    def _renew(self) -> None:
+        commands = [self._login, self._hello, *self._settings.values()]
+        self._exchange.greeting = [written for written in commands if written]
+
+    def _reply(self, args: list[bytes], written: bytes) -> None:
+        """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""
+        exchange = self._exchange
+        mode = args[1].upper() if len(args) == 2 else b""
+        if mode == b"ON":
+            exchange.silent = exchange.skips = False
+            exchange.answer(_OK)
+        elif mode == b"OFF":
+            exchange.silent = True
+        elif mode == b"SKIP":
+            exchange.skips = not exchange.silent
+        else:
+            exchange.send(exchange.home(), Request(written))
+
+
+def _named(args: list[bytes]) -> bool:
+    """Whether the subcommand sets one of several attributes."""
+    return len(args) > 1 and args[0].upper() == b"SETINFO"
+
+
+def _redirects(args: list[bytes]) -> bool:
+    """Whether it is CLIENT TRACKING with REDIRECT."""
+    return args[0].upper() == b"TRACKING" and any(word.upper() == b"REDIRECT" for word in args[1:])

@@ -1,0 +1,226 @@
+"""Where each command of a client goes: by its key, to all masters, home, or no further than here.
+
+words ─> route ──┬─ by key          exchange.send() to the owner of the slot
+                 ├─ several slots   split into parts, one per slot
+                 ├─ all masters     a part each, joined by `gather`
+                 ├─ MULTI, WATCH    transaction
+                 ├─ the connection  login: AUTH, HELLO, CLIENT SETNAME ...
+                 └─ CLUSTER ...     answered here, see `face`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from rlproxy.resp import encoding
+from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster import gather, info_reply
+from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
+from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.face import PRESENT_CLUSTER, Face
+from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request
+from rlproxy.upstream.cluster.routes import Route, Routes
+from rlproxy.upstream.cluster.subscriptions import Subscriptions
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, OK, Transaction
+
+# Commands that MULTI doesn't queue.
+_NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
+_TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
+_SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
+
+# Routes to several nodes, whose replies gather.joined() joins.
+_TO_ALL: Final = (
+    *(r.ALL_SUM, r.ALL_CONCAT, r.ALL_UNION, r.ALL_PAIRS, r.ALL_AND, r.ALL_ONE, r.ALL_ANY),
+    *(r.ALL_FIRST, r.ALL_TEXT, r.WAIT),
+)
+
+
+class Dispatcher:
+    """The sender of one client's commands.
+
+    splits: DEL, MGET and their kin may have keys in several slots.
+    """
+
+    def __init__(self, exchange: Exchange, routes: Routes, shown: Face, splits: bool) -> None:
+        self._exchange = exchange
+        self._routes = routes
+        self._face = shown
+        self._splits = splits
+        self.transaction = Transaction(exchange)
+        self.setup = ConnectionSetup(exchange, shown)
+        self.subscriptions = Subscriptions(exchange)
+        exchange.holds_state = self._holds_state
+
+    def _holds_state(self, link: Link) -> bool:
+        return self.transaction.uses(link) or self.subscriptions.uses(link)
+
+    def send(self, words: list[bytes], written: bytes) -> bool:
+        """Send a command, or answer it. Returns False if it must wait for replies.
+
+        words: the command's words.
+        written: the same as a request.
+        """
+        exchange = self._exchange
+        if self.setup.under_way:
+            return False
+        args = words[1:]
+        route = self._routes.of(words[0], args)
+        how = route.how
+        now = self.transaction.now
+        if now is not None and how not in _NOT_QUEUED:
+            return self.transaction.queue(now, self._slot(route, args), written)
+        if self.subscriptions.only and how not in _NOT_QUEUED:
+            return self.subscriptions.send(route, args, written)
+        if how != r.BY_KEY:
+            return self._unusual(route, args, words, written)
+        if route.single:
+            slot = key_slot(args[route.first]) if len(args) > route.first else NO_SLOT
+        else:
+            slot = self._slot(route, args)
+        request = Request(written, slot)
+        if route.blocks != r.BLOCKS_NOT:
+            request.blocks = route.blocks
+            request.blocks_from = exchange.loop.time()
+        return self._by_slot(request)
+
+    def _slot(self, route: Route, args: list[bytes]) -> int:
+        """The slot of the command's first key."""
+        keys = route.keys(args)
+        return key_slot(args[keys[0]]) if keys else NO_SLOT
+
+    def _by_slot(self, request: Request) -> bool:
+        exchange = self._exchange
+        link = exchange.of_slot(request.slot)
+        if not exchange.redirects.may_send(request.slot, link):
+            return False
+        exchange.send(link, request)
+        return True
+
+    # -- routes other than by key -----------------------------------------------------------------
+
+    def _unusual(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
+        exchange, how = self._exchange, route.how
+        if how in _SPLIT:
+            return self._split(route, args, words, written)
+        if how in _TRANSACTION:
+            return self._transact(route, args, written)
+        if how in (r.SUBSCRIBE, r.CHANNEL, r.MONITOR):
+            return self.subscriptions.send(route, args, written)
+        if how == r.RESET:
+            return self.setup.reset(written, self._reset)
+        if self.setup.takes(how):
+            return self.setup.send(route, args, written)
+        if how in _TO_ALL:
+            self._to_all(route, written)
+        elif how in (r.CLUSTER, r.OK, r.REFUSED):
+            self._answer(route, args)
+        elif how == r.SCAN:
+            self._scan(args, written)
+        elif how == r.INFO:
+            self._info(written)
+        else:
+            exchange.quitting = exchange.quitting or how == r.QUIT
+            exchange.send(exchange.home(), Request(written))
+        return True
+
+    def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
+        transaction, how = self.transaction, route.how
+        if how == r.WATCH:
+            return transaction.watch(self._slot(route, args), written)
+        if how == r.MULTI:
+            transaction.multi(written, 1 + len(args))
+        elif how == r.EXEC:
+            transaction.execute(written)
+        elif how == r.DISCARD:
+            transaction.discard(written)
+        else:
+            transaction.unwatch(written)
+        return True
+
+    def _reset(self) -> None:
+        self.transaction.forget()
+        self.subscriptions.forget()
+
+    def _answer(self, route: Route, args: list[bytes]) -> None:
+        """Answer a command that goes no further."""
+        exchange = self._exchange
+        if route.how == r.OK:
+            exchange.answer(OK)
+        elif route.how == r.REFUSED:
+            exchange.answer(r.refusal(route))
+        else:
+            exchange.answer(self._face.cluster_reply(args, exchange.protocol))
+
+    def _to_all(self, route: Route, written: bytes) -> None:
+        exchange = self._exchange
+        links = exchange.masters()
+        if route.how == r.WAIT:
+            links = list(exchange.links.values())
+        if len(links) == 1:
+            exchange.send(links[0], Request(written))
+            return
+        parts = [Request(written) for _ in links]
+        exchange.send_parts(links, Divided(parts, partial(gather.joined, route.how)))
+
+    def _info(self, written: bytes) -> None:
+        exchange = self._exchange
+        links = exchange.masters()
+        parts = [Request(written) for _ in links]
+        shows_cluster = self._face.present == PRESENT_CLUSTER
+        joined = partial(info_reply.info, face=shows_cluster)
+        exchange.send_parts(links, Divided(parts, joined))
+
+    def _scan(self, args: list[bytes], written: bytes) -> None:
+        """Send SCAN to the master that its cursor names."""
+        exchange = self._exchange
+        known = exchange.cluster.map
+        nodes, mark = len(known.shards), known.mark
+        found = gather.scan_split(args[0], nodes, mark) if args and nodes else None
+        if found is None:
+            exchange.send(exchange.home(), Request(written))
+            return
+        index, cursor = found
+        request = Request(encoding.bulks(b"SCAN", cursor, *args[1:]))
+        request.answered = lambda frame: gather.scan_joined(frame, index, nodes, mark)
+        exchange.send(exchange.link(known.shards[index].address), request)
+
+    # -- several slots ----------------------------------------------------------------------------
+
+    def _split(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
+        """Send a command with keys in several slots as parts, one per slot."""
+        exchange = self._exchange
+        keys = route.keys(args)
+        by_slot: dict[int, list[int]] = {}
+        for at in keys:
+            by_slot.setdefault(key_slot(args[at]), []).append(at)
+        if len(by_slot) < 2:
+            return self._by_slot(Request(written, next(iter(by_slot), NO_SLOT)))
+        if not self._splits:
+            exchange.answer(CROSSSLOT)
+            return True
+        links = [exchange.of_slot(slot) for slot in by_slot]
+        for slot, link in zip(by_slot, links, strict=True):
+            if not exchange.redirects.may_send(slot, link):
+                return False
+        step = 2 if route.how == r.SPLIT_OK else 1
+        parts = []
+        for slot, places in by_slot.items():
+            taken = [word for at in places for word in args[at : at + step]]
+            parts.append(Request(encoding.bulks(words[0], *taken), slot))
+        exchange.send_parts(links, Divided(parts, _of_parts(route.how, list(by_slot.values()))))
+        return True
+
+
+def _of_parts(how: int, places: list[list[int]]) -> Callable[[list[bytes]], bytes]:
+    """How the replies to the parts of a split command become one.
+
+    places: for each part the indexes of its keys.
+    """
+    if how != r.SPLIT_ARRAY:
+        return partial(gather.joined, how)
+    total = sum(map(len, places))
+    return lambda replies: gather.placed(list(zip(places, replies, strict=True)), total)

@@ -1,0 +1,336 @@
+"""The exchange of one client with the nodes: its links, and its replies in request order.
+
+    send() ──> links ──> nodes
+    out <── queue, in request order <── replied() <── links
+
+A node's MOVED or ASK never leaves: see `redirects`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from rlproxy.config.urls import Address
+from rlproxy.resp import encoding
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.link import Link, LinkOwner
+from rlproxy.upstream.cluster.redirects import Redirects
+from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own
+from rlproxy.upstream.connector import reason
+
+
+class Exchange(LinkOwner):
+    """The links and the replies of one client.
+
+    greeting: what a further link sends first: the client's login, protocol and the like.
+    out: bytes for the client.
+    wake: called when `out` or the requests that wait here may have changed.
+    ended: whether a link was lost whose state, or whose replies, can't be replaced.
+    """
+
+    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+        self.cluster = cluster
+        self.loop = loop
+        self.greeting: list[bytes] = []
+        self.out: list[bytes] = []
+        self.wake: Callable[[], None] = lambda: None
+        self.ended = False
+        self.quitting = False
+        self.silent = False  # CLIENT REPLY OFF
+        self.skips = False  # CLIENT REPLY SKIP: of the next command
+        self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
+        # Whether a push, or a message of pub/sub, goes to the client.
+        self.passes: Callable[[Link, bytes], bool] = _passes_all
+        self.links: dict[Address, Link] = {}
+        # Whether a link holds state that another one can't replace.
+        self.holds_state: Callable[[Link], bool] = _holds_none
+        self.protocol: int = 2
+        self.queue: deque[Request] = deque()  # what the client is owed
+        self.redirects = Redirects(self)
+        self.last: int = 0  # number of the latest request
+        self._home: Address | None = None
+        self._paused = False
+        self._streaming = False  # the client has a reply in part
+        self._after: list[bytes] = []  # pushes that came meanwhile
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy = False
+
+    # -- links ------------------------------------------------------------------------------------
+
+    def link(self, address: Address) -> Link:
+        """Return the link to the node at `address`, made if needed."""
+        link = self.links.get(address)
+        if link is None:
+            link = self.links[address] = Link(self, address)
+            link.paused = self._paused
+            for at, written in enumerate(self.greeting):
+                greeting = own(written)
+                if at == 0:
+                    greeting.answered = self._login_answer(link)
+                link.send(greeting)
+            task = self.loop.create_task(self._connect(link))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return link
+
+    def adopt(self, link: Link) -> None:
+        """Take the first link, which is open already, as the one to the home node."""
+        self.links[link.address] = link
+        self._home = link.address
+
+    def home(self) -> Link:
+        """Return the link to the node that runs the client's commands without a key."""
+        address = self._home
+        if address is None or address not in self.links:
+            shard = self.cluster.home()
+            if shard is not None and (address is None or not self._is_master(address)):
+                address = self._home = shard.address
+        assert address is not None  # adopt() came first
+        return self.link(address)
+
+    def is_home(self, link: Link) -> bool:
+        """Return whether `link` is the home node's."""
+        return link.address == self._home
+
+    def _is_master(self, address: Address) -> bool:
+        return any(shard.address == address for shard in self.cluster.map.shards)
+
+    def of_slot(self, slot: int) -> Link:
+        """Return the link to the owner of `slot`; home if it has none, which writes the error."""
+        shard = self.cluster.map.owner(slot) if slot != NO_SLOT else None
+        return self.link(shard.address) if shard is not None else self.home()
+
+    def masters(self) -> list[Link]:
+        """Return the links to all masters, home first."""
+        home = self.home()
+        shards = self.cluster.map.shards
+        return [home] + [
+            self.link(shard.address) for shard in shards if shard.address != home.address
+        ]
+
+    def leave_others(self) -> None:
+        """Close all links but home's: they would need the client's new login or protocol."""
+        for address, link in list(self.links.items()):
+            if address != self._home:
+                self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        if self.links.get(link.address) is link:
+            del self.links[link.address]
+        link.close()
+
+    async def _connect(self, link: Link) -> None:
+        try:
+            await self.cluster.target(link.address).connect(lambda: link)
+        except OSError as error:
+            where = self.cluster.target(link.address).where
+            self._fail(link, encoding.unreachable(where, reason(error)))
+            self.cluster.refresh()
+            self.batch_over()
+            return
+        if self.links.get(link.address) is not link:
+            link.close()
+
+    def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
+        def answered(frame: bytes) -> bytes:
+            if frame.startswith(b"-"):  # this node doesn't accept what the home node did
+                self._fail(link, frame)
+            return frame
+
+        return answered
+
+    def _fail(self, link: Link, error: bytes) -> None:
+        """Answer all that `link` owes with `error`, and close it."""
+        owed = [request for request in link.owed if not request.dropped]
+        link.owed.clear()
+        self._forget(link)
+        if self.holds_state(link):
+            self.ended = True
+        for request in owed:
+            request.link = None
+            self.done(request, error)
+
+    def flush(self) -> None:
+        """Write what was sent on all links."""
+        for link in self.links.values():
+            link.flush()
+
+    def full(self) -> bool:
+        """Return whether a node takes no more bytes for now."""
+        return any(link.full for link in self.links.values())
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading the nodes, or go on."""
+        self._paused = paused
+        for link in self.links.values():
+            link.paused = paused
+            link.read()
+
+    def close(self) -> None:
+        """Close all links."""
+        self.ended = True
+        self.wake = lambda: None
+        for task in self._tasks:
+            task.cancel()
+        for link in list(self.links.values()):
+            link.close()
+        self.links.clear()
+        self.holds_state = _holds_none
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def expect(self, request: Request) -> Request:
+        """Append `request` to what the client is owed."""
+        self.last += 1
+        request.number = self.last
+        request.silent = self.silent or self.skips
+        self.skips = False
+        self.queue.append(request)
+        return request
+
+    def send(self, link: Link, request: Request) -> None:
+        """Send a command of the client."""
+        self.expect(request)
+        if self.prefix:
+            self._send_prefix([link])
+        link.send(request)
+
+    def send_parts(self, links: list[Link], whole: Divided) -> None:
+        """Send the parts of `whole`, each to its link."""
+        self.expect(whole)
+        if self.prefix:
+            self._send_prefix(links)
+        for link, part in zip(links, whole.parts, strict=True):
+            part.number = whole.number
+            link.send(part)
+
+    def _send_prefix(self, links: list[Link]) -> None:
+        prefix, self.prefix = self.prefix, b""
+        for link in links:
+            self.send_own(link, prefix)
+
+    def send_own(self, link: Link, written: bytes) -> None:
+        """Send a request of the proxy's own, and drop its reply."""
+        link.send(own(written))
+
+    def answer(self, reply: bytes) -> None:
+        """Answer a command of the client without a node."""
+        request = self.expect(Request(b""))
+        request.reply = reply
+        request.done = True
+        if self.queue[0] is request:
+            self._advance()
+
+    def under_way(self) -> Iterator[Request]:
+        """Yield the requests that nodes owe a reply, in request order."""
+        for request in self.queue:
+            if isinstance(request, Divided):
+                yield from (part for part in request.parts if part.link is not None)
+            elif request.link is not None:
+                yield request
+
+    # -- replies ----------------------------------------------------------------------------------
+
+    def replied(self, link: Link, request: Request, frame: bytes) -> None:
+        """See LinkOwner.replied()."""
+        if frame[0] == 45 and not request.dropped:
+            refused = request.refused
+            if refused is None:
+                if self.redirects.take(link, request, frame):
+                    return
+            elif refused(link, frame):
+                return
+        if request.answered is not None:
+            frame = request.answered(frame)
+        if request.dropped:
+            return
+        if request.frames > 0:
+            request.reply += frame
+        else:
+            self.done(request, request.reply + frame)
+
+    def done(self, request: Request, reply: bytes) -> None:
+        """Take the whole reply to `request`."""
+        request.reply = reply
+        request.done = True
+        whole = request.part_of
+        if whole is not None:
+            if not whole.part_done():
+                return
+            whole.done = True
+            request = whole
+        if self.queue and self.queue[0] is request:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Pass on the replies that are next to leave."""
+        queue, out = self.queue, self.out
+        while queue and queue[0].done:
+            request = queue.popleft()
+            if not request.silent:
+                out.append(request.reply)
+
+    def may_stream(self, request: Request) -> bool:
+        """See LinkOwner.may_stream()."""
+        return bool(self.queue) and self.queue[0] is request
+
+    def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
+        """See LinkOwner.streamed()."""
+        if not request.silent:
+            self.out.append(piece)
+        self._streaming = not ended
+        if ended:
+            self.out += self._after
+            self._after.clear()
+            request.done = True
+            self.queue.popleft()
+            self._advance()
+
+    def unasked(self, link: Link, frame: bytes) -> None:
+        """See LinkOwner.unasked()."""
+        if not self.passes(link, frame):
+            return
+        (self._after if self._streaming else self.out).append(frame)
+
+    def batch_over(self) -> None:
+        """See LinkOwner.batch_over()."""
+        if self._busy:
+            return
+        self._busy = True
+        while self.queue:  # a large reply may have become the next one
+            head = self.queue[0]
+            at = head.parts if isinstance(head, Divided) else [head]
+            held = [part.link for part in at if part.link is not None and part.link.held]
+            ready = [link for link in held if link is not None and link.owed[0] in at]
+            if not ready:
+                break
+            ready[0].go_on()
+        self._busy = False
+        self.redirects.go_on()
+        self.wake()
+
+    def link_full(self) -> None:
+        """See LinkOwner.link_full()."""
+        self.wake()
+
+    def lost(self, link: Link) -> None:
+        """See LinkOwner.lost()."""
+        current = self.links.get(link.address) is link
+        owes = any(not request.dropped for request in link.owed)
+        self._forget(link)
+        if not current:
+            return
+        self.cluster.refresh()
+        if owes or self.holds_state(link) or self.quitting:
+            self.ended = True
+        self.wake()
+
+
+def _holds_none(_link: Link) -> bool:
+    return False
+
+
+def _passes_all(_link: Link, _frame: bytes) -> bool:
+    return True

@@ -1,0 +1,165 @@
+"""The reply to INFO of a cluster: home's text, with the counters of all masters added up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.resp.encoding import error
+from rlproxy.upstream.cluster.face import info_text
+from rlproxy.upstream.cluster.gather import as_text, first_error, text_of
+
+# Fields whose sum over the nodes means something. All others are home's.
+SUMMED: Final = frozenset(
+    b"""
+    connected_clients maxclients blocked_clients tracking_clients pubsub_clients watching_clients
+    clients_in_timeout_table total_watched_keys total_blocking_keys total_blocking_keys_on_nokey
+
+    used_memory used_memory_rss used_memory_overhead used_memory_startup used_memory_dataset
+    maxmemory mem_clients_normal lazyfree_pending_objects lazyfreed_objects
+
+    rdb_changes_since_last_save
+
+    total_connections_received total_commands_processed instantaneous_ops_per_sec
+    total_net_input_bytes total_net_output_bytes instantaneous_input_kbps instantaneous_output_kbps
+    rejected_connections expired_keys expired_fields expired_subkeys evicted_keys evicted_clients
+    evicted_scripts keyspace_hits keyspace_misses pubsubshard_channels tracking_total_keys
+    tracking_total_items tracking_total_prefixes unexpected_error_replies total_error_replies
+    acl_access_denied_auth acl_access_denied_cmd acl_access_denied_key acl_access_denied_channel
+    total_reads_processed total_writes_processed
+    """.split()
+)
+# Fields with a number of bytes in words; the field without `_human` has the number.
+_HUMAN: Final = frozenset(b"used_memory_human used_memory_rss_human maxmemory_human".split())
+_UNITS: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+
+# Sections with one row per database, command or error. A row is merged by its name.
+_ROWS: Final = {
+    b"# Keyspace": b"db",
+    b"# Commandstats": b"cmdstat_",
+    b"# Errorstats": b"errorstat_",
+}
+# Averages in rows: the field whose value each one is weighted by.
+_WEIGHTS: Final[dict[bytes, bytes]] = {b"avg_ttl": b"expires", b"usec_per_call": b"calls"}
+_UNEXPECTED: Final = error("ERR a node of the cluster replied to INFO in an unknown form")
+
+
+def info(replies: list[bytes], face: bool) -> bytes:
+    """Join the replies of all masters to one INFO.
+
+    replies: frames, home's first.
+    face: the proxy shows itself as a node of a cluster; False: as a standalone server.
+    Returns home's text with the fields in SUMMED, the databases, the statistics of commands and of
+    errors of all; or the first error.
+    """
+    failed = first_error(replies)
+    if failed:
+        return failed
+    texts: list[bytes] = []
+    for frame in replies:
+        found = text_of(frame)
+        if found is None:
+            return _UNEXPECTED
+        texts.append(found)
+    out = _joined(texts) if len(texts) > 1 else texts[0]
+    return as_text(out if face else info_text(out, "standalone"), replies[0])
+
+
+def _joined(texts: list[bytes]) -> bytes:
+    sums: dict[bytes, float] = {}
+    rows: dict[bytes, dict[bytes, list[bytes]]] = {}
+    for each in texts:
+        _count(each, sums, rows)
+    out: list[bytes] = []
+    prefix = b""
+    for line in texts[0].split(b"\r\n"):
+        if prefix and line.startswith(prefix) and _row_name(line, prefix):
+            continue  # written behind the section's title
+        out.append(_line(line, sums))
+        if line.startswith(b"# "):
+            prefix = _ROWS.get(line, b"")
+            out += [b"%b:%b" % (name, _row(rows[line][name])) for name in rows.get(line, ())]
+    return b"\r\n".join(out)
+
+
+def _count(
+    node: bytes, sums: dict[bytes, float], rows: dict[bytes, dict[bytes, list[bytes]]]
+) -> None:
+    """Add the fields and rows in the text of one node to `sums` and `rows`."""
+    section = b""
+    for line in node.split(b"\r\n"):
+        if line.startswith(b"# "):
+            section = line
+            continue
+        name, colon, value = line.partition(b":")
+        if not colon:
+            continue
+        prefix = _ROWS.get(section, b"")
+        if prefix and _row_name(line, prefix):
+            rows.setdefault(section, {}).setdefault(name, []).append(value)
+        elif name in SUMMED:
+            sums[name] = sums.get(name, 0) + _number(value)
+
+
+def _row_name(line: bytes, prefix: bytes) -> bytes:
+    """Return the name of a row with `prefix`; empty for db0_distrib_strings_sizes of Redis 8."""
+    name = line.partition(b":")[0]
+    return name if prefix != b"db" or name[2:].isdigit() else b""
+
+
+def _line(line: bytes, sums: dict[bytes, float]) -> bytes:
+    name, _, value = line.partition(b":")
+    if name in sums:
+        return b"%b:%b" % (name, _like(value, sums[name]))
+    if name in _HUMAN:
+        total = sums.get(name.removesuffix(b"_human"))
+        if total is not None:
+            return b"%b:%b" % (name, _human(int(total)))
+    return line
+
+
+def _row(values: list[bytes]) -> bytes:
+    """Return one row, `field=value,...`, of those of several nodes: fields added or averaged."""
+    if len(values) == 1:
+        return values[0]
+    parsed = [_parsed(value) for value in values]
+    sums: dict[bytes, float] = {}
+    for fields in parsed:
+        for name, value in fields.items():
+            weight = _WEIGHTS.get(name, b"")
+            scale = _number(fields.get(weight, b"")) if weight else 1
+            sums[name] = sums.get(name, 0) + _number(value) * scale
+    out: list[bytes] = []
+    for name, value in parsed[0].items():
+        total = sums[name]
+        if name in _WEIGHTS:
+            total /= sums.get(_WEIGHTS[name], 0) or 1
+        out.append(b"%b=%b" % (name, _like(value, total)))
+    return b",".join(out)
+
+
+def _parsed(value: bytes) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    for field in value.split(b","):
+        name, _, number = field.partition(b"=")
+        fields[name] = number
+    return fields
+
+
+def _number(value: bytes) -> float:
+    try:
+        return float(value) if b"." in value else int(value)
+    except ValueError:
+        return 0
+
+
+def _like(value: bytes, total: float) -> bytes:
+    """Return `total` with a fraction if `value` has one."""
+    return b"%.2f" % total if b"." in value else b"%d" % int(total)
+
+
+def _human(size: int) -> bytes:
+    """Return a number of bytes as Redis' bytesToHuman() writes it."""
+    for unit, letter in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.2f}{letter}".encode()
+    return b"%dB" % size

@@ -1,0 +1,286 @@
+"""One client's connection to one node of the cluster: what it owes, and its replies, whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, cast
+
+from rlproxy.config.urls import Address
+from rlproxy.resp.replies import ReplyFramer
+from rlproxy.upstream.cluster.request import Request
+
+LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
+_ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
+
+
+class LinkOwner:
+    """The interface of a link's owner."""
+
+    def replied(self, link: Link, request: Request, frame: bytes) -> None:
+        """Take a reply to `request`."""
+        raise NotImplementedError
+
+    def unasked(self, link: Link, frame: bytes) -> None:
+        """Take a push, or any frame that is no reply."""
+        raise NotImplementedError
+
+    def may_stream(self, request: Request) -> bool:
+        """Return whether the reply to `request` is the next that the client gets."""
+        raise NotImplementedError
+
+    def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
+        """Take a piece of the reply to `request`."""
+        raise NotImplementedError
+
+    def batch_over(self) -> None:
+        """Act on the replies that have been taken."""
+        raise NotImplementedError
+
+    def link_full(self) -> None:
+        """Take note that `full` of a link has changed."""
+        raise NotImplementedError
+
+    def lost(self, link: Link) -> None:
+        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
+        raise NotImplementedError
+
+
+class Link(asyncio.Protocol):
+    """The connection of one client to the node at `address`.
+
+    owed: requests that were sent and not answered, in order.
+    unsent: those that wait until the connection is open.
+    subscribed: it may send messages, or lines of MONITOR, that are no replies.
+    full: the node takes no more bytes for now.
+    held: an incomplete large reply waits for the replies before it; the link isn't read.
+    """
+
+    __slots__ = (
+        "_framer",
+        "_out",
+        "_owner",
+        "_pieces",
+        "_reading",
+        "_transport",
+        "address",
+        "full",
+        "held",
+        "in_reply",
+        "owed",
+        "paused",
+        "subscribed",
+    )
+
+    def __init__(self, owner: LinkOwner, address: Address) -> None:
+        self._owner = owner
+        self.address = address
+        self.owed: deque[Request] = deque()
+        self.subscribed = False
+        self.full = False
+        self.held = False
+        self.paused = False  # the client doesn't read
+        self.in_reply = False  # inside a large reply
+        self._pieces: list[bytes] = []  # of a large reply that can't be passed on in pieces
+        self._out: list[bytes] = []
+        self._framer = ReplyFramer()
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+
+    def send(self, request: Request) -> None:
+        """Send `request` with the next flush()."""
+        if request.asking:
+            asking = Request(b"")
+            asking.dropped = True
+            asking.link = self
+            self.owed.append(asking)
+            self._out.append(_ASKING)
+        if request.subscribes:
+            self.subscribed = True
+        request.link = self
+        self.owed.append(request)
+        self._out.append(request.written)
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes that get no reply, or whose replies aren't counted."""
+        self._out.append(data)
+
+    def flush(self) -> None:
+        """Write what was sent, once the connection is open."""
+        transport = self._transport
+        if transport is None or not self._out:
+            return
+        out = self._out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
+        transport.write(data)
+
+    def open(self) -> bool:
+        """Return whether the connection is open."""
+        return self._transport is not None
+
+    def close(self) -> None:
+        """Close the connection; lost() isn't called."""
+        self._owner = _NOBODY
+        if self._transport is not None:
+            self._transport.abort()
+
+    def read(self) -> None:
+        """Read the connection, or pause that."""
+        want = not (self.held or self.paused)
+        if self._transport is not None and want != self._reading:
+            self._reading = want
+            if want:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Pass on the large reply that was held: it is the next that the client gets."""
+        if self.held:
+            self.held = False
+            self.read()
+            self._pass()
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.read()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._framer.feed(data)
+        if not self.held:
+            self._pass()
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.full = True
+        self._owner.link_full()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.full = False
+        self._owner.link_full()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._transport = None
+        self._owner.lost(self)
+
+    # -- replies ----------------------------------------------------------------------------------
+
+    def _pass(self) -> None:
+        """Pass on all complete frames, and what may go of an incomplete one."""
+        framer, owner, owed = self._framer, self._owner, self.owed
+        while not self.held:
+            if self.in_reply:
+                if not self._piece():
+                    break
+                continue
+            if framer.at_push():
+                push = framer.push()
+                if not push:
+                    break
+                if owed and owed[0].subscribes and b"subscribe\r\n" in push[:40]:
+                    self._reply(push)
+                else:
+                    owner.unasked(self, push)
+                continue
+            frame = framer.frame()
+            if not frame:
+                if len(framer.buf) - framer.pos <= LARGE or not owed:
+                    break
+                self._begin_large()
+                continue
+            if not owed or (self.subscribed and _is_message(frame)):
+                owner.unasked(self, frame)
+                continue
+            self._reply(frame)
+        if framer.broken and self._transport is not None:
+            self._transport.abort()
+        framer.release()
+        owner.batch_over()
+
+    def _reply(self, frame: bytes) -> None:
+        """Pass on a frame of the reply to the first request."""
+        request = self.owed[0]
+        request.frames -= 1
+        if request.frames <= 0:
+            self.owed.popleft()
+            request.link = None
+        if not request.dropped or request.answered is not None:
+            self._owner.replied(self, request, frame)
+
+    def _begin_large(self) -> None:
+        request = self.owed[0]
+        first = request if request.part_of is None else request.part_of
+        self.held = not request.dropped and not self._owner.may_stream(first)
+        self.in_reply = not self.held
+        self.read()
+
+    def _piece(self) -> bool:
+        """Take a piece of the large reply. Returns whether the reply has ended."""
+        framer, request = self._framer, self.owed[0]
+        start = framer.pos
+        ended = framer.skip(1, False) == 1
+        piece = framer.buf[start : framer.pos]
+        if ended:
+            self.in_reply = False
+            self.owed.popleft()
+            request.link = None
+        if request.streams() and not request.dropped:
+            self._owner.streamed(request, piece, ended)
+        else:
+            self._pieces.append(piece)
+            if ended:
+                request.frames = 0
+                frame = b"".join(self._pieces)
+                self._pieces = []
+                if not request.dropped or request.answered is not None:
+                    self._owner.replied(self, request, frame)
+        return ended
+
+
+class _Nobody(LinkOwner):
+    """The owner of a link that is closed on purpose."""
+
+    def replied(self, link: Link, request: Request, frame: bytes) -> None:
+        """See LinkOwner."""
+
+    def unasked(self, link: Link, frame: bytes) -> None:
+        """See LinkOwner."""
+
+    def may_stream(self, request: Request) -> bool:
+        """See LinkOwner."""
+        return False
+
+    def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
+        """See LinkOwner."""
+
+    def batch_over(self) -> None:
+        """See LinkOwner."""
+
+    def link_full(self) -> None:
+        """See LinkOwner."""
+
+    def lost(self, link: Link) -> None:
+        """See LinkOwner."""
+
+
+_NOBODY: Final = _Nobody()
+_MESSAGES: Final = (
+    b"*3\r\n$7\r\nmessage\r\n",
+    b"*4\r\n$8\r\npmessage\r\n",
+    b"*3\r\n$8\r\nsmessage\r\n",
+)
+
+
+def _is_message(frame: bytes) -> bool:
+    """Whether a frame of a connection that subscribes or monitors is no reply."""
+    if frame[0] == 43:  # a line of MONITOR begins with the time
+        return 48 <= frame[1] <= 57
+    return frame[0] == 42 and frame.startswith(_MESSAGES)

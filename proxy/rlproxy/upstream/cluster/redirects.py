@@ -1,0 +1,148 @@
+"""Requests that a node hasn't run: they are sent again, to the node that has their slot now.
+
+    MOVED, ASK, TRYAGAIN ──take()──> pending ──go_on()──> the new owner
+                                        │ one slot waits until nothing of it is under way
+    the client's next commands ─────────┴─ wait while may_send() says so
+
+So the commands of one client on one slot run in the order sent, also while the slot moves. Source:
+the Redis Cluster specification, "Redirection and resharding".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rlproxy.config.urls import Address
+from rlproxy.resp import encoding
+from rlproxy.upstream.cluster.blocking import with_rest
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, NO_SLOT, Request
+
+if TYPE_CHECKING:
+    from rlproxy.upstream.cluster.exchange import Exchange
+    from rlproxy.upstream.cluster.link import Link
+
+MAX_REDIRECTS: Final = 100  # of one command
+PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
+_ENDLESS: Final = encoding.error(
+    f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
+)
+_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
+
+
+class Redirects:
+    """The redirected requests of one client."""
+
+    __slots__ = ("_changes", "_exchange", "_paused", "_unsettled", "pending")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.pending: list[Request] = []
+        self._paused = False
+        self._changes = exchange.cluster.changes
+        # Number of the latest request sent while a slot was moving; its commands may be elsewhere.
+        self._unsettled: int = 0
+
+    def take(self, link: Link, request: Request, frame: bytes) -> bool:
+        """Take a request that `link` answered with an error. Returns whether it is sent again."""
+        if not frame.startswith(_REDIRECTS):
+            if frame.startswith(b"-CLUSTERDOWN"):
+                self._exchange.cluster.refresh()
+            return False
+        if frame.startswith(b"-UNBLOCKED") and request.blocks == NEVER_BLOCKS:
+            return False
+        exchange = self._exchange
+        request.redirected += 1
+        if request.redirected > MAX_REDIRECTS:
+            exchange.done(request, _ENDLESS)
+            return True
+        request.target = None
+        request.asking = False
+        slot, address = redirect(frame, link.address)
+        if address is not None:
+            request.target = address
+            if frame.startswith(b"-ASK"):
+                request.asking = True
+            elif slot != NO_SLOT:
+                exchange.cluster.moved(slot, address)
+        else:
+            exchange.cluster.refresh()
+            self._pause()
+        if request.blocks != NEVER_BLOCKS:
+            now = exchange.loop.time()
+            request.written = with_rest(request.written, request.blocks, now - request.blocks_from)
+            request.blocks_from = now
+        self.pending.append(request)
+        self._unsettled = exchange.last
+        return True
+
+    def unsettle(self) -> None:
+        """Have the commands sent so far precede those that follow, on each slot."""
+        self._unsettled = self._exchange.last
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._exchange.loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._exchange.batch_over()
+
+    def go_on(self) -> None:
+        """Send again what may be sent: of each slot in order, once nothing of it is under way."""
+        if not self.pending or self._paused:
+            return
+        exchange = self._exchange
+        busy = {request.slot for request in exchange.under_way()}
+        sent: dict[int, tuple[Address | None, bool]] = {}
+        left: list[Request] = []
+        self.pending.sort(key=_number)
+        for request in self.pending:
+            where = (request.target, request.asking)
+            first = sent.setdefault(request.slot, where)
+            if request.slot in busy or first != where or exchange.ended:
+                left.append(request)
+                continue
+            target = request.target
+            link = exchange.link(target) if target is not None else exchange.of_slot(request.slot)
+            link.send(request)
+        self.pending = left
+        self._unsettled = exchange.last
+
+    def may_send(self, slot: int, link: Link) -> bool:
+        """Return whether the client's next command, of `slot`, may be sent on `link` now."""
+        exchange = self._exchange
+        if self._changes != exchange.cluster.changes:
+            self._changes = exchange.cluster.changes
+            self._unsettled = exchange.last
+        if self._unsettled == 0:
+            return True
+        if not exchange.queue or exchange.queue[0].number > self._unsettled:
+            self._unsettled = 0
+            return True
+        if any(request.slot == slot for request in self.pending):
+            return False
+        return not any(
+            request.slot == slot and (request.link is not link or request.asking)
+            for request in exchange.under_way()
+        )
+
+
+def _number(request: Request) -> int:
+    return request.number
+
+
+def redirect(frame: bytes, asked: Address) -> tuple[int, Address | None]:
+    """Read a MOVED or ASK: the slot, and the node that it names. None for other errors.
+
+    asked: the node that wrote it. Nodes may leave out their host: `MOVED 8579 :19202`.
+    """
+    words = frame[1:].split()
+    if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
+        return NO_SLOT, None
+    host, colon, port = words[2].decode("utf-8", "replace").rpartition(":")
+    if not colon or not port.isdigit():
+        return NO_SLOT, None
+    if host in ("", "?"):
+        host = asked.host
+    return int(words[1]), Address(host.strip("[]"), int(port))

@@ -1,0 +1,114 @@
+"""One command of a client on its way through the cluster, and its reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from rlproxy.config.urls import Address
+
+if TYPE_CHECKING:
+    from rlproxy.upstream.cluster.link import Link
+
+NO_SLOT: Final = -1
+NEVER_BLOCKS: Final = 0  # of Request.blocks
+
+
+class Request:
+    """One command, or the part of one that goes to one node.
+
+    written: the request as it is sent.
+    slot: the slot of its keys; NO_SLOT for a command without keys.
+    link: the connection that owes its reply; None before it is sent and once it is answered.
+    reply: what the client gets, once `done`.
+    silent: the client gets nothing.
+    dropped: it is the proxy's own, and has no place among the client's replies.
+    frames: replies that it still gets. Those to SUBSCRIBE come one by channel.
+    subscribes: its replies are pushes in RESP3.
+    number: its place among the client's commands.
+    redirected: replies MOVED, ASK and the like so far.
+    target: the node that the latest of them named.
+    asking: it is sent behind ASKING.
+    blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
+    answered: called with its reply, and returns what the client gets; None: the reply as it is.
+    refused: called with an error of the node before that; returns whether there is no reply yet.
+        None: redirects are followed.
+    part_of: the command of which this is a part.
+    """
+
+    __slots__ = (
+        "answered",
+        "asking",
+        "blocks",
+        "blocks_from",
+        "done",
+        "dropped",
+        "frames",
+        "link",
+        "number",
+        "part_of",
+        "redirected",
+        "refused",
+        "reply",
+        "silent",
+        "slot",
+        "subscribes",
+        "target",
+        "written",
+    )
+
+    def __init__(self, written: bytes, slot: int = NO_SLOT) -> None:
+        self.written = written
+        self.slot = slot
+        self.link: Link | None = None
+        self.reply: bytes = b""
+        self.done = False
+        self.silent = False
+        self.dropped = False
+        self.frames: int = 1
+        self.subscribes = False
+        self.number: int = 0
+        self.redirected: int = 0
+        self.target: Address | None = None
+        self.asking = False
+        self.blocks: int = NEVER_BLOCKS
+        self.blocks_from: float = 0.0
+        self.answered: Callable[[bytes], bytes] | None = None
+        self.refused: Callable[[Link, bytes], bool] | None = None
+        self.part_of: Divided | None = None
+
+    def streams(self) -> bool:
+        """Return whether its reply may be passed on while it is being received."""
+        return self.part_of is None and self.answered is None and self.frames == 1
+
+
+class Divided(Request):
+    """A command whose parts go to several nodes, or to one node in several slots.
+
+    joined: makes its reply of the parts' replies, in the order of `parts`.
+    """
+
+    __slots__ = ("_left", "joined", "parts")
+
+    def __init__(self, parts: list[Request], joined: Callable[[list[bytes]], bytes]) -> None:
+        super().__init__(b"")
+        self.parts = parts
+        self.joined = joined
+        self._left: int = len(parts)
+        for part in parts:
+            part.part_of = self
+
+    def part_done(self) -> bool:
+        """Record that one more part is done. Returns whether all are; `reply` is set then."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self.reply = self.joined([part.reply for part in self.parts])
+        return True
+
+
+def own(written: bytes) -> Request:
+    """Return a request of the proxy's own, whose reply is dropped."""
+    request = Request(written)
+    request.dropped = True
+    return request

@@ -1,0 +1,78 @@
+"""client_ids: ids with the number of their node, in arguments and in replies of real servers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.upstream.cluster import client_ids as c
+
+from tests.harness import RedisServer
+from tests.unit.upstream.cluster.replies import reply
+
+
+@given(st.integers(1, (1 << 40) - 1), st.integers(0, c.MAX_NODES - 1))
+def test_both_ways(own: int, node: int) -> None:
+    shown = c.shown_id(own, node)
+    assert c.owner_of(shown) == (node, own)
+    assert shown < 1 << 53
+
+
+def test_node_0_changes_nothing() -> None:
+    assert c.shown_id(7, 0) == 7
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_replies_of_a_server(redis_server: RedisServer, protocol: int) -> None:
+    with redis_server.raw() as raw:
+        hello = reply(raw, f"HELLO {protocol}")
+        number = reply(raw, "CLIENT ID")
+        own = int(number[1:-2])
+        shown = c.shown_id(own, 3)
+        assert c.shown_integer(number, 3) == b":%d\r\n" % shown
+        assert c.shown_hello(hello, 0) == hello
+        assert b"$2\r\nid\r\n:%d\r\n" % shown in c.shown_hello(hello, 3)
+        for line in ("LIST", "INFO"):
+            text = reply(raw, f"CLIENT {line}")
+            assert c.shown_text(text, 0) == text
+            edited = c.shown_text(text, 3)
+            assert b"id=%d addr=" % shown in edited
+            assert edited.count(b"redir=-1") == text.count(b"redir=-1")
+
+
+def test_redirection_is_shown() -> None:
+    text = b"$30\r\nid=5 name=id=5 redir=7 resp=2\r\n"
+    body = b"id=%d name=id=5 redir=%d resp=2" % (c.shown_id(5, 1), c.shown_id(7, 1))
+    assert c.shown_text(text, 1) == b"$%d\r\n%b\r\n" % (len(body), body)
+
+
+@pytest.mark.parametrize("frame", [b"-ERR x\r\n", b":-1\r\n", b":0\r\n", b"$-1\r\n", b"_\r\n"])
+def test_other_replies_stay(frame: bytes) -> None:
+    assert c.shown_integer(frame, 3) == frame
+    assert c.shown_text(frame, 3) == frame
+    assert c.shown_hello(frame, 3) == frame
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("LIST", "LIST"),
+        ("LIST ID {5@1}", "LIST ID 5"),
+        ("LIST id {5@1} {6@2} {7@1}", "LIST id 5 7"),
+        ("LIST ID {5@2}", None),
+        ("LIST ID x", "LIST ID x"),
+        ("KILL TYPE normal ID {5@1} SKIPME no", "KILL TYPE normal ID 5 SKIPME no"),
+        ("KILL ID {5@0}", None),
+        ("KILL NOT-ID {5@2} {6@2} USER u", "KILL USER u"),
+        ("KILL NOT-ID {5@2} {6@1}", "KILL NOT-ID 6"),
+        ("KILL ADDR 127.0.0.1:5", "KILL ADDR 127.0.0.1:5"),
+        ("KILL ID", "KILL ID"),
+    ],
+)
+def test_arguments(line: str, expected: str | None) -> None:
+    args = []
+    for word in line.split():
+        own, _, node = word.strip("{}").partition("@")
+        args.append(str(c.shown_id(int(own), int(node))).encode() if node else word.encode())
+    found = c.args_for(args, 1)
+    assert found == (None if expected is None else [word.encode() for word in expected.split()])

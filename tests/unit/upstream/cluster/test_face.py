@@ -1,0 +1,163 @@
+"""face: the proxy's replies have the shape of those of a cluster of one real node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import hiredis
+import pytest
+from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster import face
+from rlproxy.upstream.cluster.gather import text_of
+from rlproxy.upstream.cluster.info_reply import info
+
+from tests import harness
+from tests.harness import RedisServer
+from tests.unit.upstream.cluster.replies import one_node_cluster, reply
+
+HOST, PORT = "203.0.113.7", 7000
+NEWER = {"valkey-9.1"}  # its SHARDS and INFO have fields that Redis 7.0 does not
+
+
+@pytest.fixture(scope="module", params=sorted(harness.engines()))
+def node(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with one_node_cluster(str(request.param)) as made:
+        yield made
+
+
+def made(line: str, protocol: int = 2, present: str = "cluster") -> bytes:
+    return face.cluster_reply(line.encode().split(b" "), HOST, PORT, protocol, present)
+
+
+def shape(frame: bytes) -> bytes:
+    """The reply with another address, id and epoch."""
+    frame = re.sub(rb"[0-9a-f]{40}", b"<id>", frame)
+    frame = re.sub(rb"\$[0-9]+\r\n(?:[0-9.]*)\r\n", b"<host>", frame)
+    return re.sub(rb":[0-9]{4,5}\r\n", b":<number>\r\n", frame)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("line", ["SLOTS", "SHARDS", "NODES", "INFO", "MYID", "KEYSLOT {a}b"])
+def test_shape(node: RedisServer, line: str, protocol: int) -> None:
+    if node.version < (7,):
+        pytest.skip("Redis 6.2 has no SHARDS and no metadata")
+    if node.engine in NEWER and line in ("SHARDS", "INFO"):
+        pytest.skip("more fields than Redis 7.0")
+    with node.raw() as raw:
+        reply(raw, f"HELLO {protocol}")
+        theirs = reply(raw, f"CLUSTER {line}")
+    ours = made(line, protocol)
+    if line in ("NODES", "INFO"):
+        assert ours[:1] == theirs[:1] == (b"=" if protocol == 3 else b"$")
+        mine, other = text_of(ours), text_of(theirs)
+        assert mine is not None and other is not None
+        address = rb"[0-9.]*:[0-9]+@[0-9]+"
+        numbers = re.compile(rb"[0-9a-f]{40}|" + address + rb"|:[0-9]+|\b[01]\b(?!-)")
+        assert numbers.sub(b"?", mine) == numbers.sub(b"?", other)
+    else:
+        assert shape(ours) == shape(theirs)
+
+
+def test_slots_name_the_announced_address() -> None:
+    reader = hiredis.Reader()
+    reader.feed(made("SLOTS"))
+    own = face.node_id(HOST, PORT)
+    assert reader.gets() == [[0, 16383, [HOST.encode(), PORT, own, []]]]
+    assert made("MYID") == b"$40\r\n%b\r\n" % own
+    assert re.fullmatch(rb"[0-9a-f]{40}", own)
+    assert own == face.node_id(HOST, PORT) != face.node_id(HOST, PORT + 1)
+
+
+def test_nodes_is_one_master() -> None:
+    own = face.node_id(HOST, PORT).decode()
+    line = f"{own} {HOST}:{PORT}@{PORT + 10000} myself,master - 0 0 1 connected 0-16383\n"
+    assert text_of(made("NODES")) == line.encode()
+
+
+def test_info_is_healthy() -> None:
+    text = text_of(made("info"))
+    assert text is not None
+    assert text.startswith(b"cluster_state:ok\r\ncluster_slots_assigned:16384\r\n")
+    assert b"cluster_known_nodes:1\r\ncluster_size:1\r\n" in text
+
+
+def test_key_slot() -> None:
+    assert made("KEYSLOT foo") == b":%d\r\n" % key_slot(b"foo")
+
+
+@pytest.mark.parametrize(
+    "line", ["COUNTKEYSINSLOT 1", "GETKEYSINSLOT 1 1", "failover", "RESET HARD", "MEET h 1", "FOO"]
+)
+def test_the_rest_is_refused(line: str) -> None:
+    word = line.split(" ")[0].upper()
+    expected = f"-ERR CLUSTER {word} is not available through rlproxy\r\n"
+    assert made(line) == expected.encode()
+
+
+def test_a_refusal_is_one_short_line() -> None:
+    found = face.cluster_reply([b"\r\n\xff" + b"x" * 999], HOST, PORT, 2)
+    assert found.count(b"\r\n") == 1
+    assert len(found) < 200
+
+
+@pytest.mark.parametrize("line", ["SLOTS x", "MYID x", "KEYSLOT", "KEYSLOT a b", ""])
+def test_wrong_arguments(node: RedisServer, line: str) -> None:
+    if node.version < (7,):
+        pytest.skip("another text")
+    with node.raw() as raw:
+        theirs = reply(raw, f"CLUSTER {line}".strip())
+    args = [word.encode() for word in line.split(" ") if word]
+    assert face.cluster_reply(args, HOST, PORT, 2) == theirs
+
+
+def test_help_names_what_there_is() -> None:
+    reader = hiredis.Reader()
+    reader.feed(made("HELP"))
+    found = reader.gets()
+    assert isinstance(found, list)
+    words = [line.split()[0].decode() for line in found[1:] if line[:1] != b" "]
+    for word in words:
+        argument = " k" if word == "KEYSLOT" else ""
+        assert not made(word + argument).startswith(b"-"), word
+
+
+def test_standalone(node: RedisServer) -> None:
+    with harness.server(node.engine) as alone, alone.raw() as raw:
+        theirs = reply(raw, "CLUSTER SLOTS")
+    assert made("SLOTS", 2, "standalone") == theirs
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_hello(node: RedisServer, protocol: int) -> None:
+    with node.raw() as raw:
+        theirs = reply(raw, f"HELLO {protocol}")
+    assert b"$4\r\nmode\r\n$7\r\ncluster\r\n" in theirs
+    assert face.hello_reply(theirs, "cluster") == theirs
+    edited = face.hello_reply(theirs, "standalone")
+    before = b"$4\r\nmode\r\n$7\r\ncluster\r\n"
+    assert edited == theirs.replace(before, b"$4\r\nmode\r\n$10\r\nstandalone\r\n")
+
+
+@pytest.mark.parametrize("frame", [b"-NOPROTO x\r\n", b"-WRONGPASS x\r\n", b"*0\r\n", b"+OK\r\n"])
+def test_other_replies_to_hello_are_not_edited(frame: bytes) -> None:
+    assert face.hello_reply(frame, "standalone") == frame
+
+
+def test_info_of_a_standalone_server(node: RedisServer) -> None:
+    with node.raw() as raw:
+        one = reply(raw, "INFO")
+    assert b"\r\ncluster_enabled:1\r\n" in one
+    for replies in ([one], [one, one]):
+        shown = info(replies, False)
+        assert b"\r\ncluster_enabled:0\r\n" in shown
+        assert b"_mode:standalone\r\n" in shown
+        assert b"_mode:cluster" not in shown
+
+
+def test_info_text_edits_whole_lines() -> None:
+    text = b"executable:/x/redis_mode:cluster\r\nredis_mode:cluster\r\ncluster_enabled:1\r\n"
+    expected = b"executable:/x/redis_mode:cluster\r\nredis_mode:standalone\r\ncluster_enabled:0\r\n"
+    assert face.info_text(text, "standalone") == expected
+    assert face.info_text(text, "cluster") == text
+    assert face.info_text(b"cluster_enabled:1\r\n", "standalone") == b"cluster_enabled:0\r\n"

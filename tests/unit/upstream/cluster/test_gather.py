@@ -1,0 +1,246 @@
+"""gather: replies of several nodes joined, with frames of real servers and with generated ones."""
+
+from __future__ import annotations
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.resp.encoding import bulks
+from rlproxy.upstream.cluster import gather as g
+from rlproxy.upstream.cluster import routes as r
+
+from tests.harness import RedisServer
+from tests.unit.upstream.cluster.replies import reply
+
+ERROR = b"-ERR one\r\n"
+OTHER = b"-ERR other\r\n"
+BLOB = b"!7\r\nERR one\r\n"
+NIL2, NIL3 = b"$-1\r\n", b"_\r\n"
+MULTI_KEY = [r.ALL_SUM, r.ALL_CONCAT, r.ALL_AND, r.ALL_ANY, r.ALL_FIRST, r.ALL_TEXT, r.ALL_UNION]
+MULTI_KEY += [r.ALL_PAIRS, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
+GOOD = {
+    r.ALL_SUM: b":1\r\n",
+    r.SPLIT_SUM: b":1\r\n",
+    r.ALL_CONCAT: bulks(b"a"),
+    r.ALL_UNION: bulks(b"a"),
+    r.ALL_AND: b"*1\r\n:1\r\n",
+    r.ALL_PAIRS: b"*2\r\n$1\r\na\r\n:1\r\n",
+    r.ALL_TEXT: b"$1\r\na\r\n",
+    r.WAIT: b":1\r\n",
+}
+
+
+def parsed(frame: bytes) -> object:
+    """One frame, decoded; fails on anything behind it."""
+    reader = hiredis.Reader()
+    reader.feed(frame + b":7\r\n")
+    found = reader.gets()
+    assert found is not False
+    assert reader.gets() == 7
+    return found
+
+
+@pytest.mark.parametrize("how", MULTI_KEY)
+@pytest.mark.parametrize("error", [ERROR, BLOB])
+def test_the_first_error_wins(how: int, error: bytes) -> None:
+    good = GOOD.get(how, b"+OK\r\n")
+    assert g.joined(how, [error, good, OTHER]) == error
+    if how != r.ALL_ANY:
+        assert g.joined(how, [good, error, OTHER]) == error
+    assert g.joined(how, [good]) == good
+
+
+@pytest.mark.parametrize("how", set(GOOD))
+def test_another_type_is_an_error(how: int) -> None:
+    assert g.joined(how, [GOOD[how], b"+OK\r\n"]).startswith(b"-ERR")
+    assert g.joined(how, [b"#t\r\n", GOOD[how]]).startswith(b"-ERR")
+
+
+def test_sum() -> None:
+    assert g.summed([b":1\r\n", b":-5\r\n", b":40\r\n"]) == b":36\r\n"
+
+
+def test_concatenated() -> None:
+    assert g.concatenated([bulks(b"a"), b"*0\r\n", bulks(b"b", b"a")]) == bulks(b"a", b"b", b"a")
+    assert g.concatenated([b"~1\r\n:1\r\n", b"~1\r\n:2\r\n"]) == b"~2\r\n:1\r\n:2\r\n"
+    assert g.concatenated([NIL2, bulks(b"b")]) == bulks(b"b")
+    nested = b"*1\r\n*2\r\n:1\r\n$1\r\nx\r\n"
+    assert parsed(g.concatenated([nested, nested])) == [[1, b"x"], [1, b"x"]]
+
+
+def test_union() -> None:
+    assert g.union([bulks(b"a", b"b"), bulks(b"b", b"c")]) == bulks(b"a", b"b", b"c")
+
+
+def test_conjunction() -> None:
+    assert g.conjunction([b"*2\r\n:1\r\n:1\r\n", b"*2\r\n:1\r\n:0\r\n"]) == b"*2\r\n:1\r\n:0\r\n"
+    assert g.conjunction([b"*1\r\n:1\r\n", b"*2\r\n:1\r\n:0\r\n"]).startswith(b"-ERR")
+
+
+def test_pairs() -> None:
+    one, two = b"*2\r\n$1\r\na\r\n:1\r\n", b"*2\r\n$1\r\na\r\n:4\r\n"
+    assert parsed(g.pairs([one, two])) == [b"a", 5]
+
+
+def test_least() -> None:
+    assert g.least([b":3\r\n", b":2\r\n"]) == b":2\r\n"
+    assert g.least([b"*2\r\n:1\r\n:0\r\n", b"*2\r\n:0\r\n:5\r\n"]) == b"*2\r\n:0\r\n:0\r\n"
+
+
+def test_one_succeeded() -> None:
+    idle = b"-NOTBUSY No scripts in execution right now.\r\n"
+    busy = b"-UNKILLABLE Sorry\r\n"
+    assert g.joined(r.ALL_ONE, [idle, b"+OK\r\n"]) == b"+OK\r\n"
+    assert g.joined(r.ALL_ONE, [idle, busy]) == busy
+    assert g.joined(r.ALL_ONE, [idle, idle]) == idle
+
+
+@pytest.mark.parametrize("nil", [NIL2, NIL3])
+def test_first_not_nil(nil: bytes) -> None:
+    assert g.first_not_nil([nil, b"$1\r\na\r\n"]) == b"$1\r\na\r\n"
+    assert g.first_not_nil([nil, nil]) == nil
+
+
+def test_text() -> None:
+    assert g.text([b"$2\r\na\n\r\n", b"$2\r\nb\n\r\n"]) == b"$4\r\na\nb\n\r\n"
+    assert g.text([b"=6\r\ntxt:a\n\r\n", b"=6\r\ntxt:b\n\r\n"]) == b"=8\r\ntxt:a\nb\n\r\n"
+
+
+VALUES = st.lists(
+    st.none() | st.binary(max_size=20) | st.sampled_from([b"\r\n", b"$-1\r\n", b"$3\r\n"]),
+    max_size=12,
+)
+
+
+def encoded(values: list[bytes | None], nil: bytes) -> bytes:
+    words = [nil if value is None else b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
+    return b"*%d\r\n" % len(words) + b"".join(words)
+
+
+@given(VALUES, st.data(), st.sampled_from([NIL2, NIL3]))
+def test_a_split_mget_equals_the_whole(
+    values: list[bytes | None], data: st.DataObject, nil: bytes
+) -> None:
+    owners = data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values)))
+    parts = []
+    for node in range(4):
+        places = [at for at, owner in enumerate(owners) if owner == node]
+        if places:
+            parts.append((places, encoded([values[at] for at in places], nil)))
+    assert g.placed(parts, len(values)) == encoded(values, nil)
+
+
+def test_a_part_of_mget_fails() -> None:
+    assert g.placed([([0], bulks(b"a")), ([1], ERROR)], 2) == ERROR
+    assert g.placed([([0, 1], bulks(b"a"))], 2).startswith(b"-ERR")
+    assert g.placed([([0], b"*1\r\n*0\r\n")], 1).startswith(b"-ERR")
+
+
+@given(st.lists(st.lists(st.binary(max_size=5)), min_size=1, max_size=4))
+def test_concatenation_keeps_all_elements(lists: list[list[bytes]]) -> None:
+    frames = [bulks(*words) for words in lists]
+    assert g.concatenated(frames) == bulks(*[word for words in lists for word in words])
+    assert g.union(frames) == bulks(*dict.fromkeys(word for words in lists for word in words))
+    assert all(g.elements(bulks(*words)) is not None for words in lists)
+
+
+CURSORS = st.integers(0, (1 << 48) - 1)
+MARK = st.integers(-1, g.MARKS - 1)
+
+
+@given(CURSORS.filter(bool), st.data(), MARK)
+def test_cursors_go_both_ways(node_cursor: int, data: st.DataObject, mark: int) -> None:
+    nodes = data.draw(st.integers(1, 200))
+    index = data.draw(st.integers(0, nodes - 1))
+    rest = bulks(b"k")
+    frame = b"*2\r\n$%d\r\n%d\r\n%b" % (len(b"%d" % node_cursor), node_cursor, rest)
+    found = parsed(g.scan_joined(frame, index, nodes, mark))
+    assert isinstance(found, list)
+    assert found[1] == [b"k"]
+    assert 0 < int(found[0]) < 1 << 64
+    assert g.scan_split(found[0], nodes, mark) == (index, b"%d" % node_cursor)
+
+
+@pytest.mark.parametrize("mark", [-1, 0, 7])
+def test_a_node_that_is_done_is_followed_by_the_next(mark: int) -> None:
+    done = b"*2\r\n$1\r\n0\r\n*0\r\n"
+    for index in range(2):
+        found = parsed(g.scan_joined(done, index, 3, mark))
+        assert isinstance(found, list)
+        assert found[0] != b"0"
+        assert g.scan_split(found[0], 3, mark) == (index + 1, b"0")
+    assert g.scan_joined(done, 2, 3, mark) == done
+    assert g.scan_split(b"0", 3, mark) == (0, b"0")
+
+
+def test_another_mark_begins_anew() -> None:
+    frame = b"*2\r\n$2\r\n96\r\n*0\r\n"
+    found = parsed(g.scan_joined(frame, 1, 3, 5))
+    assert isinstance(found, list)
+    assert g.scan_split(found[0], 3, 5) == (1, b"96")
+    assert g.scan_split(found[0], 3, 6) == (0, b"0")
+
+
+@pytest.mark.parametrize("cursor", [b"", b"x", b"-1", b"1 ", b"9" * 25, b"18446744073709551616"])
+def test_invalid_cursors(cursor: bytes) -> None:
+    assert g.scan_split(cursor, 3) is None
+
+
+def test_scan_errors() -> None:
+    assert g.scan_joined(ERROR, 0, 3) == ERROR
+    assert g.scan_joined(b"+OK\r\n", 0, 3).startswith(b"-ERR")
+    large = b"*2\r\n$20\r\n18446744073709551615\r\n*0\r\n"
+    assert g.scan_joined(large, 0, 1) == large
+    assert g.scan_joined(large, 0, 3).startswith(b"-ERR")
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_replies_of_a_server(redis_server: RedisServer, protocol: int) -> None:
+    """Two replies of one server, joined, are what two servers with the same data would give."""
+    with redis_server.raw() as raw:
+        reply(raw, f"HELLO {protocol}")
+        reply(raw, "MSET a 1 b 2")
+
+        def twice(how: int, line: str) -> object:
+            return parsed(g.joined(how, [reply(raw, line)] * 2))
+
+        assert twice(r.ALL_SUM, "DBSIZE") == 4
+        assert twice(r.SPLIT_OK, "MSET a 1") == b"OK"
+        keys = twice(r.ALL_CONCAT, "KEYS *")
+        assert isinstance(keys, list) and sorted(keys) == [b"a", b"a", b"b", b"b"]
+        assert twice(r.ALL_AND, "SCRIPT EXISTS x") == [0]
+        assert twice(r.ALL_PAIRS, "PUBSUB NUMSUB x") == [b"x", 0]
+        assert twice(r.ALL_UNION, "PUBSUB CHANNELS") == []
+        assert twice(r.ALL_ANY, "RANDOMKEY") in (b"a", b"b")
+        assert twice(r.WAIT, "WAIT 0 1") == 0
+        lists = twice(r.ALL_TEXT, "CLIENT LIST")
+        assert str(lists).count("id=") == str(parsed(reply(raw, "CLIENT LIST"))).count("id=") * 2
+        parts = [([1], reply(raw, "MGET a")), ([0, 2], reply(raw, "MGET none b"))]
+        assert parsed(g.placed(parts, 3)) == [None, b"1", b"2"]
+        reply(raw, "FLUSHALL")
+        assert twice(r.ALL_ANY, "RANDOMKEY") is None
+
+
+def test_scan_of_a_server_over_three_nodes(redis_server: RedisServer) -> None:
+    """One server stands for three nodes: each key is found three times, in order."""
+    with redis_server.raw() as raw:
+        for at in range(60):
+            reply_ = raw.ask("SET", f"k{at}", 1)
+            assert reply_ == "OK"
+        cursor = b"0"
+        seen: list[bytes] = []
+        steps = 0
+        while steps == 0 or cursor != b"0":
+            split = g.scan_split(cursor, 3, 9)
+            assert split is not None
+            index, own = split
+            frame = reply(raw, f"SCAN {own.decode()} COUNT 20")
+            found = parsed(g.scan_joined(frame, index, 3, 9))
+            assert isinstance(found, list)
+            cursor = found[0]
+            seen += found[1]
+            steps += 1
+        assert len(set(seen)) == 60
+        assert len(seen) >= 180
+        assert steps >= 6
