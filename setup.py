@@ -64,6 +64,13 @@ HOT = {
         "script_calls",
         "script_loading",
     ],
+    "upstream/cluster": [
+        "cluster_circuit",
+        "lanes",
+        "node_lane",
+        "slot_map",
+        "split_reset",
+    ],
 }
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
