@@ -1,0 +1,248 @@
+"""The cluster: its nodes and the map of its slots, kept up to date.
+
+every 5 s ───────────────────────────┐
+a redirect, a failed connection ─────┼─> query nodes ─> the best view ─> map ─> on_change
+while a node does not answer: 0.25 s ┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from random import random
+from typing import Any, Final
+
+from rlproxy.config.urls import Address, Upstream
+from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.observability.logs import log
+from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
+from rlproxy.session.circuit_breaker import Backoff
+from rlproxy.upstream.cluster import discovery
+from rlproxy.upstream.cluster.discovery import Login, View
+from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.connector import Target
+
+PERIOD_S: Final = 5.0  # seconds between two looks at a cluster without trouble
+TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
+LEAST_S: Final = 0.1  # shortest time between two looks
+RETRY_FIRST_S: Final = 0.1
+RETRY_MOST_S: Final = 1.0
+MAX_KEPT: Final = 4096  # targets; beyond, those of nodes that left are dropped
+
+
+class Cluster:
+    """The nodes of one Redis Cluster and the map of its slots, kept up to date.
+
+    map: empty until discovered; replaced, never edited.
+    changes: grows with every map that differs from the one before.
+    commands: the reply to COMMAND of a node, for RESP2; requested again when the server's version
+    changes.
+    version: name and version of the nodes' server; "" until discovered.
+    settled: the first attempt to discover is over.
+    on_change: called after each change of the map.
+    problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
+    is_up: returns whether a master serves, as far as is known.
+    troubled: returns whether the map may change soon.
+    """
+
+    def __init__(self, upstream: Upstream, timeout_s: float, tls: ClientSide | None = None) -> None:
+        self._seeds = upstream.cluster
+        self._login = Login(upstream.user, upstream.password)
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._targets: dict[Address, Target] = {}
+        self.map = SlotMap([])
+        self.changes = 0
+        self.commands: list[Any] = []
+        self.version = ""
+        self.settled = asyncio.Event()
+        self.on_change: list[Callable[[], None]] = []
+        self.problem = ""
+        self.kind = ""
+        self.is_up: Callable[[Shard], bool] = lambda _shard: True
+        self.troubled: Callable[[], bool] = lambda: False
+        self._epoch = 0  # of the view that the map was made from
+        self._healthy = False
+        self._turn = 0  # the node that is queried next
+        self._hint: Address | None = None  # the node that has the latest news
+        self._next_home = 0
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
+        self._logged = ""  # the problem that was logged last
+        self._task: asyncio.Task[None] | None = None
+
+    # -- for connections --------------------------------------------------------------------------
+
+    def target(self, address: Address) -> Target:
+        """Return the connector to the node at `address`."""
+        found = self._targets.get(address)
+        if found is None:
+            if len(self._targets) >= MAX_KEPT:
+                present = {*self._seeds, *self.map.addresses()}
+                self._targets = {at: each for at, each in self._targets.items() if at in present}
+            found = NodeTarget(address, self._timeout_s, self._tls, self.refresh)
+            self._targets[address] = found
+        return found
+
+    def secure(self, tls: ClientSide | None) -> None:
+        """Use these TLS settings for new connections."""
+        self._tls = tls
+        for target in self._targets.values():
+            target.tls = tls
+
+    def home(self) -> Shard | None:
+        """Return a master for a new client, each in its turn; None while none is known."""
+        shards = self.map.shards
+        if not shards:
+            return None
+        self._next_home += 1
+        for step in range(len(shards)):
+            shard = shards[(self._next_home + step) % len(shards)]
+            if self.is_up(shard):
+                return shard
+        return shards[self._next_home % len(shards)]
+
+    def moved(self, slot: int, address: Address) -> None:
+        """Take the news of a redirect: the owner of `slot` is the node at `address`."""
+        owner = self.map.owner(slot)
+        if owner is None or owner.address != address:
+            self._hint = address
+            self._take(discovery.with_owner(self.map.shards, slot, address))
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Query the nodes soon."""
+        self._wake.set()
+
+    # -- discovery --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start to follow the cluster."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            pause_s = RETRY_MOST_S
+            try:
+                pause_s = await self._look()
+            except Exception as error:  # an exception would end the task that follows the cluster
+                log.error(
+                    "cluster_failed",
+                    "cannot read the cluster's state: {reason}; retrying",
+                    reason=repr(error),
+                )
+            self.settled.set()
+            # The nodes have news of a redirect within milliseconds, but not at once.
+            await asyncio.sleep(LEAST_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s - LEAST_S):
+                    await self._wake.wait()
+
+    async def _look(self) -> float:
+        """Query the nodes and take the best view. Returns the seconds until the next look."""
+        self._wake.clear()
+        found = await discovery.best_view(self._order(), self._query, self._epoch)
+        if found is None or not found.shards:
+            self._failed(found or View())
+            return self._backoff.pause_s() + LEAST_S
+        self._backoff.reset()
+        self.problem = self.kind = ""
+        self._report()
+        self._epoch, self._healthy = found.epoch, found.healthy
+        if found.commands is not None:
+            self.commands, self.version = found.commands, found.version
+        self._take(found.shards)
+        return PERIOD_S if found.healthy and not self.troubled() else TROUBLE_S
+
+    async def _query(self, address: Address) -> View:
+        target = self._targets.get(address)
+        plain = Target(address, self._timeout_s, self._tls) if target is None else target
+        return await discovery.view(address, plain, self._login, self.version)
+
+    def _order(self) -> list[Address]:
+        """Return the nodes in the order of querying, each time another one first."""
+        known = list(dict.fromkeys([*self.map.addresses(), *self._seeds]))
+        if not self.map.shards:
+            return known
+        self._turn += 1
+        at = self._turn % len(known)
+        order = known[at:] + known[:at]
+        hint, self._hint = self._hint, None
+        if hint is not None:
+            order = [hint, *[each for each in order if each != hint]]
+        return order
+
+    def _take(self, shards: tuple[Shard, ...]) -> None:
+        """Make the map of `shards` the present one."""
+        before, self.map = self.map, SlotMap(shards)
+        if self.map.shards == before.shards:
+            return
+        self.changes += 1
+        masters = [str(shard.address) for shard in self.map.shards]
+        former = [str(shard.address) for shard in before.shards]
+        if former and sorted(masters) != sorted(former):
+            log.info(
+                "cluster_changed",
+                "the masters of the cluster are now {masters} (were {former})",
+                masters=sorted(masters),
+                former=sorted(former),
+            )
+        for changed in list(self.on_change):
+            changed()
+
+    def _failed(self, found: View) -> None:
+        """Record that no node gives a view of the cluster."""
+        where = ", ".join(map(str, self._seeds))
+        self.kind = found.kind or UNREACHABLE
+        self.problem = found.problem or "its nodes own no slots yet"
+        if self.kind == CLUSTER and not self.settled.is_set():
+            return  # the server reports it as a start error
+        if self.problem != self._logged:
+            self._logged = self.problem
+            log.warning(
+                "cluster_unreachable",
+                "no node of the cluster ({address}) reports its slots: {reason}; retrying",
+                address=where,
+                reason=self.problem,
+            )
+
+    def _report(self) -> None:
+        """Log the end of a problem."""
+        if self._logged:
+            self._logged = ""
+            log.info("cluster_back", "the nodes of the cluster report their slots again")
+
+
+class NodeTarget(Target):
+    """Opens connections to one node.
+
+    on_failure: called when a connection could not be opened.
+    """
+
+    __slots__ = ("_on_failure",)
+
+    def __init__(
+        self,
+        address: Address,
+        timeout_s: float,
+        tls: ClientSide | None,
+        on_failure: Callable[[], None],
+    ) -> None:
+        super().__init__(address, timeout_s, tls)
+        self._on_failure = on_failure
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """See Target.connect()."""
+        try:
+            return await super().connect(protocol)
+        except OSError:
+            self._on_failure()
+            raise

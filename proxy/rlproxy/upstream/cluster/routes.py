@@ -1,0 +1,567 @@
+"""The routes of commands in a cluster: where each one goes, and which arguments are its keys.
+
+`TABLE` and `POSITIONS` are reviewed by hand. They decide how a command is routed. The positions of
+its keys come from the server's own COMMAND where it has key specifications (Redis 7.0), else from
+`POSITIONS`. Of commands in neither table, the server's flags and tips decide. A test compares the
+tables with COMMAND of real servers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.resp.encoding import error
+
+# Routes by key.
+BY_KEY: Final = 0  # the node of the first key; it answers CROSSSLOT for keys of several slots
+SPLIT_SUM: Final = 1  # one part per slot, the integers are added
+SPLIT_ARRAY: Final = 2  # one part per slot, the elements keep the place of their keys
+SPLIT_OK: Final = 3  # one part per slot, of keys and values; +OK
+CHANNEL: Final = 4  # the node of the shard channels, which hash like keys
+WATCH: Final = 5  # the last one of the routes with keys
+GETKEYS: Final = 6  # a command of a module: the server finds its keys, by COMMAND GETKEYS
+# Routes to home, which is one master for the life of a client.
+HOME: Final = 7
+SUBSCRIBE: Final = 8  # (P)(UN)SUBSCRIBE: home; patterns of keyspace events on all masters
+SELECT: Final = 9  # home; where it succeeds (Valkey 9: cluster-databases), all connections
+AUTH: Final = 10
+HELLO: Final = 11
+# Routes to all masters. An error of any node is the reply, except with ALL_ONE.
+ALL_SUM: Final = 12  # integers, added
+ALL_CONCAT: Final = 13  # arrays, joined
+ALL_UNION: Final = 14  # arrays of strings, joined, each string once
+ALL_PAIRS: Final = 15  # arrays of strings and integers in turn: the integers are added
+ALL_AND: Final = 16  # arrays of 0 and 1: 1 where it is 1 everywhere
+ALL_ONE: Final = 17  # the reply of the first node without an error, else home's error
+ALL_ANY: Final = 18  # the first reply that is not nil
+ALL_FIRST: Final = 19  # home's reply
+ALL_TEXT: Final = 20  # texts, joined
+INFO: Final = 21
+SCAN: Final = 22
+MONITOR: Final = 23
+WAIT: Final = 24  # the nodes that this client has written to: the least integers
+CLIENT_UNBLOCK: Final = 25  # the node in its client id
+# State of the connection, repeated on each of the client's connections.
+CLIENT_STATE: Final = 26
+CLIENT_REPLY: Final = 27
+CLIENT_CACHING: Final = 28
+RESET: Final = 29
+QUIT: Final = 30
+MULTI: Final = 31
+EXEC: Final = 32
+DISCARD: Final = 33
+UNWATCH: Final = 34
+# Answered by the proxy.
+CLUSTER: Final = 35
+OK: Final = 36
+REFUSED: Final = 37  # see refusal()
+
+# Where the timeout of a blocking command stands.
+BLOCKS_NOT: Final = 0
+BLOCKS_LAST: Final = 1  # the last argument, seconds
+BLOCKS_FIRST: Final = 2  # the first argument, seconds
+BLOCKS_OPTION: Final = 3  # behind BLOCK, milliseconds
+
+# Each keyless command, and each command that is not BY_KEY. A subcommand follows its command and a
+# bar; the row of the command itself serves subcommands that are in no table.
+TABLE: Final[tuple[tuple[int, bytes], ...]] = (
+    (SPLIT_SUM, b"DEL EXISTS TOUCH UNLINK"),
+    (SPLIT_ARRAY, b"MGET"),
+    (SPLIT_OK, b"MSET"),
+    (CHANNEL, b"SPUBLISH SSUBSCRIBE SUNSUBSCRIBE"),
+    (WATCH, b"WATCH"),
+    # One node's answer is as good as another's, or there is nothing to join in several.
+    (
+        HOME,
+        b"""
+        ACL ACL|CAT ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|LOG ACL|USERS
+        ACL|WHOAMI CLIENT CLIENT|GETNAME CLIENT|GETREDIR CLIENT|HELP CLIENT|ID CLIENT|INFO
+        CLIENT|TRACKINGINFO COMMAND COMMAND|COUNT COMMAND|DOCS COMMAND|GETKEYS
+        COMMAND|GETKEYSANDFLAGS COMMAND|HELP COMMAND|INFO COMMAND|LIST COMMANDLOG COMMANDLOG|GET
+        COMMANDLOG|HELP CONFIG CONFIG|GET CONFIG|HELP ECHO FUNCTION FUNCTION|DUMP FUNCTION|HELP
+        FUNCTION|LIST FUNCTION|STATS LASTSAVE LATENCY LATENCY|DOCTOR LATENCY|GRAPH LATENCY|HELP
+        LATENCY|HISTOGRAM LATENCY|HISTORY LATENCY|LATEST LOLWUT MEMORY MEMORY|DOCTOR MEMORY|HELP
+        MEMORY|MALLOC-STATS MEMORY|STATS MODULE MODULE|HELP MODULE|LIST OBJECT OBJECT|HELP
+        PFSELFTEST PING PUBLISH PUBSUB PUBSUB|HELP ROLE SCRIPT SCRIPT|HELP SCRIPT|SHOW SLOWLOG
+        SLOWLOG|GET SLOWLOG|HELP TIME XGROUP XGROUP|HELP XINFO XINFO|HELP
+        """,
+    ),
+    # A node of a cluster answers these with an error, the same one as without the proxy.
+    (HOME, b"FAILOVER REPLICAOF SLAVEOF SWAPDB"),
+    (HOME, b"POST HOST:"),  # web browsers: the node closes the connection
+    (HOME, b"DEBUG"),  # except subcommands with a key, in POSITIONS, and those of all masters
+    (SUBSCRIBE, b"PSUBSCRIBE PUNSUBSCRIBE SUBSCRIBE UNSUBSCRIBE"),
+    (SELECT, b"SELECT"),
+    (AUTH, b"AUTH"),
+    (HELLO, b"HELLO"),
+    # Subscribers of other clients are on other homes.
+    (ALL_SUM, b"COMMANDLOG|LEN CLIENT|KILL DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
+    (ALL_CONCAT, b"KEYS PUBSUB|SHARDCHANNELS"),
+    (ALL_UNION, b"PUBSUB|CHANNELS"),
+    (ALL_PAIRS, b"PUBSUB|NUMSUB PUBSUB|SHARDNUMSUB"),
+    (ALL_AND, b"SCRIPT|EXISTS"),
+    (ALL_ONE, b"FUNCTION|KILL SCRIPT|KILL"),
+    (ALL_ANY, b"RANDOMKEY"),
+    (
+        ALL_FIRST,
+        b"""
+        ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE
+        COMMANDLOG|RESET CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET DEBUG|JMAP DEBUG|LOADAOF
+        DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE DEBUG|SLEEP FLUSHALL
+        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE
+        MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD SAVE SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
+        """,
+    ),
+    (ALL_TEXT, b"CLIENT|LIST"),
+    (INFO, b"INFO"),
+    (SCAN, b"SCAN"),
+    (MONITOR, b"MONITOR"),
+    (WAIT, b"WAIT WAITAOF"),
+    (CLIENT_UNBLOCK, b"CLIENT|UNBLOCK"),
+    (
+        CLIENT_STATE,
+        b"""
+        CLIENT|CAPA CLIENT|IMPORT-SOURCE CLIENT|NO-EVICT CLIENT|NO-TOUCH CLIENT|SETINFO
+        CLIENT|SETNAME CLIENT|TRACKING
+        """,
+    ),
+    (CLIENT_REPLY, b"CLIENT|REPLY"),
+    (CLIENT_CACHING, b"CLIENT|CACHING"),
+    (RESET, b"RESET"),
+    (QUIT, b"QUIT"),
+    (MULTI, b"MULTI"),
+    (EXEC, b"EXEC"),
+    (DISCARD, b"DISCARD"),
+    (UNWATCH, b"UNWATCH"),
+    (
+        CLUSTER,
+        b"""
+        CLUSTER CLUSTER|ADDSLOTS CLUSTER|ADDSLOTSRANGE CLUSTER|BUMPEPOCH
+        CLUSTER|CANCELSLOTMIGRATIONS CLUSTER|COUNT-FAILURE-REPORTS CLUSTER|COUNTKEYSINSLOT
+        CLUSTER|DELSLOTS CLUSTER|DELSLOTSRANGE CLUSTER|FAILOVER CLUSTER|FLUSHSLOT CLUSTER|FLUSHSLOTS
+        CLUSTER|FORGET CLUSTER|GETKEYSINSLOT CLUSTER|GETSLOTMIGRATIONS CLUSTER|HELP CLUSTER|INFO
+        CLUSTER|KEYSLOT CLUSTER|LINKS CLUSTER|MEET CLUSTER|MIGRATESLOTS CLUSTER|MYID
+        CLUSTER|MYSHARDID CLUSTER|NODES CLUSTER|REPLICAS CLUSTER|REPLICATE CLUSTER|RESET
+        CLUSTER|SAVECONFIG CLUSTER|SET-CONFIG-EPOCH CLUSTER|SETSLOT CLUSTER|SHARDS CLUSTER|SLAVES
+        CLUSTER|SLOT-STATS CLUSTER|SLOTS CLUSTER|SYNCSLOTS
+        """,
+    ),
+    (OK, b"ASKING READONLY READWRITE"),
+    (
+        REFUSED,
+        b"CLIENT|MAINT_NOTIFICATIONS MIGRATE PSYNC REPLCONF SCRIPT|DEBUG SHUTDOWN SYNC",
+    ),
+)
+
+# Why a REFUSED command is refused, by the route's name.
+REASONS: Final[dict[bytes, str]] = {
+    b"CLIENT MAINT_NOTIFICATIONS": "the notifications would name the nodes behind it",
+    b"MIGRATE": "the keys of a cluster move with their slot",
+    b"PSYNC": "one node would send its part of the data only",
+    b"REPLCONF": "one node would send its part of the data only",
+    b"SCRIPT DEBUG": "debug the script on the node that has its keys",
+    b"SHUTDOWN": "it would stop one node only; stop the nodes themselves",
+    b"SYNC": "one node would send its part of the data only",
+}
+
+# Commands of ALL_FIRST that replicas get too: their settings and users are not replicated.
+_REPLICAS_TOO: Final = frozenset(
+    b"""
+    ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET MODULE|LOAD
+    MODULE|LOADEX MODULE|UNLOAD
+    """.split()
+)
+# Commands with the id of a client in their arguments or reply. Each node counts its own clients.
+_WITH_CLIENT_IDS: Final = frozenset(
+    b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK HELLO".split()
+)
+_BLOCKS: Final[dict[bytes, int]] = {
+    **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
+    **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
+    **dict.fromkeys(b"XREAD XREADGROUP".split(), BLOCKS_OPTION),
+}
+# Commands of which only the first key is looked at: the node checks the others' slots.
+_FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
+
+# The routes that the tips of a command mean, if it is in no table and has no keys.
+_BY_TIP: Final[dict[bytes, int]] = {
+    b"": ALL_CONCAT,
+    b"response_policy:agg_sum": ALL_SUM,
+    b"response_policy:agg_logical_and": ALL_AND,
+    b"response_policy:all_succeeded": ALL_FIRST,
+    b"response_policy:one_succeeded": ALL_ONE,
+}
+_ON_ALL: Final = (b"request_policy:all_nodes", b"request_policy:all_shards")
+_MAX_COUNT_DIGITS: Final = 9  # digits of a number of keys
+
+
+class Spec:
+    """Where some keys of a command stand. All indexes are among the arguments behind its name.
+
+    begin: the index that the search begins at; it counts from the end if it is negative.
+    keyword: if not empty, the search begins behind this word (upper case), looked for from `begin`.
+    count_at: offset of the number of keys behind the beginning; -1: no such number.
+    first: offset of the first key behind the beginning.
+    last: offset of the last key behind the beginning; if negative, counted from the end.
+    step: arguments from one key to the next one.
+    limit: with a negative `last`, keys end at the limit-th part of the arguments; 0, 1: no limit.
+    """
+
+    __slots__ = ("begin", "count_at", "first", "keyword", "last", "limit", "step")
+
+    def __init__(
+        self,
+        begin: int,
+        last: int = 0,
+        step: int = 1,
+        limit: int = 0,
+        keyword: bytes = b"",
+        count_at: int = -1,
+        first: int = 0,
+    ) -> None:
+        self.begin = begin
+        self.keyword = keyword
+        self.count_at = count_at
+        self.first = first
+        self.last = last
+        self.step = step if step > 0 else 1
+        self.limit = limit
+
+    def find(self, args: list[bytes], found: list[int]) -> bool:
+        """Append the indexes of keys to `found`; return False if the command is malformed."""
+        size = len(args)
+        begin = self.begin
+        if self.keyword:
+            begin = self._behind_keyword(args)
+            if begin < 0:
+                return True
+        step = self.step
+        if self.count_at >= 0:
+            count = _count(args[begin + self.count_at]) if begin + self.count_at < size else -1
+            if count <= 0:
+                return count == 0
+            begin += self.first
+            end = begin + (count - 1) * step
+        elif self.last >= 0:
+            end = begin + self.last
+        elif self.limit > 1:
+            end = begin + (size - begin) // self.limit + self.last
+        else:
+            end = size + self.last
+        if begin < 0 or end < begin or end >= size:
+            return False
+        while begin <= end:
+            found.append(begin)
+            begin += step
+        return True
+
+    def _behind_keyword(self, args: list[bytes]) -> int:
+        """Return the index behind the keyword; -1 if it is absent."""
+        size = len(args)
+        keyword = self.keyword
+        at = self.begin
+        step = 1
+        if at < 0:
+            at += size
+            step = -1
+        while 0 <= at < size:
+            word = args[at]
+            if len(word) == len(keyword) and word.upper() == keyword:
+                return at + 1
+            at += step
+        return -1
+
+
+def _count(word: bytes) -> int:
+    """Return the number of keys in `word`; -1 if it is no number."""
+    return int(word) if len(word) <= _MAX_COUNT_DIGITS and word.isdigit() else -1
+
+
+_ONE: Final = (Spec(0),)
+_TWO: Final = (Spec(0, 1),)
+_SECOND: Final = (Spec(1),)
+_MANY: Final = (Spec(0, -1),)
+_PAIRS: Final = (Spec(0, -1, 2),)
+_BUT_LAST: Final = (Spec(0, -2),)
+_COUNT_FIRST: Final = (Spec(0, count_at=0, first=1),)
+_COUNT_SECOND: Final = (Spec(1, count_at=0, first=1),)
+_DESTINATION_AND_COUNT: Final = (Spec(0), *_COUNT_SECOND)
+
+# The keys of commands, for servers without key specifications: reviewed like TABLE.
+POSITIONS: Final[tuple[tuple[tuple[Spec, ...], bytes], ...]] = (
+    (
+        _ONE,
+        b"""
+        APPEND BITCOUNT BITFIELD BITFIELD_RO BITPOS CLUSTERSCAN DECR DECRBY DELEX DELIFEQ DIGEST
+        DUMP EXPIRE EXPIREAT EXPIRETIME GEOADD GEODIST GEOHASH GEOPOS GEORADIUS GEORADIUSBYMEMBER
+        GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH GET GETBIT GETDEL GETEX GETRANGE GETSET HDEL
+        HEXISTS HEXPIRE HEXPIREAT HEXPIRETIME HGET HGETALL HGETDEL HGETEX HINCRBY HINCRBYFLOAT HKEYS
+        HLEN HMGET HMSET HPERSIST HPEXPIRE HPEXPIREAT HPEXPIRETIME HPTTL HRANDFIELD HSCAN HSET
+        HSETEX HSETNX HSTRLEN HTTL HVALS INCR INCRBY INCRBYFLOAT INCREX LINDEX LINSERT LLEN LPOP
+        LPOS LPUSH LPUSHX LRANGE LREM LSET LTRIM MOVE PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PFADD
+        PSETEX PTTL RESTORE RESTORE-ASKING RPOP RPUSH RPUSHX SADD SCARD SET SETBIT SETEX SETNX
+        SETRANGE SISMEMBER SMEMBERS SMISMEMBER SORT SORT_RO SPOP SPUBLISH SRANDMEMBER SREM SSCAN
+        STRLEN SUBSTR TTL TYPE VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER
+        VRANGE VREM VSETATTR VSIM XACK XACKDEL XADD XAUTOCLAIM XCFGSET XCLAIM XDEL XDELEX XLEN XNACK
+        XPENDING XRANGE XREVRANGE XSETID XTRIM ZADD ZCARD ZCOUNT ZINCRBY ZLEXCOUNT ZMSCORE ZPOPMAX
+        ZPOPMIN ZRANDMEMBER ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYLEX
+        ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYLEX ZREVRANGEBYSCORE ZREVRANK ZSCAN
+        ZSCORE
+        """,
+    ),
+    (
+        _TWO,
+        b"""
+        BLMOVE BRPOPLPUSH COPY GEOSEARCHSTORE LCS LMOVE RENAME RENAMENX RPOPLPUSH SMOVE ZRANGESTORE
+        """,
+    ),
+    (
+        _MANY,
+        b"""
+        DEL EXISTS MGET PFCOUNT PFMERGE SDIFF SDIFFSTORE SINTER SINTERSTORE SSUBSCRIBE SUNION
+        SUNIONSTORE SUNSUBSCRIBE TOUCH UNLINK WATCH
+        """,
+    ),
+    (_PAIRS, b"MSET MSETNX"),
+    (_BUT_LAST, b"BLPOP BRPOP BZPOPMAX BZPOPMIN"),
+    ((Spec(1, -1),), b"BITOP"),
+    (
+        _SECOND,
+        b"""
+        DEBUG|DIGEST-VALUE DEBUG|HTSTATS-KEY DEBUG|LISTPACK DEBUG|OBJECT DEBUG|QUICKLIST
+        DEBUG|SDSLEN DEBUG|ZIPLIST MEMORY|USAGE OBJECT|ENCODING OBJECT|FREQ OBJECT|IDLETIME
+        OBJECT|REFCOUNT PFDEBUG XGROUP|CREATE XGROUP|CREATECONSUMER XGROUP|DELCONSUMER
+        XGROUP|DESTROY XGROUP|SETID XINFO|CONSUMERS XINFO|GROUPS XINFO|STREAM
+        """,
+    ),
+    (_COUNT_FIRST, b"LMPOP SINTERCARD ZDIFF ZINTER ZINTERCARD ZMPOP ZUNION"),
+    (_COUNT_SECOND, b"BLMPOP BZMPOP EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO"),
+    (_DESTINATION_AND_COUNT, b"ZDIFFSTORE ZINTERSTORE ZUNIONSTORE"),
+    ((Spec(0, count_at=0, first=1, step=2),), b"MSETEX"),
+    ((Spec(0, -1, 1, 2, b"STREAMS"),), b"XREAD"),
+    ((Spec(3, -1, 1, 2, b"STREAMS"),), b"XREADGROUP"),
+    ((Spec(0, 1, keyword=b"KEYS"),), b"STRALGO"),
+)
+
+
+class Route:
+    """Where a command goes, and which of its arguments are keys.
+
+    how: BY_KEY, SPLIT_SUM, HOME ...
+    name: upper case; a blank and the subcommand follow where the route depends on it.
+    first: index of the first key among the arguments behind the name; -1: none, or it varies.
+    single: the argument at `first` is the only key that decides.
+    blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
+    replicas: with ALL_FIRST, replicas get the command too.
+    ids: an argument or the reply contains ids of clients, which are different on each node.
+    """
+
+    __slots__ = (
+        "_specs",
+        "below",
+        "blocks",
+        "first",
+        "how",
+        "ids",
+        "name",
+        "replicas",
+        "single",
+    )
+
+    def __init__(self, row: bytes, how: int, specs: tuple[Spec, ...] = ()) -> None:
+        """`row`: name in upper case, with a bar before a subcommand."""
+        self.how = how
+        self.name: bytes = row.replace(b"|", b" ")
+        self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
+        self.replicas: bool = row in _REPLICAS_TOO
+        self.ids: bool = row in _WITH_CLIENT_IDS
+        self.below: dict[bytes, Route] | None = None  # by subcommand
+        self._specs = specs
+        self.first: int = -1
+        self.single: bool = False
+        if specs and not specs[0].keyword and specs[0].count_at < 0:
+            self.first = specs[0].begin
+            self.single = how == BY_KEY and len(specs) == 1 and specs[0].last == 0
+
+    def keys(self, args: list[bytes]) -> list[int]:
+        """Return the indexes of all keys in `args`, the arguments behind the name.
+
+        Empty if there is none, or if the command is malformed: any node answers with the error.
+        With several specifications, those before a malformed one count: `PFMERGE key` has no
+        further key, and is no error.
+        """
+        size = len(args)
+        if self.single:
+            return [self.first] if size > self.first else []
+        found: list[int] = []
+        if self.how == SPLIT_OK and size % 2:
+            return found
+        for spec in self._specs:
+            if not spec.find(args, found):
+                break
+        return found
+
+    def timeout_at(self, args: list[bytes]) -> int:
+        """Return the index of the timeout in `args`; -1 if the command does not block."""
+        blocks = self.blocks
+        size = len(args)
+        if blocks == BLOCKS_NOT or not size:
+            return -1
+        if blocks == BLOCKS_LAST:
+            return size - 1
+        if blocks == BLOCKS_FIRST:
+            return 0
+        at = 0
+        while at + 1 < size:
+            word = args[at].upper()
+            if word == b"BLOCK":
+                return at + 1
+            if word == b"STREAMS":
+                return -1
+            at += 3 if word == b"GROUP" else 2 if word == b"COUNT" else 1
+        return -1
+
+
+class Routes:
+    """The routes of one version of a server.
+
+    commands: the parsed reply to COMMAND in RESP2: lists of bytes and integers. Empty: the routes
+    are those of the tables.
+    """
+
+    __slots__ = ("_kill_one", "_routes")
+
+    def __init__(self, commands: list[object]) -> None:
+        self._routes: dict[bytes, Route] = {}
+        self._kill_one = Route(b"CLIENT|KILL", ALL_ONE)
+        rows = _reviewed()
+        for entry in commands:
+            _learn(entry, rows)
+        # A command comes before its subcommands.
+        for row in sorted(rows):
+            command, bar, subcommand = row.partition(b"|")
+            if not bar:
+                self._routes[row] = self._routes[row.lower()] = rows[row]
+                continue
+            above = self._routes.get(command)
+            if above is None:
+                continue
+            if above.below is None:
+                above.below = {}
+            above.below[subcommand] = above.below[subcommand.lower()] = rows[row]
+
+    def of(self, name: bytes, args: list[bytes]) -> Route:
+        """Return the route of the command `name` with `args`, in any case.
+
+        A command that neither the tables nor the server have goes HOME.
+        """
+        route = self._routes.get(name)
+        if route is None:
+            word = name.upper()
+            route = self._routes.get(word)
+            if route is None:
+                return Route(word, HOME)
+        if route.below is not None and args:
+            return self._below(route, route.below, args)
+        return route
+
+    def _below(self, route: Route, below: dict[bytes, Route], args: list[bytes]) -> Route:
+        found = below.get(args[0])
+        if found is None:
+            # Redis 6.2 compares subcommands as C strings, so a NUL ends them.
+            found = below.get(args[0].partition(b"\0")[0].upper())
+            if found is None:
+                return route
+        if found.how == ALL_SUM and len(args) == 2 and found.name == self._kill_one.name:
+            return self._kill_one  # CLIENT KILL address, which replies +OK
+        return found
+
+
+def refusal(route: Route) -> bytes:
+    """Return the error for a command whose route is REFUSED."""
+    name = route.name.decode()
+    return error(f"ERR {name} is not available through rlproxy: {REASONS[route.name]}")
+
+
+def _reviewed() -> dict[bytes, Route]:
+    """Return the routes of the tables, by row: `NAME` or `NAME|SUBCOMMAND`."""
+    hows = {row: how for how, names in TABLE for row in names.split()}
+    specs = {row: found for found, names in POSITIONS for row in names.split()}
+    return {row: Route(row, hows.get(row, BY_KEY), specs.get(row, ())) for row in {**hows, **specs}}
+
+
+def _learn(entry: object, rows: dict[bytes, Route]) -> None:
+    """Take the keys of one command of the server, and of its subcommands, into `rows`."""
+    if not isinstance(entry, list) or len(entry) < 6 or not isinstance(entry[0], bytes):
+        return
+    row = entry[0].upper()
+    known = rows.get(row)
+    keyed = known is None or known.how <= WATCH
+    specs = _specs(entry[8]) if keyed and len(entry) > 8 else []
+    if row in _FIRST_ONLY:
+        specs = specs[:1]
+    if specs:
+        rows[row] = Route(row, BY_KEY if known is None else known.how, tuple(specs))
+    elif known is None:
+        rows[row] = _unknown(row, entry)
+    for below in entry[9] if len(entry) > 9 and isinstance(entry[9], list) else []:
+        _learn(below, rows)
+
+
+def _unknown(row: bytes, entry: list[object]) -> Route:
+    """Return the route of a command in no table, without usable key specifications."""
+    first, last, step = entry[3], entry[4], entry[5]
+    if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and first > 0:
+        offset = last - first if last >= 0 else last
+        return Route(row, BY_KEY, (Spec(first - 1, offset, step),))
+    flags = entry[2]
+    if isinstance(flags, list | set) and b"movablekeys" in flags:
+        return Route(row, GETKEYS)
+    tips = entry[7] if len(entry) > 7 and isinstance(entry[7], list) else []
+    if not any(tip in _ON_ALL for tip in tips):
+        return Route(row, HOME)
+    policy = b""
+    for tip in tips:
+        if isinstance(tip, bytes) and tip.startswith(b"response_policy:"):
+            policy = tip
+    return Route(row, _BY_TIP.get(policy, HOME))
+
+
+def _specs(found: object) -> list[Spec]:
+    """Return the usable ones of a command's key specifications."""
+    specs: list[Spec] = []
+    for each in found if isinstance(found, list) else []:
+        fields = _fields(each)
+        begin = _fields(fields.get(b"begin_search"))
+        find = _fields(fields.get(b"find_keys"))
+        at = _fields(begin.get(b"spec"))
+        keys = _fields(find.get(b"spec"))
+        if begin.get(b"type") == b"index":
+            start, keyword = _int(at.get(b"index")) - 1, b""
+        elif begin.get(b"type") == b"keyword":
+            start = _int(at.get(b"startfrom"))
+            start -= start > 0
+            word = at.get(b"keyword")
+            keyword = word.upper() if isinstance(word, bytes) else b""
+        else:
+            continue
+        step = _int(keys.get(b"keystep"))
+        if find.get(b"type") == b"range":
+            limit = _int(keys.get(b"limit"))
+            specs.append(Spec(start, _int(keys.get(b"lastkey")), step, limit, keyword))
+        elif find.get(b"type") == b"keynum":
+            count_at = _int(keys.get(b"keynumidx"))
+            first = _int(keys.get(b"firstkey"))
+            specs.append(Spec(start, 0, step, 0, keyword, count_at, first))
+    return specs
+
+
+def _fields(found: object) -> dict[object, object]:
+    """Return a map of the server: a list of names and values in turn."""
+    if isinstance(found, dict):
+        return found
+    return dict(zip(found[::2], found[1::2], strict=False)) if isinstance(found, list) else {}
+
+
+def _int(found: object) -> int:
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,106 @@
+"""Parsing what nodes report of their cluster, and the choice between several views."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from rlproxy.config.urls import Address
+from rlproxy.observability.metrics import CLUSTER
+from rlproxy.upstream.cluster import discovery
+from rlproxy.upstream.cluster.discovery import View
+from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+
+A, B, C = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
+SHARDS = (Shard("a", A, ((0, 99),)), Shard("b", B, ((100, 16383),)))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (b"10.0.0.2", "10.0.0.2"),
+        (b"node.example", "node.example"),
+        (b"::1", "::1"),
+        (None, "asked"),
+        (b"", "asked"),
+        (b"?", "asked"),
+    ],
+)
+def test_hosts(host: bytes | None, expected: str) -> None:
+    assert discovery.node_address(host, 7000, "asked") == Address(expected, 7000)
+
+
+def test_slots_of_one_master_are_joined() -> None:
+    reply = [
+        [50, 99, [b"10.0.0.1", 7001, b"a"], [b"10.0.0.9", 7009, b"r", [b"hostname", b"x"]]],
+        [100, 16383, [b"10.0.0.1", 7002, b"b", []]],
+        [0, 49, [b"10.0.0.1", 7001, b"a"], [b"10.0.0.9", 7009, b"r"]],
+    ]
+    found = discovery.shards(reply, "asked")
+    assert found == SHARDS
+    assert found[0].replicas == (Address("10.0.0.9", 7009),)
+
+
+def test_no_slots() -> None:
+    assert discovery.shards([], "asked") == ()
+    assert discovery.shards(None, "asked") == ()
+
+
+@pytest.mark.parametrize("slot", [0, 50, 99])
+def test_a_slot_moves(slot: int) -> None:
+    after = SlotMap(discovery.with_owner(SHARDS, slot, B))
+    owners = [shard.address for at in range(200) if (shard := after.owner(at)) is not None]
+    assert owners == [B if at >= 100 or at == slot else A for at in range(200)]
+    assert all(first <= last for shard in after.shards for first, last in shard.slots)
+
+
+def test_a_slot_moves_to_an_unknown_node() -> None:
+    after = SlotMap(discovery.with_owner(SHARDS, 7, C))
+    owner = after.owner(7)
+    assert owner is not None and owner.address == C
+    assert len(after.shards) == 3
+
+
+def test_the_last_slot_of_a_master_leaves() -> None:
+    shards = (Shard("a", A, ((5, 5),)), SHARDS[1])
+    assert discovery.with_owner(shards, 5, B) == (Shard("b", B, ((5, 5), (100, 16383))),)
+
+
+async def _best(views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = ()) -> View:
+    async def query(address: Address) -> View:
+        if address in slow:
+            await asyncio.sleep(30)
+        return views[address]
+
+    found = await discovery.best_view(list(views), query, epoch)
+    assert found is not None
+    return found
+
+
+def test_the_first_good_view_is_taken() -> None:
+    good = View(SHARDS, True, 5)
+    assert asyncio.run(_best({A: good, B: View(SHARDS, True, 6)}, 5)) is good
+
+
+def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
+    old, good = View(SHARDS, True, 4), View(SHARDS, True, 6)
+    assert asyncio.run(_best({A: old, B: good}, 5)) is good
+    assert asyncio.run(_best({A: old, B: View(problem="no answer")}, 5)) is old
+
+
+def test_a_view_of_a_cluster_that_is_down() -> None:
+    down = View(SHARDS, False, 9)
+    good = View(SHARDS, True, 5)
+    assert asyncio.run(_best({A: down, B: good}, 5)) is good
+    assert asyncio.run(_best({A: down, B: View(problem="no answer")}, 5)) is down
+
+
+def test_a_silent_node_is_not_waited_for() -> None:
+    good = View(SHARDS, True, 5)
+    assert asyncio.run(_best({A: View(), B: good}, 5, slow=(A,))) is good
+
+
+def test_no_node_of_a_cluster() -> None:
+    why = View(problem=discovery.no_node(A), kind=CLUSTER)
+    found = asyncio.run(_best({A: why}, 0))
+    assert "redis://10.0.0.1:7001" in found.problem

@@ -1,0 +1,393 @@
+"""routes: the keys that are found equal COMMAND GETKEYS, and every command is in the tables."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster.routes import Route, Routes
+
+from tests.harness import RedisServer, command
+
+BUILT_IN = Routes([])
+
+
+def replies(port: int, *lines: str) -> list[object]:
+    """The parsed replies of a server to commands, each a line of words."""
+    reader = hiredis.Reader()
+    found: list[object] = []
+    with socket.create_connection(("127.0.0.1", port), 20) as sock:
+        sock.sendall(b"".join([command(*line.split(" ")) for line in lines]))
+        while len(found) < len(lines):
+            reader.feed(sock.recv(1 << 20))
+            while (reply := reader.gets()) is not False:
+                found.append(reply)
+    return found
+
+
+@pytest.fixture(scope="module")
+def commands(module_server: RedisServer) -> list[object]:
+    """The reply to COMMAND."""
+    (reply,) = replies(module_server.port, "COMMAND")
+    assert isinstance(reply, list)
+    return reply
+
+
+@pytest.fixture(scope="module")
+def served(commands: list[object]) -> Routes:
+    return Routes(commands)
+
+
+def found(routes: Routes, line: str) -> tuple[Route, list[bytes]]:
+    name, *args = line.encode().split(b" ")
+    route = routes.of(name, args)
+    return route, [args[index] for index in route.keys(args)]
+
+
+LINES = """
+GET k
+SET k v EX 10
+SETEX k 10 v
+MSET a 1 b 2 c 3
+MSETNX a 1 b 2
+MSETEX 2 a 1 b 2 EX 10
+MGET a b c
+DEL a
+DEL a b c
+UNLINK a b
+EXISTS a a b
+TOUCH a b
+EVAL s 1 k
+EVAL s 2 k1 k2 a b
+EVAL_RO s 1 k a
+EVALSHA 0123456789012345678901234567890123456789 3 a b c d
+EVALSHA_RO 0123456789012345678901234567890123456789 1 a b c d
+FCALL f 2 a b c
+FCALL_RO f 1 a b c
+BITOP AND d a b
+BITOP NOT d a
+BITCOUNT k 0 -1
+BITFIELD k GET u8 0
+BLMOVE a b LEFT RIGHT 0
+BLPOP a b c 0
+BRPOP a 0
+BRPOPLPUSH a b 0
+BLMPOP 0 2 a b LEFT COUNT 3
+BZMPOP 0 1 a MIN
+BZPOPMIN a b 0
+BZPOPMAX a 0
+COPY a b DB 0 REPLACE
+GEOADD k 1 1 m
+GEORADIUS k 1 1 1 km
+GEORADIUS_RO k 1 1 1 km
+GEORADIUSBYMEMBER k m 1 km
+GEOSEARCH k FROMMEMBER m BYRADIUS 1 km
+GEOSEARCHSTORE d s FROMMEMBER m BYRADIUS 1 km
+HSET k f v
+HMGET k f g
+LCS a b LEN
+LMOVE a b LEFT RIGHT
+LMPOP 2 a b LEFT
+LPUSH k a b c
+MEMORY USAGE k SAMPLES 0
+MOVE k 1
+OBJECT ENCODING k
+OBJECT FREQ k
+OBJECT IDLETIME k
+OBJECT REFCOUNT k
+PFADD k a b
+PFCOUNT a b c
+PFMERGE d a b
+RENAME a b
+RENAMENX a b
+RESTORE k 0 x
+RPOPLPUSH a b
+SDIFF a b
+SDIFFSTORE d a b
+SINTER a b
+SINTERCARD 2 a b LIMIT 1
+SINTERSTORE d a b
+SMOVE a b m
+SORT_RO k
+SORT k
+SORT k BY w_* GET o_*
+SUNION a b c
+SUNIONSTORE d a b c
+WATCH a b
+XADD k * f v
+XACK k g 1-1
+XAUTOCLAIM k g c 0 0-0
+XGROUP CREATE k g 0
+XGROUP CREATECONSUMER k g c
+XGROUP DELCONSUMER k g c
+XGROUP DESTROY k g
+XGROUP SETID k g 0
+XINFO STREAM k FULL
+XINFO GROUPS k
+XINFO CONSUMERS k g
+XREAD COUNT 1 STREAMS a 0
+XREAD BLOCK 0 STREAMS a b 0 0
+XREAD STREAMS streams b 0 0
+XREADGROUP GROUP g c STREAMS a b > >
+XREADGROUP GROUP streams c COUNT 2 NOACK STREAMS a >
+XREADGROUP GROUP g streams BLOCK 5 STREAMS a >
+ZADD k 1 m
+ZDIFF 2 a b WITHSCORES
+ZDIFFSTORE d 2 a b
+ZINTER 2 a b WEIGHTS 1 2
+ZINTERCARD 2 a b LIMIT 0
+ZINTERSTORE d 2 a b AGGREGATE MAX
+ZMPOP 1 a MIN COUNT 2
+ZRANGESTORE d s 0 -1
+ZUNION 3 a b c
+ZUNIONSTORE d 3 a b c WEIGHTS 1 2 3
+STRALGO LCS KEYS a b
+PING
+EVAL s 0
+EVAL s 0 a b
+EVALSHA 0123456789012345678901234567890123456789 0 a
+FCALL f 0
+DBSIZE
+SCRIPT EXISTS a b
+OBJECT HELP
+XINFO HELP
+XREAD COUNT 1
+XREAD BLOCK 1 STREAMS
+ZUNION 3 a b
+LMPOP x a LEFT
+EVAL s -1 a
+EVAL s 5 a
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("built_in", [False, True])
+def test_the_keys_are_those_of_getkeys(
+    module_server: RedisServer, commands: list[object], served: Routes, built_in: bool
+) -> None:
+    routes = BUILT_IN if built_in else served
+    names = {row[0].decode().upper() for row in commands if isinstance(row, list)}
+    lines = [line for line in LINES if line.split()[0] in names]
+    assert len(lines) > 80
+    answers = replies(module_server.port, *[f"COMMAND GETKEYS {line}" for line in lines])
+    wrong = {}
+    for line, answer in zip(lines, answers, strict=True):
+        keys = found(routes, line)[1]
+        expected = answer if isinstance(answer, list) else []
+        if module_server.version < (7,):  # it puts the destination last
+            keys, expected = sorted(keys), sorted(expected)
+        if keys != expected:
+            wrong[line] = (keys, answer)
+    assert wrong == {}
+
+
+def test_a_missing_later_key_leaves_the_first(served: Routes) -> None:
+    """GETKEYS calls these malformed; PFMERGE creates the key, so it must go to its node."""
+    for routes in (served, BUILT_IN):
+        assert found(routes, "PFMERGE d")[1] == [b"d"]
+        assert found(routes, "ZUNIONSTORE d x a")[1] == [b"d"]
+        assert found(routes, "MSET a 1 b")[1] == []
+
+
+# Of these commands only the first key decides.
+FIRST_ONLY = """
+GEORADIUS k 1 1 1 km STORE d
+GEORADIUSBYMEMBER k m 1 km STOREDIST d
+SORT k BY w_* STORE d
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", FIRST_ONLY)
+def test_a_store_key_is_left_to_the_node(served: Routes, line: str) -> None:
+    for routes in (served, BUILT_IN):
+        route, keys = found(routes, line)
+        assert keys == [b"k"]
+        assert route.single
+
+
+def leaves(rows: list[object]) -> Iterator[str]:
+    """The names of all commands, `NAME` or `NAME|SUBCOMMAND`."""
+    for row in rows:
+        assert isinstance(row, list)
+        below = row[9] if len(row) > 9 else []
+        yield from leaves(below)
+        if not below:
+            yield row[0].decode().upper()
+
+
+def reviewed() -> set[str]:
+    rows = [*r.TABLE, *r.POSITIONS]
+    return {name.decode() for _, names in rows for name in names.split()}
+
+
+def test_every_command_is_in_the_tables(commands: list[object]) -> None:
+    assert set(leaves(commands)) - reviewed() == set()
+
+
+def test_a_command_by_key_has_keys(commands: list[object], served: Routes) -> None:
+    """No route by key lacks positions, with the server's table or without it."""
+    by_key = (r.BY_KEY, r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK, r.CHANNEL, r.WATCH)
+    for routes in (served, BUILT_IN):
+        for leaf in leaves(commands):
+            name, _, sub = leaf.encode().partition(b"|")
+            route = routes.of(name, [sub] if sub else [])
+            assert route.how != r.GETKEYS, leaf
+            assert route.name.replace(b" ", b"|") == leaf.encode() or leaf.startswith("CLUSTER")
+            assert (route.how in by_key) == bool(route._specs), leaf
+
+
+def test_the_built_in_positions_are_those_of_the_server(
+    module_server: RedisServer, commands: list[object], served: Routes
+) -> None:
+    for leaf in leaves(commands):
+        name, _, sub = leaf.encode().partition(b"|")
+        args = [sub] if sub else []
+        mine, theirs = BUILT_IN.of(name, args), served.of(name, args)
+        assert (mine.how, mine.first, mine.single) == (theirs.how, theirs.first, theirs.single)
+
+
+def test_no_row_is_in_two_routes() -> None:
+    for table in (r.TABLE, r.POSITIONS):
+        names = [name for _, words in table for name in words.split()]
+        assert sorted(names) == sorted(set(names))
+        assert all(name == name.upper() for name in names)
+
+
+def test_each_row_below_a_command_has_a_route() -> None:
+    for name in reviewed():
+        command_name, bar, sub = name.encode().partition(b"|")
+        if bar:
+            assert BUILT_IN.of(command_name, [sub]).name == name.encode().replace(b"|", b" ")
+
+
+@pytest.mark.parametrize(
+    ("line", "how"),
+    [
+        ("get k", r.BY_KEY),
+        ("Get k", r.BY_KEY),
+        ("del a b", r.SPLIT_SUM),
+        ("mget a b", r.SPLIT_ARRAY),
+        ("mset a 1", r.SPLIT_OK),
+        ("msetnx a 1", r.BY_KEY),
+        ("ping", r.HOME),
+        ("config get *", r.HOME),
+        ("config set a b", r.ALL_FIRST),
+        ("CONFIG Resetstat", r.ALL_FIRST),
+        ("config foo", r.HOME),
+        ("config", r.HOME),
+        ("client kill 127.0.0.1:5", r.ALL_ONE),
+        ("CLIENT KILL ID 5", r.ALL_SUM),
+        ("client list", r.ALL_TEXT),
+        ("client setname x", r.CLIENT_STATE),
+        ("client foo", r.HOME),
+        ("cluster slots", r.CLUSTER),
+        ("cluster foo", r.CLUSTER),
+        ("object help", r.HOME),
+        ("object encoding k", r.BY_KEY),
+        ("debug object k", r.BY_KEY),
+        ("debug reload", r.ALL_FIRST),
+        ("debug jmap2", r.HOME),
+        ("script debug\0 yes", r.REFUSED),
+        ("shutdown nosave", r.REFUSED),
+        ("spublish c m", r.CHANNEL),
+        ("json.foo k", r.HOME),
+        ("", r.HOME),
+    ],
+)
+def test_route(line: str, how: int) -> None:
+    assert found(BUILT_IN, line)[0].how == how
+
+
+def test_one_key_needs_no_search() -> None:
+    for line in ("GET k", "set k v", "sort k store d", "zadd k 1 m"):
+        route = found(BUILT_IN, line)[0]
+        assert (route.first, route.single) == (0, True)
+    route = found(BUILT_IN, "object encoding k")[0]
+    assert (route.first, route.single) == (1, True)
+    for line in ("EVAL s 1 k", "BLPOP a 0", "RENAME a b", "DEL a", "XREAD STREAMS a 0"):
+        assert not found(BUILT_IN, line)[0].single
+
+
+@pytest.mark.parametrize(
+    ("line", "at"),
+    [
+        ("GET k", -1),
+        ("BLPOP a b 7", 2),
+        ("BZMPOP 7 1 a MIN", 0),
+        ("XREAD STREAMS a 0", -1),
+        ("XREAD COUNT 1 block 7 STREAMS a 0", 3),
+        ("XREAD STREAMS BLOCK 0", -1),
+        ("XREADGROUP GROUP BLOCK c BLOCK 7 NOACK STREAMS a >", 4),
+        ("XREADGROUP GROUP BLOCK c STREAMS a >", -1),
+        ("XREAD BLOCK", -1),
+        ("BLPOP", -1),
+    ],
+)
+def test_timeout(line: str, at: int) -> None:
+    _, *args = line.encode().split()
+    assert found(BUILT_IN, line)[0].timeout_at(args) == at
+
+
+def test_refusals_have_a_reason() -> None:
+    refused = {name for how, names in r.TABLE if how == r.REFUSED for name in names.split()}
+    assert {name.replace(b"|", b" ") for name in refused} == r.REASONS.keys()
+    route = BUILT_IN.of(b"migrate", [b"h", b"1", b"k", b"0", b"5"])
+    assert r.refusal(route).startswith(b"-ERR MIGRATE is not available through rlproxy: ")
+
+
+def row(name: str, flags: list[bytes], first: int, last: int, step: int, *more: object) -> object:
+    return [name.encode(), -1, flags, first, last, step, *more]
+
+
+def tipped(*tips: bytes) -> object:
+    return row("m.tip", [], 0, 0, 0, [], list(tips), [], [])
+
+
+def test_commands_of_modules() -> None:
+    routes = Routes(
+        [
+            row("json.get", [b"readonly"], 1, 1, 1),
+            row("json.mget", [b"readonly"], 1, -2, 1),
+            row("m.two", [], 2, 3, 1),
+            row("m.movable", [b"movablekeys"], 0, 0, 0),
+            row("m.none", [], 0, 0, 0),
+            b"no row",
+            [b"short"],
+        ]
+    )
+    assert found(routes, "JSON.GET k $")[1] == [b"k"]
+    assert found(routes, "json.mget a b $")[1] == [b"a", b"b"]
+    assert found(routes, "m.two x a b c")[1] == [b"a", b"b"]
+    assert found(routes, "m.movable x")[0].how == r.GETKEYS
+    assert found(routes, "m.none x")[0].how == r.HOME
+
+
+@pytest.mark.parametrize(
+    ("tips", "how"),
+    [
+        ([], r.HOME),
+        ([b"request_policy:all_shards"], r.ALL_CONCAT),
+        ([b"request_policy:all_nodes", b"response_policy:agg_sum"], r.ALL_SUM),
+        ([b"request_policy:all_shards", b"response_policy:agg_min"], r.HOME),
+        ([b"request_policy:multi_shard", b"response_policy:agg_sum"], r.HOME),
+        ([b"nondeterministic_output"], r.HOME),
+    ],
+)
+def test_tips_serve_unknown_commands(tips: list[bytes], how: int) -> None:
+    assert Routes([tipped(*tips)]).of(b"M.TIP", []).how == how
+
+
+@given(st.sampled_from(LINES), st.lists(st.binary(max_size=9), max_size=6), st.data())
+def test_no_arguments_break_it(line: str, more: list[bytes], data: st.DataObject) -> None:
+    name, *args = line.encode().split(b" ")
+    args = data.draw(st.permutations([*args, *more]))[: data.draw(st.integers(0, 9))]
+    route = BUILT_IN.of(name, args)
+    keys = route.keys(args)
+    assert all(0 <= index < len(args) for index in keys)
+    assert -1 <= route.timeout_at(args) < len(args)
+    if route.first >= 0 and keys:
+        assert keys[0] == route.first
