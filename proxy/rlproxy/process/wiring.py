@@ -65,11 +65,11 @@ class Wiring:
 
     def _wire_upstream(self, config: Config, contexts: Contexts, timeouts: HitTimeouts) -> None:
         loop, post = asyncio.get_running_loop(), self._post
-        upstream, timeout_s = config.upstream, config.connect_timeout_s
+        upstream, timeout_s = post.upstream, config.connect_timeout_s
         self.target: Target
         self.failover: Failover | None = None
-        if post.upstream is not None:
-            self.target = Target(post.upstream, timeout_s, contexts.client)
+        if upstream.address is not None:
+            self.target = Target(upstream.address, timeout_s, contexts.client)
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)

@@ -47,11 +47,6 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
-_IN_CLUSTER: Final = (
-    "it is a node of a Redis Cluster, which is not supported yet. Name a server without "
-    "cluster-enabled (--upstream redis://HOST:PORT) or Sentinels "
-    "(redis+sentinel://HOST:PORT,.../MASTER)"
-)
 
 
 @dataclass
@@ -264,8 +259,10 @@ class Control:
         if not isinstance(greeting, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(greeting)
-        kind, problem = CLUSTER, _IN_CLUSTER
-        if greeting.get(b"mode") != b"cluster":
+        accepts_node = self._upstream.standalone or self._upstream.cluster
+        if greeting.get(b"mode") == b"cluster" and not accepts_node:
+            kind, problem = CLUSTER, _in_cluster(self._upstream)
+        else:
             kind, problem = await self._select()
         if not self._loading.loaded and not self._loading.refused:
             await self._load_when_drained()
@@ -398,6 +395,22 @@ def _refusal(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
+
+
+def _in_cluster(upstream: Upstream) -> str:
+    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
+    scheme = "rediss" if upstream.tls else "redis"
+    login = "USER:PASSWORD@" if upstream.password is not None else ""
+    address = upstream.address
+    where = "HOST:PORT" if address is None or address.path else str(address)
+    text = (
+        "it is a node of a Redis Cluster. For the whole cluster write "
+        f"--upstream {scheme}+cluster://{login}{where}"
+    )
+    if address is None:
+        return text
+    alone = f"unix://{login}{address.path}" if address.path else f"{scheme}://{login}{where}"
+    return f"{text}; for this node alone {alone}?standalone=yes"
 
 
 def _text(found: Any) -> str:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.metrics import Samples
@@ -54,7 +54,7 @@ def made(
 ) -> Telemetry:
     nobody = Nobody(settings or context())
     post = Post(
-        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, None, {}, True),
+        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, Upstream(None), {}, True),
         report=lambda *_: None,
         look=lambda: "",
     )
