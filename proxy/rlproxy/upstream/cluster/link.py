@@ -57,6 +57,7 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_eof",
         "_framer",
         "_out",
         "_owner",
@@ -86,6 +87,7 @@ class Link(asyncio.Protocol):
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._eof = False
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
@@ -108,12 +110,20 @@ class Link(asyncio.Protocol):
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
         transport = self._transport
-        if transport is None or not self._out:
+        if transport is None:
             return
         out = self._out
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._out = []
-        transport.write(data)
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._out = []
+            transport.write(data)
+        if self._eof and transport.can_write_eof():
+            self._eof = False
+            transport.write_eof()
+
+    def end(self) -> None:
+        """Send the end of file with the next flush(): the node answers and closes."""
+        self._eof = True
 
     def open(self) -> bool:
         """Return whether the connection is open."""
