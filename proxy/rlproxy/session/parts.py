@@ -10,22 +10,24 @@ from rlproxy.session.private_stream import REFRESH_S, PrivateStream
 from rlproxy.session.reply_order import ReplyOrder
 
 
-class SessionParts:
+class SessionParts(Caller):
     """One client's unread requests, the two ways that they leave by, and the order of replies.
 
-    caller: the session, as lanes see it.
+    The base of Session.
+
     to_client: the list that replies leave by.
     """
 
-    __slots__ = ("caller", "context", "lanes", "order", "private", "requests")
+    __slots__ = ("context", "lanes", "order", "private", "requests", "to_client")
 
-    def __init__(self, context: WorkerContext, caller: Caller, to_client: list[bytes]) -> None:
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__()
         self.context = context
-        self.caller = caller
+        self.to_client: list[bytes] = []
         self.requests = ClientRequests()
-        self.private = PrivateStream(context, caller, to_client)
-        self.lanes = LaneCalls(context, to_client)
-        self.order = ReplyOrder(to_client)
+        self.private = PrivateStream(context, self, self.to_client)
+        self.lanes = LaneCalls(context, self.to_client)
+        self.order = ReplyOrder(self.to_client)
 
 
 class SessionPart:
@@ -35,7 +37,7 @@ class SessionPart:
 
     def __init__(self, parts: SessionParts) -> None:
         self._context = parts.context
-        self._caller = parts.caller
+        self._caller: Caller = parts
         self._requests = parts.requests
         self._private = parts.private
         self._lanes = parts.lanes

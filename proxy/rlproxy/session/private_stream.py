@@ -27,7 +27,7 @@ from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
-from rlproxy.session.identity import Identity
+from rlproxy.session.identity import anonymous
 from rlproxy.session.reply_order import Source
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import BySha, Catch, Slot
@@ -200,7 +200,7 @@ class PrivateStream(Source):
     def let_go(self, nobody: Caller) -> None:
         """Release the credentials, and all objects that refer to the session."""
         self._caller = nobody
-        self.state.identity = Identity(None, None, 0)
+        self.state.identity = anonymous(0)
         self.handshake = None
         self.slots.forget()
         # The edits of its slots refer to the session.

@@ -78,7 +78,7 @@ class Router(SessionPart):
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
-        self._parts = parts
+        self._parts: SessionParts | None = parts
         self.sharing: Sharing | None = None
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
@@ -96,6 +96,7 @@ class Router(SessionPart):
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
         super().let_go(nobody)
+        self._parts = None
         self._lane_hits = None
         self.sharing = None
 
@@ -137,7 +138,7 @@ class Router(SessionPart):
 
     def use_lanes(self) -> None:
         """Let hits take lanes from now on."""
-        if self._lane_hits is None:
+        if self._lane_hits is None and self._parts is not None:
             self._lane_hits = LaneHits(self._parts)
 
     def pipe(self, data: bytes) -> None:
