@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import WorkerContext
@@ -122,6 +123,11 @@ class LaneCalls(Source):
         if self.head is not None:
             self.head.reply = reply
 
+    def remove_held(self) -> None:
+        """Remove a held hit, which is the only call. Its wait queue has counted it."""
+        self.head = self.tail = None
+        self.count = 0
+
     def move_to(self, private: PrivateStream, call: Call) -> None:
         """Send `call` and all behind it, which no lane has sent, on the private connection."""
         before: Call | None = None
@@ -149,7 +155,7 @@ class LaneCalls(Source):
         """Forget all calls, and count their hits as unseen."""
         call = self.head
         while call is not None:
-            self.forget_outcome(call)
+            self._unseen(call)
             call = call.next
         self.head = self.tail = None
         self.count = 0
@@ -163,7 +169,13 @@ class LaneCalls(Source):
         elif call.rule.error:
             self._context.stats.error("syntax")
 
-    def forget_outcome(self, call: Call) -> None:
+    def drop(self, call: Call) -> None:
+        """Discard `call` of a client that is gone: it gets no reply, or none that matters."""
+        self._unseen(call)
+        call.reply = r.LOST
+        self.emit()
+
+    def _unseen(self, call: Call) -> None:
         """Count the hit `call` as unseen."""
         self._context.stats.unanswered(call.row, UNSEEN)
         call.counted()

@@ -158,6 +158,7 @@ class Session(Caller):
         if self._held is not None:
             self._held.cancel()
             self._held = None
+            self._lanes.remove_held()
         self._take_no_more()
         self.closed = True
 
@@ -169,6 +170,7 @@ class Session(Caller):
         self._router.let_go(_NOBODY)
         self._fail_open = None
         self._lanes.forget_lanes()
+        self._lanes.emit()  # calls refer to the session until their replies have left
         self.requests.rest()
 
     def _finish_eof(self) -> None:
@@ -277,6 +279,8 @@ class Session(Caller):
             call.waiter.unsent()
         elif call.reply:
             return
+        elif self.closed:
+            self._lanes.drop(call)
         elif self.private.status == OPEN_NOW:
             self._lanes.move_to(self.private, call)
         elif call.shared != c.PRIVATE:
@@ -300,7 +304,7 @@ class Session(Caller):
             if self._held is not None:
                 self._held.late(call, self._without_redis().waited_in_vain)
         elif self.closed:
-            self._lanes.forget_outcome(call)  # the client is gone
+            self._lanes.drop(call)
         elif not call.reply:
             error = self.context.failure.too_late()
             call.reply = self._without_redis().instead(call, error, "late")

@@ -142,6 +142,24 @@ def test_the_reply_to_a_held_hit_is_set_on_the_first_call() -> None:
     assert parts.down() == FIVE
 
 
+def test_a_held_hit_is_removed_without_an_outcome() -> None:
+    parts = Parts()
+    numbered(parts, 1)
+    parts.lanes.remove_held()
+    assert linked(parts) == []
+    assert parts.lanes.count == 0
+    assert sum(parts.context.stats.hits) == 0
+
+
+def test_a_dropped_call_lets_those_behind_it_go_on() -> None:
+    parts = Parts()
+    first, second = numbered(parts, 2)
+    parts.lanes.answered(second, FIVE, 0)
+    parts.lanes.drop(first)
+    assert not parts.lanes.owes()
+    assert sum(parts.context.stats.hits) == 2
+
+
 def test_abandoned_calls_are_counted_as_unseen() -> None:
     parts = Parts()
     calls = numbered(parts, 3)
