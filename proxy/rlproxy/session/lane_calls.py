@@ -15,30 +15,35 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.private_stream import PrivateStream
-from rlproxy.session.reply_order import Source
 
 
-class LaneCalls(Source):
+class LaneCalls:
     """The calls of one client, from the first whose reply has not left.
 
+    replies: the list that replies leave by.
     count: their number. A held hit is one of them, though no lane has it.
     """
 
-    __slots__ = ("_context", "_hit_lane", "_read_lane", "_write_lane", "count", "head", "tail")
+    __slots__ = (
+        "_context",
+        "_hit_lane",
+        "_read_lane",
+        "_replies",
+        "_write_lane",
+        "count",
+        "head",
+        "tail",
+    )
 
     def __init__(self, context: WorkerContext, replies: list[bytes]) -> None:
-        super().__init__(replies)
         self._context = context
+        self._replies = replies
         self._hit_lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
         self.head: Call | None = None
         self.tail: Call | None = None
         self.count: int = 0
-
-    def owes(self) -> bool:
-        """See Source.owes()."""
-        return self.head is not None
 
     # -- lanes ------------------------------------------------------------------------------------
 
@@ -109,7 +114,7 @@ class LaneCalls(Source):
         """Pass on the replies that have come, in order."""
         call = self.head
         while call is not None and call.reply:
-            self.replies.append(call.reply)
+            self._replies.append(call.reply)
             if call.row != NO_ROW or call.rule.error:
                 self.count_outcome(call)
             self.count -= 1

@@ -4,8 +4,8 @@
                                       ├── PrivateStream ─> private.out
                                       ├── HeldHit
                                       └── FailOpen, while Redis can't be reached
-    to_client <── ReplyOrder <──┬── lane_answered()      replies to calls on lanes
-                                └── upstream_received()  the private connection's replies
+    to_client <──┬── lane_answered()      replies to calls on lanes
+                 └── upstream_received()  the private connection's replies
 
 The router decides where a request goes, and what the requests behind it wait for: see `waits`. The
 session keeps that wait, and routes on when an event ends it.
