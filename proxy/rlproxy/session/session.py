@@ -4,8 +4,8 @@
                                       ├── PrivateStream ─> private.out
                                       ├── HeldHit
                                       └── FailOpen, while Redis can't be reached
-    to_client <── ReplyOrder <──┬── lane_answered()      replies to calls on lanes
-                                └── upstream_received()  the private connection's replies
+    to_client <──┬── lane_answered()      replies to calls on lanes
+                 └── upstream_received()  the private connection's replies
 
 The router decides where a request goes, and what the requests behind it wait for: see `waits`. The
 session keeps that wait, and routes on when an event ends it.
@@ -146,6 +146,7 @@ class Session(SessionParts):
         if self._held is not None:
             self._held.cancel()
             self._held = None
+            self.lanes.remove_held()
         self._take_no_more()
         self.closed = True
 
@@ -154,8 +155,9 @@ class Session(SessionParts):
         self.flush = nothing
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
-        self._without_redis().let_go(_NOBODY)  # lanes may still return calls
+        self._fail_open = None
         self.lanes.forget_lanes()
+        self.lanes.emit()  # calls refer to the session until their replies have left
         self.requests.rest()
 
     def _finish_eof(self) -> None:
@@ -264,6 +266,8 @@ class Session(SessionParts):
             call.waiter.unsent()
         elif call.reply:
             return
+        elif self.closed:
+            self.lanes.drop(call)
         elif self.private.status == OPEN_NOW:
             self.lanes.move_to(self.private, call)
         elif call.shared != c.PRIVATE:
@@ -287,7 +291,7 @@ class Session(SessionParts):
             if self._held is not None:
                 self._held.late(call, self._without_redis().waited_in_vain)
         elif self.closed:
-            self.lanes.forget_outcome(call)  # the client is gone
+            self.lanes.drop(call)
         elif not call.reply:
             error = self.context.failure.too_late()
             call.reply = self._without_redis().instead(call, error, "late")
