@@ -370,6 +370,8 @@ class Session(SessionParts):
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
+        if self.closed:
+            return
         error = r.unreachable(self.context.server.where, why)
         self._set_wait(self._without_redis().fail_all(error))
 
