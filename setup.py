@@ -42,7 +42,6 @@ HOT = {
         "key_queue",
         "lane_calls",
         "private_stream",
-        "reply_order",
         "reply_slots",
         "lane_hits",
         "late_hits",

@@ -16,7 +16,6 @@ _INTERPRETED = [
     "session/test_lane_calls.py",
     "session/test_lane_hits.py",
     "session/test_private_stream.py",
-    "session/test_reply_order.py",
     "session/test_router.py",
     "session/test_sharing.py",
     "session/test_wait_cover.py",

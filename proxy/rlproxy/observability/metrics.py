@@ -232,7 +232,7 @@ SCRIPTS: Final = "scripts"
 PROBLEMS: Final = {
     UNREACHABLE: "it can't be opened, or what answers is no Redis",
     FULL: "the server has no room for one more client (`maxclients`)",
-    CLUSTER: "the server is a node of a Redis Cluster and the URL names one server, or vice versa",
+    CLUSTER: "the server is a node of a Redis Cluster, and the URL of --upstream names one server",
     LOGIN: "the server refuses the user or password of the URL, or wants one",
     DATABASE: "the server refuses the database of the URL",
     SCRIPTS: "the server refuses to load the scripts",

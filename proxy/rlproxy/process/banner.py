@@ -63,7 +63,8 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
     """Return the upstream and its state as text for the banner."""
     server, state, now = wiring.server, wiring.upstream.state(), wiring.upstream.now()
     if upstream.embedded:
-        return f"{server or 'Valkey'}, embedded (its data ends with this process)"
+        kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
+        return f"{server or 'Valkey'}, {kind} (its data ends with this process)"
     where = str(upstream)
     if upstream.tls:
         where += " (TLS)"

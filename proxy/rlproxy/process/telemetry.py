@@ -36,7 +36,7 @@ from rlproxy.observability.metrics import (
 from rlproxy.observability.shared_memory import Published, apart
 from rlproxy.process.post import Post
 from rlproxy.process.stats import stats_request, top_request
-from rlproxy.process.upstreams import Upstream
+from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS, row_of
 from rlproxy.resp import commands
@@ -62,7 +62,7 @@ class Telemetry:
         config: Config,
         post: Post,
         clients: Clients,
-        upstream: Upstream,
+        upstream: UpstreamWiring,
         server: Callable[[], str],
     ) -> None:
         self._worker = post.worker

@@ -43,7 +43,7 @@ from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.script_loading import ScriptLoading
 
 
-class Upstream:
+class UpstreamWiring:
     """The interface of what stands behind the sessions.
 
     target: opens private connections.
@@ -146,7 +146,7 @@ class State:
         self.script_times = script_times
 
 
-class OneServer(Upstream):
+class OneServer(UpstreamWiring):
     """One server, or the master that Sentinels name.
 
     on_moved: called when the master is another one.
@@ -157,13 +157,13 @@ class OneServer(Upstream):
     ) -> None:
         super().__init__(config)
         loop = asyncio.get_running_loop()
-        upstream, timeout_s = config.upstream, config.connect_timeout_s
+        upstream, timeout_s = post.upstream, config.connect_timeout_s
         self._on_moved = on_moved
         self.failover: Failover | None = None
         self._task: asyncio.Task[None] | None = None
         self.timeouts = HitTimeouts(CircuitBreaker(), clock=loop.time, later=loop.call_later)
-        if post.upstream is not None:
-            self.target = Target(post.upstream, timeout_s, contexts.client)
+        if upstream.address is not None:
+            self.target = Target(upstream.address, timeout_s, contexts.client)
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
@@ -199,15 +199,15 @@ class OneServer(Upstream):
         self.share_of = self.pool.share_of if config.share else None
 
     def lanes(self) -> Sequence[SharedLane]:
-        """See Upstream.lanes()."""
+        """See UpstreamWiring.lanes()."""
         return self.pool.lanes()
 
     def heard_at(self) -> float:
-        """See Upstream.heard_at()."""
+        """See UpstreamWiring.heard_at()."""
         return self.timeouts.circuit.heard_at
 
     def state(self) -> State:
-        """See Upstream.state()."""
+        """See UpstreamWiring.state()."""
         control = self.control
         return State(
             control.loaded,
@@ -219,18 +219,18 @@ class OneServer(Upstream):
         )
 
     def measure(self) -> None:
-        """See Upstream.measure()."""
+        """See UpstreamWiring.measure()."""
         self.control.measures = True
 
     def now(self) -> str:
-        """See Upstream.now()."""
+        """See UpstreamWiring.now()."""
         failover = self.failover
         if failover is None or failover.master is None:
             return ""
         return f"now {failover.master.address}"
 
     def configure(self, contexts: Contexts) -> None:
-        """See Upstream.configure()."""
+        """See UpstreamWiring.configure()."""
         self.target.tls = contexts.client
 
     def _moved(self) -> None:
@@ -241,7 +241,7 @@ class OneServer(Upstream):
         self.control.move()
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
-        """See Upstream.start()."""
+        """See UpstreamWiring.start()."""
         if self.failover is not None:
             self.failover.start()
             await at_most(most_s, self.failover.settled)
@@ -249,11 +249,11 @@ class OneServer(Upstream):
         return [self.control.settled]
 
     def close_idle(self) -> None:
-        """See Upstream.close_idle()."""
+        """See UpstreamWiring.close_idle()."""
         self.pool.close_idle()
 
     async def stop(self) -> None:
-        """See Upstream.stop()."""
+        """See UpstreamWiring.stop()."""
         if self.failover is not None:
             await self.failover.stop()
         if self._task is not None:
@@ -263,13 +263,13 @@ class OneServer(Upstream):
         self.pool.close()
 
 
-class ClusterUpstream(Upstream):
+class ClusterUpstream(UpstreamWiring):
     """The nodes of a Redis Cluster."""
 
     def __init__(self, config: Config, post: Post, contexts: Contexts) -> None:
         super().__init__(config)
         self._loop = loop = asyncio.get_running_loop()
-        upstream = config.upstream
+        upstream = post.upstream
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
         self._circuit = ClusterCircuit(self._down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
@@ -321,20 +321,20 @@ class ClusterUpstream(Upstream):
             )
 
     def lane_of(self, identity: Identity) -> Lane | None:
-        """See Upstream.lane_of()."""
+        """See UpstreamWiring.lane_of()."""
         return self._lanes.lane_of(identity)
 
     def lanes(self) -> Sequence[SharedLane]:
-        """See Upstream.lanes()."""
+        """See UpstreamWiring.lanes()."""
         return [lane for node in self.nodes.all() for lane in node.lanes()]
 
     def heard_at(self) -> float:
-        """See Upstream.heard_at()."""
+        """See UpstreamWiring.heard_at()."""
         heard = [node.circuit.heard_at for node in self.nodes.masters()]
         return max(heard, default=self._circuit.heard_at)
 
     def state(self) -> State:
-        """See Upstream.state(). The problem is that of one node, which it names."""
+        """See UpstreamWiring.state(). The problem is that of one node, which it names."""
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
@@ -352,7 +352,7 @@ class ClusterUpstream(Upstream):
         )
 
     def details(self) -> dict[str, Any]:
-        """See Upstream.details()."""
+        """See UpstreamWiring.details()."""
         return {
             "nodes": [
                 {
@@ -366,34 +366,34 @@ class ClusterUpstream(Upstream):
         }
 
     def measure(self) -> None:
-        """See Upstream.measure()."""
+        """See UpstreamWiring.measure()."""
         self.nodes.settings.measures = True
         for node in self.nodes.all():
             node.control.measures = True
 
     def now(self) -> str:
-        """See Upstream.now()."""
+        """See UpstreamWiring.now()."""
         number = len(self.cluster.map.shards)
         return f"{number} master{'s' if number > 1 else ''}" if number else ""
 
     def configure(self, contexts: Contexts) -> None:
-        """See Upstream.configure()."""
+        """See UpstreamWiring.configure()."""
         self.cluster.secure(contexts.client)
         self.nodes.use(self.timeouts.timeout_s)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
-        """See Upstream.start()."""
+        """See UpstreamWiring.start()."""
         self.cluster.start()
         await at_most(most_s, self.cluster.settled)
         return [self.cluster.settled, *(node.control.settled for node in self.nodes.masters())]
 
     def close_idle(self) -> None:
-        """See Upstream.close_idle()."""
+        """See UpstreamWiring.close_idle()."""
         self._lanes.close_idle()
         self.nodes.close_left()
 
     async def stop(self) -> None:
-        """See Upstream.stop()."""
+        """See UpstreamWiring.stop()."""
         await self.cluster.stop()
         await self.nodes.stop()
 

@@ -25,7 +25,7 @@ from rlproxy.observability.logs import log
 from rlproxy.process.balancer import Intake
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
-from rlproxy.process.upstreams import ClusterUpstream, OneServer, Upstream
+from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
 from rlproxy.session.context import WorkerContext
@@ -46,8 +46,8 @@ class Wiring:
         self._post = post
         self._is_first = post.worker == 0  # this process logs what all workers find alike
         self.server = ""  # name and version of the server
-        self.upstream: Upstream
-        if config.upstream.cluster:
+        self.upstream: UpstreamWiring
+        if post.upstream.cluster:
             self.upstream = ClusterUpstream(config, post, contexts)
         else:
             self.upstream = OneServer(config, post, contexts, self._moved)

@@ -24,7 +24,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
 from rlproxy.session import identity as ids
 from rlproxy.session import slots as s
-from rlproxy.session.identity import Identity
+from rlproxy.session.identity import Identity, anonymous
 from rlproxy.session.slots import Slot
 
 RAW: Final = 0
@@ -136,7 +136,7 @@ class ConnectionState:
     def __init__(self, base_db: int) -> None:
         self.base_db = base_db  # the database of --upstream
         self.level: int = PLAIN
-        self.identity = Identity(None, None, base_db)
+        self.identity = anonymous(base_db)
         self.known = True
         self.moving: int = 0  # replies are owed that may change user or database
         self.probed = False
@@ -310,7 +310,7 @@ class ConnectionState:
             self.level = PLAIN
         if slot.number >= max(self._multi_at, self._watched_at):
             self.multi = self.watching = False
-        self.identity = Identity(None, None, self.base_db)
+        self.identity = anonymous(self.base_db)
         self.known = True
         self.probed = False
         self.protocol = 2

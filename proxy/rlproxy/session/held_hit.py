@@ -63,6 +63,7 @@ class HeldHit(SessionPart):
 
     def cancel(self) -> None:
         """Leave the queue without a reply."""
+        self.question = None
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -130,8 +131,8 @@ class HeldHit(SessionPart):
         private.ask(call, lambda reply: self._caught(call, reply))
 
     def _caught(self, call: Call, reply: bytes) -> bytes:
-        self._reply_to = call
         if self.question is call:
             self.question = None
-        call.reply = reply
+            self._reply_to = call
+            call.reply = reply
         return b""

@@ -71,9 +71,9 @@ class MissingHit(Caller):
 
     def __init__(self, parts: SessionParts, resume: Callable[[], None]) -> None:
         super().__init__()
-        self.flush = parts.caller.flush
+        self.flush = parts.flush
         self.fenced = True  # no remembered refusal: the client may have written the key
-        self._owner = parts.caller
+        self._owner: Caller = parts
         self._failure = parts.context.failure
         self._private = parts.private
         self._resume = resume

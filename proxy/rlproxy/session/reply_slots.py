@@ -250,7 +250,8 @@ class ReplySlots(SlotQueue):
         """Return whether a command may touch the key of a hit that may have to be sent again."""
         slot = self.head
         while slot is not None:
-            if isinstance(slot, BySha) and buf.find(slot.call.key, start, end) >= 0:
+            call = s.to_repeat(slot)
+            if call is not None and buf.find(call.key, start, end) >= 0:
                 return True
             slot = slot.next
         return False

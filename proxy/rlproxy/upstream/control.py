@@ -47,10 +47,6 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
-_IN_CLUSTER: Final = (
-    "it is a node of a Redis Cluster. Write --upstream redis+cluster://HOST:PORT to serve the "
-    "cluster, or redis://HOST:PORT?standalone=yes to serve this node alone"
-)
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
@@ -280,7 +276,9 @@ class Control:
         """
         if self._upstream.cluster:
             return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
-        return (CLUSTER, _IN_CLUSTER) if clustered and not self._upstream.standalone else ("", "")
+        if clustered and not self._upstream.standalone:
+            return CLUSTER, _in_cluster(self._upstream)
+        return "", ""
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
         """Collect what identifies the server from its reply to HELLO and from further queries."""
@@ -407,6 +405,22 @@ def _refusal(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
+
+
+def _in_cluster(upstream: Upstream) -> str:
+    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
+    scheme = "rediss" if upstream.tls else "redis"
+    login = "USER:PASSWORD@" if upstream.password is not None else ""
+    address = upstream.address
+    where = "HOST:PORT" if address is None or address.path else str(address)
+    text = (
+        "it is a node of a Redis Cluster. For the whole cluster write "
+        f"--upstream {scheme}+cluster://{login}{where}"
+    )
+    if address is None:
+        return text
+    alone = f"unix://{login}{address.path}" if address.path else f"{scheme}://{login}{where}"
+    return f"{text}; for this node alone {alone}?standalone=yes"
 
 
 def _text(found: Any) -> str:

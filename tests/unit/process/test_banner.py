@@ -48,6 +48,11 @@ ERRORS = "clients get errors until it is there"
         ),
         (URL, {"kind": SCRIPTS, "problem": "no right"}, "Redis 7 at h:6379, database 3: no right"),
         ("embedded:", {}, "Redis 7, embedded (its data ends with this process)"),
+        (
+            "embedded:cluster",
+            {},
+            "Redis 7, embedded cluster of 3 masters (its data ends with this process)",
+        ),
         ("embedded:", {"server": ""}, "Valkey, embedded (its data ends with this process)"),
         (
             "redis://h",

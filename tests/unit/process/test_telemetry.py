@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.metrics import Samples
@@ -15,7 +15,7 @@ from rlproxy.observability.shared_memory import Published, SharedMemory
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
-from rlproxy.process.upstreams import Upstream
+from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
@@ -62,7 +62,7 @@ def made(
 ) -> Telemetry:
     nobody = Nobody(settings or context())
     post = Post(
-        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, None, {}, True),
+        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, Upstream(None), {}, True),
         report=lambda *_: None,
         look=lambda: "",
     )
@@ -70,7 +70,7 @@ def made(
         Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
         post,
         cast("Clients", nobody),
-        cast("Upstream", nobody),
+        cast("UpstreamWiring", nobody),
         lambda: "Redis 7",
     )
 

@@ -36,7 +36,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
         cast("Balancer", None),
         SharedMemory(worker + 1),
         time.time(),
-        config.upstream.address,
+        config.upstream,
         scripts.load(),
         True,
         lambda *_: None,

@@ -263,6 +263,39 @@ def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
     assert not bench.lane.calls
 
 
+def late(bench: Bench, hits: int) -> None:
+    """Redis does not answer: the client's `hits` are late."""
+    bench.session.overdue(bench.session.now + 1.5)
+    assert bench.down().count(b"-UPSTREAMDOWN ") == hits
+
+
+def test_nothing_waits_for_a_late_hit(bench: Bench) -> None:
+    """It is not sent again, and its reply may never come."""
+    bench.session.context.failure.reconfigure("error", 1000)
+    assert bench.send(PING + HIT) == PING + by_sha()
+    bench.answer(PONG)
+    bench.lane.ready = False
+    assert bench.send(HIT) == b""
+    late(bench, 1)
+    assert bench.up() == in_place()
+    assert bench.send(STATEFUL["DEL of its key"]) == STATEFUL["DEL of its key"]
+    assert bench.answer(NOSCRIPT + FIVE + b":1\r\n") == FIVE + b":1\r\n"
+    assert bench.send(HIT) == in_place()
+    late(bench, 1)
+
+
+def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
+    bench.session.context.failure.reconfigure("error", 1000)
+    bench.session.context.circuit.heard(1e9)  # Redis answers others
+    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
+    bench.answer(PONG)
+    late(bench, MAX_BY_SHA)
+    assert bench.up() == by_sha()
+    late(bench, 1)
+    assert bench.answer(FIVE * (MAX_BY_SHA + 1)) == b""
+    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
+
+
 def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:
     bench.send(PING + HIT)
     bench.answer(PONG + NOSCRIPT)

@@ -10,6 +10,7 @@ from typing import Final
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
+from rlproxy.resp.requests import MAX_BULK
 
 # Results of CommandSplitter.next().
 NEED_MORE: Final = 0  # no bytes left, or an incomplete command
@@ -17,9 +18,11 @@ COMMAND: Final = 1  # `words` and `written` are set
 EMPTY: Final = 2  # `written` holds bytes without a command
 MALFORMED: Final = 3  # see rest()
 
+_MAX_ARGC: Final = 2147483647  # words of a command: the widest limit of any server
 _CR: Final = 13
 _LF: Final = 10
 _STAR: Final = 42
+_MINUS: Final = 45
 _DOLLAR: Final = 36
 _INCOMPLETE: Final = -1
 _BAD: Final = -2
@@ -56,12 +59,13 @@ class CommandSplitter(RequestBuffer):
         if self._left == 0:
             if data[start] != _STAR:
                 return self._inline()
-            argc = self._number(start + 1)
+            minus = len(data) > start + 1 and data[start + 1] == _MINUS
+            argc = self._number(start + 2 if minus else start + 1)
             if argc == _INCOMPLETE:
                 return self._wait(0)
-            if argc == _BAD:
+            if argc == _BAD or argc > _MAX_ARGC:
                 return MALFORMED
-            if argc == 0:
+            if argc == 0 or minus:
                 self.pos = self._end
                 self.written = data[start : self.pos]
                 return EMPTY
@@ -85,7 +89,7 @@ class CommandSplitter(RequestBuffer):
             if data[pos] != _DOLLAR:
                 return MALFORMED
             length = self._number(pos + 1)
-            if length == _BAD:
+            if length == _BAD or length > MAX_BULK:
                 return MALFORMED
             if length == _INCOMPLETE:
                 break

@@ -91,7 +91,7 @@ class ClusterConnection:
         self._apply_full()
 
     def write_eof(self) -> None:
-        """See asyncio.WriteTransport. What was sent is still answered."""
+        """See asyncio.WriteTransport. The nodes answer what was sent, and end what blocks."""
         self._ended_by_client = True
         self._exchange.loop.call_soon(self._woken)
 
@@ -184,8 +184,11 @@ class ClusterConnection:
         self._deliver()
         if self._closed:
             return
-        self._exchange.flush()
         exchange = self._exchange
+        if self._ended_by_client and not self._waits:
+            for link in exchange.links.values():
+                link.end()
+        exchange.flush()
         if exchange.ended or (self._ended_by_client and not exchange.queue):
             self._end(None)
         else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import shuffle
 from typing import Final
 
 from rlproxy.resp import encoding
@@ -160,6 +161,8 @@ class Dispatcher:
         links = exchange.masters()
         if route.how == r.WAIT:
             links = list(exchange.links.values())
+        elif route.how == r.ALL_ANY:
+            shuffle(links)  # else RANDOMKEY would name home's keys only
         if len(links) == 1:
             exchange.send(links[0], Request(written))
             return

@@ -11,6 +11,9 @@ from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster.request import Request
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
+_NO_EOF: Final = 0
+_EOF_DUE: Final = 1
+_EOF_SENT: Final = 2
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -57,6 +60,7 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_eof",
         "_framer",
         "_out",
         "_owner",
@@ -86,6 +90,7 @@ class Link(asyncio.Protocol):
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._eof: int = _NO_EOF
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
@@ -108,12 +113,20 @@ class Link(asyncio.Protocol):
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
         transport = self._transport
-        if transport is None or not self._out:
+        if transport is None:
             return
         out = self._out
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._out = []
-        transport.write(data)
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._out = []
+            transport.write(data)
+        if self._eof == _EOF_DUE and transport.can_write_eof():
+            self._eof = _EOF_SENT
+            transport.write_eof()
+
+    def end(self) -> None:
+        """Send the end of file with the next flush(): the node answers and closes."""
+        self._eof = max(self._eof, _EOF_DUE)
 
     def open(self) -> bool:
         """Return whether the connection is open."""
