@@ -68,15 +68,17 @@ class Caller:
 
     `now` is the event loop's time in seconds. `flush` moves the bytes that a reply has released.
     `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
-    private connection, and no lane has answered it since.
+    private connection, and no lane has answered it since. `trusts_at`: in a cluster, the time from
+    which remembered refusals may answer it.
     """
 
-    __slots__ = ("dirty", "fenced", "now", "flush")
+    __slots__ = ("dirty", "fenced", "now", "flush", "trusts_at")
 
     def __init__(self) -> None:
         self.now: float = 0.0
         self.dirty = False
         self.fenced = False
+        self.trusts_at: float = 0.0
         self.flush: Callable[[], None] = nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:

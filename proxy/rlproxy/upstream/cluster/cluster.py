@@ -42,6 +42,7 @@ class Cluster:
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
+    down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
     is_up: returns whether a master serves, as far as is known.
     troubled: returns whether the map may change soon.
     """
@@ -63,7 +64,7 @@ class Cluster:
         self.is_up: Callable[[Shard], bool] = lambda _shard: True
         self.troubled: Callable[[], bool] = lambda: False
         self._epoch = 0  # of the view that the map was made from
-        self._healthy = False
+        self.down_since: float = 0.0
         self._turn = 0  # the node that is queried next
         self._hint: Address | None = None  # the node that has the latest news
         self._next_home = 0
@@ -156,7 +157,11 @@ class Cluster:
         self._backoff.reset()
         self.problem = self.kind = ""
         self._report()
-        self._epoch, self._healthy = found.epoch, found.healthy
+        self._epoch = found.epoch
+        if found.healthy:
+            self.down_since = 0.0
+        elif not self.down_since:
+            self.down_since = asyncio.get_running_loop().time()
         if found.commands is not None:
             self.commands, self.version = found.commands, found.version
         self._take(found.shards)

@@ -323,7 +323,10 @@ class ClusterLane(Lane):
         if number == 0:
             return
         where, why = _reason(part)
-        queue.again = self._too_late(queue.again, now - limit_s, where, why, touched)
+        # Where the nodes have refused hits for that long, one try is enough.
+        refuses = 0.0 < self._cluster.down_since <= now - limit_s
+        since = now if refuses else now - limit_s
+        queue.again = self._too_late(queue.again, since, where, why, touched)
         if queue.calls and queue.calls[0].since <= now - limit_s:
             queue.calls = self._too_late(queue.calls, now - limit_s, where, why, touched)
         number -= len(queue.again) + len(queue.calls)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.ratelimit.denial_cache import MOST_S
 from rlproxy.session.call import Call
 from rlproxy.upstream.lane import DEAD, SharedLane
 
+SLACK_S: Final = 0.01  # difference between the loop's clock and that of the denial cache, at most
 # Errors of a node that has not run a call, which may run if it is sent again.
 _NOT_RUN: Final = (
     *(b"-MOVED ", b"-ASK "),
@@ -58,11 +60,25 @@ class NodeLane(SharedLane):
         redirection.redirected(self, call, error)
         return True
 
+    def submit(self, call: Call) -> bytes:
+        """See Lane.submit()."""
+        trusts_at = call.caller.trusts_at
+        if trusts_at > 0.0:
+            if self._pool.loop.time() < trusts_at:
+                self.submit_again(call, False)
+                return b""
+            call.caller.trusts_at = 0.0
+        return super().submit(call)
+
     def _hit_reply(self, call: Call, frame: bytes) -> bytes:
-        fenced = call.caller.fenced
-        reply = super()._hit_reply(call, frame)
-        call.caller.fenced = fenced  # what the client wrote on another node may not be seen yet
-        return reply
+        """See SharedLane.
+
+        What the client has written on another node may not have been reported yet. All refusals
+        remembered before are over after MOST_S.
+        """
+        if call.caller.fenced:
+            call.caller.trusts_at = self._pool.loop.time() + MOST_S + SLACK_S
+        return super()._hit_reply(call, frame)
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         redirection = self.redirection
