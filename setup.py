@@ -63,6 +63,23 @@ HOT = {
         "script_calls",
         "script_loading",
     ],
+    "upstream/cluster": [
+        "blocking",
+        "command_splitter",
+        "connection",
+        "connection_setup",
+        "dispatcher",
+        "exchange",
+        "face",
+        "gather",
+        "info_reply",
+        "link",
+        "redirects",
+        "request",
+        "routes",
+        "subscriptions",
+        "transaction",
+    ],
 }
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
