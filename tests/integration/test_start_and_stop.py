@@ -414,6 +414,17 @@ def test_cluster_node_is_refused(engine: str, workers: str) -> None:
     )
 
 
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_server_without_cluster_is_refused_as_a_cluster(engine: str, workers: str) -> None:
+    with harness.server(engine) as server:
+        where = f"redis+cluster://127.0.0.1:{server.port}"
+        code, output, log = ended(*ANY_PORT, "--upstream", where, "--workers", workers)
+    assert (code, output) == (1, "")
+    assert log.count("\n") == 1, log
+    assert "it is no node of a Redis Cluster" in log
+    assert f"--upstream redis://127.0.0.1:{server.port}" in log
+
+
 def test_cluster_node_with_a_password_is_refused_after_login(one_engine: str) -> None:
     user = ("--user", "bare", "on", ">pw", "-@all")
     words = ("--cluster-enabled", "yes", "--requirepass", "pw", *user)

@@ -102,6 +102,10 @@ class MissingHit(Caller):
         """See Caller.lane_late()."""
         self._give_up(self._failure.too_late(), "late")
 
+    def lane_down(self, call: Call, error: bytes) -> None:
+        """See Caller.lane_down()."""
+        self._give_up(error, "unreachable")
+
     def _give_up(self, error: bytes, kind: str) -> None:
         """Answer the hit without Redis."""
         slots = self._private.slots

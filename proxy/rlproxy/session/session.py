@@ -273,8 +273,7 @@ class Session(SessionParts):
         elif call.shared != c.PRIVATE:
             self._close(answered=False)  # as after a loss of the private connection
         else:
-            call.reply = self._without_redis().instead(call, r.LOST, "lost")
-            self._emit()
+            self._answer_without(call, r.LOST, "lost")
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
@@ -293,9 +292,14 @@ class Session(SessionParts):
         elif self.closed:
             self.lanes.drop(call)
         elif not call.reply:
-            error = self.context.failure.too_late()
-            call.reply = self._without_redis().instead(call, error, "late")
-            self._emit()
+            self._answer_without(call, self.context.failure.too_late(), "late")
+
+    def lane_down(self, call: Call, error: bytes) -> None:
+        """See Caller.lane_down()."""
+        if call.waiter is not None or self.closed:
+            self.lane_late(call)
+        elif not call.reply:
+            self._answer_without(call, error, "unreachable")
 
     def lane_declined(self, call: Call) -> None:
         """See Caller.lane_declined(). The private connection streams the reply."""
@@ -331,6 +335,11 @@ class Session(SessionParts):
         if self._fail_open is None:
             self._fail_open = FailOpen(self)
         return self._fail_open
+
+    def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
+        """Answer a call that Redis does not answer; see FailurePolicy.reply()."""
+        call.reply = self._without_redis().instead(call, error, kind)
+        self._emit()
 
     def watch(self) -> None:
         """See Caller.watch()."""

@@ -47,6 +47,7 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
+_IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
 @dataclass
@@ -259,16 +260,25 @@ class Control:
         if not isinstance(greeting, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(greeting)
-        accepts_node = self._upstream.standalone or self._upstream.cluster
-        if greeting.get(b"mode") == b"cluster" and not accepts_node:
-            kind, problem = CLUSTER, _in_cluster(self._upstream)
-        else:
+        kind, problem = self._wrong_mode(greeting.get(b"mode") == b"cluster")
+        if not kind:
             kind, problem = await self._select()
         if not self._loading.loaded and not self._loading.refused:
             await self._load_when_drained()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
+
+    def _wrong_mode(self, clustered: bool) -> tuple[str, str]:
+        """Compare the server with the URL. Returns kind and text of the problem, if there is one.
+
+        clustered: whether the server is a node of a Redis Cluster.
+        """
+        if self._upstream.cluster:
+            return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
+        if clustered and not self._upstream.standalone:
+            return CLUSTER, _in_cluster(self._upstream)
+        return "", ""
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
         """Collect what identifies the server from its reply to HELLO and from further queries."""

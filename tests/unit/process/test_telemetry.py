@@ -15,12 +15,11 @@ from rlproxy.observability.shared_memory import Published, SharedMemory
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
+from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.context import ServerFacts, WorkerContext
-from rlproxy.upstream.control import Control
-from rlproxy.upstream.lane_pool import LanePool
 
 from tests.contexts import worker_context
 
@@ -44,6 +43,15 @@ class Nobody:
     def lanes(self) -> list[object]:
         return []
 
+    def measure(self) -> None:
+        pass
+
+    def state(self) -> Nobody:
+        return self
+
+    def details(self) -> dict[str, object]:
+        return {}
+
 
 def context() -> WorkerContext:
     return worker_context(grammar=Grammar(load()), server=ServerFacts("redis:1"))
@@ -62,8 +70,7 @@ def made(
         Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
         post,
         cast("Clients", nobody),
-        cast("LanePool", nobody),
-        cast("Control", nobody),
+        cast("UpstreamWiring", nobody),
         lambda: "Redis 7",
     )
 
