@@ -30,10 +30,10 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster, HomeTarget
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
-from rlproxy.upstream.cluster.connection import ClusterTarget
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
+from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control, Identification
 from rlproxy.upstream.failover import Failover, MasterTarget

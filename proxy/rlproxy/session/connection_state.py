@@ -104,8 +104,6 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     s.S_BASE: ((_OK, _BASE),),
     s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
 }
-# Kinds of slots whose reply may change user or database.
-_MOVES: Final = (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET)
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
 
@@ -138,7 +136,7 @@ class ConnectionState:
         self.level: int = PLAIN
         self.identity = anonymous(base_db)
         self.known = True
-        self.moving: int = 0  # replies are owed that may change user or database
+        self.moving: int = 0  # number of owed replies whose kind is one of MOVES
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
         self.protocol = 2  # of its replies; 0: not certain
@@ -220,7 +218,7 @@ class ConnectionState:
             self._multi_at = self._number
         elif plain:
             _expect_identity(slot, args)
-        if slot.kind in _MOVES:
+        if slot.kind in s.MOVES:
             self.moving += 1
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
@@ -259,7 +257,7 @@ class ConnectionState:
             return
         if slot.kind == s.S_PROBE:
             self.probing = False
-        elif slot.kind in _MOVES:
+        elif slot.kind in s.MOVES:
             self.moving -= 1
         for beginning, change in _REPLIES[slot.kind]:
             if line.startswith(beginning):

@@ -36,6 +36,9 @@ S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
 S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
 S_PROBE: Final = 24  # shows whether Redis lets the client run any command
 
+# Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
+MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)
+
 NOT_LATE: Final = -1  # limit of a reply that has no timeout
 
 

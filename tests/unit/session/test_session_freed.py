@@ -10,7 +10,7 @@ from rlproxy.session.session import Session
 
 from tests.unit.ratelimit.test_wait_queue import refused
 from tests.unit.session.bench import FIVE, HIT, PUSH
-from tests.unit.session.test_session_waiting import ADMITTED, WAITING, Client, World
+from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
 
 # What a lane does with a call.
 EVENTS = ["lane_answered", "lane_late", "lane_returned", "lane_lost"]

@@ -123,9 +123,19 @@ class Dispatcher:
             self._scan(args, written)
         elif how == r.INFO:
             self._info(written)
+        elif how == r.QUIT:
+            return self._quit(written)
         else:
-            exchange.quitting = exchange.quitting or how == r.QUIT
             exchange.send(exchange.home(), Request(written))
+        return True
+
+    def _quit(self, written: bytes) -> bool:
+        """Send QUIT once nothing is owed: its reply ends the client."""
+        exchange = self._exchange
+        if exchange.queue:
+            return False
+        exchange.quitting = True
+        exchange.send(exchange.home(), Request(written))
         return True
 
     def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
