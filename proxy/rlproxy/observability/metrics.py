@@ -158,6 +158,13 @@ TABLE: Final = (
         LEAST,
     ),
     Row(
+        "rlproxy_upstream_node_up",
+        GAUGE,
+        "The same of each master of a Redis Cluster",
+        ("node",),
+        LEAST,
+    ),
+    Row(
         "rlproxy_upstream_connections",
         GAUGE,
         "Connections to Redis (kind: private, lane, share)",

@@ -212,7 +212,9 @@ class Telemetry:
                 "why": circuit.why,
                 "problem": state.problem,
                 "kind": state.kind,
-                **upstream.details(),
+                "nodes": [
+                    {"where": node.where, "up": node.up, "why": node.why} for node in state.nodes
+                ],
             },
             "lanes": [
                 {
@@ -291,6 +293,10 @@ class Telemetry:
             "rlproxy_process_max_fds": {(worker,): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
             "rlproxy_process_start_time_seconds": {(worker,): self._began},
         }
+        if state.nodes:
+            found["rlproxy_upstream_node_up"] = {
+                (node.where,): float(node.up) for node in state.nodes
+            }
         if state.script_times is not None:
             found["rlproxy_script_seconds"] = {(): state.script_times}
         return found

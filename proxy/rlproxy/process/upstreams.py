@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from rlproxy.config.config import Config
 from rlproxy.config.urls import DEFAULT_REDIS_PORT
@@ -87,10 +87,6 @@ class UpstreamWiring:
         """Return what the proxy's own connections have found."""
         raise NotImplementedError
 
-    def details(self) -> dict[str, Any]:
-        """Return what the telemetry shows of it besides, by name."""
-        return {}
-
     def measure(self) -> None:
         """Query the run times of scripts from now on."""
         raise NotImplementedError
@@ -119,6 +115,14 @@ class UpstreamWiring:
         raise NotImplementedError
 
 
+class NodeState(NamedTuple):
+    """One master of a cluster: its address, whether it answers, and why not."""
+
+    where: str
+    up: bool
+    why: str
+
+
 class State:
     """What the proxy's own connections have found.
 
@@ -127,6 +131,7 @@ class State:
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
     script_times: the run times of scripts; None if they are not known.
+    nodes: the masters of a cluster; empty for one server.
     """
 
     def __init__(
@@ -137,6 +142,7 @@ class State:
         reached: bool,
         settled: bool,
         script_times: Distribution | None,
+        nodes: Sequence[NodeState] = (),
     ) -> None:
         self.loaded = loaded
         self.kind = kind
@@ -144,6 +150,7 @@ class State:
         self.reached = reached
         self.settled = settled
         self.script_times = script_times
+        self.nodes = nodes
 
 
 class OneServer(UpstreamWiring):
@@ -349,21 +356,8 @@ class ClusterUpstream(UpstreamWiring):
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
             _sum([each for each in times if each is not None]),
+            [NodeState(each.where, not each.circuit.open, each.circuit.why) for each in masters],
         )
-
-    def details(self) -> dict[str, Any]:
-        """See UpstreamWiring.details()."""
-        return {
-            "nodes": [
-                {
-                    "where": node.where,
-                    "up": not node.circuit.open,
-                    "why": node.circuit.why,
-                    "problem": node.control.problem,
-                }
-                for node in self.nodes.masters()
-            ]
-        }
 
     def measure(self) -> None:
         """See UpstreamWiring.measure()."""
