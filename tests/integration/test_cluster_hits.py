@@ -245,6 +245,10 @@ def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
                     began = time.monotonic()
                     assert str(new.ask("RL.HIT", lost, LIMIT, 60)).startswith("UPSTREAMDOWN")
                     assert time.monotonic() - began < 0.1
+                    stats = new.ask("RL.STATS")
+                    assert isinstance(stats, bytes)
+                    assert f"{paused.address}=0".encode() in stats
+                    assert f"{well.address}=1".encode() in stats
             finally:
                 cluster.cont(paused)
 
@@ -294,3 +298,85 @@ def test_a_manual_failover_loses_no_hit(one_engine: str) -> None:
             before = min(load.hits)
             wait_until(lambda: min(load.hits) > before + 100 or load.wrong, "hits go on")
         assert load.wrong == []
+
+
+def test_remembered_refusals_answer_locally(proxy: Proxy) -> None:
+    def local() -> int:
+        with proxy.raw() as other:
+            stats = other.ask("RL.STATS")
+        assert isinstance(stats, bytes)
+        (line,) = [row for row in stats.split(b"\r\n") if row.startswith(b"refused_locally:")]
+        return int(line.partition(b":")[2])
+
+    with proxy.raw() as raw:
+        warm(raw)
+        time.sleep(1.1)  # its first hits took its private connection, which counts as a write
+        before = local()
+        for _ in range(50):
+            raw.ask("RL.HIT", "denied", 1, 60)
+        assert local() - before >= 40
+
+
+def test_a_node_that_is_added_serves_hits(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, proxy_of(cluster) as proxy:
+        slot = key_slot(b"tag")
+        with Load(proxy, "tag", 2) as load:
+            wait_until(lambda: min(load.hits) > 100 or load.wrong, "hits run")
+            added = cluster.add_node()
+            cluster.begin_move(slot, added)
+            while cluster.move_keys(slot, added, 1):
+                time.sleep(0.02)
+            cluster.end_move(slot, added)
+            before = min(load.hits)
+            wait_until(lambda: min(load.hits) > before + 100 or load.wrong, "hits go on")
+        assert load.wrong == []
+        wait_until(lambda: added.address in proxy.read_log(), "the proxy logs the new master")
+
+
+def test_hits_while_the_cluster_is_down_get_an_error_and_then_run(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, proxy_of(cluster, "--hit-timeout", "300") as proxy:
+        killed = cluster.nodes[2]
+        kept = key_of(cluster, cluster.nodes[0])
+        with proxy.raw() as raw:
+            warm(raw)
+            cluster.kill(killed)
+
+            def refused() -> bool:
+                return "CLUSTERDOWN" in str(raw.ask("RL.HIT", kept, LIMIT, 60))
+
+            wait_until(refused, "the others refuse hits")
+            time.sleep(1)
+            began = time.monotonic()
+            for _ in range(5):
+                assert refused()
+            assert time.monotonic() - began < 0.5
+            killed.start()
+
+            def runs() -> bool:
+                return isinstance(raw.ask("RL.HIT", kept, LIMIT, 60), list)
+
+            wait_until(runs, "hits run again")
+
+
+def test_a_password_is_used_for_all_nodes(one_engine: str) -> None:
+    with Cluster(one_engine, password="pw") as cluster:
+        url = cluster.url.replace("://", "://:pw@")
+        made = Proxy(url)
+        try:
+            with made.raw() as raw:
+                assert str(raw.ask("RL.HIT", "k", LIMIT, 60)).startswith("NOAUTH")
+                assert raw.ask("AUTH", "pw") == "OK"
+                warm(raw)
+                stats = raw.ask("RL.STATS")
+                assert isinstance(stats, bytes) and b"lanes:3" in stats
+                with made.raw() as stranger:
+                    assert str(stranger.ask("RL.HIT", "k", LIMIT, 60)).startswith("NOAUTH")
+        finally:
+            made.close()
+        made = Proxy(cluster.url)
+        try:
+            assert "it wants a password" in made.read_log()
+            with made.raw() as raw:
+                assert str(raw.ask("RL.HIT", "k", LIMIT, 60)).startswith("UPSTREAMDOWN")
+        finally:
+            made.close()
