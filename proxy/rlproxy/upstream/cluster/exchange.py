@@ -185,7 +185,7 @@ class Exchange(LinkOwner):
         """Append `request` to what the client is owed."""
         self.last += 1
         request.number = self.last
-        request.silent = self.silent or self.skips
+        request.silent = (self.silent or self.skips) and not request.subscribes
         self.skips = False
         self.queue.append(request)
         return request
