@@ -380,3 +380,17 @@ def test_a_password_is_used_for_all_nodes(one_engine: str) -> None:
                 assert str(raw.ask("RL.HIT", "k", LIMIT, 60)).startswith("UPSTREAMDOWN")
         finally:
             made.close()
+
+
+def test_several_workers_count_together(cluster: Cluster) -> None:
+    with proxy_of(cluster, "--workers", "2") as proxy, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.raw()) for _ in range(6)]
+        for raw in clients:
+            raw.send(b"".join(command("RL.HIT", f"shared{n}", 10, 60) * 3 for n in range(50)))
+        admitted = 0
+        for raw in clients:
+            for _ in range(150):
+                reply = raw.reply()
+                assert isinstance(reply, list), reply
+                admitted += reply[0] == 0
+        assert admitted == 500

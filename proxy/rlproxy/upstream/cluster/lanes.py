@@ -6,9 +6,9 @@
 
 The order invariant: the hits of one client on one key run in the order sent. When a slot's owner
 changes, those written to the former owner are answered first (a Drain). What it has not run goes to
-the new owner at once, in the order of the replies. New calls for the slot wait in its queue
-meanwhile, and follow then. Calls that got ASK need no queue: all calls for the slot take the way
-over the same node, in order.
+the new owner at once, in the order of the replies. New calls for the slot wait in its queue until
+then. Calls that got ASK need no queue: all calls for the slot take the way over the same node, in
+order.
 
 A call waits for at most the hit timeout, counted from its first redirect or from its submission.
 """
