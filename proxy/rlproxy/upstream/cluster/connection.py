@@ -73,6 +73,7 @@ class ClusterConnection:
             self._piped.send_raw(data)
         else:
             self._splitter.feed(data)
+            self._exchange.look()
             self._route()
         self._exchange.flush()
         if (self._exchange.out or self._exchange.leaving) and not self._soon:

@@ -35,6 +35,7 @@ class Exchange(LinkOwner):
     """
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self.cluster = cluster
         self.loop = loop
         self.greeting: list[bytes] = []
@@ -58,6 +59,9 @@ class Exchange(LinkOwner):
         self.redirects = Redirects(self)
         self.last: int = 0  # number of the latest request
         self._home: Address | None = None
+        self._map = cluster.map
+        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `_map`
+        self._full = False  # a node takes no more bytes for now
         self._paused = False
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
@@ -109,8 +113,22 @@ class Exchange(LinkOwner):
 
     def of_slot(self, slot: int) -> Link:
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
-        shard = self.cluster.map.owner(slot) if slot != NO_SLOT else None
-        return self.link(shard.address) if shard is not None else self.home()
+        if slot == NO_SLOT:
+            return self.home()
+        index = self._map.owners[slot]
+        link = self._by_shard.get(index)
+        if link is None:
+            if index < 0:
+                return self.home()
+            link = self._by_shard[index] = self.link(self._map.shards[index].address)
+        return link
+
+    def look(self) -> None:
+        """Take the cluster's present map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
+            self._by_shard.clear()
+            self.redirects.unsettle()
 
     def masters(self) -> list[Link]:
         """Return the links to all masters, home first. Home itself, if it is no master now, is left
@@ -156,6 +174,8 @@ class Exchange(LinkOwner):
     def _forget(self, link: Link) -> None:
         if self.links.get(link.address) is link:
             del self.links[link.address]
+            self._by_shard.clear()
+            self._full = any(link.full for link in self.links.values())
         link.close()
 
     async def _connect(self, link: Link) -> None:
@@ -193,12 +213,12 @@ class Exchange(LinkOwner):
 
     def flush(self) -> None:
         """Write what was sent on all links."""
-        for link in list(self.links.values()):  # one that is full may wake the client
-            link.flush()
+        while self.unsent:  # a link that is full may wake the client
+            self.unsent.pop().flush()
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        return len(self.queue) > MAX_OWED or any(link.full for link in self.links.values())
+        return self._full or len(self.queue) > MAX_OWED
 
     def pause(self, paused: bool) -> None:
         """Stop reading the nodes, or go on."""
@@ -346,6 +366,7 @@ class Exchange(LinkOwner):
         """See LinkOwner.batch_over()."""
         if self._busy:
             return
+        self.look()
         self._busy = True
         while self._holding and self.queue:
             link = self._released()
@@ -393,6 +414,7 @@ class Exchange(LinkOwner):
 
     def link_full(self) -> None:
         """See LinkOwner.link_full()."""
+        self._full = any(link.full for link in self.links.values())
         self.wake()
 
     def lost(self, link: Link) -> None:

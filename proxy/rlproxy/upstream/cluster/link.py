@@ -18,7 +18,15 @@ _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class LinkOwner:
-    """The interface of a link's owner."""
+    """The interface of a link's owner.
+
+    unsent: links with something to write.
+    """
+
+    __slots__ = ("unsent",)
+
+    def __init__(self) -> None:
+        self.unsent: list[Link] = []
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """Take a reply to `request`."""
@@ -68,6 +76,7 @@ class Link(asyncio.Protocol):
         "_pieces",
         "_reading",
         "_transport",
+        "_unsent",
         "address",
         "full",
         "held",
@@ -90,6 +99,7 @@ class Link(asyncio.Protocol):
         self.in_reply = False  # inside a large reply
         self._pieces: list[bytes] = []  # of a large reply that can't be passed on in pieces
         self._out: list[bytes] = []
+        self._unsent = owner.unsent
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
@@ -104,10 +114,12 @@ class Link(asyncio.Protocol):
             self.subscribed = True
         request.link = self
         self.owed.append(request)
-        self._out.append(request.written)
+        self.send_raw(request.written)
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes that get no reply, or whose replies aren't counted."""
+        """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
+        if not self._out:
+            self._unsent.append(self)
         self._out.append(data)
 
     def flush(self) -> None:
@@ -126,7 +138,9 @@ class Link(asyncio.Protocol):
 
     def end(self) -> None:
         """Send the end of file with the next flush(): the node answers and closes."""
-        self._eof = max(self._eof, _EOF_DUE)
+        if self._eof == _NO_EOF:
+            self._eof = _EOF_DUE
+            self._unsent.append(self)
 
     def open(self) -> bool:
         """Return whether the connection is open."""
@@ -135,6 +149,7 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection; lost() isn't called, and unread replies are dropped."""
         self._owner = _NOBODY
+        self._unsent = []
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
