@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.session.missing_hit import MAX_BY_SHA
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import by_lane, by_lane_of, lanes, private
+from tests.integration.started import by_lane, by_lane_of, client_list, lanes, private
 
 MODES = ("error", "allow", "deny")
 TIMEOUT_S = 0.4
@@ -88,7 +89,7 @@ class Relay:
 
     def kill(self, name: str, server: RedisServer) -> None:
         """Stop forwarding the connection that the server lists as `name`."""
-        (row,) = [row for row in lanes(server) if row["name"] == name]
+        (row,) = [row for row in client_list(server) if row["name"] == name]
         port = int(row["addr"].rpartition(":")[2])
         for pair in self.pairs:
             if pair[1].getsockname()[1] == port:
@@ -443,6 +444,22 @@ def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: 
             assert time.monotonic() - begin < 15
         assert "does not answer" not in proxy.read_log()
         assert recovered_after_s(raw, time.monotonic()) < BACK_S
+
+
+def test_hits_behind_late_ones_on_a_dead_connection_are_answered(
+    own_server: RedisServer, relay: Relay
+) -> None:
+    """Redis replies on other connections, so the circuit stays closed."""
+    url = f"redis://127.0.0.1:{relay.port}"
+    args = ("--on-upstream-failure", "deny", "--hit-timeout", "300")
+    with harness.proxy(url, *args) as proxy, proxy.raw() as raw:
+        by_lane(own_server, raw)
+        assert raw.ask("CLIENT", "SETNAME", "own") == "OK"
+        relay.kill("own", own_server)
+        raw.send(command("RL.HIT", "k", 5, 60) * (MAX_BY_SHA + 8) + command("ECHO", "a"))
+        for _ in range(MAX_BY_SHA + 8):
+            assert raw.reply() == [1, 5, 0, 1, 1]
+        assert "does not answer" not in proxy.read_log()
 
 
 # -- full -----------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""A hit with WAIT that is held: its client gets the reply in its turn, or when its time is over.
-No I/O.
+"""A hit with WAIT that is held until it is admitted, or until its time is over. No I/O.
 
     hold() ──> WaitQueues ──ask()──> a lane, or the private connection
                    ^                       │
                    └───── answered() ──────┘    ... ──> the reply, and the session goes on
+
+Its queue decides when to query Redis, and which reply the client gets.
 """
 
 from __future__ import annotations

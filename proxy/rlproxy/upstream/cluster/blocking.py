@@ -6,7 +6,7 @@ from typing import Final
 
 from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
-from rlproxy.upstream.cluster.routes import BLOCKS_FIRST, BLOCKS_OPTION
+from rlproxy.upstream.cluster.routes import BLOCKS_OPTION, timeout_at
 
 _LEAST_S: Final = 0.001  # zero would block for ever
 
@@ -23,12 +23,8 @@ def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
     if splitter.next() != COMMAND:
         return written
     words = list(splitter.words)
-    if blocks == BLOCKS_OPTION:
-        upper = [word.upper() for word in words]
-        at = upper.index(b"BLOCK") + 1 if b"BLOCK" in upper else 0
-    else:
-        at = 1 if blocks == BLOCKS_FIRST else len(words) - 1
-    if not 0 < at < len(words):
+    at = timeout_at(blocks, words[1:]) + 1
+    if at == 0:
         return written
     unit_s = 0.001 if blocks == BLOCKS_OPTION else 1.0
     try:

@@ -7,7 +7,9 @@ It stays below 2^53, so that every client parses it. The ids of node 0 are shown
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
+from zlib import crc32
 
 from rlproxy.resp.encoding import bulk
 from rlproxy.upstream.cluster.gather import as_text, text_of
@@ -15,9 +17,24 @@ from rlproxy.upstream.cluster.gather import as_text, text_of
 _BITS: Final = 40  # bits of an id on its node
 MAX_NODES: Final = 1 << 13  # numbers of nodes are below this
 _MASK: Final = (1 << _BITS) - 1
-_MAX_DIGITS: Final = 19
+UNUSED: Final = _MASK  # an id that no client of any node has
+MAX_DIGITS: Final = 19
 _IN_LINE: Final = re.compile(rb"^id=([0-9]+)|(?<= )redir=([0-9]+)(?= |$)", re.MULTILINE)
 _IN_HELLO: Final = re.compile(rb"\$2\r\nid\r\n:([0-9]+)\r\n")
+
+
+def node_numbers(ids: Sequence[str]) -> list[int]:
+    """Return the numbers of nodes, by their ids: each from its own id, or the next that is free.
+
+    ids: sorted, so that all processes with the same nodes number them alike.
+    """
+    found: dict[int, str] = {}
+    for each in ids:
+        number = crc32(each.encode()) % MAX_NODES
+        while number in found and len(found) < MAX_NODES:
+            number = (number + 1) % MAX_NODES
+        found[number] = each
+    return list(found)
 
 
 def shown_id(own: int, node: int) -> int:
@@ -82,7 +99,7 @@ def args_for(args: list[bytes], node: int) -> list[bytes] | None:
             continue
         named = 0
         kept = 0
-        while at < size and args[at].isdigit() and len(args[at]) <= _MAX_DIGITS:
+        while at < size and args[at].isdigit() and len(args[at]) <= MAX_DIGITS:
             owner, own = owner_of(int(args[at]))
             if owner == node:
                 out.append(b"%d" % own)

@@ -56,7 +56,7 @@ class ClusterConnection:
         self._splitter = CommandSplitter()
         self._piped: Link | None = None  # behind a malformed command, all bytes go to this link
         self._full = False  # the protocol is paused
-        self._soon = False  # _deliver() is due
+        self._soon = False  # _woken() is due
         self._routing = False
         self._waits = False  # the next command waits for replies
         self._ended_by_client = False
@@ -73,11 +73,12 @@ class ClusterConnection:
             self._piped.send_raw(data)
         else:
             self._splitter.feed(data)
+            self._exchange.look()
             self._route()
         self._exchange.flush()
-        if self._exchange.out and not self._soon:
+        if (self._exchange.out or self._exchange.leaving) and not self._soon:
             self._soon = True
-            self._exchange.loop.call_soon(self._deliver_soon)
+            self._exchange.loop.call_soon(self._woken)
         self._apply_full()
 
     def write_eof(self) -> None:
@@ -126,7 +127,7 @@ class ClusterConnection:
             return
         self._routing = True
         self._waits = False
-        while not (self._exchange.ended or self._exchange.quitting):
+        while not (self._exchange.ended or self._exchange.leaving):
             code = splitter.next()
             if code == NEED_MORE:
                 break
@@ -167,6 +168,7 @@ class ClusterConnection:
 
     def _woken(self) -> None:
         """Act on replies, and on what else may have changed: route on, and deliver."""
+        self._soon = False
         if self._closed:
             return
         if self._piped is None and self._splitter.unread():
@@ -179,14 +181,11 @@ class ClusterConnection:
             for link in exchange.links.values():
                 link.end()
         exchange.flush()
-        if exchange.ended or (self._ended_by_client and not exchange.queue):
+        leaves = exchange.leaving or self._ended_by_client
+        if exchange.ended or (leaves and not exchange.queue and not self._waits):
             self._end(None)
         else:
             self._apply_full()
-
-    def _deliver_soon(self) -> None:
-        self._soon = False
-        self._deliver()
 
     def _deliver(self) -> None:
         out = self._exchange.out

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
+from rlproxy.upstream.cluster import client_ids
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
@@ -26,17 +27,13 @@ _NO_REDIRECT: Final = error(
 
 
 class ConnectionSetup:
-    """The set-up of one client's connection.
+    """The set-up of one client's connection."""
 
-    under_way: a command that changes the login is unanswered: the next ones wait.
-    """
-
-    __slots__ = ("_exchange", "_face", "_hello", "_login", "_settings", "under_way")
+    __slots__ = ("_exchange", "_face", "_hello", "_login", "_settings")
 
     def __init__(self, exchange: Exchange, shown: Face) -> None:
         self._exchange = exchange
         self._face = shown
-        self.under_way = False
         self._login: bytes = b""  # AUTH, as sent first on a further link
         self._hello: bytes = b""
         self._settings: dict[bytes, bytes] = {}  # by what they set
@@ -52,7 +49,7 @@ class ConnectionSetup:
             return self._log_in(how, args, written)
         if how == r.CLIENT_REPLY:
             self._reply(args, written)
-        elif how == r.CLIENT_CACHING and b"OPT" in self._settings.get(b"TRACKING", b"").upper():
+        elif how == r.CLIENT_CACHING and self._may_cache(args):
             self._exchange.prefix = written
             self._exchange.answer(_OK)
         elif how == r.CLIENT_CACHING:
@@ -63,33 +60,46 @@ class ConnectionSetup:
             key = (
                 route.name if how == r.SELECT else b" ".join(args[:2] if _named(args) else args[:1])
             )
-            self._set(key.upper(), written)
+            return self._set(key.upper(), written)
         return True
+
+    @property
+    def tracking(self) -> bytes:
+        """The CLIENT TRACKING that is in force, in upper case; empty if it is off."""
+        written = self._settings.get(b"TRACKING", b"").upper()
+        return written if b"\r\nON\r\n" in written else b""
+
+    def _may_cache(self, args: list[bytes]) -> bool:
+        """Return whether CLIENT CACHING is valid: YES with OPTIN, NO with OPTOUT."""
+        word = args[1].upper() if len(args) == 2 else b""
+        option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
+        return option is not None and option in self.tracking
 
     def _alone(self, written: bytes, answered: Callable[[bytes], bytes]) -> bool:
         """Send a command to the home node alone: once nothing is owed, and nothing follows."""
         exchange = self._exchange
         if exchange.queue:
             return False
-        self.under_way = True
-        request = Request(written)
+        request = exchange.alone = Request(written)
         request.refused = lambda _link, _frame: False
         request.answered = answered
         exchange.send(exchange.home(), request)
         return True
 
     def _log_in(self, how: int, args: list[bytes], written: bytes) -> bool:
+        exchange = self._exchange
+
         def answered(frame: bytes) -> bytes:
-            self.under_way = False
             if frame.startswith(b"-"):
                 return frame
             if how == r.AUTH:
                 self._login = written
             else:
                 self._greeted(args)
-                frame = self._face.hello_reply(frame)
+                home = exchange.cluster.map.number(exchange.home().address)
+                frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
             self._renew()
-            self._exchange.leave_others()
+            exchange.greet_others([each for each in (self._login, self._hello) if each])
             return frame
 
         return self._alone(written, answered)
@@ -113,7 +123,6 @@ class ConnectionSetup:
         """Send RESET; `done` is called when it is answered. Returns False if it must wait."""
 
         def answered(frame: bytes) -> bytes:
-            self.under_way = False
             if frame.startswith(b"+RESET"):
                 self._login = self._hello = self._exchange.prefix = b""
                 self._settings.clear()
@@ -126,7 +135,7 @@ class ConnectionSetup:
 
         return self._alone(written, answered)
 
-    def _set(self, key: bytes, written: bytes) -> None:
+    def _set(self, key: bytes, written: bytes) -> bool:
         """Send a command to the home node and, once that has accepted it, on all other links."""
         exchange = self._exchange
 
@@ -137,11 +146,11 @@ class ConnectionSetup:
                 for link in exchange.links.values():
                     if not exchange.is_home(link):
                         link.send(own(written))
+                if b"BCAST" in self.tracking:
+                    exchange.masters()  # each one sends the invalidations for its keys
             return frame
 
-        request = Request(written)
-        request.answered = answered
-        exchange.send(exchange.home(), request)
+        return self._alone(written, answered)
 
     def _renew(self) -> None:
         commands = [self._login, self._hello, *self._settings.values()]

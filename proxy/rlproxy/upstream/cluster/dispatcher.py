@@ -19,17 +19,21 @@ from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import gather, info_reply
 from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster.client_commands import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import PRESENT_CLUSTER, Face
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request
 from rlproxy.upstream.cluster.routes import Route, Routes
+from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, OK, Transaction
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, OK, Opened, Transaction
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
+# Commands that are never part of a transaction: they aren't for one node, or change the connection.
+_NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
 
@@ -57,6 +61,8 @@ class Dispatcher:
         exchange.holds_state = self._holds_state
 
     def _holds_state(self, link: Link) -> bool:
+        if link.open() and self.setup.tracking:  # invalidations may be lost
+            return True
         return self.transaction.uses(link) or self.subscriptions.uses(link)
 
     def send(self, words: list[bytes], written: bytes) -> bool:
@@ -66,15 +72,17 @@ class Dispatcher:
         written: the same as a request.
         """
         exchange = self._exchange
-        if self.setup.under_way:
-            return False
+        if exchange.alone is not None:
+            if not exchange.alone.done:
+                return False
+            exchange.alone = None
         args = words[1:]
         route = self._routes.of(words[0], args)
         how = route.how
         now = self.transaction.now
         if now is not None and how not in _NOT_QUEUED:
-            return self.transaction.queue(now, self._slot(route, args), written)
-        if self.subscriptions.only and how not in _NOT_QUEUED:
+            return self._queue(now, route, args, written)
+        if self.subscriptions.only and how not in (r.RESET, r.QUIT):
             return self.subscriptions.send(route, args, written)
         if how != r.BY_KEY:
             return self._unusual(route, args, words, written)
@@ -115,27 +123,21 @@ class Dispatcher:
             return self.setup.reset(written, self._reset)
         if self.setup.takes(how):
             return self.setup.send(route, args, written)
-        if how in _TO_ALL:
+        if route.ids:
+            send_with_ids(exchange, route, args, written)
+        elif how in _TO_ALL:
             self._to_all(route, written)
         elif how in (r.CLUSTER, r.OK, r.REFUSED):
             self._answer(route, args)
         elif how == r.SCAN:
-            self._scan(args, written)
+            send_scan(exchange, args, written)
         elif how == r.INFO:
             self._info(written)
         elif how == r.QUIT:
-            return self._quit(written)
+            exchange.answer(OK)
+            exchange.leaving = True
         else:
             exchange.send(exchange.home(), Request(written))
-        return True
-
-    def _quit(self, written: bytes) -> bool:
-        """Send QUIT once nothing is owed: its reply ends the client."""
-        exchange = self._exchange
-        if exchange.queue:
-            return False
-        exchange.quitting = True
-        exchange.send(exchange.home(), Request(written))
         return True
 
     def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
@@ -143,14 +145,20 @@ class Dispatcher:
         if how == r.WATCH:
             return transaction.watch(self._slot(route, args), written)
         if how == r.MULTI:
-            transaction.multi(written, 1 + len(args))
+            transaction.multi(args, written)
         elif how == r.EXEC:
-            transaction.execute(written)
+            transaction.execute(args, written)
         elif how == r.DISCARD:
-            transaction.discard(written)
+            transaction.discard(args, written)
         else:
             transaction.unwatch(written)
         return True
+
+    def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:
+        if route.how in _NOT_INSIDE:
+            self.transaction.refuse(now, route.name)
+            return True
+        return self.transaction.queue(now, self._slot(route, args), written)
 
     def _reset(self) -> None:
         self.transaction.forget()
@@ -168,11 +176,11 @@ class Dispatcher:
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
-        links = exchange.masters()
-        if route.how == r.WAIT:
-            links = list(exchange.links.values())
-        elif route.how == r.ALL_ANY:
+        links = exchange.used() if route.how == r.WAIT else exchange.masters()
+        if route.how == r.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
+        elif route.replicas:
+            links += exchange.replicas()
         if len(links) == 1:
             exchange.send(links[0], Request(written))
             return
@@ -186,20 +194,6 @@ class Dispatcher:
         shows_cluster = self._face.present == PRESENT_CLUSTER
         joined = partial(info_reply.info, face=shows_cluster)
         exchange.send_parts(links, Divided(parts, joined))
-
-    def _scan(self, args: list[bytes], written: bytes) -> None:
-        """Send SCAN to the master that its cursor names."""
-        exchange = self._exchange
-        known = exchange.cluster.map
-        nodes, mark = len(known.shards), known.mark
-        found = gather.scan_split(args[0], nodes, mark) if args and nodes else None
-        if found is None:
-            exchange.send(exchange.home(), Request(written))
-            return
-        index, cursor = found
-        request = Request(encoding.bulks(b"SCAN", cursor, *args[1:]))
-        request.answered = lambda frame: gather.scan_joined(frame, index, nodes, mark)
-        exchange.send(exchange.link(known.shards[index].address), request)
 
     # -- several slots ----------------------------------------------------------------------------
 

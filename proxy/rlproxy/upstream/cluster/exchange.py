@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
@@ -19,6 +20,9 @@ from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own
 from rlproxy.upstream.connector import reason
+
+MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
+MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
 
 
 class Exchange(LinkOwner):
@@ -31,13 +35,17 @@ class Exchange(LinkOwner):
     """
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self.cluster = cluster
         self.loop = loop
         self.greeting: list[bytes] = []
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
-        self.quitting = False
+        self.quitting = False  # the connection ends with the home node's
+        self.alone: Request | None = None  # the next commands wait for the reply to this one
+        self.at_end: list[Callable[[], None]] = []  # called when the client's connection ends
+        self.leaving = False  # it ends once the client has all replies
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
@@ -51,9 +59,15 @@ class Exchange(LinkOwner):
         self.redirects = Redirects(self)
         self.last: int = 0  # number of the latest request
         self._home: Address | None = None
+        self._map = cluster.map
+        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `_map`
+        self._full = False  # a node takes no more bytes for now
         self._paused = False
         self._streaming = False  # the client has a reply in part
-        self._after: list[bytes] = []  # pushes that came meanwhile
+        self._after: list[bytes] = []  # pushes that came during that
+        self._held: int = 0  # bytes of replies in `queue`
+        self._holding = False  # a link may hold a large reply
+        self._throttled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy = False
 
@@ -65,11 +79,7 @@ class Exchange(LinkOwner):
         if link is None:
             link = self.links[address] = Link(self, address)
             link.paused = self._paused
-            for at, written in enumerate(self.greeting):
-                greeting = own(written)
-                if at == 0:
-                    greeting.answered = self._login_answer(link)
-                link.send(greeting)
+            self._greet(link, self.greeting)
             task = self.loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -83,42 +93,89 @@ class Exchange(LinkOwner):
     def home(self) -> Link:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
-        if address is None or address not in self.links:
-            shard = self.cluster.home()
-            if shard is not None and (address is None or not self._is_master(address)):
-                address = self._home = shard.address
         assert address is not None  # adopt() came first
+        if address not in self.cluster.map.index and not self._stays(address):
+            address = self._home = self._next_home(address)
         return self.link(address)
+
+    def _stays(self, home: Address) -> bool:
+        """Return whether the home node, which is no master any more, still has to be home."""
+        link = self.links.get(home)
+        return link is not None and (bool(link.owed) or self.holds_state(link))
+
+    def _next_home(self, home: Address) -> Address:
+        shard = self.cluster.home()
+        return shard.address if shard is not None else home
 
     def is_home(self, link: Link) -> bool:
         """Return whether `link` is the home node's."""
         return link.address == self._home
 
-    def _is_master(self, address: Address) -> bool:
-        return any(shard.address == address for shard in self.cluster.map.shards)
-
     def of_slot(self, slot: int) -> Link:
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
-        shard = self.cluster.map.owner(slot) if slot != NO_SLOT else None
-        return self.link(shard.address) if shard is not None else self.home()
+        if slot == NO_SLOT:
+            return self.home()
+        index = self._map.owners[slot]
+        link = self._by_shard.get(index)
+        if link is None:
+            if index < 0:
+                return self.home()
+            link = self._by_shard[index] = self.link(self._map.shards[index].address)
+        return link
+
+    def look(self) -> None:
+        """Take the cluster's present map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
+            self._by_shard.clear()
+            self.redirects.unsettle()
 
     def masters(self) -> list[Link]:
-        """Return the links to all masters, home first."""
+        """Return the links to all masters, home first. Home itself, if it is no master now, is left
+        out.
+        """
         home = self.home()
+        others = [shard.address for shard in self.cluster.map.shards]
+        if home.address in others:
+            others.remove(home.address)
+        elif others:
+            return [self.link(address) for address in others]
+        return [home, *[self.link(address) for address in others]]
+
+    def used(self) -> list[Link]:
+        """Return the links to the masters that the client has used."""
+        index = self.cluster.map.index
+        return [link for link in self.links.values() if link.address in index] or [self.home()]
+
+    def replicas(self) -> list[Link]:
+        """Return the links to all replicas."""
         shards = self.cluster.map.shards
-        return [home] + [
-            self.link(shard.address) for shard in shards if shard.address != home.address
-        ]
+        return [self.link(address) for shard in shards for address in shard.replicas]
+
+    def greet_others(self, greeting: list[bytes]) -> None:
+        """Send the client's new login or protocol on all links but home's."""
+        for link in list(self.links.values()):
+            if not self.is_home(link):
+                self._greet(link, greeting)
+
+    def _greet(self, link: Link, greeting: list[bytes]) -> None:
+        for at, written in enumerate(greeting):
+            request = own(written)
+            if at == 0:
+                request.answered = self._login_answer(link)
+            link.send(request)
 
     def leave_others(self) -> None:
-        """Close all links but home's: they would need the client's new login or protocol."""
-        for address, link in list(self.links.items()):
-            if address != self._home:
+        """Close all links but home's."""
+        for link in list(self.links.values()):
+            if not self.is_home(link):
                 self._forget(link)
 
     def _forget(self, link: Link) -> None:
         if self.links.get(link.address) is link:
             del self.links[link.address]
+            self._by_shard.clear()
+            self._full = any(link.full for link in self.links.values())
         link.close()
 
     async def _connect(self, link: Link) -> None:
@@ -126,6 +183,8 @@ class Exchange(LinkOwner):
             await self.cluster.target(link.address).connect(lambda: link)
         except OSError as error:
             where = self.cluster.target(link.address).where
+            if self.is_home(link):
+                self._home = self._next_home(link.address)
             self._fail(link, encoding.unreachable(where, reason(error)))
             self.cluster.refresh()
             self.batch_over()
@@ -154,12 +213,12 @@ class Exchange(LinkOwner):
 
     def flush(self) -> None:
         """Write what was sent on all links."""
-        for link in self.links.values():
-            link.flush()
+        while self.unsent:  # a link that is full may wake the client
+            self.unsent.pop().flush()
 
     def full(self) -> bool:
-        """Return whether a node takes no more bytes for now."""
-        return any(link.full for link in self.links.values())
+        """Return whether the client should send no more for now."""
+        return self._full or len(self.queue) > MAX_OWED
 
     def pause(self, paused: bool) -> None:
         """Stop reading the nodes, or go on."""
@@ -171,6 +230,8 @@ class Exchange(LinkOwner):
     def close(self) -> None:
         """Close all links."""
         self.ended = True
+        for call in self.at_end:
+            call()
         self.wake = lambda: None
         for task in self._tasks:
             task.cancel()
@@ -194,22 +255,22 @@ class Exchange(LinkOwner):
         """Send a command of the client."""
         self.expect(request)
         if self.prefix:
-            self._send_prefix([link])
+            self._take_prefix([request])
         link.send(request)
 
     def send_parts(self, links: list[Link], whole: Divided) -> None:
         """Send the parts of `whole`, each to its link."""
         self.expect(whole)
         if self.prefix:
-            self._send_prefix(links)
+            self._take_prefix(whole.parts)
         for link, part in zip(links, whole.parts, strict=True):
             part.number = whole.number
             link.send(part)
 
-    def _send_prefix(self, links: list[Link]) -> None:
+    def _take_prefix(self, requests: list[Request]) -> None:
         prefix, self.prefix = self.prefix, b""
-        for link in links:
-            self.send_own(link, prefix)
+        for request in requests:
+            request.front = [own(prefix)]
 
     def send_own(self, link: Link, written: bytes) -> None:
         """Send a request of the proxy's own, and drop its reply."""
@@ -217,11 +278,7 @@ class Exchange(LinkOwner):
 
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node."""
-        request = self.expect(Request(b""))
-        request.reply = reply
-        request.done = True
-        if self.queue[0] is request:
-            self._advance()
+        self.done(self.expect(Request(b"")), reply)
 
     def under_way(self) -> Iterator[Request]:
         """Yield the requests that nodes owe a reply, in request order."""
@@ -261,20 +318,31 @@ class Exchange(LinkOwner):
                 return
             whole.done = True
             request = whole
-        if self.queue and self.queue[0] is request:
+        queue = self.queue
+        if not queue or queue[0] is not request:
+            self._held += len(request.reply)
+            return
+        queue.popleft()
+        if not request.silent:
+            self.out.append(request.reply)
+        if queue and queue[0].done:
             self._advance()
 
     def _advance(self) -> None:
-        """Pass on the replies that are next to leave."""
+        """Pass on the replies that waited for the one before them."""
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()
+            self._held -= len(request.reply)
             if not request.silent:
                 out.append(request.reply)
 
     def may_stream(self, request: Request) -> bool:
         """See LinkOwner.may_stream()."""
-        return bool(self.queue) and self.queue[0] is request
+        if self.queue and self.queue[0] is request:
+            return True
+        self._holding = True
+        return False
 
     def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
         """See LinkOwner.streamed()."""
@@ -298,21 +366,55 @@ class Exchange(LinkOwner):
         """See LinkOwner.batch_over()."""
         if self._busy:
             return
+        self.look()
         self._busy = True
-        while self.queue:  # a large reply may have become the next one
-            head = self.queue[0]
-            at = head.parts if isinstance(head, Divided) else [head]
-            held = [part.link for part in at if part.link is not None and part.link.held]
-            ready = [link for link in held if link is not None and link.owed[0] in at]
-            if not ready:
+        while self._holding and self.queue:
+            link = self._released()
+            if link is None:
                 break
-            ready[0].go_on()
+            link.go_on()
         self._busy = False
         self.redirects.go_on()
+        if self._throttled or self._held > MAX_HELD:
+            self._throttle()
         self.wake()
+
+    def _next(self) -> list[Request]:
+        """Return the request whose reply the client gets next; if it is divided, its parts."""
+        head = self.queue[0] if self.queue else None
+        return head.parts if isinstance(head, Divided) else [head] if head is not None else []
+
+    def _released(self) -> Link | None:
+        """Return a link whose large reply need not be held any more.
+
+        It has become the next one; or the next one comes behind it, or may wait for it, and then it
+        is kept here.
+        """
+        following = self._next()
+        self._holding = False
+        for link in self.links.values():
+            if not link.held:
+                continue
+            self._holding = True
+            first = link.owed[0]
+            if first in following:
+                return link
+            if self.redirects.pending or any(request.link is link for request in following):
+                first.kept = True
+                return link
+        return None
+
+    def _throttle(self) -> None:
+        """While too many replies wait for the next one, read only the links that owe that one."""
+        self._throttled = self._held > MAX_HELD and not self.redirects.pending
+        following = [request.link for request in self._next()]
+        for link in self.links.values():
+            link.throttled = self._throttled and link not in following
+            link.read()
 
     def link_full(self) -> None:
         """See LinkOwner.link_full()."""
+        self._full = any(link.full for link in self.links.values())
         self.wake()
 
     def lost(self, link: Link) -> None:

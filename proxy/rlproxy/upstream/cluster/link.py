@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import Request
+from rlproxy.upstream.cluster.request import Request, own
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
 _NO_EOF: Final = 0
@@ -18,7 +18,15 @@ _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class LinkOwner:
-    """The interface of a link's owner."""
+    """The interface of a link's owner.
+
+    unsent: links with something to write.
+    """
+
+    __slots__ = ("unsent",)
+
+    def __init__(self) -> None:
+        self.unsent: list[Link] = []
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """Take a reply to `request`."""
@@ -57,6 +65,7 @@ class Link(asyncio.Protocol):
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
     full: the node takes no more bytes for now.
     held: an incomplete large reply waits for the replies before it; the link isn't read.
+    throttled: the link isn't read because too many replies wait for those of other links.
     """
 
     __slots__ = (
@@ -67,6 +76,7 @@ class Link(asyncio.Protocol):
         "_pieces",
         "_reading",
         "_transport",
+        "_unsent",
         "address",
         "full",
         "held",
@@ -74,6 +84,7 @@ class Link(asyncio.Protocol):
         "owed",
         "paused",
         "subscribed",
+        "throttled",
     )
 
     def __init__(self, owner: LinkOwner, address: Address) -> None:
@@ -83,10 +94,12 @@ class Link(asyncio.Protocol):
         self.subscribed = False
         self.full = False
         self.held = False
+        self.throttled = False
         self.paused = False  # the client doesn't read
         self.in_reply = False  # inside a large reply
         self._pieces: list[bytes] = []  # of a large reply that can't be passed on in pieces
         self._out: list[bytes] = []
+        self._unsent = owner.unsent
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
@@ -94,20 +107,19 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
-        if request.asking:
-            asking = Request(b"")
-            asking.dropped = True
-            asking.link = self
-            self.owed.append(asking)
-            self._out.append(_ASKING)
+        if request.asking or request.front:
+            for own_request in [own(_ASKING)] * request.asking + request.front:
+                self.send(own_request)
         if request.subscribes:
             self.subscribed = True
         request.link = self
         self.owed.append(request)
-        self._out.append(request.written)
+        self.send_raw(request.written)
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes that get no reply, or whose replies aren't counted."""
+        """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
+        if not self._out:
+            self._unsent.append(self)
         self._out.append(data)
 
     def flush(self) -> None:
@@ -126,21 +138,25 @@ class Link(asyncio.Protocol):
 
     def end(self) -> None:
         """Send the end of file with the next flush(): the node answers and closes."""
-        self._eof = max(self._eof, _EOF_DUE)
+        if self._eof == _NO_EOF:
+            self._eof = _EOF_DUE
+            self._unsent.append(self)
 
     def open(self) -> bool:
         """Return whether the connection is open."""
         return self._transport is not None
 
     def close(self) -> None:
-        """Close the connection; lost() isn't called."""
+        """Close the connection; lost() isn't called, and unread replies are dropped."""
         self._owner = _NOBODY
+        self._unsent = []
+        self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
 
     def read(self) -> None:
         """Read the connection, or pause that."""
-        want = not (self.held or self.paused)
+        want = not (self.held or self.paused or self.throttled)
         if self._transport is not None and want != self._reading:
             self._reading = want
             if want:
@@ -181,8 +197,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._transport = None
         self._owner.lost(self)
+        self._transport = None
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -198,18 +214,17 @@ class Link(asyncio.Protocol):
                 push = framer.push()
                 if not push:
                     break
-                if owed and owed[0].subscribes and b"subscribe\r\n" in push[:40]:
+                if owed and _is_reply(push, owed[0]):
                     self._reply(push)
                 else:
                     owner.unasked(self, push)
                 continue
             frame = framer.frame()
             if not frame:
-                if len(framer.buf) - framer.pos <= LARGE or not owed:
+                if len(framer.buf) - framer.pos <= LARGE or not self._begin_large():
                     break
-                self._begin_large()
                 continue
-            if not owed or (self.subscribed and _is_message(frame)):
+            if not owed or (self.subscribed and _is_message(frame, owed[0])):
                 owner.unasked(self, frame)
                 continue
             self._reply(frame)
@@ -222,18 +237,26 @@ class Link(asyncio.Protocol):
         """Pass on a frame of the reply to the first request."""
         request = self.owed[0]
         request.frames -= 1
-        if request.frames <= 0:
+        if request.frames <= 0 or frame[0] == 45:
+            request.frames = 0  # an error is the last one
             self.owed.popleft()
             request.link = None
         if not request.dropped or request.answered is not None:
             self._owner.replied(self, request, frame)
 
-    def _begin_large(self) -> None:
+    def _begin_large(self) -> bool:
+        """Begin to take a reply in pieces, or hold it. Returns whether it is a reply at all."""
+        framer = self._framer
+        if not self.owed:
+            return False
         request = self.owed[0]
+        if self.subscribed and _is_message(framer.buf[framer.pos : framer.pos + _KIND], request):
+            return False
         first = request if request.part_of is None else request.part_of
-        self.held = not request.dropped and not self._owner.may_stream(first)
+        self.held = not (request.dropped or request.kept or self._owner.may_stream(first))
         self.in_reply = not self.held
         self.read()
+        return True
 
     def _piece(self) -> bool:
         """Take a piece of the large reply. Returns whether the reply has ended."""
@@ -290,10 +313,22 @@ _MESSAGES: Final = (
     b"*4\r\n$8\r\npmessage\r\n",
     b"*3\r\n$8\r\nsmessage\r\n",
 )
+_SLOT_MOVED: Final = b"*3\r\n$12\r\nsunsubscribe\r\n"
+_KIND: Final = 40  # bytes of a frame that contain its first word, if that is one of these
 
 
-def _is_message(frame: bytes) -> bool:
-    """Whether a frame of a connection that subscribes or monitors is no reply."""
+def _is_reply(push: bytes, request: Request) -> bool:
+    """Whether a push is a reply to `request`."""
+    kind = request.subscribes
+    return kind != b"" and b"\r\n%b\r\n" % kind in push[:_KIND]
+
+
+def _is_message(frame: bytes, request: Request) -> bool:
+    """Whether a frame of a connection that subscribes or monitors is no reply to `request`."""
     if frame[0] == 43:  # a line of MONITOR begins with the time
         return 48 <= frame[1] <= 57
-    return frame[0] == 42 and frame.startswith(_MESSAGES)
+    if frame[0] != 42:
+        return False
+    return frame.startswith(_MESSAGES) or (
+        frame.startswith(_SLOT_MOVED) and not _is_reply(frame, request)
+    )

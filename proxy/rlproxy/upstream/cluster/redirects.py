@@ -29,22 +29,28 @@ _ENDLESS: Final = encoding.error(
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
 
+def is_redirect(frame: bytes) -> bool:
+    """Return whether a reply means that the node hasn't run the command, and it is sent again."""
+    return frame.startswith(_REDIRECTS)
+
+
 class Redirects:
     """The redirected requests of one client."""
 
-    __slots__ = ("_changes", "_exchange", "_paused", "_unsettled", "pending")
+    __slots__ = ("_exchange", "_paused", "_sent", "_unsettled", "pending")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.pending: list[Request] = []
         self._paused = False
-        self._changes = exchange.cluster.changes
         # Number of the latest request sent while a slot was moving; its commands may be elsewhere.
         self._unsettled: int = 0
+        # Requests up to that one that were under way, or pending, when it was set, by slot.
+        self._sent: dict[int, list[Request]] = {}
 
     def take(self, link: Link, request: Request, frame: bytes) -> bool:
         """Take a request that `link` answered with an error. Returns whether it is sent again."""
-        if not frame.startswith(_REDIRECTS):
+        if not is_redirect(frame):
             if frame.startswith(b"-CLUSTERDOWN"):
                 self._exchange.cluster.refresh()
             return False
@@ -55,16 +61,11 @@ class Redirects:
         if request.redirected > MAX_REDIRECTS:
             exchange.done(request, _ENDLESS)
             return True
-        request.target = None
-        request.asking = False
-        slot, address = redirect(frame, link.address)
-        if address is not None:
-            request.target = address
-            if frame.startswith(b"-ASK"):
-                request.asking = True
-            elif slot != NO_SLOT:
-                exchange.cluster.moved(slot, address)
-        else:
+        request.target = self.learn(link, frame)
+        request.asking = request.target is not None and frame.startswith(b"-ASK")
+        if request.asking:
+            request.front = []  # CLIENT CACHING would end the effect of ASKING
+        if request.target is None:
             exchange.cluster.refresh()
             self._pause()
         if request.blocks != NEVER_BLOCKS:
@@ -72,12 +73,20 @@ class Redirects:
             request.written = with_rest(request.written, request.blocks, now - request.blocks_from)
             request.blocks_from = now
         self.pending.append(request)
-        self._unsettled = exchange.last
+        self.unsettle()
         return True
+
+    def learn(self, link: Link, frame: bytes) -> Address | None:
+        """Take the news in an error of `link`. Returns the node that it names, if it does."""
+        slot, address = redirect(frame, link.address)
+        if address is not None and not frame.startswith(b"-ASK"):
+            self._exchange.cluster.moved(slot, address)
+        return address
 
     def unsettle(self) -> None:
         """Have the commands sent so far precede those that follow, on each slot."""
         self._unsettled = self._exchange.last
+        self._sent.clear()
 
     def _pause(self) -> None:
         if not self._paused:
@@ -101,30 +110,32 @@ class Redirects:
             where = (request.target, request.asking)
             first = sent.setdefault(request.slot, where)
             if request.slot in busy or first != where or exchange.ended:
+                busy.add(request.slot)  # those behind it wait, too
                 left.append(request)
                 continue
             target = request.target
             link = exchange.link(target) if target is not None else exchange.of_slot(request.slot)
+            request.target = link.address
             link.send(request)
         self.pending = left
-        self._unsettled = exchange.last
+        self.unsettle()
 
     def may_send(self, slot: int, link: Link) -> bool:
         """Return whether the client's next command, of `slot`, may be sent on `link` now."""
         exchange = self._exchange
-        if self._changes != exchange.cluster.changes:
-            self._changes = exchange.cluster.changes
-            self._unsettled = exchange.last
         if self._unsettled == 0:
             return True
         if not exchange.queue or exchange.queue[0].number > self._unsettled:
             self._unsettled = 0
+            self._sent.clear()
             return True
-        if any(request.slot == slot for request in self.pending):
-            return False
+        if not self._sent:
+            self._sent = {NO_SLOT: []}
+            for request in (*exchange.under_way(), *self.pending):
+                self._sent.setdefault(request.slot, []).append(request)
         return not any(
-            request.slot == slot and (request.link is not link or request.asking)
-            for request in exchange.under_way()
+            not request.done and (request.link is not link or request.asking)
+            for request in self._sent.get(slot, ())
         )
 
 

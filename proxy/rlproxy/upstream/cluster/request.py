@@ -24,11 +24,14 @@ class Request:
     silent: the client gets nothing.
     dropped: it is the proxy's own, and has no place among the client's replies.
     frames: replies that it still gets. Those to SUBSCRIBE come one by channel.
-    subscribes: its replies are pushes in RESP3.
+    subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
+        for other commands.
     number: its place among the client's commands.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
+    front: requests of the proxy's own that are sent in front of it, behind ASKING.
+    kept: its reply isn't passed on in pieces, however large it is.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
     answered: called with its reply, and returns what the client gets; None: the reply as it is.
     refused: called with an error of the node before that; returns whether there is no reply yet.
@@ -44,6 +47,8 @@ class Request:
         "done",
         "dropped",
         "frames",
+        "front",
+        "kept",
         "link",
         "number",
         "part_of",
@@ -66,11 +71,13 @@ class Request:
         self.silent = False
         self.dropped = False
         self.frames: int = 1
-        self.subscribes = False
+        self.subscribes: bytes = b""
         self.number: int = 0
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False
+        self.front: list[Request] = []
+        self.kept = False
         self.blocks: int = NEVER_BLOCKS
         self.blocks_from: float = 0.0
         self.answered: Callable[[bytes], bytes] | None = None
@@ -79,7 +86,7 @@ class Request:
 
     def streams(self) -> bool:
         """Return whether its reply may be passed on while it is being received."""
-        return self.part_of is None and self.answered is None and self.frames == 1
+        return self.part_of is None and self.answered is None and self.frames == 1 and not self.kept
 
 
 class Divided(Request):

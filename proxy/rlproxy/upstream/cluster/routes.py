@@ -403,23 +403,30 @@ class Route:
 
     def timeout_at(self, args: list[bytes]) -> int:
         """Return the index of the timeout in `args`; -1 if the command does not block."""
-        blocks = self.blocks
-        size = len(args)
-        if blocks == BLOCKS_NOT or not size:
-            return -1
-        if blocks == BLOCKS_LAST:
-            return size - 1
-        if blocks == BLOCKS_FIRST:
-            return 0
-        at = 0
-        while at + 1 < size:
-            word = args[at].upper()
-            if word == b"BLOCK":
-                return at + 1
-            if word == b"STREAMS":
-                return -1
-            at += 3 if word == b"GROUP" else 2 if word == b"COUNT" else 1
+        return timeout_at(self.blocks, args)
+
+
+def timeout_at(blocks: int, args: list[bytes]) -> int:
+    """Return the index of the timeout in `args`; -1 if the command does not block.
+
+    blocks: see Route.
+    """
+    size = len(args)
+    if blocks == BLOCKS_NOT or not size:
         return -1
+    if blocks == BLOCKS_LAST:
+        return size - 1
+    if blocks == BLOCKS_FIRST:
+        return 0
+    at = 0
+    while at + 1 < size:
+        word = args[at].upper()
+        if word == b"BLOCK":
+            return at + 1
+        if word == b"STREAMS":
+            return -1
+        at += 3 if word == b"GROUP" else 2 if word == b"COUNT" else 1
+    return -1
 
 
 class Routes:

@@ -8,6 +8,7 @@ from zlib import crc32
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import SLOTS
+from rlproxy.upstream.cluster.client_ids import node_numbers
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,30 @@ class SlotMap:
     """The owners of all slots. It does not change; a refresh makes another one.
 
     shards: the masters with slots, sorted by id.
+    index: by the address of a master its index in `shards`.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
     mark: a digest of who owns what, from 0 to 255, equal in all processes with the same map.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = tuple(sorted(shards, key=lambda shard: shard.id))
+        self.index = {shard.address: at for at, shard in enumerate(self.shards)}
+        self._numbers: list[int] = []
         self.owners: list[int] = [-1] * SLOTS
         for index, shard in enumerate(self.shards):
             for first, last in shard.slots:
                 self.owners[first : last + 1] = [index] * (last - first + 1)
         owned = [(shard.id, shard.slots) for shard in self.shards]
         self.mark: int = crc32(repr(owned).encode()) & 255
+
+    def number(self, address: Address) -> int:
+        """Return the number of the master at `address` in ids of clients; 0 if it is none."""
+        at = self.index.get(address)
+        if at is None:
+            return 0
+        if not self._numbers:
+            self._numbers = node_numbers([shard.id for shard in self.shards])
+        return self._numbers[at]
 
     def owner(self, slot: int) -> Shard | None:
         """Return the master of `slot`; None if it has none."""

@@ -6,24 +6,27 @@ all masters, and from the others only these events are passed on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import NO_SLOT, Request, own
 from rlproxy.upstream.cluster.routes import Route
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
 _GLOB: Final = b"*?[\\"
-# By subscribing commands: those that end it.
+# The commands that end subscriptions, and those that begin them.
 _ENDS: Final = {
     b"UNSUBSCRIBE": b"SUBSCRIBE",
     b"PUNSUBSCRIBE": b"PSUBSCRIBE",
     b"SUNSUBSCRIBE": b"SSUBSCRIBE",
 }
+_SHARD: Final = b"SSUBSCRIBE"
 
 
 class Subscriptions:
@@ -32,13 +35,17 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    __slots__ = ("_asked", "_exchange", "_names", "only")
+    __slots__ = ("_asked", "_channels", "_event_links", "_exchange", "_monitors", "_names", "only")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.only = False
+        # Channels and patterns by command, as they will be once all commands are answered.
         self._names: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
+        self._channels: set[bytes] = set()  # shard channels as answered so far
         self._asked: int = 0  # subscribing commands without a reply
+        self._monitors = False
+        self._event_links: list[Link] = []  # links but home's that subscribe to keyspace events
         exchange.passes = self._passes
 
     def uses(self, link: Link) -> bool:
@@ -47,9 +54,14 @@ class Subscriptions:
 
     def forget(self) -> None:
         """Forget all, as RESET does."""
-        for names in self._names.values():
+        for names in (*self._names.values(), self._channels):
             names.clear()
+        self._monitors = False
+        self._none_left()
+
+    def _none_left(self) -> None:
         self.only = False
+        self._event_links.clear()
         for link in self._exchange.links.values():
             link.subscribed = False
 
@@ -58,61 +70,135 @@ class Subscriptions:
 
         Returns False if it must wait.
         """
-        exchange, name = self._exchange, route.name
-        if route.how == r.MONITOR:
+        if route.how == r.MONITOR and not self.only:
             self._monitor(written)
-            return True
-        if name in self._names:
-            if args:
-                self._names[name].update(args)
-                self.only = exchange.protocol == 2
-            return self._ask(route, args, written, len(args))
-        kind = _ENDS.get(name)
-        if kind is None:  # SPUBLISH, or a command that RESP2 doesn't allow now
-            return self._ask(route, args, written, 1, subscribes=False)
-        names = self._names[kind]
-        if not args and kind == b"SSUBSCRIBE" and names:
-            channels = sorted(names)
-            names.clear()
-            for channel in channels:
-                self._ask(route, [channel], bulks(name, channel), 1)
-            return True
-        count = len(args) or max(1, len(names))
-        events = any(_may_be_events(each) for each in names)
-        names.difference_update(args or list(names))
-        return self._ask(route, args, written, count, events=events)
+        elif route.name in self._names:
+            return self._subscribe(route.name, args, written)
+        elif route.name in _ENDS:
+            return self._unsubscribe(route.name, args, written)
+        elif self.only:  # a command that RESP2 doesn't allow now, or PING
+            self._exchange.send(self._subscribed(), Request(written))
+        else:
+            return self._to_channel(Request(written, _slot(args)))
+        return True
 
-    def _ask(
-        self,
-        route: Route,
-        args: list[bytes],
-        written: bytes,
-        count: int,
-        *,
-        subscribes: bool = True,
-        events: bool = False,
-    ) -> bool:
+    def _to_channel(self, request: Request) -> bool:
         exchange = self._exchange
-        slot = key_slot(args[0]) if route.how == r.CHANNEL and args else NO_SLOT
-        link = exchange.of_slot(slot)
-        if slot == NO_SLOT and not subscribes:
-            link = self._subscribed()
-        elif not exchange.redirects.may_send(slot, link):
+        link = exchange.of_slot(request.slot)
+        if not exchange.redirects.may_send(request.slot, link):
             return False
-        request = Request(written, slot)
-        if subscribes and (args or route.name in _ENDS):
-            request.frames = max(1, count)
-            request.subscribes = True
-            self._asked += 1
-            request.answered = lambda frame: self._answered(request, frame)
-            if slot == NO_SLOT and (events or any(_may_be_events(each) for each in args)):
-                for other in exchange.masters()[1:]:
-                    copy = own(written)
-                    copy.frames = request.frames
-                    copy.subscribes = True
-                    other.send(copy)
         exchange.send(link, request)
         return True
+
+    def _subscribe(self, name: bytes, args: list[bytes], written: bytes) -> bool:
+        names = self._names[name]
+        added = [each for each in args if each not in names]
+        request = Request(written, _slot(args) if name == _SHARD else NO_SLOT)
+        if args:
+            self._asks(request, name, len(args), lambda: names.difference_update(added))
+        if not self._to_channel(request):
+            return False
+        if args:
+            self._sent(request, name, args)
+            names.update(args)
+            self.only = self._exchange.protocol == 2
+        return True
+
+    def _unsubscribe(self, name: bytes, args: list[bytes], written: bytes) -> bool:
+        kind = _ENDS[name]
+        names = self._names[kind]
+        if kind == _SHARD and not args and names:
+            return self._unsubscribe_all(name, names)
+        ended = args or sorted(names)
+        removed = [each for each in ended if each in names]
+        request = Request(written, _slot(args) if kind == _SHARD else NO_SLOT)
+        self._asks(request, name, max(1, len(ended)), lambda: names.update(removed))
+        if not self._to_channel(request):
+            return False
+        self._sent(request, name, ended)
+        names.difference_update(removed)
+        return True
+
+    def _unsubscribe_all(self, name: bytes, names: set[bytes]) -> bool:
+        """Unsubscribe from all shard channels, each at its node."""
+        exchange = self._exchange
+        slots = [key_slot(channel) for channel in names]
+        if not all(exchange.redirects.may_send(slot, exchange.of_slot(slot)) for slot in slots):
+            return False
+        for channel in sorted(names):
+            self._unsubscribe(name, [channel], bulks(name, channel))
+        return True
+
+    def _asks(self, request: Request, name: bytes, frames: int, undo: Callable[[], None]) -> None:
+        """Prepare a command that has a reply for each name; `undo` is called if it fails."""
+        request.frames = frames
+        request.subscribes = name.lower()
+
+        def answered(frame: bytes) -> bytes:
+            if frame.startswith(b"-"):
+                undo()
+            elif _ENDS.get(name, name) == _SHARD:
+                frame = self._counted(frame, name == _SHARD)
+            if request.frames == 0:
+                self._asked -= 1
+                if not (self._asked or self._monitors or any(self._names.values())):
+                    self._none_left()
+            return frame
+
+        request.answered = answered
+
+    def _sent(self, request: Request, name: bytes, names: list[bytes]) -> None:
+        """Record that a command of _asks() is under way; send it to all if it is for events."""
+        exchange = self._exchange
+        request.silent = False  # CLIENT REPLY doesn't apply to messages, and these are
+        self._asked += 1
+        if request.slot != NO_SLOT or not any(map(_may_be_events, names)):
+            return
+        home = exchange.home()
+        for link in exchange.masters():
+            if link is not home:
+                self._send_copy(link, name, request.written, request.frames)
+        if self._unfollow not in exchange.at_end:
+            exchange.cluster.on_change.append(self._changed)
+            exchange.at_end.append(self._unfollow)
+
+    def _send_copy(self, link: Link, name: bytes, written: bytes, frames: int) -> None:
+        copy = own(written)
+        copy.frames = frames
+        copy.subscribes = name.lower()
+        link.send(copy)
+        if link not in self._event_links:
+            self._event_links.append(link)
+
+    def _changed(self) -> None:
+        """Subscribe to keyspace events at masters that have joined."""
+        exchange = self._exchange
+        if not self._event_links:
+            return
+        home = exchange.home()
+        for link in exchange.masters():
+            if link is home or link in self._event_links:
+                continue
+            for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
+                names = [each for each in self._names[name] if _may_be_events(each)]
+                if names:
+                    self._send_copy(link, name, bulks(name, *names), len(names))
+        exchange.flush()
+
+    def _unfollow(self) -> None:
+        self._exchange.cluster.on_change.remove(self._changed)
+
+    def _counted(self, frame: bytes, begins: bool) -> bytes:
+        """Return the reply for a shard channel with the number of them on all nodes."""
+        words = elements(frame)
+        if words is None or len(words) != 3:
+            return frame
+        if begins:
+            self._channels.add(words[1])
+        else:
+            self._channels.discard(words[1])
+        words[2] = b":%d\r\n" % len(self._channels)
+        return frame[:4] + b"".join(words)
 
     def _subscribed(self) -> Link:
         """The link that knows that the client subscribes."""
@@ -121,21 +207,14 @@ class Subscriptions:
             return home
         return next((link for link in self._exchange.links.values() if link.subscribed), home)
 
-    def _answered(self, request: Request, frame: bytes) -> bytes:
-        if request.frames <= 0 or frame.startswith(b"-"):
-            self._asked -= 1
-        if self._asked == 0 and not any(self._names.values()):
-            self.only = False
-            for link in self._exchange.links.values():
-                link.subscribed = False
-        return frame
-
     def _monitor(self, written: bytes) -> None:
         exchange = self._exchange
-        home, *others = exchange.masters()
-        for link in others:
-            link.send(own(written))
-            link.subscribed = True
+        self._monitors = True
+        home = exchange.home()
+        for link in exchange.masters():
+            if link is not home:
+                link.send(own(written))
+                link.subscribed = True
         request = Request(written)
 
         def answered(frame: bytes) -> bytes:
@@ -152,23 +231,30 @@ class Subscriptions:
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
             self._again(words[4])
             return False
-        if kind not in (b"message", b"pmessage") or self._exchange.is_home(link):
+        if kind not in (b"message", b"pmessage"):
             return True
         channel = words[6] if kind == b"pmessage" and len(words) > 6 else words[4]
-        return channel.startswith(_EVENTS)
+        if channel.startswith(_EVENTS):  # a replica publishes the events of its master, too
+            return link.address in self._exchange.cluster.map.index
+        return self._exchange.is_home(link)
 
     def _again(self, channel: bytes) -> None:
         """Subscribe to a shard channel whose slot has moved."""
         exchange = self._exchange
-        if channel not in self._names[b"SSUBSCRIBE"]:
+        if channel not in self._names[_SHARD]:
             return
         exchange.cluster.refresh()
         slot = key_slot(channel)
-        request = Request(bulks(b"SSUBSCRIBE", channel), slot)
-        request.subscribes = True
+        request = Request(bulks(_SHARD, channel), slot)
+        request.subscribes = b"ssubscribe"
         exchange.expect(request)
         request.silent = True
         exchange.of_slot(slot).send(request)
+
+
+def _slot(args: list[bytes]) -> int:
+    """The slot of the first channel."""
+    return key_slot(args[0]) if args else NO_SLOT
 
 
 def _may_be_events(name: bytes) -> bool:

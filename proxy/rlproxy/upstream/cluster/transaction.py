@@ -11,43 +11,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import bulks, error
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.redirects import MAX_REDIRECTS, redirect
+from rlproxy.upstream.cluster.redirects import is_redirect
 from rlproxy.upstream.cluster.request import NO_SLOT, Request, own
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
 _ABORTED: Final = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
-_NESTED: Final = b"-ERR MULTI calls can not be nested\r\n"
-_WATCH_INSIDE: Final = b"-ERR WATCH inside MULTI is not allowed\r\n"
+_NILS: Final = {2: b"*-1\r\n", 3: b"_\r\n"}  # by protocol
 _MULTI: Final = bulks(b"MULTI")
 _DISCARD: Final = bulks(b"DISCARD")
+_UNWATCH: Final = bulks(b"UNWATCH")
 
 
 class Opened:
     """One transaction, from MULTI to the reply to EXEC.
 
     link: where its commands go; None before the first one.
+    prefix: CLIENT CACHING, which precedes MULTI.
     commands: those that are queued.
     aborted: the proxy itself rejected a command.
-    elsewhere: the node that a redirect of a queued command named, and whether by ASK.
+    redirect: the first redirect of a queued command; empty if there was none.
     watched: keys were watched before it.
     """
 
-    __slots__ = ("aborted", "commands", "elsewhere", "link", "slot", "tries", "watched")
+    __slots__ = ("aborted", "commands", "link", "prefix", "redirect", "slot", "watched")
 
-    def __init__(self, link: Link | None, slot: int) -> None:
-        self.link = link
+    def __init__(self, slot: int, watched: bool, prefix: bytes) -> None:
+        self.link: Link | None = None
         self.slot = slot
-        self.watched = link is not None
+        self.watched = watched
+        self.prefix = prefix
         self.commands: list[bytes] = []
         self.aborted = False
-        self.elsewhere: tuple[Address, bool] | None = None
-        self.tries: int = 0
+        self.redirect: bytes = b""
 
 
 class Transaction:
@@ -76,13 +76,10 @@ class Transaction:
     # -- outside of MULTI -------------------------------------------------------------------------
 
     def watch(self, slot: int, written: bytes) -> bool:
-        """Send WATCH. Returns False if it must wait."""
+        """Send WATCH; the next commands wait for its reply. Returns False if it must wait."""
         exchange, now = self._exchange, self.now
         if now is not None:
-            if now.link is not None:
-                exchange.send(now.link, _unguided(written))
-            else:
-                exchange.answer(_WATCH_INSIDE)
+            self._send_inside(now, written)
             return True
         if slot == NO_SLOT:
             exchange.send(exchange.home(), Request(written))
@@ -93,16 +90,24 @@ class Transaction:
         link = self._watch if self._watch is not None else exchange.of_slot(slot)
         if not exchange.redirects.may_send(slot, link):
             return False
-        request = Request(written, slot)
+        request = exchange.alone = Request(written, slot)
+        request.answered = self._watched(link, request, self._watch is None)
         self._watch, self._watch_slot = link, slot
-        request.answered = self._watched(request)
         exchange.send(link, request)
         return True
 
-    def _watched(self, request: Request) -> Callable[[bytes], bytes]:
+    def _watched(self, link: Link, request: Request, first: bool) -> Callable[[bytes], bytes]:
+        exchange = self._exchange
+
         def answered(frame: bytes) -> bytes:
-            if request.target is not None and self._watch is not None:
-                self._watch = self._exchange.link(request.target)  # it was redirected
+            if frame != OK and first:
+                self.forget()
+            elif request.target is not None and request.target != link.address:  # redirected
+                moved_to = exchange.link(request.target)
+                if first:
+                    self._watch = moved_to
+                else:  # the keys watched before have moved, so EXEC at their former node fails
+                    exchange.send_own(moved_to, _UNWATCH)
             return frame
 
         return answered
@@ -114,20 +119,19 @@ class Transaction:
         self.forget()
         exchange.send(link, _unguided(written))
 
-    def multi(self, written: bytes, words: int) -> None:
+    def multi(self, args: list[bytes], written: bytes) -> None:
         """Begin a transaction."""
         exchange, now = self._exchange, self.now
-        if words != 1:
+        if now is not None:
+            self._send_inside(now, written)
+        elif args:
             exchange.send(exchange.home(), _unguided(written))
-        elif now is None:
-            self.now = Opened(self._watch, self._watch_slot)
-            if self._watch is not None:
-                exchange.send_own(self._watch, _MULTI)
-            exchange.answer(OK)
-        elif now.link is not None:
-            exchange.send(now.link, _unguided(written))
         else:
-            exchange.answer(_NESTED)
+            self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
+            exchange.prefix = b""
+            if self._watch is not None:
+                self._move(now, self._watch)
+            exchange.answer(OK)
 
     # -- inside of MULTI --------------------------------------------------------------------------
 
@@ -136,23 +140,39 @@ class Transaction:
         exchange = self._exchange
         if slot != NO_SLOT and slot != now.slot:
             if now.slot != NO_SLOT:
-                now.aborted = True
-                exchange.answer(CROSSSLOT)
+                self.reject(now, CROSSSLOT)
                 return True
             link = exchange.of_slot(slot)
             if not exchange.redirects.may_send(slot, link):
                 return False
             now.slot = slot
             self._move(now, link)
-        elif now.link is None:
-            self._move(now, exchange.home())
-        link_now = now.link
-        assert link_now is not None
         request = Request(written, now.slot)
-        request.refused = lambda link, frame: self._queue_refused(now, request, link, frame)
-        now.commands.append(written)
-        exchange.send(link_now, request)
+        request.refused = lambda _link, frame: self._queue_refused(now, request, frame)
+        self._send(now, request)
         return True
+
+    def reject(self, now: Opened, refusal: bytes) -> None:
+        """Answer a command of the transaction with an error; EXEC fails then."""
+        now.aborted = True
+        self._exchange.answer(refusal)
+
+    def refuse(self, now: Opened, name: bytes) -> None:
+        """Reject a command that can't be part of a transaction here."""
+        text = f"ERR {name.decode()} inside MULTI is not available through rlproxy"
+        self.reject(now, error(f"{text} on a Redis Cluster"))
+
+    def _send_inside(self, now: Opened, written: bytes) -> None:
+        """Send a command that the node answers with an error, such as a nested MULTI."""
+        self._send(now, _unguided(written))
+
+    def _send(self, now: Opened, request: Request) -> None:
+        exchange = self._exchange
+        if now.link is None:
+            self._move(now, exchange.home())
+        assert now.link is not None
+        now.commands.append(request.written)
+        exchange.send(now.link, request)
 
     def _move(self, now: Opened, link: Link) -> None:
         """Have the transaction at `link`."""
@@ -162,32 +182,40 @@ class Transaction:
         if now.link is not None:
             exchange.send_own(now.link, _DISCARD)
         now.link = link
-        self._begin(now, link, False)
+        if now.prefix:
+            exchange.send_own(link, now.prefix)
+        for request in self._beginning(now):
+            link.send(request)
 
-    def _begin(self, now: Opened, link: Link, asking: bool) -> None:
-        multi = own(_MULTI)
-        multi.asking = asking  # it applies to the whole transaction then
-        link.send(multi)
-        for written in now.commands:
-            self._exchange.send_own(link, written)
+    def _beginning(self, now: Opened) -> list[Request]:
+        """Return requests of the proxy's own: MULTI and the commands that are queued."""
 
-    def _queue_refused(self, now: Opened, request: Request, link: Link, frame: bytes) -> bool:
+        def answered(frame: bytes) -> bytes:
+            if is_redirect(frame):
+                now.redirect = now.redirect or frame
+            return frame
+
+        requests = [own(_MULTI), *[own(written) for written in now.commands]]
+        for request in requests:
+            request.answered = answered
+        return requests
+
+    def _queue_refused(self, now: Opened, request: Request, frame: bytes) -> bool:
         """Take the error for a queued command: a redirect is followed when EXEC comes."""
-        slot, address = redirect(frame, link.address)
-        if address is None:
+        if not is_redirect(frame):
             return False
-        asking = frame.startswith(b"-ASK")
-        if not asking:
-            self._exchange.cluster.moved(slot, address)
-        now.elsewhere = (address, asking)
+        now.redirect = now.redirect or frame
         self._exchange.done(request, _QUEUED)
         return True
 
-    def execute(self, written: bytes) -> None:
+    def execute(self, args: list[bytes], written: bytes) -> None:
         """Send EXEC."""
         exchange, now = self._exchange, self.now
         if now is None:
             exchange.send(exchange.home(), _unguided(written))
+            return
+        if args:
+            self._send_inside(now, written)
             return
         self.forget()
         if now.aborted:
@@ -197,39 +225,35 @@ class Transaction:
             return
         if now.link is None:
             self._move(now, exchange.home())
-        link = now.link
-        assert link is not None
+        assert now.link is not None
         request = Request(written, now.slot)
         request.refused = lambda link, frame: self._execute_refused(now, request, link, frame)
-        exchange.send(link, request)
+        exchange.send(now.link, request)
 
     def _execute_refused(self, now: Opened, request: Request, link: Link, frame: bytes) -> bool:
         """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
         exchange = self._exchange
-        slot, address = redirect(frame, link.address)
-        asking = frame.startswith(b"-ASK")
-        if address is not None and not asking:
-            exchange.cluster.moved(slot, address)
-        elif address is None and now.elsewhere is not None and frame.startswith(b"-EXECABORT"):
-            address, asking = now.elsewhere
-            now.elsewhere = None
-        now.tries += 1
-        if address is None or now.tries > MAX_REDIRECTS:
+        if frame.startswith(b"-EXECABORT") and now.redirect:
+            frame = now.redirect
+        now.redirect = b""
+        if not is_redirect(frame):
             return False
         if now.watched:
-            exchange.done(request, b"_\r\n" if exchange.protocol == 3 else b"*-1\r\n")
+            exchange.redirects.learn(link, frame)
+            exchange.done(request, _NILS[exchange.protocol])
             return True
-        exchange.redirects.unsettle()
-        now.link = exchange.link(address)
-        self._begin(now, now.link, asking)
-        now.link.send(request)
+        exchange.redirects.take(link, request, frame)
+        request.front = self._beginning(now)
         return True
 
-    def discard(self, written: bytes) -> None:
+    def discard(self, args: list[bytes], written: bytes) -> None:
         """Send DISCARD."""
         exchange, now = self._exchange, self.now
         if now is None:
             exchange.send(exchange.home(), _unguided(written))
+            return
+        if args:
+            self._send_inside(now, written)
             return
         self.forget()
         if now.link is not None:

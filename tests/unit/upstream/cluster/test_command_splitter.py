@@ -1,0 +1,84 @@
+"""command_splitter: commands in bytes that come in pieces of any size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.upstream.cluster import command_splitter as c
+from rlproxy.upstream.cluster.command_splitter import CommandSplitter
+
+from tests.harness import command
+
+WORDS = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
+
+
+def split(pieces: list[bytes]) -> tuple[list[list[bytes]], list[bytes], int]:
+    """Return the words and the requests of all commands, and the last result."""
+    splitter = CommandSplitter()
+    words: list[list[bytes]] = []
+    written: list[bytes] = []
+    code = c.NEED_MORE
+    for piece in pieces:
+        splitter.feed(piece)
+        while (code := splitter.next()) not in (c.NEED_MORE, c.MALFORMED):
+            if code == c.COMMAND:
+                words.append(splitter.words)
+                written.append(splitter.written)
+        if code == c.MALFORMED:
+            break
+        splitter.release()
+    return words, written, code
+
+
+@given(st.lists(WORDS, max_size=6), st.integers(1, 40))
+def test_commands_in_pieces(commands: list[list[bytes]], size: int) -> None:
+    data = b"".join(command(*each) for each in commands)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    assert split(pieces) == (commands, [command(*each) for each in commands], c.NEED_MORE)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_inline_and_empty_requests(size: int) -> None:
+    data = b'PING\r\n\r\n*0\r\n*-1\r\nset k "a b"\n' + command("GET", "k")
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    words, written, code = split(pieces)
+    assert words == [[b"PING"], [b"set", b"k", b"a b"], [b"GET", b"k"]]
+    assert written == [command(*each) for each in words]
+    assert code == c.NEED_MORE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"*x\r\n",
+        b"*1\r\n+\r\n",
+        b"*1\r\n$x\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$536870913\r\n",
+        b'SET "k\r\n',
+        b"*99999999999\r\n",
+        b"x" * 70_000,
+    ],
+)
+def test_what_is_malformed(data: bytes) -> None:
+    splitter = CommandSplitter()
+    splitter.feed(command("PING") + data)
+    assert splitter.next() == c.COMMAND
+    assert splitter.next() == c.MALFORMED
+    splitter.again()
+    assert splitter.next() == c.MALFORMED
+    assert splitter.rest() == data
+
+
+def test_a_command_is_read_again() -> None:
+    splitter = CommandSplitter()
+    splitter.feed(command("GET", "a") + command("GET", "b"))
+    for word in (b"a", b"a"):
+        assert splitter.next() == c.COMMAND
+        assert splitter.words == [b"GET", word]
+        splitter.again()
+    splitter.release()
+    for word in (b"a", b"b"):
+        assert splitter.next() == c.COMMAND
+        assert splitter.words[1] == word
