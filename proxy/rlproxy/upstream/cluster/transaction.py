@@ -208,14 +208,11 @@ class Transaction:
         self._exchange.done(request, _QUEUED)
         return True
 
-    def execute(self, args: list[bytes], written: bytes) -> None:
-        """Send EXEC."""
+    def execute(self, written: bytes) -> None:
+        """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange, now = self._exchange, self.now
         if now is None:
             exchange.send(exchange.home(), _unguided(written))
-            return
-        if args:
-            self._send_inside(now, written)
             return
         self.forget()
         if now.aborted:
