@@ -90,6 +90,14 @@ def test_reset_of_keys_in_several_slots(proxy: Proxy) -> None:
             assert raw.ask("RL.HIT", key, 1, 60) == [0, 1, 0, -1, 60]
 
 
+def test_reset_is_not_split_without_cross_slot(cluster: Cluster) -> None:
+    with proxy_of(cluster, "--cross-slot", "error") as proxy, proxy.raw() as raw:
+        for _ in range(2):  # first on the private connection, then by lane
+            assert str(raw.ask("RL.RESET", "key1", "key2")).startswith("CROSSSLOT")
+            assert raw.ask("RL.RESET", "{a}1", "{a}2") == 0
+            warm(raw)
+
+
 def test_missing_scripts_are_loaded_on_each_node(cluster: Cluster, proxy: Proxy) -> None:
     with proxy.raw() as raw:
         warm(raw)
@@ -116,10 +124,21 @@ def test_users_share_no_lane_on_any_node(cluster: Cluster, proxy: Proxy) -> None
             rows = [dict(word.split("=", 1) for word in line.split()) for line in lines]
             lanes = sorted(row["user"] for row in rows if row["name"] == "rlproxy-lane")
             assert lanes == ["ann", "bob", "default"]
+        # A password that is changed ends the lanes of that user only.
+        for node in cluster.nodes:
+            node.do("ACL", "SETUSER", "ann", "resetpass", ">new")
+            for line in str(node.ask("CLIENT", "LIST")).split("\\n"):
+                if "name=rlproxy-lane" in line and "user=ann" in line:
+                    node.ask("CLIENT", "KILL", "ID", line.split("id=", 1)[1].split()[0])
+        with proxy.raw() as again:
+            assert str(again.ask("AUTH", "ann", "pw")).startswith("WRONGPASS")
+            assert again.ask("AUTH", "ann", "new") == "OK"
+            warm(again)
+        warm(bob)
         # A user who loses the right to a key keeps none of the other one's.
         for node in cluster.nodes:
             node.do("ACL", "SETUSER", "bob", "resetkeys", "~bob*")
-        assert isinstance(ann.ask("RL.HIT", "key1", 5, 60), list)
+        assert isinstance(nobody.ask("RL.HIT", "key1", 5, 60), list)
         assert isinstance(bob.ask("RL.HIT", "key1", 5, 60), ReplyError)
 
 
@@ -261,29 +280,31 @@ def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
             assert f"Redis at {well.address} does not answer" not in log
 
 
-def test_a_killed_master_is_replaced(one_engine: str) -> None:
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_lost_master_is_replaced(one_engine: str, how: str) -> None:
     with Cluster(one_engine, replicas=1) as cluster, proxy_of(cluster) as proxy:
         killed, replica = cluster.nodes[0], cluster.nodes[3]
         lost, kept = key_of(cluster, killed), key_of(cluster, cluster.nodes[1])
         with proxy.raw() as raw, proxy.raw() as direct:
             warm(raw)
             warm(direct)
-            cluster.kill(killed)
-            served_at = 0.0
+            (cluster.kill if how == "kill" else cluster.stop)(killed)
+            served: list[float] = []
+
+            def watch() -> None:
+                wait_until(lambda: not isinstance(replica.ask("GET", lost), ReplyError), "served")
+                served.append(time.monotonic())
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
             deadline = time.monotonic() + 30
-            while True:
+            while not isinstance(reply := raw.ask("RL.HIT", lost, LIMIT, 60), list):
                 assert time.monotonic() < deadline
-                now = time.monotonic()
-                if not served_at and not isinstance(replica.ask("SET", lost + "x", 1), ReplyError):
-                    if isinstance(replica.ask("GET", lost), ReplyError):
-                        continue
-                    served_at = now
-                reply = raw.ask("RL.HIT", lost, LIMIT, 60)
-                if isinstance(reply, list):
-                    break
                 assert str(reply).startswith("UPSTREAMDOWN"), reply
                 time.sleep(0.01)
-            assert time.monotonic() - (served_at or now) < 0.5
+            now = time.monotonic()
+            watcher.join()
+            assert now - served[0] < 0.5
             reply = direct.ask("RL.HIT", kept, LIMIT, 60)
             assert isinstance(reply, list)
         assert "the masters of the cluster are now" in proxy.read_log()

@@ -295,11 +295,10 @@ class ClusterUpstream(UpstreamWiring):
             self._look,
         )
         self.nodes = Nodes(self.cluster, settings)
-        self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
+        splits = config.cross_slot == "split"
+        self._lanes = ClusterLanes(self.cluster, self.nodes, loop, splits)
         self.cluster.on_change.append(self._look)
-        self.target = ClusterTarget(
-            str(upstream), self.cluster, Faces(config), config.cross_slot == "split"
-        )
+        self.target = ClusterTarget(str(upstream), self.cluster, Faces(config), splits)
         self.plain = HomeTarget(self.cluster, str(upstream))
 
     def _down(self) -> bool:

@@ -182,9 +182,8 @@ class Cluster:
         return PERIOD_S if found.healthy and not self.troubled() else TROUBLE_S
 
     async def _query(self, address: Address) -> View:
-        target = self._targets.get(address)
-        plain = Target(address, self._timeout_s, self._tls) if target is None else target
-        return await discovery.view(address, plain, self._login, self.version)
+        target = Target(address, self._timeout_s, self._tls)  # its failures need no refresh
+        return await discovery.view(address, target, self._login, self.version)
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying, each time another one first."""

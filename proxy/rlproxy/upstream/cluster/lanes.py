@@ -26,7 +26,7 @@ from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node import Node, Nodes
-from rlproxy.upstream.cluster.node_lane import NodeLane, Redirection
+from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.slot_map import SlotMap
 from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of, slot_of
@@ -122,6 +122,7 @@ class ClusterLane(Lane):
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
         self._under_way: dict[Call, Redirected] = {}  # redirected calls that were sent again
+        self._refused = False
         self._opening_since: float = self._loop.time()
         self._ticking = False
         self._tick_soon: Callable[[], None] = self._tick
@@ -140,7 +141,7 @@ class ClusterLane(Lane):
     def submit(self, call: Call) -> bytes:
         """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
         slot = slot_of(call.key)
-        if call.rule.frees and call.rule.script is None and call.rule.tail:
+        if call.rule.frees and call.rule.script is None and call.rule.tail and self._lanes.splits:
             keys = keys_of(call)
             if any(slot_of(key) != slot for key in keys):
                 for part_call in SplitReset(call).parts(keys):
@@ -160,6 +161,8 @@ class ClusterLane(Lane):
         It is ready once those to all masters are that answer, and accept the identity. A master
         that accepts connections and does not answer is waited for at most as long as for a hit.
         """
+        if self._refused:
+            return
         ready = opening = refused = 0
         for index, part in enumerate(self._parts):
             if part is None or part.lane.retired:
@@ -173,7 +176,9 @@ class ClusterLane(Lane):
                 opening += not part.node.circuit.open
         if opening > 0 and self._loop.time() - self._opening_since > self._lanes.limit_s():
             opening = 0
-        self.ready = ready > 0 and opening == 0 and refused == 0 and not self.retired
+        self.ready = ready > 0 and opening == 0 and refused == 0
+        if refused > 0:
+            self._lanes.forget(self)
 
     # -- the topology -----------------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ class ClusterLane(Lane):
             lane = node.lane_of(self.identity)
             if lane is None:
                 return None
-            lane.redirection = self._lanes
+            lane.owner = self
             lane.address = address
             part = self._by_address[address] = Part(node, lane)
         return part
@@ -317,7 +322,8 @@ class ClusterLane(Lane):
             limit_s = 0.0
         elif part is not None:
             if part.lane.refused():
-                self.retire()
+                self._lanes.forget(self)
+                self.retired = True  # sessions with calls under way need not wait for it
             part.lane.wake()
         number = len(queue.again) + len(queue.calls)
         if number == 0:
@@ -374,10 +380,20 @@ class ClusterLane(Lane):
         found = self._by_address.items()
         self._by_address = {at: part for at, part in found if not part.lane.retired}
 
+    def give_up(self) -> None:
+        """Take no more calls: a node does not accept the identity."""
+        self._refused = True
+        self.ready = False
+        for lane in self.lanes():
+            if lane.unanswered() == 0:
+                lane.retire()
+
     def retire(self) -> None:
-        """Take no more calls. Sessions get another lane."""
+        """Close for good. Sessions get another lane."""
         self.retired = True
         self.ready = False
+        for lane in self.lanes():
+            lane.retire()
 
 
 def _loses(before: tuple[tuple[int, int], ...], after: tuple[tuple[int, int], ...]) -> bool:
@@ -398,13 +414,23 @@ def _reason(part: Part | None) -> tuple[str, str]:
     return part.node.where, "no connection in time"
 
 
-class ClusterLanes(Redirection):
-    """The cluster lanes of one process, by identity."""
+class ClusterLanes:
+    """The cluster lanes of one process, by identity.
 
-    def __init__(self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
+    splits: RL.RESET of keys in several slots is split; else Redis refuses it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Nodes,
+        loop: asyncio.AbstractEventLoop,
+        splits: bool = True,
+    ) -> None:
         self.cluster = cluster
         self.nodes = nodes
         self.loop = loop
+        self.splits = splits
         self.max_lane_hits = nodes.settings.max_lane_hits
         self._lanes: dict[tuple[bytes | None, bytes | None, int], ClusterLane] = {}
         cluster.on_change.append(self._changed)
@@ -431,24 +457,14 @@ class ClusterLanes(Redirection):
         for lane in list(self._lanes.values()):
             lane.changed()
 
-    # -- Redirection ------------------------------------------------------------------------------
-
-    def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
-        """See Redirection.redirected()."""
-        owner = self._owner(lane)
-        if owner is not None:
-            owner.redirected(lane, call, error)
-
-    def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
-        """See Redirection.unwritten()."""
-        owner = self._owner(lane)
-        if owner is not None:
-            owner.unwritten(lane, calls)
-
-    def _owner(self, lane: NodeLane) -> ClusterLane | None:
-        return self._lanes.get((lane.key.user, lane.key.password, lane.key.db))
-
     # -- the end ----------------------------------------------------------------------------------
+
+    def forget(self, lane: ClusterLane) -> None:
+        """Remove a lane that will not be ready again. Further sessions try another one."""
+        key = lane.identity.key()
+        if self._lanes.get(key) is lane:
+            del self._lanes[key]
+        lane.give_up()
 
     def close_idle(self) -> None:
         """Close the lanes without calls for IDLE_S."""
@@ -458,5 +474,3 @@ class ClusterLanes(Redirection):
             if lane.idle(since):
                 del self._lanes[key]
                 lane.retire()
-                for each in lane.lanes():
-                    each.retire()

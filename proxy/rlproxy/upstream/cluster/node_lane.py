@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MOST_S
 from rlproxy.session.call import Call
 from rlproxy.upstream.lane import DEAD, SharedLane
+
+if TYPE_CHECKING:
+    from rlproxy.upstream.cluster.lanes import ClusterLane
 
 SLACK_S: Final = 0.01  # difference between the loop's clock and that of the denial cache, at most
 # Errors of a node that has not run a call, which may run if it is sent again.
@@ -17,27 +20,15 @@ _NOT_RUN: Final = (
 )
 
 
-class Redirection:
-    """The interface of the owner of node lanes, which sends hits elsewhere."""
-
-    def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
-        """Take `call`, which the lane's node has not run. The order is that of the replies."""
-        raise NotImplementedError
-
-    def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
-        """Take the calls that were not written when the connection was lost."""
-        raise NotImplementedError
-
-
 class NodeLane(SharedLane):
     """The lane of one identity to one node, for hits.
 
-    Calls that another node should run go to `redirection`. So do those that were not written when
-    the connection was lost: later calls of their clients may be under way on other nodes, so they
+    Calls that another node should run go to `owner`. So do those that were not written when the
+    connection was lost: later calls of their clients may be under way on other nodes, so they
     can't move to private connections.
     """
 
-    redirection: Redirection | None = None
+    owner: ClusterLane | None = None
     address: Address = Address()  # of the node
 
     def submit_again(self, call: Call, asking: bool) -> None:
@@ -52,12 +43,12 @@ class NodeLane(SharedLane):
         self._queue(call)
 
     def _goes_again(self, call: Call, error: bytes) -> bool:
-        redirection = self.redirection
-        if redirection is None or not error.startswith(_NOT_RUN):
+        owner = self.owner
+        if owner is None or not error.startswith(_NOT_RUN):
             return super()._goes_again(call, error)
         if self._denials is not None:
             self._denials.reopen(call)
-        redirection.redirected(self, call, error)
+        owner.redirected(self, call, error)
         return True
 
     def submit(self, call: Call) -> bytes:
@@ -81,10 +72,10 @@ class NodeLane(SharedLane):
         return super()._hit_reply(call, frame)
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
-        redirection = self.redirection
-        super()._hand_back(written, [] if redirection is not None else unsent)
-        if redirection is not None:
-            redirection.unwritten(self, unsent)
+        owner = self.owner
+        super()._hand_back(written, [] if owner is not None else unsent)
+        if owner is not None:
+            owner.unwritten(self, unsent)
 
     def last(self) -> int:
         """Return the number of the latest call, for has_answered()."""

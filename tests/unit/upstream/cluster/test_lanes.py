@@ -381,3 +381,21 @@ def test_reset_of_keys_of_two_nodes(bench: Bench) -> None:
     bench.b.answer(b":1\r\n")
     bench.a.answer(b":1\r\n:0\r\n")
     assert bench.replies() == [b":2\r\n"]
+
+
+def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
+    identity = Identity(b"ann", b"pw", 0)
+    lane = bench.lanes.lane_of(identity)
+    assert isinstance(lane, ClusterLane)
+    lane.wake()
+    bench.loop.turns()
+    wires = bench.loop.wires[-2:]
+    wires[0].protocol.data_received(WELCOME + OK)
+    wires[1].protocol.data_received(b"-WRONGPASS invalid username-password pair\r\n")
+    bench.loop.turns()
+    for _ in range(3):
+        lane.wake()
+        bench.wait(0.5)
+    assert not lane.ready
+    assert len(bench.loop.wires) == 4  # it is not tried again
+    assert bench.lanes.lane_of(identity) is not lane  # but for sessions to come
