@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from random import random
 from typing import Any, Final
@@ -95,7 +96,7 @@ class Cluster:
     def home(self, failed: Address | None = None) -> Shard | None:
         """Return the master that is home to all clients of this process; None if none is known.
 
-        It stays the same while it is a master that answers. Each process chooses at random. So the
+        It stays the same while it is a master that answers. Workers choose different ones. The
         clients of a process share the counts of subscribers, and the state of one node.
         failed: a node that can't be reached; another one becomes home.
         """
@@ -104,7 +105,7 @@ class Cluster:
             return None
         index = self.map.index.get(self._home) if self._home is not None else None
         if index is None:
-            index = int(random() * len(shards))
+            index = os.getpid() % len(shards)
         elif self._home != failed and self.is_up(shards[index]):
             return shards[index]
         following = [*shards[index + 1 :], *shards[:index]]
