@@ -97,12 +97,14 @@ class Row:
     """A line of CLUSTER NODES.
 
     master: the id of its master; "-" for a master.
+    epoch: its configuration epoch, which decides between nodes that claim the same slot.
     slots: ranges of slots, first and last included; slots that are being moved are left out.
     """
 
     id: str
     flags: frozenset[str]
     master: str
+    epoch: int
     connected: bool
     slots: tuple[tuple[int, int], ...]
 
@@ -112,9 +114,8 @@ class Row:
         words = line.split()
         ends = [word.split("-") for word in words[8:] if not word.startswith("[")]
         slots = tuple((int(each[0]), int(each[-1])) for each in ends)
-        return cls(
-            words[0], frozenset(words[2].split(",")), words[3], words[7] == "connected", slots
-        )
+        flags, connected = frozenset(words[2].split(",")), words[7] == "connected"
+        return cls(words[0], flags, words[3], int(words[6]), connected, slots)
 
 
 class Cluster:
@@ -261,7 +262,10 @@ class Cluster:
         wait_until(self.is_ok, "all nodes agree", READY_S)
 
     def is_ok(self) -> bool:
-        """Return whether the serving nodes serve all slots and agree on owners and roles."""
+        """Return whether the serving nodes serve all slots and agree on owners and roles.
+
+        They must agree on epochs, too: a slot that moved on sooner could have two owners.
+        """
         serving = self.serving()
         ids, views = {node.id for node in serving}, set()
         for node in serving:
@@ -271,14 +275,17 @@ class Cluster:
             if node.info("cluster")["cluster_state"] != "ok":
                 return False
             views.add(
-                frozenset((row.id, row.master, row.slots, row.flags - {"myself"}) for row in rows)
+                frozenset(
+                    (row.id, row.master, row.epoch, row.slots, row.flags - {"myself"})
+                    for row in rows
+                )
             )
             replication = node.info("replication")
             if replication.get("master_link_status", "up") != "up":
                 return False
         (view, *others) = views
         transient = {"fail", "fail?", "handshake", "noaddr"}
-        return not others and not any(transient & flags for _, _, _, flags in view)
+        return not others and not any(transient & flags for *_, flags in view)
 
     # -- slots ------------------------------------------------------------------------------------
 

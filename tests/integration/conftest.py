@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
+from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster
 from tests.harness import Proxy, RedisServer
 from tests.tlsparts import Certificates
@@ -41,6 +42,20 @@ def one_proxy(one_server: RedisServer) -> Iterator[Proxy]:
 def one_cluster(one_engine: str) -> Iterator[Cluster]:
     """Run a cluster of three masters that a module's tests share; see module_cluster."""
     with Cluster(one_engine) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster_proxy(module_cluster: Cluster) -> Iterator[BareClusterProxy]:
+    """Run a bare proxy in front of `module_cluster`."""
+    with bare_cluster_proxy(module_cluster) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one_cluster_proxy(one_cluster: Cluster) -> Iterator[BareClusterProxy]:
+    """Run a bare proxy in front of `one_cluster`."""
+    with bare_cluster_proxy(one_cluster) as made:
         yield made
 
 

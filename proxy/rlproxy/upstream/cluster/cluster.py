@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from random import random
 from typing import Any, Final
@@ -67,7 +68,7 @@ class Cluster:
         self.down_since: float = 0.0
         self._turn = 0  # the node that is queried next
         self._hint: Address | None = None  # the node that has the latest news
-        self._next_home = 0
+        self._home: Address | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self._logged = ""  # the problem that was logged last
@@ -92,17 +93,31 @@ class Cluster:
         for target in self._targets.values():
             target.tls = tls
 
-    def home(self) -> Shard | None:
-        """Return a master for a new client, each in its turn; None while none is known."""
+    def home(self, failed: Address | None = None) -> Shard | None:
+        """Return the master that is home to all clients of this process; None if none is known.
+
+        It stays the same while it is a master that answers. Workers choose different ones. The
+        clients of a process share the counts of subscribers, and the state of one node.
+        failed: a node that can't be reached; another one becomes home.
+        """
         shards = self.map.shards
         if not shards:
             return None
-        self._next_home += 1
-        for step in range(len(shards)):
-            shard = shards[(self._next_home + step) % len(shards)]
-            if self.is_up(shard):
-                return shard
-        return shards[self._next_home % len(shards)]
+        index = self.map.index.get(self._home) if self._home is not None else None
+        if index is None:
+            index = os.getpid() % len(shards)
+        elif self._home != failed and self.is_up(shards[index]):
+            return shards[index]
+        following = [*shards[index + 1 :], *shards[:index]]
+        first = shards[index]
+        choice = next(
+            (shard for shard in (first, *following) if self._may_be_home(shard, failed)), first
+        )
+        self._home = choice.address
+        return choice
+
+    def _may_be_home(self, shard: Shard, failed: Address | None) -> bool:
+        return shard.address != failed and self.is_up(shard)
 
     def moved(self, slot: int, address: Address) -> None:
         """Take the news of a redirect: the owner of `slot` is the node at `address`."""

@@ -147,7 +147,7 @@ class Dispatcher:
         if how == r.MULTI:
             transaction.multi(args, written)
         elif how == r.EXEC:
-            transaction.execute(args, written)
+            transaction.execute(written)
         elif how == r.DISCARD:
             transaction.discard(args, written)
         else:

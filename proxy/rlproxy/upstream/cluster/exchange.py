@@ -104,7 +104,7 @@ class Exchange(LinkOwner):
         return link is not None and (bool(link.owed) or self.holds_state(link))
 
     def _next_home(self, home: Address) -> Address:
-        shard = self.cluster.home()
+        shard = self.cluster.home(home)
         return shard.address if shard is not None else home
 
     def is_home(self, link: Link) -> bool:

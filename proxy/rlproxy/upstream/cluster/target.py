@@ -70,15 +70,16 @@ class ClusterTarget(Target):
         """Open the link to a master: the first that can be reached."""
         cluster = self._cluster
         failure: OSError | None = None
+        failed: Address | None = None
         for _ in range(max(1, len(cluster.map.shards))):
-            shard = cluster.home()
+            shard = cluster.home(failed)
             if shard is None:
                 raise OSError(cluster.problem or "no node of the cluster answers")
             link = Link(exchange, shard.address)
             try:
                 await cluster.target(shard.address).connect(partial(_same, link))
             except OSError as error:
-                failure = error
+                failure, failed = error, shard.address
                 cluster.refresh()
             else:
                 return link

@@ -1,0 +1,292 @@
+"""Commands on a Redis Cluster through one connection: keys in several slots, commands of all nodes,
+what is no command, and large replies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
+from tests.clusters import Cluster
+from tests.harness import Raw, ReplyError, command, wait_until
+
+CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
+LARGE = 10_000_000
+
+
+@pytest.fixture(params=[2, 3])
+def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+    """A client of an empty cluster, in both protocols."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", request.param)
+        assert made.ask("FLUSHALL") == "OK"
+        yield made
+
+
+def keys_of_all(cluster: Cluster, count: int = 1) -> list[str]:
+    """Return `count` keys of each master, in turn."""
+    each = [list(itertools.islice(cluster.keys_at(node), count)) for node in cluster.masters()]
+    return [key for keys in zip(*each, strict=True) for key in keys]
+
+
+def test_keys_in_several_slots(client: Raw, module_cluster: Cluster) -> None:
+    keys = keys_of_all(module_cluster, 40)
+    assert client.ask("MSET", *[word for key in keys for word in (key, f"<{key}>")]) == "OK"
+    assert client.ask("MGET", "absent", *keys, keys[0]) == [
+        None,
+        *[f"<{key}>".encode() for key in keys],
+        f"<{keys[0]}>".encode(),
+    ]
+    assert client.ask("EXISTS", *keys, keys[0], "absent") == len(keys) + 1
+    assert client.ask("TOUCH", *keys) == len(keys)
+    assert client.ask("DEL", *keys[:60], "absent") == 60
+    assert client.ask("UNLINK", *keys) == len(keys) - 60
+    assert client.ask("DBSIZE") == 0
+    assert client.ask("MSET", "{a}1", 1, "{a}2", 2, "{b}", 3, "{a}1", 4) == "OK"
+    assert client.ask("MGET", "{a}1", "{a}2", "{b}") == [b"4", b"2", b"3"]
+
+
+def test_what_is_not_split(client: Raw, module_cluster: Cluster) -> None:
+    one, two, three = keys_of_all(module_cluster)
+    for words in (
+        ("MSETNX", one, 1, two, 2),
+        ("SINTER", one, two),
+        ("SUNIONSTORE", one, two, three),
+        ("RENAME", one, two),
+        ("LMOVE", one, two, "LEFT", "LEFT"),
+        ("PFCOUNT", one, two),
+        ("BLPOP", one, two, "1"),
+        ("EVAL", "return 1", "2", one, two),
+        ("XREAD", "STREAMS", one, two, "0", "0"),
+    ):
+        assert client.ask(*words) == CROSSSLOT, words
+    assert client.ask("DBSIZE") == 0
+    assert client.ask("EVAL", "return redis.call('INCR', KEYS[1])", 1, two) == 1
+    assert isinstance(client.ask("MSET", one, 1, two), ReplyError)
+    assert isinstance(client.ask("DEL"), ReplyError)
+
+
+def test_the_first_error_of_a_split_command(client: Raw, module_cluster: Cluster) -> None:
+    one, two, three = keys_of_all(module_cluster)
+    client.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    try:
+        module_cluster.owner_of_key(two).do("CONFIG", "SET", "maxmemory", 1)
+        reply = client.ask("MSET", one, 1, two, 2, three, 3)
+        assert isinstance(reply, ReplyError) and reply.args[0].startswith("OOM")
+    finally:
+        module_cluster.owner_of_key(two).do("CONFIG", "SET", "maxmemory", 0)
+    assert client.ask("MGET", one, two, three) == [b"1", None, b"3"]
+    client.ask("RPUSH", two, "x")
+    assert client.ask("MGET", one, two, three) == [b"1", None, b"3"]
+    wrong_type = client.ask("GET", two)
+    assert isinstance(wrong_type, ReplyError) and wrong_type.args[0].startswith("WRONGTYPE")
+
+
+def test_splitting_can_be_off(module_cluster: Cluster) -> None:
+    with bare_cluster_proxy(module_cluster, "--no-split") as proxy, proxy.raw() as client:
+        one, two, _ = keys_of_all(module_cluster)
+        assert client.ask("MSET", one, 1, two, 2) == CROSSSLOT
+        assert client.ask("DEL", one, two) == CROSSSLOT
+        assert client.ask("DEL", one, one) in (0, 1, 2)
+
+
+def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
+    assert client.ask("RANDOMKEY") is None
+    keys = keys_of_all(module_cluster, 3)
+    for key in keys:
+        client.ask("SET", key, 1)
+    assert client.ask("DBSIZE") == len(keys)
+    found = client.ask("KEYS", "*")
+    assert isinstance(found, list)
+    assert sorted(found) == sorted(key.encode() for key in keys)
+    assert client.ask("RANDOMKEY") in found
+    digest = client.ask("SCRIPT", "LOAD", "return {KEYS[1]}")
+    assert isinstance(digest, bytes)
+    assert client.ask("SCRIPT", "EXISTS", digest, "0" * 40) == [1, 0]
+    for key in keys:
+        assert client.ask("EVALSHA", digest, 1, key) == [key.encode()]
+    assert client.ask("SCRIPT", "FLUSH") == "OK"
+    assert client.ask("SCRIPT", "EXISTS", digest) == [0]
+    assert client.ask("SCRIPT", "KILL") == ReplyError("NOTBUSY No scripts in execution right now.")
+    assert client.ask("CONFIG", "SET", "hz", 17) == "OK"
+    for node in module_cluster.masters():
+        assert node.ask("CONFIG", "GET", "hz") == [b"hz", b"17"]
+    found = client.ask("CONFIG", "GET", "hz")
+    assert found in ([b"hz", b"17"], {"b'hz'": b"17"})
+    text = client.ask("INFO", "keyspace")
+    assert isinstance(text, bytes) and b"db0:keys=9,expires=0" in text
+    text = client.ask("INFO", "cluster")
+    assert isinstance(text, bytes) and b"cluster_enabled:1" in text
+    assert client.ask("FLUSHDB") == "OK"
+    assert [node.ask("DBSIZE") for node in module_cluster.masters()] == [0, 0, 0]
+    assert client.ask("WAIT", 0, 10) == 0
+
+
+def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Cluster) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no functions")
+    keys = keys_of_all(module_cluster)
+    code = "#!lua name=mylib\nredis.register_function('f', function(keys, args) return keys[1] end)"
+    assert client.ask("FUNCTION", "LOAD", "REPLACE", code) == b"mylib"
+    for key in keys:
+        assert client.ask("FCALL", "f", 1, key) == key.encode()
+    dump = client.ask("FUNCTION", "DUMP")
+    assert isinstance(dump, bytes)
+    assert client.ask("FUNCTION", "FLUSH") == "OK"
+    for key in keys:
+        assert isinstance(client.ask("FCALL", "f", 1, key), ReplyError)
+    assert client.ask("FUNCTION", "RESTORE", dump) == "OK"
+    for key in keys:
+        assert client.ask("FCALL", "f", 1, key) == key.encode()
+    assert client.ask("FUNCTION", "DELETE", "mylib") == "OK"
+    assert client.ask("FUNCTION", "KILL") == ReplyError(
+        "NOTBUSY No scripts in execution right now."
+    )
+
+
+def test_pipelines_over_all_nodes(cluster_proxy: BareClusterProxy, module_cluster: Cluster) -> None:
+    keys = keys_of_all(module_cluster, 20)
+    requests: list[tuple[bytes, object]] = [(command("FLUSHALL"), "OK")]
+    for number, key in enumerate(keys):
+        requests += [
+            (command("SET", key, number), "OK"),
+            (command("GET", key), b"%d" % number),
+            (b"ECHO %d\r\n" % number, b"%d" % number),
+            (b"\r\n*0\r\nPING\r\n", "PONG"),
+            (command("MGET", key, "absent"), [b"%d" % number, None]),
+        ]
+    requests.append((command("DBSIZE"), len(keys)))
+    data = b"".join(request for request, _ in requests)
+    for slowly in (False, True):
+        with cluster_proxy.raw() as client:
+            if slowly:
+                data = data[: len(data) // 4]
+                for at in range(0, len(data), 7):
+                    client.send(data[at : at + 7])
+            else:
+                client.send(data)
+            for request, reply in requests[: len(requests) // 4 if slowly else None]:
+                assert client.reply() == reply, request
+
+
+def test_inline_commands_and_protocol_errors(cluster_proxy: BareClusterProxy) -> None:
+    with cluster_proxy.raw() as client:
+        client.send_slowly(b"\r\nSET inline 'a b'\r\nget inline\n")
+        assert client.reply() == "OK"
+        assert client.reply() == b"a b"
+    for data, error in (
+        (b"*1\r\n+PING\r\n", b"-ERR Protocol error: expected '$', got '+'\r\n"),
+        (b"*x\r\n", b"-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"*1\r\n$x\r\n", b"-ERR Protocol error: invalid bulk length\r\n"),
+        (b'GET "a\r\n', b"-ERR Protocol error: unbalanced quotes in request\r\n"),
+    ):
+        for slowly in (False, True):
+            with cluster_proxy.raw() as client:
+                whole = command("SET", "a", 1) + command("GET", "a") + data + command("GET", "a")
+                (client.send_slowly if slowly else client.send)(whole)
+                assert client.reply() == "OK"
+                assert client.reply() == b"1"
+                assert client.line() == error
+                assert client.closes()
+
+
+def test_quit_ends_the_connection_behind_all_replies(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    keys = keys_of_all(module_cluster)
+    with cluster_proxy.raw() as client:
+        sets = [command("SET", key, "before") for key in keys]
+        client.send(b"".join(sets) + command("QUIT") + command("SET", keys[0], "after"))
+        assert [client.reply() for _ in (*keys, "QUIT")] == ["OK"] * 4
+        assert client.closes()
+    with cluster_proxy.raw() as client:
+        assert client.ask("MGET", *keys) == [b"before"] * 3
+        client.send(command("GET", keys[0]))
+        client.finish()
+        assert client.reply() == b"before"
+        assert client.closes()
+
+
+def test_large_values_and_a_slow_reader(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    one, two, three = keys_of_all(module_cluster)
+    value = b"0123456789" * (LARGE // 10)
+    with cluster_proxy.raw() as client:
+        for key in (one, two, three):
+            assert client.ask("SET", key, value) == "OK"
+        assert client.ask("MGET", one, two) == [value, value]
+        before = cluster_proxy.memory()
+        client.send(b"".join(command("GET", key) for key in (one, two, three)) * 5)
+        time.sleep(0.5)  # long enough for all replies to come, if they were read
+        assert cluster_proxy.memory() - before < 30_000_000
+        for _ in range(15):
+            assert client.reply() == value
+        client.ask("DEL", one, two, three)
+
+
+def test_replies_behind_a_slow_one_are_bounded(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    one, two, three = keys_of_all(module_cluster)
+    value = b"x" * 50_000
+    with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
+        assert client.ask("MSET", two, value, three, value) == "OK"
+        before = cluster_proxy.memory()
+        client.send(command("BLPOP", one, 0))
+        client.send(b"".join(command("GET", key) for key in (two, three)) * 2000)
+        time.sleep(0.5)  # 200 MB, if they were read
+        assert cluster_proxy.memory() - before < 40_000_000
+        assert other.ask("RPUSH", one, "go") == 1
+        assert client.reply() == [one.encode(), b"go"]
+        for _ in range(4000):
+            assert client.reply() == value
+        client.ask("DEL", two, three)
+
+
+def test_many_commands_behind_a_blocked_one(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    one, two, _ = keys_of_all(module_cluster)
+    count = 60_000
+    with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
+        client.send(command("BLPOP", one, 0))
+        client.sock.settimeout(0.5)
+        data = memoryview(command("INCR", two) * count)
+        sent = 0
+        try:
+            while sent < len(data):
+                sent += client.sock.send(data[sent : sent + 65536])
+        except TimeoutError:
+            pass  # paused
+        client.sock.settimeout(None)
+        wait_until(lambda: other.ask("RPUSH", one, "go"), "the list has an element")
+        assert client.reply() == [one.encode(), b"go"]
+        client.send(bytes(data[sent:]))
+        for number in range(1, count + 1):
+            assert client.reply() == number
+        client.ask("DEL", two)
+
+
+def test_monitor_shows_the_commands_of_all_nodes(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    keys = keys_of_all(module_cluster)
+    with cluster_proxy.raw() as monitor, cluster_proxy.raw() as client:
+        assert monitor.ask("MONITOR") == "OK"
+        seen = b""
+
+        def shown() -> bool:
+            nonlocal seen
+            for key in keys:
+                client.ask("SET", key, "monitored")
+            seen += monitor.quiet(0.05)
+            return all(b'"SET" "%b" "monitored"' % key.encode() in seen for key in keys)
+
+        wait_until(shown, "the monitor shows the commands of all nodes")
+        monitor.send(command("QUIT"))
+        assert monitor.closes()

@@ -1,0 +1,226 @@
+"""MULTI, EXEC, DISCARD, WATCH and UNWATCH on a Redis Cluster, also while slots move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.resp.key_slot import key_slot
+
+from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
+from tests.clusters import Cluster, Node
+from tests.harness import Raw, ReplyError, command
+
+CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
+ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
+KEY, SAME, OTHER = "{tx}1", "{tx}2", "other"  # OTHER is in another slot, at another node
+SLOT = key_slot(KEY.encode())
+
+
+@pytest.fixture(params=[2, 3])
+def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+    """A client of an empty cluster, in both protocols."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", request.param)
+        assert made.ask("FLUSHALL") == "OK"
+        yield made
+
+
+def elsewhere(cluster: Cluster) -> Node:
+    """Return a master that does not own SLOT."""
+    return next(node for node in cluster.masters() if node is not cluster.owner(SLOT))
+
+
+def all_replies(client: Raw, *lines: str, slowly: bool = False) -> list[object]:
+    """Send commands in one write or byte by byte; return their replies."""
+    data = b"".join(command(*line.split()) for line in lines)
+    (client.send_slowly if slowly else client.send)(data)
+    return [client.reply() for _ in lines]
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_transactions(client: Raw, slowly: bool) -> None:
+    assert all_replies(
+        client,
+        *("MULTI", "PING", f"SET {KEY} 1", f"INCR {SAME}", "ECHO x", "EXEC"),
+        *("MULTI", f"SET {OTHER} 2", "EXEC", f"GET {OTHER}", f"GET {KEY}"),
+        *("MULTI", "PING", "EXEC", "MULTI", "EXEC", "MULTI", "DISCARD"),
+        *("MULTI", f"SET {KEY} 5", "DISCARD", f"GET {KEY}"),
+        slowly=slowly,
+    ) == [
+        *("OK", "QUEUED", "QUEUED", "QUEUED", "QUEUED", ["PONG", "OK", 1, b"x"]),
+        *("OK", "QUEUED", ["OK"], b"2", b"1"),
+        *("OK", "QUEUED", ["PONG"], "OK", [], "OK", "OK"),
+        *("OK", "QUEUED", "OK", b"1"),
+    ]
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_transactions_that_fail(client: Raw, slowly: bool) -> None:
+    replies = all_replies(
+        client,
+        *("MULTI", f"SET {KEY} 1", f"SET {OTHER} 1", f"SET {KEY} 2", "EXEC"),
+        *("MULTI", f"MSET {KEY} 1 {OTHER} 2", "EXEC"),
+        *("MULTI", "NOSUCHCOMMAND", f"SET {KEY} 1", "EXEC"),
+        *("MULTI", f"SET {KEY}", "EXEC"),
+        *("MULTI", f"SET {KEY} 7", f"LPUSH {KEY} 7", "EXEC"),
+        *("EXEC", "DISCARD"),
+        *("MULTI", "CLUSTER RESET", "EXEC", "MULTI", "MIGRATE h 1 k 0 1", "EXEC"),
+        *("MULTI", "AUTH a b", "EXEC"),
+        *("MULTI", "EXEC now", f"GET {KEY}", "EXEC"),
+        *("MULTI", "MULTI", "DISCARD", f"GET {KEY}"),
+        slowly=slowly,
+    )
+    assert replies[:5] == ["OK", "QUEUED", CROSSSLOT, "QUEUED", ABORTED]
+    assert replies[5:8] == ["OK", CROSSSLOT, ABORTED]
+    assert isinstance(replies[9], ReplyError) and replies[10:12] == ["QUEUED", ABORTED]
+    assert isinstance(replies[13], ReplyError) and replies[14] == ABORTED
+    assert replies[15:18] == ["OK", "QUEUED", "QUEUED"]
+    assert isinstance(replies[18], list) and replies[18][0] == "OK"
+    assert isinstance(replies[18][1], ReplyError)
+    assert replies[19:21] == [ReplyError("ERR EXEC without MULTI")] + [
+        ReplyError("ERR DISCARD without MULTI")
+    ]
+    for at in (22, 25, 28, 31):
+        assert replies[at - 1] == "OK"
+        assert isinstance(replies[at], ReplyError), replies[at]
+    assert replies[23] == replies[26] == replies[29] == ABORTED
+    assert replies[32:34] == [b"7", ReplyError("ERR EXEC without MULTI")]
+    assert isinstance(replies[35], ReplyError)
+    assert replies[36:] == ["OK", b"7"]
+
+
+def test_watch(client: Raw, cluster_proxy: BareClusterProxy) -> None:
+    with cluster_proxy.raw() as other:
+        assert client.ask("WATCH", KEY, SAME) == "OK"
+        assert client.ask("WATCH", OTHER) == CROSSSLOT
+        assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC") == ["OK", "QUEUED", [1]]
+        assert client.ask("WATCH", KEY) == "OK"
+        assert other.ask("INCR", KEY) == 2
+        assert all_replies(client, "MULTI", "PING", f"INCR {KEY}", "EXEC") == [
+            *("OK", "QUEUED", "QUEUED"),
+            None,
+        ]
+        assert client.ask("WATCH", KEY) == "OK"
+        assert other.ask("INCR", KEY) == 3
+        assert all_replies(client, "UNWATCH", "MULTI", f"INCR {OTHER}", "EXEC")[3] == [1]
+        assert client.ask("WATCH", KEY) == "OK"
+        assert all_replies(client, "MULTI", "DISCARD") == ["OK", "OK"]
+        assert other.ask("INCR", KEY) == 4
+        assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] == [5]
+        assert client.ask("WATCH", KEY) == "OK"
+        assert all_replies(client, "MULTI", f"INCR {OTHER}", "EXEC")[1:] == [CROSSSLOT, ABORTED]
+        assert all_replies(
+            client, f"WATCH {KEY}", "MULTI", f"INCR {KEY}", "EXEC", f"WATCH {OTHER}", "UNWATCH"
+        ) == ["OK", "OK", "QUEUED", [6], "OK", "OK"]
+
+
+def test_a_login_keeps_watched_keys(client: Raw, cluster_proxy: BareClusterProxy) -> None:
+    with cluster_proxy.raw() as other:
+        for changed in (False, True):
+            assert client.ask("WATCH", KEY) == "OK"
+            assert not isinstance(client.ask("HELLO", 3), ReplyError)
+            if changed:
+                other.ask("SET", KEY, 1)
+            replies = all_replies(client, "MULTI", f"APPEND {KEY} 1", "EXEC")
+            assert replies[2] == (None if changed else [1])
+
+
+def test_the_slot_moves_before_a_transaction(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    assert client.ask("SET", KEY, 0) == "OK"
+    module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+    lines = ("MULTI", f"INCR {KEY}", "EXEC")
+    assert all_replies(client, f"INCR {KEY}", *lines * 5, f"GET {KEY}") == [
+        1,
+        *[reply for number in range(2, 7) for reply in ("OK", "QUEUED", [number])],
+        b"6",
+    ]
+
+
+def test_the_slot_moves_inside_a_transaction(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    for watches in (False, True):
+        for at in range(4):
+            client.ask("SET", KEY, 0)
+            if watches:
+                assert client.ask("WATCH", KEY) == "OK"
+            lines = ["MULTI", f"INCR {KEY}", "PING", f"INCR {KEY}"]
+            for number, line in enumerate(lines):
+                if number == at:
+                    module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+                assert client.ask(*line.split()) in ("OK", "QUEUED")
+            expected = None if watches else [1, "PONG", 2]
+            assert client.ask("EXEC") == expected, (at, watches)
+            assert client.ask("GET", KEY) == (b"0" if watches else b"2")
+
+
+def test_transactions_while_keys_of_the_slot_move(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    client.ask("MSET", KEY, 0, SAME, 0)
+    to = elsewhere(module_cluster)
+    module_cluster.begin_move(SLOT, to)
+    module_cluster.move_keys(SLOT, to, 1)
+    # One key is at each node now.
+    assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] == [1]
+    assert all_replies(client, "MULTI", f"INCR {SAME}", "EXEC")[2] == [1]
+    assert client.ask("WATCH", KEY) == "OK"
+    assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] in (None, [2])
+    client.send(command("SET", KEY, 1))
+    assert client.reply() == "OK"
+    client.send(b"".join(map(command_of, ("MULTI", f"INCR {KEY}", f"INCR {SAME}", "EXEC", "PING"))))
+    assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
+    assert module_cluster.move_keys(SLOT, to) == 1  # both keys are at the new node
+    assert client.reply() == [2, 2]
+    assert client.reply() == "PONG"
+    assert all_replies(client, "MULTI", f"GET {KEY}", f"MGET {KEY} {SAME}", "EXEC")[3] == [
+        b"2",
+        [b"2", b"2"],
+    ]
+    module_cluster.end_move(SLOT, to)
+    module_cluster.wait_ok()
+    assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] == [3]
+    assert client.ask("GET", SAME) == b"2"
+
+
+def command_of(line: str) -> bytes:
+    """Encode the words of `line`."""
+    return command(*line.split())
+
+
+def test_a_lost_connection_ends_the_client_inside_a_transaction(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    node = module_cluster.owner(SLOT)
+    for lines in (["MULTI", f"INCR {KEY}"], [f"WATCH {KEY}"]):
+        with cluster_proxy.raw() as other:
+            for line in lines:
+                assert other.ask(*line.split()) in ("OK", "QUEUED")
+            node.ask("CLIENT", "KILL", "TYPE", "normal")
+            assert other.closes()
+    # Without a transaction, the connection to the node is replaced.
+    with cluster_proxy.raw() as other:
+        assert other.ask("GET", KEY) is None
+        node.ask("CLIENT", "KILL", "TYPE", "normal")
+        with cluster_proxy.raw() as another:  # the proxy sees the end of the connection first
+            assert another.ask("PING") == "PONG"
+        assert other.ask("GET", KEY) is None
+
+
+def test_a_failover_inside_a_transaction(one_engine: str) -> None:
+    with (
+        Cluster(one_engine, replicas=1) as cluster,
+        bare_cluster_proxy(cluster) as proxy,
+        proxy.raw() as client,
+    ):
+        (replica,) = cluster.replicas(cluster.owner(SLOT))
+        assert client.ask("SET", KEY, 1) == "OK"
+        assert client.ask("MULTI") == "OK"
+        assert client.ask("INCR", KEY) == "QUEUED"
+        cluster.failover(replica)
+        assert client.ask("INCR", KEY) == "QUEUED"
+        assert client.ask("EXEC") == [2, 3]
+        assert client.ask("GET", KEY) == b"3"
