@@ -18,7 +18,7 @@ from rlproxy.resp import encoding
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, NO_SLOT, Divided, Request, own
 from rlproxy.upstream.connector import reason
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
@@ -215,6 +215,12 @@ class Exchange(LinkOwner):
         """Write what was sent on all links."""
         while self.unsent:  # a link that is full may wake the client
             self.unsent.pop().flush()
+
+    def finish(self) -> None:
+        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
+        head = self.queue[0] if self.queue else None
+        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
+            head.link.finish()
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""

@@ -11,9 +11,6 @@ from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster.request import Request, own
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
-_NO_EOF: Final = 0
-_EOF_DUE: Final = 1
-_EOF_SENT: Final = 2
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -69,7 +66,7 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_eof",
+        "_finished",
         "_framer",
         "_out",
         "_owner",
@@ -103,7 +100,7 @@ class Link(asyncio.Protocol):
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
-        self._eof: int = _NO_EOF
+        self._finished = False
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
@@ -132,15 +129,6 @@ class Link(asyncio.Protocol):
             data = out[0] if len(out) == 1 else b"".join(out)
             self._out = []
             transport.write(data)
-        if self._eof == _EOF_DUE and transport.can_write_eof():
-            self._eof = _EOF_SENT
-            transport.write_eof()
-
-    def end(self) -> None:
-        """Send the end of file with the next flush(): the node answers and closes."""
-        if self._eof == _NO_EOF:
-            self._eof = _EOF_DUE
-            self._unsent.append(self)
 
     def open(self) -> bool:
         """Return whether the connection is open."""
@@ -153,6 +141,12 @@ class Link(asyncio.Protocol):
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
+
+    def finish(self) -> None:
+        """Close the sending direction: a node that blocks the client ends the connection."""
+        if self._transport is not None and not self._finished:
+            self._transport.write_eof()
+        self._finished = True
 
     def read(self) -> None:
         """Read the connection, or pause that."""
@@ -178,6 +172,8 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.read()
         self.flush()
+        if self._finished:
+            self._transport.write_eof()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
