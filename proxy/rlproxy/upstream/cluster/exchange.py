@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -31,20 +32,27 @@ class Exchange(LinkOwner):
     greeting: what a further link sends first: the client's login, protocol and the like.
     out: bytes for the client.
     wake: called when `out` or the requests that wait here may have changed.
+    clients: the exchanges of the process, by the client id that their clients were shown.
     ended: whether a link was lost whose state, or whose replies, can't be replaced.
     """
 
-    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        clients: dict[int, Exchange] | None = None,
+    ) -> None:
         super().__init__()
         self.cluster = cluster
         self.loop = loop
+        self.clients = clients if clients is not None else {}
         self.greeting: list[bytes] = []
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
         self.quitting = False  # the connection ends with the home node's
         self.alone: Request | None = None  # the next commands wait for the reply to this one
-        self.at_end: list[Callable[[], None]] = []  # called when the client's connection ends
+        self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False  # it ends once the client has all replies
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
@@ -293,6 +301,19 @@ class Exchange(LinkOwner):
                 yield from (part for part in request.parts if part.link is not None)
             elif request.link is not None:
                 yield request
+
+    def known_as(self, shown_id: int) -> None:
+        """Have other clients of the process find this one by the id that it was shown."""
+        if shown_id not in self.clients:
+            self.clients[shown_id] = self
+            self.at_end.append(partial(self.clients.pop, shown_id, None))
+
+    def blocked(self) -> Link | None:
+        """Return the link on which the client blocks, if its id there is known."""
+        for request in self.under_way():
+            if request.blocks != NEVER_BLOCKS and request.link is not None:
+                return request.link if request.link.client_id else None
+        return None
 
     # -- replies ----------------------------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Request, own
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
+_INTEGER: Final = 58
+_CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -75,6 +77,7 @@ class Link(asyncio.Protocol):
         "_transport",
         "_unsent",
         "address",
+        "client_id",
         "full",
         "held",
         "in_reply",
@@ -88,6 +91,7 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self.address = address
         self.owed: deque[Request] = deque()
+        self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
         self.full = False
         self.held = False
@@ -104,14 +108,29 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
-        if request.asking or request.front:
-            for own_request in [own(_ASKING)] * request.asking + request.front:
-                self.send(own_request)
+        if request.asking:
+            self.send(own(_ASKING))
+        elif request.blocks != NEVER_BLOCKS and self.client_id == 0:
+            self._ask_client_id()
+        for own_request in request.front:
+            self.send(own_request)
         if request.subscribes:
             self.subscribed = True
         request.link = self
         self.owed.append(request)
         self.send_raw(request.written)
+
+    def _ask_client_id(self) -> None:
+        """Ask for the id that CLIENT UNBLOCK needs: the client is about to block here."""
+
+        def answered(frame: bytes) -> bytes:
+            if frame[0] == _INTEGER:
+                self.client_id = int(frame[1:-2])
+            return frame
+
+        request = own(_CLIENT_ID)
+        request.answered = answered
+        self.send(request)
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""

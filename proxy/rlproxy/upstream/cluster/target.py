@@ -43,6 +43,7 @@ class ClusterTarget(Target):
         self._splits = splits
         self._commands: list[Any] | None = None
         self._routes = Routes([])
+        self._clients: dict[int, Exchange] = {}
 
     def secure(self, tls: ClientSide | None) -> None:
         """Use these TLS settings for new connections."""
@@ -55,7 +56,7 @@ class ClusterTarget(Target):
             cluster.refresh()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
-        exchange = Exchange(cluster, asyncio.get_running_loop())
+        exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         exchange.adopt(await self._home(exchange))
         if cluster.commands is not self._commands:
             self._commands = cluster.commands
