@@ -21,8 +21,8 @@ from typing import cast
 
 from rlproxy.config.urls import parse_upstream
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.connection import ClusterTarget
 from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.target import ClusterTarget
 
 from tests import clusters
 from tests.harness import ROOT, START_S, Raw, free_port, wait_until

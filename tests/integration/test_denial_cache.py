@@ -903,8 +903,11 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
     with parts.proxy.raw() as raw, parts.server.raw() as stats:
         by_lane_of(parts.server, raw, "warm", parts.admin)
         before = lane_commands(parts.server, stats)
-        end = time.monotonic() + 2.5
-        while time.monotonic() < end:
+        began = time.monotonic()
+        late = began + DEADLINE_S  # where the machine is slow
+        while time.monotonic() < began + 2.5 or (
+            sum(admitted.values()) <= 2 * len(hits) and time.monotonic() < late
+        ):
             for hit in hits:
                 sent = time.monotonic()
                 reply, wrong = checker.hit(raw, hit)
@@ -1365,8 +1368,12 @@ def test_concurrent_clients_get_no_wrong_refusal(own_server: RedisServer) -> Non
         for hammer in hammers:
             hammer.start()
         chance = random.Random(1)
+
+        def enough() -> bool:
+            return removed > 6 and sum(len(hammer.refused) for hammer in hammers) > 500
+
         try:
-            while time.monotonic() < (end if removed > 6 else late):
+            while time.monotonic() < (end if enough() else late):
                 name = f"many:{chance.randrange(MANY)}"
 
                 def full_or_over(name: str = name) -> bool:

@@ -161,13 +161,15 @@ def load(
 def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
-    for seconds in (SECONDS, 5 * SECONDS):
+    for seconds in (SECONDS, 5 * SECONDS, 10 * SECONDS):
         loaders, lines = load(own_server, tmp_path, seconds)
         assert [text for loader in loaders for text in loader.errors] == []
-        told_no = sum(n for loader in loaders for key, n in loader.seen.items() if key[1])
-        if told_no > MANY:
+        lacking = lack_of(loaders, lines)
+        if not lacking:
             break  # otherwise the machine is slow
-    check_the_load(loaders, lines)
+    assert lacking == "", "the load proves too little"
+    assert len(loaders) >= 4
+    assert sum(loader.connections for loader in loaders[:4]) == CONNECTIONS
     by_key: dict[str, list[Hit]] = {key: [] for key, _, _ in KINDS}
     all_hits = hits_of(lines)
     skew = skew_of(all_hits)
@@ -181,7 +183,6 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
         assert all((hit.max_hits, hit.window) == (max_hits, window) for hit in hits)
         stamps = [hit.stamp for hit in hits if hit.stamp is not None]
         assert stamps == sorted(stamps)
-        assert len(stamps) > 2 * max_hits, "too few to prove anything"
         for index, stamp in enumerate(stamps):
             inside = bisect.bisect_left(stamps, stamp + window) - index
             assert inside <= max_hits, f"{key}: {inside} hits in a window of {max_hits}"
@@ -200,7 +201,6 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
                 f"{key}: refused, though there was room since {hit.earliest - room_at} us"
             )
             undecided += room_at <= hit.latest
-    assert refused > MANY
     assert undecided < 0.05 * refused, f"{undecided} of {refused} refusals prove nothing"
     seen: Counter[tuple[str, int, int, int]] = Counter()
     for loader in loaders:
@@ -208,13 +208,24 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
     assert seen == expected
 
 
-def check_the_load(loaders: list[LoadClient], lines: list[bytes]) -> None:
-    """The load was what the test requires: several libraries, the lane, and MULTI."""
-    assert len(loaders) >= 4
-    assert sum(loader.connections for loader in loaders[:4]) == CONNECTIONS
+def lack_of(loaders: list[LoadClient], lines: list[bytes]) -> str:
+    """What the test requires that this load was too short for: several libraries, the lane, MULTI,
+    and many hits, admitted and refused.
+    """
     for loader in loaders:
-        assert loader.seen.total() > 100, f"{loader.name} did next to nothing"
+        if loader.seen.total() <= 100:
+            return f"{loader.name} did next to nothing"
     by_lane = sum(b'"EVALSHA"' in line[:90] for line in lines)
     in_place = sum(b'"EVAL"' in line[:90] for line in lines)
     transactions = sum(line.upper().endswith(b'"EXEC"') for line in lines)
-    assert min(by_lane, in_place, transactions) > 200, (by_lane, in_place, transactions)
+    if min(by_lane, in_place, transactions) <= 200:
+        return f"{by_lane} by lane, {in_place} in place, {transactions} transactions"
+    replies: Counter[tuple[str, int]] = Counter()  # by key and verdict
+    for loader in loaders:
+        for (key, limited, _, _), count in loader.seen.items():
+            replies[key, limited] += count
+    for key, max_hits, _ in KINDS:
+        if replies[key, 0] <= 2 * max_hits:
+            return f"{key}: {replies[key, 0]} admitted"
+    refused = sum(count for (_, limited), count in replies.items() if limited)
+    return "" if refused > MANY else f"{refused} refused"

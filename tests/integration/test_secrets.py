@@ -342,10 +342,11 @@ def test_closed_clients_leave_no_objects(server: RedisServer, tmp_path: Path) ->
             assert kept()[1] == 8
             raws[1].send(command("BLPOP", "none", 0) + command("RL.HIT", "k", 9, 60) * 5)
             raws[2].send(
-                command("RL.HIT", "k", 1, 60) * 3 + command("RL.HIT", "k", 1, 60, "WAIT", 9)
+                command("RL.HIT", "k", 1, 60) * 3 + command("RL.HIT", "k", 1, 60, "WAIT", 99)
             )
             raws[3].send(command("AUTH", "bob", "x")[:-3])
             raws[4].send(command("SUBSCRIBE", "a"))
+            wait_until(lambda: "waiting:1" in str(raws[5].ask("RL.STATS")), "its hit is held")
         wait_until(lambda: kept() == (1, 0), "only the lane is left")
     finally:
         process.terminate()

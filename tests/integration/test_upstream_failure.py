@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.session.missing_hit import MAX_BY_SHA
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import by_lane, by_lane_of, lanes, private
+from tests.integration.started import by_lane, by_lane_of, client_list, lanes, private
 
 MODES = ("error", "allow", "deny")
 TIMEOUT_S = 0.4
@@ -88,7 +89,7 @@ class Relay:
 
     def kill(self, name: str, server: RedisServer) -> None:
         """Stop forwarding the connection that the server lists as `name`."""
-        (row,) = [row for row in lanes(server) if row["name"] == name]
+        (row,) = [row for row in client_list(server) if row["name"] == name]
         port = int(row["addr"].rpartition(":")[2])
         for pair in self.pairs:
             if pair[1].getsockname()[1] == port:
@@ -445,6 +446,22 @@ def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: 
         assert recovered_after_s(raw, time.monotonic()) < BACK_S
 
 
+def test_hits_behind_late_ones_on_a_dead_connection_are_answered(
+    own_server: RedisServer, relay: Relay
+) -> None:
+    """Redis replies on other connections, so the circuit stays closed."""
+    url = f"redis://127.0.0.1:{relay.port}"
+    args = ("--on-upstream-failure", "deny", "--hit-timeout", "300")
+    with harness.proxy(url, *args) as proxy, proxy.raw() as raw:
+        by_lane(own_server, raw)
+        assert raw.ask("CLIENT", "SETNAME", "own") == "OK"
+        relay.kill("own", own_server)
+        raw.send(command("RL.HIT", "k", 5, 60) * (MAX_BY_SHA + 8) + command("ECHO", "a"))
+        for _ in range(MAX_BY_SHA + 8):
+            assert raw.reply() == [1, 5, 0, 1, 1]
+        assert "does not answer" not in proxy.read_log()
+
+
 # -- full -----------------------------------------------------------------------------------------
 
 
@@ -505,10 +522,10 @@ class Client:
         self.places: set[int] = set()
         self.problems: list[str] = []
 
-    def run(self, end: float) -> None:
+    def run(self, over: threading.Event) -> None:
         chance = random.Random(self.number)
         numbers = itertools.count()
-        while time.monotonic() < end and not self.problems:
+        while not over.is_set() and not self.problems:
             kind = chance.randrange(4)
             many: list[tuple[str | int, ...]] = []
             for _ in range(chance.choice((1, 1, 2, 5, 70))):
@@ -549,14 +566,22 @@ def test_every_reply_matches_its_request_during_random_hangs(
     args = ("--on-upstream-failure", mode, "--hit-timeout", "60")
     with harness.proxy(own_server, *args) as proxy:
         clients = [Client(proxy.port, number, mode) for number in range(8)]
-        end = time.monotonic() + 2.5
-        threads = [threading.Thread(target=client.run, args=(end,)) for client in clients]
+        over = threading.Event()
+        threads = [threading.Thread(target=client.run, args=(over,)) for client in clients]
+
+        def enough() -> bool:
+            counts = sum(one.without for one in clients), sum(one.admitted for one in clients)
+            return min(counts) > 20 or any(one.problems for one in clients)
+
         for thread in threads:
             thread.start()
-        while time.monotonic() < end - 0.3:
+        began = time.monotonic()
+        late = began + DEADLINE_S
+        while time.monotonic() < began + 2.2 or (not enough() and time.monotonic() < late):
             time.sleep(chance.uniform(0.02, 0.2))
             with stopped(own_server):
                 time.sleep(chance.choice((0.01, 0.05, 0.09, 0.15, 0.3)))
+        over.set()
         for thread in threads:
             thread.join(DEADLINE_S)
         assert [text for client in clients for text in client.problems] == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import select
 import socket
@@ -372,10 +373,21 @@ def test_hit_without_wait_does_not_overtake(server: RedisServer, front: Proxy) -
 
 
 def test_stream_of_hits_does_not_starve_waiting_clients(server: RedisServer, front: Proxy) -> None:
+    end = time.monotonic() + harness.DEADLINE_S
+    refused = 0
+    for turn in itertools.count():  # one is enough, unless the machine stalls
+        refused += refused_beside_a_waiting_hit(server, front, f"k{turn}")
+        if refused > 50:
+            break
+        assert time.monotonic() < end
+
+
+def refused_beside_a_waiting_hit(server: RedisServer, front: Proxy, key: str) -> int:
+    """Send a stream of hits until the waiting hit is admitted; return how many were refused."""
     with connected(front, 3) as (waits, one, two):
-        hit = command("RL.HIT", "k", 2, "0.3")
-        assert [numbers(one.ask("RL.HIT", "k", 2, "0.3"))[0] for _ in range(3)] == [0, 0, 1]
-        queue_up(server, [waits], [command("RL.HIT", "k", 2, "0.3", "COST", 2, "WAIT", 9)])
+        hit = command("RL.HIT", key, 2, "0.3")
+        assert [numbers(one.ask("RL.HIT", key, 2, "0.3"))[0] for _ in range(2)] == [0, 0]
+        queue_up(server, [waits], [command("RL.HIT", key, 2, "0.3", "COST", 2, "WAIT", 9)])
         poll = select.poll()
         poll.register(waits.sock, select.POLLIN)
         refused = 0
@@ -389,7 +401,7 @@ def test_stream_of_hits_does_not_starve_waiting_clients(server: RedisServer, fro
             for reply in replies:
                 assert reply[0] == 0 or reply[2:4] == [0, 1]
         assert numbers(waits.reply())[:3] == [0, 2, 0]
-        assert refused > 50
+        return refused
 
 
 def test_refusal_comes_at_once_or_in_time(server: RedisServer, front: Proxy) -> None:

@@ -27,6 +27,8 @@ def send(client: redis.Redis, seconds: float, command: str) -> list[int]:
     """The reply to `command` at this time; its key is always k."""
     words = command.encode().split()
     rule = GRAMMAR.rule(b"", words[0], words[1:])
+    if rule.waits:
+        rule = rule.final()
     assert rule.error == b"" and rule.limiter is not None
     argv = rule.tail.split(b"\r\n")[1::2]
     call = Caller(client, rule.limiter.algorithm.name.decode())
@@ -117,3 +119,20 @@ def test_refused_hits_do_not_prolong_a_penalty(client: redis.Redis, algorithm: s
         assert replies[seconds][:4] == [1, 3, 0, first + 600 - seconds]
     assert send(client, first + 599, command)[:4] == [1, 3, 0, 1]
     assert send(client, first + 600, command)[:2] == [0, 3]
+
+
+RATES = [f"100000 0.001 ALGO {name.decode()}" for name in ALGORITHMS]
+RATES += ["1000000000 1 ALGO TOKEN", "1000000000 1 ALGO GCRA", "10 60 AND 100 3600", "10 60 GAP 1"]
+RATES += ["100000000 1 ALGO LEAKY", "100000000 1 ALGO LEAKY WAIT 5"]
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_an_admitted_hit_leaves_less_than_the_limit(client: redis.Redis, rate: str) -> None:
+    """So `remaining` = `limit` is a reply of --on-upstream-failure allow only."""
+    client.delete("k")
+    replies = [send(client, seconds, f"RL.HIT k {rate}") for seconds in (0, 0, 0, 1.5, 1.5, 9.0)]
+    admitted = [reply for reply in replies if reply[0] == 0]
+    assert len(admitted) >= 3
+    assert all(reply[2] < reply[1] for reply in admitted)
+    # The bucket drains in less than a microsecond: reset_after is no sign.
+    assert any(reply[4] == 0 for reply in admitted) == ("WAIT" in rate)

@@ -16,10 +16,10 @@ _INTERPRETED = [
     "session/test_lane_calls.py",
     "session/test_lane_hits.py",
     "session/test_private_stream.py",
-    "session/test_reply_order.py",
     "session/test_router.py",
     "session/test_sharing.py",
     "session/test_wait_cover.py",
     "session/test_waits.py",
+    "upstream/cluster/test_lanes.py",
 ]
 collect_ignore = _INTERPRETED if build.compiled() else []

@@ -1,4 +1,4 @@
-"""The liveness and readiness rules. Alive: every worker's event loop turns. Ready: at least one
+"""The liveness and readiness rules. Alive: every worker's event loop runs. Ready: at least one
 worker can serve new clients. Degraded: ready, with a named problem. No HTTP.
 """
 

@@ -77,11 +77,12 @@ class Config:
         "[?sentinel_user=u&sentinel_password=p] "
         "(rediss+sentinel:// over TLS) for the master that these Sentinels name, "
         "redis+cluster://[user:password@]host[:port][,host[:port]...] (rediss+cluster:// over "
-        "TLS) for the Redis Cluster to which these nodes belong, or embedded: for a private "
-        "Valkey server that ends with the proxy. With ?standalone=yes redis://, rediss:// and "
-        "unix:// accept one node of a Redis Cluster and serve it as one server. The default "
-        "applies only at a terminal. The credentials are for the proxy's control connection only; "
-        "clients authenticate themselves",
+        "TLS) for the Redis Cluster to which these nodes belong, embedded: for a private Valkey "
+        "server that ends with the proxy, or embedded:cluster for a private cluster of three "
+        "masters, on ports of 127.0.0.1 that every local user can reach. With ?standalone=yes "
+        "redis://, rediss:// and unix:// accept one node of a Redis Cluster and serve it as one "
+        "server. The default applies only at a terminal. The credentials are for the proxy's "
+        "control connection only; clients authenticate themselves",
     )
     workers: int = SERVING.fixed(
         number(1, 1, 256),
@@ -275,7 +276,7 @@ def contradictions(config: Config) -> list[str]:
     if not upstream.tls:
         names = ("upstream_tls_ca", "upstream_tls_cert", "upstream_tls_name")
         found += _unused(config, names, "the URL of --upstream has no TLS (rediss://...)")
-    if not upstream.cluster:
+    if not upstream.clustered:
         given = [name for name in _CLUSTER_ONLY if getattr(config, name) != getattr(Config, name)]
         found += _unused(
             config, given, "the URL of --upstream has no cluster (redis+cluster://...)"

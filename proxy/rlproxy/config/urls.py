@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
+EMBEDDED_MASTERS: Final = 3  # the least number that a cluster is usually made of
 MAX_DB: Final = 2**31 - 1  # highest number of a database
 _SCHEMES: Final = (
     *("redis", "rediss", "unix"),
@@ -63,6 +64,7 @@ class Upstream:
     tls: whether connections to it use TLS.
     cluster: nodes of a Redis Cluster, from which the others are learned; empty without a cluster.
     standalone: `address` may be a node of a Redis Cluster, and is served as one server.
+    masters: the number of masters of an embedded cluster; 0: none.
     """
 
     address: Address | None
@@ -73,18 +75,26 @@ class Upstream:
     sentinels: Sentinels | None = None
     cluster: tuple[Address, ...] = ()
     standalone: bool = False
+    masters: int = 0
 
     @property
     def embedded(self) -> bool:
         """Whether the proxy starts a private server."""
         return self.address is None and self.sentinels is None and not self.cluster
 
+    @property
+    def clustered(self) -> bool:
+        """Whether clients get a Redis Cluster."""
+        return bool(self.cluster or self.masters)
+
     def __str__(self) -> str:
         if self.cluster:
             return f"cluster {','.join(map(str, self.cluster))}"
         if self.sentinels is not None:
             return f"sentinel {self.sentinels}"
-        return "embedded:" if self.address is None else str(self.address)
+        if self.address is None:
+            return "embedded:cluster" if self.masters else "embedded:"
+        return str(self.address)
 
 
 def parse_listen(text: str) -> Address:
@@ -134,11 +144,13 @@ def parse_upstream(url: str) -> Upstream:
     scheme = url.partition(":")[0].lower()
     if url.lower() in ("embedded:", "embedded://"):
         return Upstream(None)
+    if url.lower() == "embedded:cluster":
+        return Upstream(None, masters=EMBEDDED_MASTERS)
     if scheme not in _SCHEMES or "://" not in url:
         raise ValueError(
             "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
             "redis+sentinel://HOST[:PORT],.../MASTER[/DB], redis+cluster://HOST[:PORT],..., or "
-            "embedded: with nothing behind it"
+            "embedded: with nothing behind it, or embedded:cluster"
         )
     try:
         parts = urlsplit(url)

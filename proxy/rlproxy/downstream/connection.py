@@ -11,6 +11,7 @@ import socket
 import sys
 from typing import Final, cast
 
+from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
 from rlproxy.downstream.private_connection import PrivateConnection
@@ -123,6 +124,12 @@ class ClientConnection(asyncio.Protocol):
         self.restrict()
         if clients.draining:
             client.close()
+
+    def reached_at(self) -> Address | None:
+        """Return the address by which the client reached the proxy; None for a unix socket."""
+        transport = self._transport
+        name = transport.get_extra_info("sockname") if transport is not None else None
+        return Address(name[0], name[1]) if isinstance(name, tuple) else None
 
     def _turn_away(self, client: asyncio.Transport, reply: bytes) -> None:
         self._closing = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from rlproxy.config.urls import Address
 from rlproxy.fairness.budget import LARGE
 from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S
 from rlproxy.net.tls_stream import last_words
@@ -42,6 +43,10 @@ class PrivateConnection(asyncio.Protocol):
         self._descriptor: int = -1
         self.full = False
         self.resting = False
+
+    def reached_at(self) -> Address | None:
+        """Return the address by which its client reached the proxy; None for a unix socket."""
+        return self._client.reached_at()
 
     # -- asyncio.Protocol -------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The budget of one worker: how much one client may do before others have their turn. No I/O.
+"""The budget of one worker: how much one client may do before others are served. No I/O.
 
 Three bounds keep one client's load from the others:
 

@@ -1,4 +1,4 @@
-"""The scheduler of one worker: clients with work left have their turns in later ticks. No I/O.
+"""The scheduler of one worker: clients with work left go on in later ticks. No I/O.
 
 Two queues: clients whose work exceeds the budget of a tick, one turn each per tick, and clients
 that leave their replies unread, which go on every PACE_S.

@@ -158,6 +158,13 @@ TABLE: Final = (
         LEAST,
     ),
     Row(
+        "rlproxy_upstream_node_up",
+        GAUGE,
+        "The same of each master of a Redis Cluster",
+        ("node",),
+        LEAST,
+    ),
+    Row(
         "rlproxy_upstream_connections",
         GAUGE,
         "Connections to Redis (kind: private, lane, share)",
@@ -232,7 +239,7 @@ SCRIPTS: Final = "scripts"
 PROBLEMS: Final = {
     UNREACHABLE: "it can't be opened, or what answers is no Redis",
     FULL: "the server has no room for one more client (`maxclients`)",
-    CLUSTER: "the server is a node of a Redis Cluster, which is not supported",
+    CLUSTER: "the server is a node of a Redis Cluster, and the URL of --upstream names one server",
     LOGIN: "the server refuses the user or password of the URL, or wants one",
     DATABASE: "the server refuses the database of the URL",
     SCRIPTS: "the server refuses to load the scripts",

@@ -61,22 +61,23 @@ def log_end(up_at: float | None) -> None:
 
 def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
     """Return the upstream and its state as text for the banner."""
-    server, control, failover = wiring.server, wiring.control, wiring.failover
+    server, state, now = wiring.server, wiring.upstream.state(), wiring.upstream.now()
     if upstream.embedded:
-        return f"{server or 'Valkey'}, embedded (its data ends with this process)"
+        kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
+        return f"{server or 'Valkey'}, {kind} (its data ends with this process)"
     where = str(upstream)
     if upstream.tls:
         where += " (TLS)"
-    if failover is not None and failover.master is not None:
-        where += f" (now {failover.master.address})"
+    if now:
+        where += f" ({now})"
     if upstream.db:
         where += f", database {upstream.db}"
-    if control.kind in (FULL, UNREACHABLE):
-        return f"{where}: {control.problem}; {_until_it_is_there(wiring)}"
-    if control.settled.is_set():
+    if state.kind in (FULL, UNREACHABLE):
+        return f"{where}: {state.problem}; {_until_it_is_there(wiring)}"
+    if state.settled:
         found = f"{server or 'a server'} at {where}"
-        return f"{found}: {control.problem}" if control.problem else found
-    if control.reached:
+        return f"{found}: {state.problem}" if state.problem else found
+    if state.reached:
         silent = "it accepts connections, but does not answer as Redis does"
         return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
     return f"{where}: no connection within {FIRST_CONTACT_S:g} s; retrying"
@@ -84,7 +85,7 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
 
 def _until_it_is_there(wiring: Wiring) -> str:
     context = wiring.context
-    without = context.circuit.open or wiring.control.kind == FULL
+    without = context.circuit.open or wiring.upstream.state().kind == FULL
     hits = WITHOUT.get(context.failure.mode) if without else None
     if hits is None:
         return "clients get errors until it is there"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.config.config import Config, ConfigError
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Upstream
 from rlproxy.net.listeners import ListenError, Listeners
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
@@ -20,7 +20,7 @@ from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.banner import log_end, print_banner
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.embedded import EmbeddedError, EmbeddedServer
+from rlproxy.upstream.embedded import EmbeddedError, embedded_of
 
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
@@ -48,7 +48,7 @@ class Post:
 
     worker: its number, from 0.
     started: time.time() at the start of the proxy.
-    upstream: None if the Sentinels name the address.
+    upstream: as in the settings; of an embedded server or cluster, where it was started.
     first: the proxy is still starting: this worker replaces none.
     report: called with READY and the banner's text about the upstream, LEAVING and "", or FAILED
     and the reason.
@@ -60,7 +60,7 @@ class Post:
     balance: Balancer
     memory: SharedMemory
     started: float
-    upstream: Address | None
+    upstream: Upstream
     scripts: dict[str, scripts.Script]
     first: bool
     report: Callable[[str, str], None]
@@ -80,8 +80,8 @@ async def alone(config: Config) -> AsyncIterator[Post]:
         admin = AdminProcess(config, memory) if config.admin is not None else None
         if admin is not None:
             closing.callback(admin.stop)
-        upstream, embedded = config.upstream.address, EmbeddedServer()
-        if config.upstream.embedded:
+        upstream, embedded = config.upstream, embedded_of(config.upstream)
+        if upstream.embedded:
             closing.callback(embedded.stop)
             upstream = await embedded.start()
         balance = Balancer(1)

@@ -14,9 +14,8 @@ from rlproxy.observability.metrics import CLUSTER
 from rlproxy.process.banner import FIRST_CONTACT_S, describe_upstream
 from rlproxy.process.post import CUT, LEAVING, READY, Post, Reload, StartError
 from rlproxy.process.telemetry import EVERY_S
+from rlproxy.process.upstreams import at_most
 from rlproxy.process.wiring import Wiring
-from rlproxy.upstream.control import Control
-from rlproxy.upstream.password_probe import Probe
 
 SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
@@ -117,9 +116,9 @@ class Server:
     async def _start(self, wiring: Wiring, post: Post) -> None:
         """Make first contact with Redis, then take clients."""
         await self._make_contact(wiring)
-        control = wiring.control
-        if control.kind == CLUSTER and post.first:
-            raise StartError(f"Redis at {wiring.target.where}: {control.problem}")
+        state = wiring.upstream.state()
+        if state.kind == CLUSTER and post.first:
+            raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
         self._tasks += [
             asyncio.create_task(self._sweep(wiring, post)),
@@ -132,21 +131,18 @@ class Server:
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""
-        if wiring.failover is not None:
-            wiring.failover.start()
-            await _at_most(FIRST_CONTACT_S, wiring.failover.settled)
-        checks: list[Control | Probe] = [wiring.control]
+        found = await wiring.upstream.start(FIRST_CONTACT_S)
         if wiring.probe is not None:
-            checks.append(wiring.probe)
-        self._tasks += [asyncio.create_task(each.run()) for each in checks]
-        await _at_most(FIRST_CONTACT_S, *(each.settled for each in checks))
+            self._tasks.append(asyncio.create_task(wiring.probe.run()))
+            found.append(wiring.probe.settled)
+        await at_most(FIRST_CONTACT_S, *found)
 
     # -- main loop --------------------------------------------------------------------------------
 
     async def _sweep(self, wiring: Wiring, post: Post) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            wiring.lanes.close_idle()
+            wiring.upstream.close_idle()
             wiring.clients.notice_hangups()
             wiring.clients.sweep()
             reason = post.look()
@@ -173,13 +169,11 @@ class Server:
         wiring.handshakes.close()
         await self._drain(wiring)
         wiring.clients.fan_out.close()
-        if wiring.failover is not None:
-            await wiring.failover.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        wiring.lanes.close()
+        await wiring.upstream.stop()
 
     async def _drain(self, wiring: Wiring) -> None:
         """Wait until all owed replies are sent; cut the remaining clients at the drain timeout."""
@@ -212,11 +206,3 @@ class Server:
                 clients=owed,
                 timeout_s=self._config.drain_timeout_s,
             )
-
-
-async def _at_most(most_s: float, *events: asyncio.Event) -> None:
-    """Return when all of `events` are set, at the latest after `most_s` seconds."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_s):
-            for event in events:
-                await event.wait()

@@ -80,11 +80,14 @@ def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
 
 def _upstream(samples: Samples, facts: dict[str, Any]) -> dict[str, object]:
     total = partial(_total, samples)
+    nodes = samples.get("rlproxy_upstream_node_up", {})
+    up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())
     return {
         "upstream": facts["where"],
         "upstream_server": facts["server"],
         "upstream_up": total("rlproxy_upstream_up"),
         "upstream_why": facts["why"],
+        **({"upstream_nodes": up} if up else {}),
         "scripts_loaded": total("rlproxy_scripts_loaded"),
         "lanes": total("rlproxy_upstream_connections", "lane"),
         "shared_connections": total("rlproxy_upstream_connections", "share"),

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Upstream
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
@@ -44,7 +44,7 @@ from rlproxy.process.post import (
 )
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.embedded import EmbeddedServer, end_with_parent
+from rlproxy.upstream.embedded import Embedded, embedded_of, end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
 HELD_S: Final = 0.05  # seconds until a client that no inbox had room for is offered again
@@ -112,12 +112,12 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, self._hang_up)
         self._scripts = scripts.load()
-        self._embedded: EmbeddedServer | None = None
+        self._embedded: Embedded | None = None
         config = self._config
         self._listeners = Listeners(config.listen, config.workers, config.unix_mode)
         try:
             upstream = config.upstream
-            self._upstream = self._embed() if upstream.embedded else upstream.address
+            self._upstream = self._embed(upstream) if upstream.embedded else upstream
             self._open_ways()
             while not self._told and not self._failed:
                 self._start_due()
@@ -146,8 +146,8 @@ class Supervisor:
             raise StartError(self._failed)
         log_end(self._up_at)
 
-    def _embed(self) -> Address:
-        self._embedded = EmbeddedServer()
+    def _embed(self, upstream: Upstream) -> Upstream:
+        self._embedded = embedded_of(upstream)
         return asyncio.run(self._embedded.start())
 
     def _open_ways(self) -> None:

@@ -36,11 +36,10 @@ from rlproxy.observability.metrics import (
 from rlproxy.observability.shared_memory import Published, apart
 from rlproxy.process.post import Post
 from rlproxy.process.stats import stats_request, top_request
+from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS, row_of
 from rlproxy.resp import commands
-from rlproxy.upstream.control import Control
-from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.version import VERSION
 
 EVERY_S: Final = 0.25  # seconds between two calls of publish()
@@ -63,8 +62,7 @@ class Telemetry:
         config: Config,
         post: Post,
         clients: Clients,
-        lanes: LanePool,
-        control: Control,
+        upstream: UpstreamWiring,
         server: Callable[[], str],
     ) -> None:
         self._worker = post.worker
@@ -73,8 +71,7 @@ class Telemetry:
         self._read = config.admin is not None or post.memory.workers > 1
         self._clients = clients
         self._context = clients.context
-        self._lanes = lanes
-        self._control = control
+        self._upstream = upstream
         self._server = server
         self._listen = [str(address) for address in post.listeners.addresses()]
         self._stats: Counters = clients.context.stats
@@ -94,9 +91,10 @@ class Telemetry:
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
         self._samples_keys = not config.metrics_prefixes
         self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
-        if lanes.denial_cache is not None:
-            self._stats.harvest = lanes.denial_cache.harvest
-        control.measures = config.admin is not None
+        if upstream.denial_cache is not None:
+            self._stats.harvest = upstream.denial_cache.harvest
+        if config.admin is not None:
+            upstream.measure()
         self._due = 0.0
         self._publish_due = 0.0
         self._others: dict[int, tuple[bytes, Published]] = {}  # each worker's last text, and parsed
@@ -187,6 +185,8 @@ class Telemetry:
 
     def _facts(self) -> dict[str, Any]:
         clients, context, circuit = self._clients, self._context, self._context.circuit
+        upstream = self._upstream
+        state = upstream.state()
         if self._due >= self._addresses_due:
             self._addresses_due = self._due + ADDRESSES_EVERY_S
             most = nlargest(MAX_ADDRESSES, clients.addresses.items(), key=lambda item: item[1])
@@ -201,7 +201,7 @@ class Telemetry:
             "started": self._started,
             "listen": self._listen,
             "draining": clients.draining,
-            "scripts": self._control.loaded,
+            "scripts": state.loaded,
             "mode": "share" if context.share_of is not None else "private",
             "on_upstream_failure": context.failure.mode,
             "upstream": {
@@ -210,8 +210,11 @@ class Telemetry:
                 "up": not circuit.open,
                 "since": round(clients.loop.time() - circuit.since, 1) if circuit.since else None,
                 "why": circuit.why,
-                "problem": self._control.problem,
-                "kind": self._control.kind,
+                "problem": state.problem,
+                "kind": state.kind,
+                "nodes": [
+                    {"where": node.where, "up": node.up, "why": node.why} for node in state.nodes
+                ],
             },
             "lanes": [
                 {
@@ -221,13 +224,13 @@ class Telemetry:
                     "ready": lane.ready,
                     "unanswered": lane.unanswered(),
                 }
-                for lane in self._lanes.lanes()
+                for lane in upstream.lanes()
             ],
             "addresses": self._addresses,
         }
 
     def _samples(self) -> Samples:
-        stats, clients, control = self._stats, self._clients, self._control
+        stats, clients, state = self._stats, self._clients, self._upstream.state()
         waiting, circuit = self._context.waiting, self._context.circuit
         hits: dict[Labels, Value] = {}
         near: dict[Labels, Value] = {}
@@ -237,7 +240,7 @@ class Telemetry:
             near[(algorithm,)] = stats.near[number]
             for outcome, of in enumerate(OUTCOMES):
                 hits[(algorithm, of)] = stats.hits[row + outcome]
-        denials, lanes = self._lanes.denial_cache, self._lanes.lanes()
+        denials, lanes = self._upstream.denial_cache, self._upstream.lanes()
         ready = [lane.carries() == "hits" for lane in lanes if lane.ready]
         if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
             self._files_due = self._due + FILES_EVERY_S
@@ -271,11 +274,11 @@ class Telemetry:
                 ("lane",): sum(ready),
                 ("share",): len(ready) - sum(ready),
             },
-            "rlproxy_upstream_problem": {(kind,): float(kind == control.kind) for kind in PROBLEMS},
+            "rlproxy_upstream_problem": {(kind,): float(kind == state.kind) for kind in PROBLEMS},
             "rlproxy_upstream_opened_total": _one(circuit.counts.opened),
             "rlproxy_upstream_timeouts_total": _one(circuit.counts.timeouts),
             "rlproxy_upstream_connects_failed_total": _one(circuit.counts.connects_failed),
-            "rlproxy_scripts_loaded": _one(control.loaded),
+            "rlproxy_scripts_loaded": _one(state.loaded),
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(clients.draining),
             "rlproxy_workers": _one(1),
@@ -290,8 +293,12 @@ class Telemetry:
             "rlproxy_process_max_fds": {(worker,): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
             "rlproxy_process_start_time_seconds": {(worker,): self._began},
         }
-        if control.script_times is not None:
-            found["rlproxy_script_seconds"] = {(): control.script_times}
+        if state.nodes:
+            found["rlproxy_upstream_node_up"] = {
+                (node.where,): float(node.up) for node in state.nodes
+            }
+        if state.script_times is not None:
+            found["rlproxy_script_seconds"] = {(): state.script_times}
         return found
 
 

@@ -27,7 +27,7 @@ class Call:
         "behind",
         "caller",
         "denial",
-        "expects_caching",
+        "expects_ok",
         "key",
         "late",
         "missed",
@@ -53,7 +53,7 @@ class Call:
         self.waiter: Waiter | None = None  # the waiter that sends this call
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
-        self.expects_caching = False  # the reply to CLIENT CACHING comes before its own
+        self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
         self.late = False  # its client has a reply already
         self.missed = False  # its first reply was NOSCRIPT
@@ -68,15 +68,17 @@ class Caller:
 
     `now` is the event loop's time in seconds. `flush` moves the bytes that a reply has released.
     `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
-    private connection, and no lane has answered it since.
+    private connection, and no lane has answered it since. `trusts_at`: in a cluster, the time from
+    which remembered refusals may answer it.
     """
 
-    __slots__ = ("dirty", "fenced", "now", "flush")
+    __slots__ = ("dirty", "fenced", "now", "flush", "trusts_at")
 
     def __init__(self) -> None:
         self.now: float = 0.0
         self.dirty = False
         self.fenced = False
+        self.trusts_at: float = 0.0
         self.flush: Callable[[], None] = nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
@@ -93,6 +95,10 @@ class Caller:
 
     def lane_late(self, call: Call) -> None:
         """Handle a `call` without a reply in time; no further method is called for it."""
+        raise NotImplementedError
+
+    def lane_down(self, call: Call, error: bytes) -> None:
+        """Handle a `call` that no node has run, because its node is down; see `error`."""
         raise NotImplementedError
 
     def lane_declined(self, call: Call) -> None:

@@ -24,7 +24,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
 from rlproxy.session import identity as ids
 from rlproxy.session import slots as s
-from rlproxy.session.identity import Identity
+from rlproxy.session.identity import Identity, anonymous
 from rlproxy.session.slots import Slot
 
 RAW: Final = 0
@@ -104,8 +104,6 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     s.S_BASE: ((_OK, _BASE),),
     s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
 }
-# Kinds of slots whose reply may change user or database.
-_MOVES: Final = (s.S_AUTH, s.S_HELLO, s.S_SELECT, s.S_RESET)
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
 
@@ -136,9 +134,9 @@ class ConnectionState:
     def __init__(self, base_db: int) -> None:
         self.base_db = base_db  # the database of --upstream
         self.level: int = PLAIN
-        self.identity = Identity(None, None, base_db)
+        self.identity = anonymous(base_db)
         self.known = True
-        self.moving: int = 0  # replies are owed that may change user or database
+        self.moving: int = 0  # number of owed replies whose kind is one of MOVES
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
         self.protocol = 2  # of its replies; 0: not certain
@@ -220,7 +218,7 @@ class ConnectionState:
             self._multi_at = self._number
         elif plain:
             _expect_identity(slot, args)
-        if slot.kind in _MOVES:
+        if slot.kind in s.MOVES:
             self.moving += 1
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
@@ -259,7 +257,7 @@ class ConnectionState:
             return
         if slot.kind == s.S_PROBE:
             self.probing = False
-        elif slot.kind in _MOVES:
+        elif slot.kind in s.MOVES:
             self.moving -= 1
         for beginning, change in _REPLIES[slot.kind]:
             if line.startswith(beginning):
@@ -310,7 +308,7 @@ class ConnectionState:
             self.level = PLAIN
         if slot.number >= max(self._multi_at, self._watched_at):
             self.multi = self.watching = False
-        self.identity = Identity(None, None, self.base_db)
+        self.identity = anonymous(self.base_db)
         self.known = True
         self.probed = False
         self.protocol = 2

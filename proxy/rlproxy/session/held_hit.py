@@ -1,9 +1,10 @@
-"""A hit with WAIT that is held: its client gets the reply in its turn, or when its time is over.
-No I/O.
+"""A hit with WAIT that is held until it is admitted, or until its time is over. No I/O.
 
     hold() ──> WaitQueues ──ask()──> a lane, or the private connection
                    ^                       │
                    └───── answered() ──────┘    ... ──> the reply, and the session goes on
+
+Its queue decides when to query Redis, and which reply the client gets.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class HeldHit(SessionPart):
 
     def cancel(self) -> None:
         """Leave the queue without a reply."""
+        self.question = None
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -130,8 +132,8 @@ class HeldHit(SessionPart):
         private.ask(call, lambda reply: self._caught(call, reply))
 
     def _caught(self, call: Call, reply: bytes) -> bytes:
-        self._reply_to = call
         if self.question is call:
             self.question = None
-        call.reply = reply
+            self._reply_to = call
+            call.reply = reply
         return b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 MAX_CREDENTIAL_BYTES: Final = 512  # stored until Redis replies; longer ones are not followed
@@ -20,6 +21,12 @@ class Identity:
     def key(self) -> tuple[bytes | None, bytes | None, int]:
         """Return the key that identifies a lane."""
         return (self.user, self.password, self.db)
+
+
+@cache
+def anonymous(db: int) -> Identity:
+    """Return the identity before any AUTH in database `db`, the same object for all clients."""
+    return Identity(None, None, db)
 
 
 def database(word: bytes) -> int:

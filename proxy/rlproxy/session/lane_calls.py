@@ -9,35 +9,41 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import commands as c
+from rlproxy.resp import encoding as r
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.private_stream import PrivateStream
-from rlproxy.session.reply_order import Source
 
 
-class LaneCalls(Source):
+class LaneCalls:
     """The calls of one client, from the first whose reply has not left.
 
+    replies: the list that replies leave by.
     count: their number. A held hit is one of them, though no lane has it.
     """
 
-    __slots__ = ("_context", "_hit_lane", "_read_lane", "_write_lane", "count", "head", "tail")
+    __slots__ = (
+        "_context",
+        "_hit_lane",
+        "_read_lane",
+        "_replies",
+        "_write_lane",
+        "count",
+        "head",
+        "tail",
+    )
 
     def __init__(self, context: WorkerContext, replies: list[bytes]) -> None:
-        super().__init__(replies)
         self._context = context
+        self._replies = replies
         self._hit_lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
         self.head: Call | None = None
         self.tail: Call | None = None
         self.count: int = 0
-
-    def owes(self) -> bool:
-        """See Source.owes()."""
-        return self.head is not None
 
     # -- lanes ------------------------------------------------------------------------------------
 
@@ -108,7 +114,7 @@ class LaneCalls(Source):
         """Pass on the replies that have come, in order."""
         call = self.head
         while call is not None and call.reply:
-            self.replies.append(call.reply)
+            self._replies.append(call.reply)
             if call.row != NO_ROW or call.rule.error:
                 self.count_outcome(call)
             self.count -= 1
@@ -121,6 +127,11 @@ class LaneCalls(Source):
         """Set the reply of the first call, a held hit."""
         if self.head is not None:
             self.head.reply = reply
+
+    def remove_held(self) -> None:
+        """Remove a held hit, which is the only call. Its wait queue has counted it."""
+        self.head = self.tail = None
+        self.count = 0
 
     def move_to(self, private: PrivateStream, call: Call) -> None:
         """Send `call` and all behind it, which no lane has sent, on the private connection."""
@@ -149,7 +160,7 @@ class LaneCalls(Source):
         """Forget all calls, and count their hits as unseen."""
         call = self.head
         while call is not None:
-            self.forget_outcome(call)
+            self._unseen(call)
             call = call.next
         self.head = self.tail = None
         self.count = 0
@@ -163,7 +174,13 @@ class LaneCalls(Source):
         elif call.rule.error:
             self._context.stats.error("syntax")
 
-    def forget_outcome(self, call: Call) -> None:
+    def drop(self, call: Call) -> None:
+        """Discard `call` of a client that is gone: it gets no reply, or none that matters."""
+        self._unseen(call)
+        call.reply = r.LOST
+        self.emit()
+
+    def _unseen(self, call: Call) -> None:
         """Count the hit `call` as unseen."""
         self._context.stats.unanswered(call.row, UNSEEN)
         call.counted()

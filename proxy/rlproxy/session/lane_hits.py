@@ -9,7 +9,7 @@ from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.parts import SessionPart
-from rlproxy.session.private_stream import MAX_LANE_CALL
+from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
 
 # Results of LaneHits.send().
 DONE: Final = 0  # all unread hits went to the lane
@@ -72,7 +72,7 @@ class LaneHits(SessionPart):
         return call
 
     def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._to_lanes()
+        self._private.keep_alive(REFRESH_S)
         lanes = self._lanes
         for call in calls:
             lanes.append(call)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.session import slots as s
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import NOT_LATE, Catch, Slot
@@ -49,7 +48,9 @@ def answer(
                 found.oldest = since
                 return found
             slots.out.append(instead(slot))
-            _drop(slots, slot)
+            slots.drop(slot)
+            if isinstance(slot, Catch):
+                slot.edit = _silent(slot.edit)
             if found.number == 0:
                 found.since = since
             found.number += 1
@@ -68,15 +69,6 @@ def answer(
             break
         slot = slot.next
     return found
-
-
-def _drop(slots: ReplySlots, slot: Slot) -> None:
-    slot.kind = s.S_DROP
-    slot.row = NO_ROW
-    slot.limit = NOT_LATE
-    slots.ours -= 1
-    if isinstance(slot, Catch):
-        slot.edit = _silent(slot.edit)
 
 
 def _silent(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:

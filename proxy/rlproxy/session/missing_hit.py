@@ -71,9 +71,9 @@ class MissingHit(Caller):
 
     def __init__(self, parts: SessionParts, resume: Callable[[], None]) -> None:
         super().__init__()
-        self.flush = parts.caller.flush
+        self.flush = parts.flush
         self.fenced = True  # no remembered refusal: the client may have written the key
-        self._owner = parts.caller
+        self._owner: Caller = parts
         self._failure = parts.context.failure
         self._private = parts.private
         self._resume = resume
@@ -101,6 +101,10 @@ class MissingHit(Caller):
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late()."""
         self._give_up(self._failure.too_late(), "late")
+
+    def lane_down(self, call: Call, error: bytes) -> None:
+        """See Caller.lane_down()."""
+        self._give_up(error, "unreachable")
 
     def _give_up(self, error: bytes, kind: str) -> None:
         """Answer the hit without Redis."""

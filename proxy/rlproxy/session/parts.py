@@ -6,46 +6,40 @@ from rlproxy.session.call import Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
-from rlproxy.session.private_stream import REFRESH_S, PrivateStream
-from rlproxy.session.reply_order import ReplyOrder
+from rlproxy.session.private_stream import PrivateStream
 
 
-class SessionParts:
-    """One client's unread requests, the two ways that they leave by, and the order of replies.
+class SessionParts(Caller):
+    """One client's unread requests, and the two ways that they leave by.
 
-    caller: the session, as lanes see it.
+    The base of Session.
+
     to_client: the list that replies leave by.
     """
 
-    __slots__ = ("caller", "context", "lanes", "order", "private", "requests")
+    __slots__ = ("context", "lanes", "private", "requests", "to_client")
 
-    def __init__(self, context: WorkerContext, caller: Caller, to_client: list[bytes]) -> None:
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__()
         self.context = context
-        self.caller = caller
+        self.to_client: list[bytes] = []
         self.requests = ClientRequests()
-        self.private = PrivateStream(context, caller, to_client)
-        self.lanes = LaneCalls(context, to_client)
-        self.order = ReplyOrder(to_client)
+        self.private = PrivateStream(context, self, self.to_client)
+        self.lanes = LaneCalls(context, self.to_client)
 
 
 class SessionPart:
     """The base of Router, LaneHits, Sharing, HeldHit and FailOpen, which act on SessionParts."""
 
-    __slots__ = ("_caller", "_context", "_lanes", "_order", "_private", "_requests")
+    __slots__ = ("_caller", "_context", "_lanes", "_private", "_requests")
 
     def __init__(self, parts: SessionParts) -> None:
         self._context = parts.context
-        self._caller = parts.caller
+        self._caller: Caller = parts
         self._requests = parts.requests
         self._private = parts.private
         self._lanes = parts.lanes
-        self._order = parts.order
 
     def let_go(self, nobody: Caller) -> None:
         """Release the session."""
         self._caller = nobody
-
-    def _to_lanes(self) -> None:
-        """Prepare for calls on lanes: keep the private connection, and expect their replies."""
-        self._private.keep_alive(REFRESH_S)
-        self._order.expect(self._lanes)

@@ -27,8 +27,7 @@ from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
-from rlproxy.session.identity import Identity
-from rlproxy.session.reply_order import Source
+from rlproxy.session.identity import anonymous
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import BySha, Catch, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered
@@ -45,11 +44,13 @@ OPEN_NOW: Final = 2
 LOST: Final = 3
 
 
-class PrivateStream(Source):
+class PrivateStream:
     """The private connection of one client.
 
     For the owner of the session: `out` is what to send to Redis; it opens the connection when
     `status` is OPENING.
+
+    replies: the list that replies leave by.
     """
 
     __slots__ = (
@@ -63,15 +64,16 @@ class PrivateStream(Source):
         "heard",
         "out",
         "received_at",
+        "replies",
         "slots",
         "state",
         "status",
     )
 
     def __init__(self, context: WorkerContext, caller: Caller, replies: list[bytes]) -> None:
-        super().__init__(replies)
         self._context = context
         self._caller = caller
+        self.replies = replies
         self.out: list[bytes] = []
         self.status: int = NONE
         self.state = ConnectionState(context.server.base_db)
@@ -85,16 +87,6 @@ class PrivateStream(Source):
         self._kept_at: float = 0.0  # time of the latest empty request
 
     # -- the connection ---------------------------------------------------------------------------
-
-    def owes(self) -> bool:
-        """See Source.owes()."""
-        return not self.slots.quiescent()
-
-    def write_to(self, replies: list[bytes]) -> None:
-        """See Source.write_to()."""
-        self.replies = replies
-        if self.handshake is None:
-            self.slots.out = replies
 
     def may_leave(self) -> bool:
         """Return whether a call need not go here: plain, known, and quiescent."""
@@ -200,7 +192,7 @@ class PrivateStream(Source):
     def let_go(self, nobody: Caller) -> None:
         """Release the credentials, and all objects that refer to the session."""
         self._caller = nobody
-        self.state.identity = Identity(None, None, 0)
+        self.state.identity = anonymous(0)
         self.handshake = None
         self.slots.forget()
         # The edits of its slots refer to the session.

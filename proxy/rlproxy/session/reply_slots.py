@@ -70,7 +70,7 @@ class ReplySlots(SlotQueue):
         self.raw = False  # all bytes are passed on as they come
         self.hushed = False  # Redis will close without a reply
         # Findings of the latest look, for the caller to read and to clear.
-        self.identity_moved = False  # a reply may have changed user or database
+        self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.read_only = False  # a hit's error shows that the server is a replica
         self.decided = False  # the last slot was looked at; its kind and first line are:
@@ -250,7 +250,8 @@ class ReplySlots(SlotQueue):
         """Return whether a command may touch the key of a hit that may have to be sent again."""
         slot = self.head
         while slot is not None:
-            if isinstance(slot, BySha) and buf.find(slot.call.key, start, end) >= 0:
+            call = s.to_repeat(slot)
+            if call is not None and buf.find(call.key, start, end) >= 0:
                 return True
             slot = slot.next
         return False
@@ -378,7 +379,7 @@ class ReplySlots(SlotQueue):
         self._state.answered(slot, line)
         if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
             self.read_only = True
-        if slot.kind in (s.S_AUTH, s.S_HELLO, s.S_PROTOCOL, s.S_SELECT, s.S_RESET):
+        if slot.kind in s.MOVES:
             self.identity_moved = True
         if slot.next is None:
             self.decided = True

@@ -7,6 +7,8 @@
                       └── everything else, and hits in any other state ───────────> private stream
 
 The order invariant: replies are never outstanding on lanes and on the private connection at once.
+So commands run, and their replies leave, in the order of the requests: both ways append replies to
+the same list.
 While the lanes owe replies, all requests but hits wait here. While the private connection owes
 replies, hits go there, too. The exception is a hit that is sent again by lane: see `missing_hit`.
 """
@@ -78,7 +80,7 @@ class Router(SessionPart):
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
-        self._parts = parts
+        self._parts: SessionParts | None = parts
         self.sharing: Sharing | None = None
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
@@ -96,6 +98,7 @@ class Router(SessionPart):
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
         super().let_go(nobody)
+        self._parts = None
         self._lane_hits = None
         self.sharing = None
 
@@ -137,7 +140,7 @@ class Router(SessionPart):
 
     def use_lanes(self) -> None:
         """Let hits take lanes from now on."""
-        if self._lane_hits is None:
+        if self._lane_hits is None and self._parts is not None:
             self._lane_hits = LaneHits(self._parts)
 
     def pipe(self, data: bytes) -> None:
@@ -185,7 +188,6 @@ class Router(SessionPart):
     def _to_private(self) -> int:
         """Send all unread requests to the private connection. Returns what the rest waits for."""
         requests, private = self._requests, self._private
-        self._order.expect(private)
         self._run = -1
         private.expanded = 0
         self._work = passed = 0

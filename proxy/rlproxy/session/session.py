@@ -4,8 +4,8 @@
                                       ├── PrivateStream ─> private.out
                                       ├── HeldHit
                                       └── FailOpen, while Redis can't be reached
-    to_client <── ReplyOrder <──┬── lane_answered()      replies to calls on lanes
-                                └── upstream_received()  the private connection's replies
+    to_client <──┬── lane_answered()      replies to calls on lanes
+                 └── upstream_received()  the private connection's replies
 
 The router decides where a request goes, and what the requests behind it wait for: see `waits`. The
 session keeps that wait, and routes on when an event ends it.
@@ -52,7 +52,7 @@ MAX_HELD: Final = 262144  # bytes of requests that wait here before the client i
 _NOBODY: Final = Caller()
 
 
-class Session(Caller):
+class Session(SessionParts):
     """The state of one client. See the module's docstring.
 
     The owner of a session moves the bytes in `to_client` and in `private.out`. It opens the private
@@ -64,32 +64,20 @@ class Session(Caller):
         "_closing",
         "_fail_open",
         "_held",
-        "_lanes",
-        "_parts",
         "_router",
         "_unsent_at",
         "_watched",
         "closed",
-        "context",
-        "private",
-        "requests",
-        "to_client",
         "wait",
         "wants_eof",
     )
 
     def __init__(self, context: WorkerContext) -> None:
-        super().__init__()
-        self.context = context
-        self.to_client: list[bytes] = []
-        self._parts = parts = SessionParts(context, self, self.to_client)
-        self.private = parts.private
-        self.requests = parts.requests
-        self._lanes = parts.lanes
+        super().__init__(context)
         self.wait: int = WAIT_NOTHING  # what unread requests wait for
         self.wants_eof = False
         self.closed = False
-        self._router = Router(parts)
+        self._router = Router(self)
         self._fail_open: FailOpen | None = None  # made when first needed
         self._held: HeldHit | None = None
         self._closing = False  # no further request of the client is taken
@@ -141,7 +129,7 @@ class Session(Caller):
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""
-        if self.private.slots.owing() or self._lanes.count > 0:
+        if self.private.slots.owing() or self.lanes.count > 0:
             return True
         return self.wait != WAIT_NOTHING and self.requests.unread() > 0
 
@@ -158,22 +146,23 @@ class Session(Caller):
         if self._held is not None:
             self._held.cancel()
             self._held = None
+            self.lanes.remove_held()
         self._take_no_more()
         self.closed = True
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
         self.flush = nothing
-        self._parts.caller = _NOBODY
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
         self._fail_open = None
-        self._lanes.forget_lanes()
+        self.lanes.forget_lanes()
+        self.lanes.emit()  # calls refer to the session until their replies have left
         self.requests.rest()
 
     def _finish_eof(self) -> None:
         """Pass the end of file on once nothing waits."""
-        if self._closing or self.wait != WAIT_NOTHING or self._lanes.count:
+        if self._closing or self.wait != WAIT_NOTHING or self.lanes.count:
             return
         if self.private.status == OPEN_NOW:
             self.wants_eof = True
@@ -184,8 +173,8 @@ class Session(Caller):
         """Close behind the lanes' replies, or without them."""
         self._take_no_more()
         if not answered:
-            self._lanes.abandon()
-        if self._lanes.count == 0:
+            self.lanes.abandon()
+        if self.lanes.count == 0:
             self.closed = True
 
     def _take_no_more(self) -> None:
@@ -200,7 +189,7 @@ class Session(Caller):
         """Send the unread requests to their destinations, as far as possible now."""
         circuit = self.context.circuit
         if circuit.open and not circuit.tries(self.now):
-            if self._lanes.count > 0:
+            if self.lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
             if not self._without_redis().answer_unreachable(CLIENT_WORK):
@@ -236,7 +225,7 @@ class Session(Caller):
 
     def _hold(self) -> None:
         """Hold the hit that the router has left."""
-        held = HeldHit(self._parts, self._held_finished)
+        held = HeldHit(self, self._held_finished)
         if not held.hold(self._router.take_held()):  # the wait queues are full
             self._route()
             return
@@ -246,7 +235,7 @@ class Session(Caller):
 
     def _held_finished(self, reply: bytes) -> None:
         self._held = None
-        self._lanes.answer_head(reply)
+        self.lanes.answer_head(reply)
         self._emit()
         if not self._closing:
             self._route()
@@ -268,7 +257,7 @@ class Session(Caller):
         private.cover.answered(call, reply)
         if call.waiter is not None:
             call.waiter.answered(reply)
-        elif self._lanes.answered(call, reply, private.state.identity.db):
+        elif self.lanes.answered(call, reply, private.state.identity.db):
             self._emit()
 
     def lane_returned(self, call: Call) -> None:
@@ -277,13 +266,14 @@ class Session(Caller):
             call.waiter.unsent()
         elif call.reply:
             return
+        elif self.closed:
+            self.lanes.drop(call)
         elif self.private.status == OPEN_NOW:
-            self._lanes.move_to(self.private, call)
+            self.lanes.move_to(self.private, call)
         elif call.shared != c.PRIVATE:
             self._close(answered=False)  # as after a loss of the private connection
         else:
-            call.reply = self._without_redis().instead(call, r.LOST, "lost")
-            self._emit()
+            self._answer_without(call, r.LOST, "lost")
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
@@ -300,17 +290,22 @@ class Session(Caller):
             if self._held is not None:
                 self._held.late(call, self._without_redis().waited_in_vain)
         elif self.closed:
-            self._lanes.forget_outcome(call)  # the client is gone
+            self.lanes.drop(call)
         elif not call.reply:
-            error = self.context.failure.too_late()
-            call.reply = self._without_redis().instead(call, error, "late")
-            self._emit()
+            self._answer_without(call, self.context.failure.too_late(), "late")
+
+    def lane_down(self, call: Call, error: bytes) -> None:
+        """See Caller.lane_down()."""
+        if call.waiter is not None or self.closed:
+            self.lane_late(call)
+        elif not call.reply:
+            self._answer_without(call, error, "unreachable")
 
     def lane_declined(self, call: Call) -> None:
         """See Caller.lane_declined(). The private connection streams the reply."""
         if self._router.sharing is not None:
             self._router.sharing.had_large_reply()
-        if call is self._lanes.head:
+        if call is self.lanes.head:
             self.lane_returned(call)
 
     def resume(self) -> None:
@@ -318,10 +313,10 @@ class Session(Caller):
         if self._closing:
             return
         wait = self.wait
-        if self._lanes.count == 0:
+        if self.lanes.count == 0:
             if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
                 self._route_in_turn()
-        elif wait == WAIT_LANE and self._lanes.count <= self._router.most() // 2:
+        elif wait == WAIT_LANE and self.lanes.count <= self._router.most() // 2:
             self._route_in_turn()
         if self.requests.eof:
             self._finish_eof()
@@ -330,16 +325,21 @@ class Session(Caller):
         """Pass on the lanes' replies that have come, in order."""
         if self.private.slots.mid():
             return
-        self._lanes.emit()
-        if self._closing and self._lanes.count == 0:
+        self.lanes.emit()
+        if self._closing and self.lanes.count == 0:
             self.closed = True
 
     # -- while Redis does not answer --------------------------------------------------------------
 
     def _without_redis(self) -> FailOpen:
         if self._fail_open is None:
-            self._fail_open = FailOpen(self._parts)
+            self._fail_open = FailOpen(self)
         return self._fail_open
+
+    def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
+        """Answer a call that Redis does not answer; see FailurePolicy.reply()."""
+        call.reply = self._without_redis().instead(call, error, kind)
+        self._emit()
 
     def watch(self) -> None:
         """See Caller.watch()."""
@@ -379,6 +379,8 @@ class Session(Caller):
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
+        if self.closed:
+            return
         error = r.unreachable(self.context.server.where, why)
         self._set_wait(self._without_redis().fail_all(error))
 
@@ -387,7 +389,7 @@ class Session(Caller):
         slots = self.private.slots
         if not self.private.received(data):
             return
-        if self._lanes.head is not None:
+        if self.lanes.head is not None:
             # A push that began before the lane's replies came goes before them.
             slots.pass_pushes()
             self._emit()
@@ -405,9 +407,9 @@ class Session(Caller):
         if self._held is not None:
             self._held.pass_reply()
         if private.identity_moved():
-            self._lanes.forget_lanes()
+            self.lanes.forget_lanes()
         if private.slots.missing is not None:
-            send_again(self._parts, self._private_answered)
+            send_again(self, self._private_answered)
         if self.wait == WAIT_BASE:
             wait = private.base_decided()
             if wait == WAIT_NOTHING:
@@ -416,7 +418,7 @@ class Session(Caller):
                 self._close()
         elif self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
-        elif self._lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
+        elif self.lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
             self.resume()
 
     def upstream_lost(self) -> None:
@@ -429,17 +431,17 @@ class Session(Caller):
         private = self.private
         if private.handshake is not None:
             private.begin_anew(self.requests)
-            self._lanes.forget_lanes()
+            self.lanes.forget_lanes()
             self.upstream_failed("connection lost")
             return
         private.status = LOST
         self.wait = WAIT_NOTHING
         if self._held is not None:
-            self._lanes.answer_head(r.LOST)
+            self.lanes.answer_head(r.LOST)
             self._held.cancel()
             self._held = None
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.
-            self._lanes.abandon()
+            self.lanes.abandon()
         self._emit()
         self._close()

@@ -12,6 +12,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp.requests import COMMAND, NEED_MORE
 from rlproxy.session.call import shared
 from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.private_stream import REFRESH_S
 
 MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
 PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
@@ -58,7 +59,7 @@ class Sharing(SessionPart):
             return False
         written = requests.buf[requests.start : requests.pos]
         requests.release()
-        self._to_lanes()
+        self._private.keep_alive(REFRESH_S)
         self._context.stats.commands += 1
         call = shared(self._caller, how, written)
         self._lanes.append(call)

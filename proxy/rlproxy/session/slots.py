@@ -36,6 +36,9 @@ S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
 S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
 S_PROBE: Final = 24  # shows whether Redis lets the client run any command
 
+# Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
+MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)
+
 NOT_LATE: Final = -1  # limit of a reply that has no timeout
 
 
@@ -107,12 +110,17 @@ class Unfold(Slot):
         self.unfold = unfold
 
 
+def to_repeat(slot: Slot) -> Call | None:
+    """Return the call that a lane may have to send again; None if there is none, or it is late."""
+    return slot.call if isinstance(slot, BySha) and slot.kind != S_DROP else None
+
+
 class SlotQueue:
     """A linked list of slots.
 
     count: their number.
     ours: number of slots of hits that may be late, and of replies of the proxy.
-    by_sha: number of hits by EVALSHA.
+    by_sha: number of hits by EVALSHA that a lane may have to send again.
     """
 
     __slots__ = ("by_sha", "count", "head", "ours", "tail")
@@ -134,7 +142,7 @@ class SlotQueue:
         self.count += 1
         if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
             self.ours += 1
-        if isinstance(slot, BySha):
+        if to_repeat(slot) is not None:
             self.by_sha += 1
 
     def pop(self) -> None:
@@ -155,10 +163,19 @@ class SlotQueue:
         self.count -= 1
         if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
             self.ours -= 1
-        if isinstance(slot, BySha):
+        if to_repeat(slot) is not None:
             self.by_sha -= 1
         if slot.next is None:
             self.tail = before
+
+    def drop(self, slot: Slot) -> None:
+        """Drop the reply to the late hit `slot` when it comes. The hit is not sent again."""
+        self.ours -= 1
+        if to_repeat(slot) is not None:
+            self.by_sha -= 1
+        slot.kind = S_DROP
+        slot.row = NO_ROW
+        slot.limit = NOT_LATE
 
     def replace_head(self, slots: list[Slot]) -> None:
         """Put `slots` in the place of the first one."""

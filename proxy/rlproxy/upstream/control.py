@@ -47,11 +47,7 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
-_IN_CLUSTER: Final = (
-    "it is a node of a Redis Cluster, which is not supported yet. Name a server without "
-    "cluster-enabled (--upstream redis://HOST:PORT) or Sentinels "
-    "(redis+sentinel://HOST:PORT,.../MASTER)"
-)
+_IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
 @dataclass
@@ -264,14 +260,25 @@ class Control:
         if not isinstance(greeting, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(greeting)
-        kind, problem = CLUSTER, _IN_CLUSTER
-        if greeting.get(b"mode") != b"cluster":
+        kind, problem = self._wrong_mode(greeting.get(b"mode") == b"cluster")
+        if not kind:
             kind, problem = await self._select()
         if not self._loading.loaded and not self._loading.refused:
             await self._load_when_drained()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
+
+    def _wrong_mode(self, clustered: bool) -> tuple[str, str]:
+        """Compare the server with the URL. Returns kind and text of the problem, if there is one.
+
+        clustered: whether the server is a node of a Redis Cluster.
+        """
+        if self._upstream.cluster:
+            return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
+        if clustered and not self._upstream.standalone:
+            return CLUSTER, _in_cluster(self._upstream)
+        return "", ""
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
         """Collect what identifies the server from its reply to HELLO and from further queries."""
@@ -398,6 +405,22 @@ def _refusal(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
+
+
+def _in_cluster(upstream: Upstream) -> str:
+    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
+    scheme = "rediss" if upstream.tls else "redis"
+    login = "USER:PASSWORD@" if upstream.password is not None else ""
+    address = upstream.address
+    where = "HOST:PORT" if address is None or address.path else str(address)
+    text = (
+        "it is a node of a Redis Cluster. For the whole cluster write "
+        f"--upstream {scheme}+cluster://{login}{where}"
+    )
+    if address is None:
+        return text
+    alone = f"unix://{login}{address.path}" if address.path else f"{scheme}://{login}{where}"
+    return f"{text}; for this node alone {alone}?standalone=yes"
 
 
 def _text(found: Any) -> str:

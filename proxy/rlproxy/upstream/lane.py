@@ -63,7 +63,7 @@ _PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
 _CLOSED: Final = 0
 _OPENING: Final = 1
 _READY: Final = 2
-_DEAD: Final = 3  # Redis does not accept this identity any more
+DEAD: Final = 3  # Redis does not accept this identity any more
 
 
 class LaneKey(NamedTuple):
@@ -136,6 +136,10 @@ class SharedLane(Lane):
             known = denials.known(call, len(self._again) > 0)
             if known:
                 return known
+        self._queue(call)
+        return b""
+
+    def _queue(self, call: Call) -> None:
         self._unsent.append(call)
         self.room -= 1
         if len(self._unsent) >= MAX_UNSENT:
@@ -143,7 +147,6 @@ class SharedLane(Lane):
         elif not self._scheduled:
             self._scheduled = True
             self._pool.loop.call_soon(self._flush_soon)
-        return b""
 
     def _tick_over(self) -> None:
         self._scheduled = False
@@ -194,8 +197,8 @@ class SharedLane(Lane):
                     continue
                 break
             call = inflight[0]
-            if call.expects_caching:
-                call.expects_caching = False
+            if call.expects_ok:
+                call.expects_ok = False
                 if frame != _OK and self._denials is not None:
                     self._denials.track(False)
                 continue
@@ -208,7 +211,7 @@ class SharedLane(Lane):
                 self._refused(frame)
             caller = call.caller
             caller.lane_answered(call, frame)
-            _touch(caller, touched)
+            touch(caller, touched)
         if framer.broken:
             self._abort()
         framer.release()
@@ -248,7 +251,7 @@ class SharedLane(Lane):
             return False
         call = self._inflight.popleft()
         call.caller.lane_declined(call)
-        _touch(call.caller, touched)
+        touch(call.caller, touched)
         return True
 
     def _hit_reply(self, call: Call, frame: bytes) -> bytes:
@@ -289,7 +292,7 @@ class SharedLane(Lane):
             self._mend()
         if touched:
             self.used_at = now
-            _settle(touched, now)
+            settle(touched, now)
 
     # -- late calls -------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class SharedLane(Lane):
         if self._again and now - self._again_at >= timeout_s > 0.0:
             again, self._again = self._again, []  # these calls are never sent
             self._pool.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
-            self._report_late(again, now)
+            _report_late(again, now)
             self._flush()
         if not inflight or timeout_s <= 0.0:
             self._watched = False
@@ -310,18 +313,10 @@ class SharedLane(Lane):
         late = times.due(len(inflight), now)
         if late > 0:
             end = times.late - answered
-            self._report_late(list(islice(inflight, end - late, end)), now)
+            _report_late(list(islice(inflight, end - late, end)), now)
         if times.late > answered and times.deaf(now):
             self._abort()
         return times.oldest(now)
-
-    def _report_late(self, calls: list[Call], now: float) -> None:
-        touched: list[Caller] = []
-        for call in calls:
-            call.late = True
-            call.caller.lane_late(call)
-            _touch(call.caller, touched)
-        _settle(touched, now)
 
     # -- calls that Redis has not run -------------------------------------------------------------
 
@@ -405,7 +400,7 @@ class SharedLane(Lane):
             self._denials.track(frame == _OK)
         elif frame.startswith(b"-"):
             if not frame.startswith(_PASSING):
-                self._state = _DEAD
+                self._state = DEAD
                 self._pool.forget(self)
             self._abort()
             return False
@@ -424,7 +419,7 @@ class SharedLane(Lane):
             self._transport.abort()
 
     def _closed(self) -> None:
-        if self._state != _DEAD:
+        if self._state != DEAD:
             self._state = _CLOSED
             self._retry_at = self._pool.loop.time() + self._backoff.pause_s()
 
@@ -449,15 +444,12 @@ class SharedLane(Lane):
         self._again.clear()
         self._unsent.clear()
         self._closed()
-        touched: list[Caller] = []
-        for call in written + unsent:
-            _touch(call.caller, touched)
-        for call in written:
-            call.caller.lane_lost(call)
-        for call in unsent:
-            call.caller.lane_returned(call)
-        _settle(touched, self._pool.loop.time())
+        self._hand_back(written, unsent)
         self._pool.loading.look()
+
+    def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
+        """Report the loss of the connection to the callers of its calls."""
+        hand_back(written, unsent, self._pool.loop.time())
 
     def carries(self) -> str:
         """Return the kind of this lane as a word for reports."""
@@ -481,14 +473,35 @@ class SharedLane(Lane):
         self._abort()
 
 
-def _touch(caller: Caller, touched: list[Caller]) -> None:
+def _report_late(calls: list[Call], now: float) -> None:
+    touched: list[Caller] = []
+    for call in calls:
+        call.late = True
+        call.caller.lane_late(call)
+        touch(call.caller, touched)
+    settle(touched, now)
+
+
+def hand_back(written: list[Call], unsent: list[Call], now: float) -> None:
+    """Report the loss of a connection to the callers of its calls."""
+    touched: list[Caller] = []
+    for call in written + unsent:
+        touch(call.caller, touched)
+    for call in written:
+        call.caller.lane_lost(call)
+    for call in unsent:
+        call.caller.lane_returned(call)
+    settle(touched, now)
+
+
+def touch(caller: Caller, touched: list[Caller]) -> None:
     """Add `caller` to those whom the present batch concerns."""
     if not caller.dirty:
         caller.dirty = True
         touched.append(caller)
 
 
-def _settle(touched: list[Caller], now: float) -> None:
+def settle(touched: list[Caller], now: float) -> None:
     """Let the callers of a batch go on, and write what they have for their clients."""
     for caller in touched:
         caller.dirty = False

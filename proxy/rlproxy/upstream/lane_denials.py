@@ -69,7 +69,7 @@ class LaneDenials:
         denial.state = d.OPENING
         denial.sent_at = now
         self._cache.used(denial)
-        call.opens = call.expects_caching = True
+        call.opens = call.expects_ok = True
         return b""
 
     def reopen(self, call: Call) -> None:

@@ -51,11 +51,12 @@ class LanePool:
         loading.drained = self._drained
         loading.on_over = self._go_on
         self.server = server
+        self.make: Callable[[LanePool, LaneKey, int], SharedLane] = SharedLane
         self._target = target
         self._lanes: dict[LaneKey, SharedLane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def lane_of(self, identity: Identity) -> Lane | None:
+    def lane_of(self, identity: Identity) -> SharedLane | None:
         """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
         return self._lane(identity, HITS, 3)
 
@@ -78,7 +79,7 @@ class LanePool:
                 return None
             taken = {other.number for other in self._lanes.values()}
             number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
-            lane = self._lanes[key] = SharedLane(self, key, number)
+            lane = self._lanes[key] = self.make(self, key, number)
         return lane
 
     def _go_on(self) -> None:

@@ -20,6 +20,8 @@ MISLED_S: Final = 10.0  # seconds without LOADED after loaded scripts were not f
 
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
+# Lets a cluster node run the next call on a slot that it imports.
+_ASKING: Final = encoding.bulks(b"ASKING")
 
 
 class ScriptCalls:
@@ -86,9 +88,12 @@ class ScriptCalls:
         out: list[bytes] = []
         for call in calls:
             rule = call.rule
-            if call.opens:
-                rule = rule.final()
-                out.append(_CACHING)
+            if call.expects_ok:
+                if call.opens:
+                    rule = rule.final()
+                    out.append(_CACHING)
+                else:
+                    out.append(_ASKING)
             out.append(self.words(rule, has_ro))
             out.append(call.key)
             out.append(rule.tail)

@@ -55,6 +55,7 @@ def test_a_proxy_behind_itself_is_a_mistake(listen: str, upstream: str) -> None:
 def test_options_of_a_cluster() -> None:
     made = load("--upstream", "redis+cluster://h")
     assert (made.announce, made.present, made.cross_slot) == (None, "cluster", "split")
+    assert load("--upstream", "embedded:cluster", "--cross-slot", "error").cross_slot == "error"
     # The defaults may be written where there is no cluster.
     assert load("--present", "cluster", "--cross-slot", "split") == load()
 

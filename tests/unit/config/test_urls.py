@@ -48,6 +48,22 @@ def test_cluster(url: str, upstream: Upstream) -> None:
     assert upstream.address is None
 
 
+def test_embedded_cluster() -> None:
+    made = urls.parse_upstream("Embedded:Cluster")
+    assert made == Upstream(None, masters=3)
+    assert made.embedded
+    assert made.clustered
+    assert str(made) == "embedded:cluster"
+
+
+@pytest.mark.parametrize(
+    ("url", "clustered"),
+    [("redis+cluster://h", True), ("redis://h?standalone=yes", False), ("embedded:", False)],
+)
+def test_clustered(url: str, clustered: bool) -> None:
+    assert urls.parse_upstream(url).clustered == clustered
+
+
 @pytest.mark.parametrize("path", ["/1", "/15"])
 def test_a_cluster_has_one_database(path: str) -> None:
     (line,) = mistakes("--upstream", f"redis+cluster://h{path}")
@@ -178,6 +194,8 @@ WRONG_URLS = [
     "unix:///s?db=x",
     "embedded:x",
     "embedded://h",
+    "embedded://cluster",
+    "embedded:cluster:3",
     "redis+sentinel://h",
     "redis+sentinel:///m",
     "redis+sentinel://h,/m",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from types import SimpleNamespace
 from typing import cast
@@ -20,17 +19,17 @@ URL = "redis://:secret@h/3"
 
 def described(url: str, server: str = "Redis 7", **state: object) -> str:
     """The description, with `state` as attributes of all objects that it comes from."""
-    made = SimpleNamespace(kind="", problem="", reached=True, settled=asyncio.Event(), open=False)
-    made.settled.set()
+    made = SimpleNamespace(kind="", problem="", reached=True, settled=True, open=False)
     made.mode = "error"
-    made.master = None
+    made.master = ""
     vars(made).update(state)
     made.circuit = made.failure = made
-    wiring = SimpleNamespace(server=server, control=made, failover=made, context=made)
+    made.state = lambda: made
+    made.now = lambda: made.master
+    wiring = SimpleNamespace(server=server, upstream=made, context=made)
     return describe_upstream(parse_upstream(url), cast("Wiring", wiring))
 
 
-SILENT = asyncio.Event()
 NO_ANSWER = "it accepts connections, but does not answer as Redis does"
 AWAY = "h:6379, database 3: refused; "
 ERRORS = "clients get errors until it is there"
@@ -44,20 +43,25 @@ ERRORS = "clients get errors until it is there"
         ("rediss://h", {}, "Redis 7 at h:6379 (TLS)"),
         (
             "redis+sentinel://s/m",
-            {"master": SimpleNamespace(address=Address("a", 1))},
+            {"master": "now a:1"},
             "Redis 7 at sentinel s:26379/m (now a:1)",
         ),
         (URL, {"kind": SCRIPTS, "problem": "no right"}, "Redis 7 at h:6379, database 3: no right"),
         ("embedded:", {}, "Redis 7, embedded (its data ends with this process)"),
+        (
+            "embedded:cluster",
+            {},
+            "Redis 7, embedded cluster of 3 masters (its data ends with this process)",
+        ),
         ("embedded:", {"server": ""}, "Valkey, embedded (its data ends with this process)"),
         (
             "redis://h",
-            {"settled": SILENT},
+            {"settled": False},
             f"h:6379: {NO_ANSWER} (nothing within 2 s)",
         ),
         (
             "redis://h",
-            {"settled": SILENT, "reached": False},
+            {"settled": False, "reached": False},
             "h:6379: no connection within 2 s; retrying",
         ),
         (URL, {"kind": UNREACHABLE, "problem": "refused"}, AWAY + ERRORS),

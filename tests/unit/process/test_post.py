@@ -27,10 +27,10 @@ class Recorded:
         self.has_ended = False
         self.fails = False
 
-    async def start_embedded(self) -> Address:
+    async def start_embedded(self) -> Upstream:
         if self.fails:
             raise EmbeddedError("no server")
-        return Address(path="/embedded")
+        return Upstream(Address(path="/embedded"))
 
     def start(self) -> None:
         self.calls.append("start")
@@ -60,7 +60,7 @@ async def test_all_is_released(
     config = Config((Address(path=path),), REDIS, admin=Address("127.0.0.1", 0))
     async with alone(config) as post:
         assert os.path.exists(path)
-        assert (post.worker, post.first, post.upstream) == (0, True, REDIS.address)
+        assert (post.worker, post.first, post.upstream) == (0, True, REDIS)
         assert post.look() == ""
         post.report(READY, "Redis 7")
         assert post.look() == ""
@@ -83,12 +83,12 @@ async def test_a_failure_is_no_orderly_end(path: str, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_embedded_server(path: str, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     class Embedded(Recorded):
-        async def start(self) -> Address:  # type: ignore[override]
+        async def start(self) -> Upstream:  # type: ignore[override]
             return await self.start_embedded()
 
     embedded = Embedded()
     embedded.fails = fails
-    monkeypatch.setattr(module, "EmbeddedServer", lambda: embedded)
+    monkeypatch.setattr(module, "embedded_of", lambda _: embedded)
     config = Config((Address(path=path),), Upstream(None))
     if fails:
         with pytest.raises(CANNOT_RUN, match="no server"):
@@ -96,7 +96,7 @@ async def test_the_embedded_server(path: str, monkeypatch: pytest.MonkeyPatch, f
                 raise AssertionError
     else:
         async with alone(config) as post:
-            assert post.upstream == Address(path="/embedded")
+            assert post.upstream == Upstream(Address(path="/embedded"))
             assert post.scripts.keys() == scripts.load().keys()
             embedded.has_ended = True
             assert post.look() == EMBEDDED_ENDED

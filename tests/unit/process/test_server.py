@@ -59,6 +59,39 @@ class Connection:
         await asyncio.Event().wait()
 
 
+class FakeUpstream:
+    """An upstream with one control connection."""
+
+    target = SimpleNamespace(where="h:1")
+
+    def __init__(self, control: Connection, calls: list[str]) -> None:
+        self._control = control
+        self._calls = calls
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, _: float) -> list[asyncio.Event]:
+        self._task = asyncio.create_task(self._control.run())
+        return [self._control.settled]
+
+    def state(self) -> SimpleNamespace:
+        control = self._control
+        settled = control.settled.is_set()
+        return SimpleNamespace(
+            kind=control.kind, problem=control.problem, reached=True, settled=settled
+        )
+
+    def now(self) -> str:
+        return ""
+
+    def close_idle(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        self._calls.append("close lanes")
+
+
 class Worker:
     """A server, its post and its wiring, whose calls are recorded in `calls`."""
 
@@ -72,10 +105,8 @@ class Worker:
         self.control = Connection()
         self.wiring = SimpleNamespace(
             server="Redis 7",
-            target=SimpleNamespace(where="h:1"),
-            control=self.control,
+            upstream=FakeUpstream(self.control, self.calls),
             probe=Connection(),
-            failover=None,
             intake=SimpleNamespace(open=self._call("open"), close=self._call("close intake")),
             handshakes=SimpleNamespace(close=self._call("close handshakes")),
             clients=SimpleNamespace(
@@ -86,7 +117,6 @@ class Worker:
                 sweep=lambda: None,
                 fan_out=SimpleNamespace(close=self._call("close fan-out")),
             ),
-            lanes=SimpleNamespace(close_idle=lambda: None, close=self._call("close lanes")),
             telemetry=SimpleNamespace(publish=lambda _: None),
             context=None,
             reconfigure=lambda *_: self.calls.append("reconfigure"),

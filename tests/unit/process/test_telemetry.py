@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.metrics import Samples
@@ -15,12 +15,11 @@ from rlproxy.observability.shared_memory import Published, SharedMemory
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
+from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.context import ServerFacts, WorkerContext
-from rlproxy.upstream.control import Control
-from rlproxy.upstream.lane_pool import LanePool
 
 from tests.contexts import worker_context
 
@@ -44,6 +43,14 @@ class Nobody:
     def lanes(self) -> list[object]:
         return []
 
+    def measure(self) -> None:
+        pass
+
+    def state(self) -> Nobody:
+        return self
+
+    nodes: tuple[()] = ()
+
 
 def context() -> WorkerContext:
     return worker_context(grammar=Grammar(load()), server=ServerFacts("redis:1"))
@@ -54,7 +61,7 @@ def made(
 ) -> Telemetry:
     nobody = Nobody(settings or context())
     post = Post(
-        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, None, {}, True),
+        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, Upstream(None), {}, True),
         report=lambda *_: None,
         look=lambda: "",
     )
@@ -62,8 +69,7 @@ def made(
         Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
         post,
         cast("Clients", nobody),
-        cast("LanePool", nobody),
-        cast("Control", nobody),
+        cast("UpstreamWiring", nobody),
         lambda: "Redis 7",
     )
 

@@ -16,6 +16,7 @@ from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
+from rlproxy.process.upstreams import OneServer
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.control import Identification
@@ -35,13 +36,18 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
         cast("Balancer", None),
         SharedMemory(worker + 1),
         time.time(),
-        config.upstream.address,
+        config.upstream,
         scripts.load(),
         True,
         lambda *_: None,
         lambda: "",
     )
     return Wiring(config, post, Contexts(None, None))
+
+
+def one_server(wiring: Wiring) -> OneServer:
+    assert isinstance(wiring.upstream, OneServer)
+    return wiring.upstream
 
 
 class Client:
@@ -57,12 +63,12 @@ async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     found = Identification("Valkey", "9.1")
     found.has_ro = found.has_throttle = True
     found.ignores_empty = False
-    wiring._identified(found)
+    wiring.upstream.on_server(found)
     server = wiring.context.server
     assert (server.name, server.version) == (b"valkey", b"9.1")
     assert server.has_throttle
     assert server.has_ro
-    assert wiring.lanes.server.has_ro
+    assert one_server(wiring).pool.server.has_ro
     assert not server.ignores_empty
     assert wiring.telemetry.own().facts["upstream"]["server"] == "Valkey 9.1"
 
@@ -106,7 +112,7 @@ async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) 
     wiring = wired(on_upstream_failure="allow")
     circuit = wiring.context.circuit
     circuit.connect_failed(10.0, "refused")
-    assert wiring.control._probe.is_set()
+    assert one_server(wiring).control._probe.is_set()
     circuit.heard(12.5)
     silent, back = caplog.messages
     assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered as")
@@ -118,26 +124,27 @@ async def test_an_outage_that_the_control_connection_logged_is_not_logged_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wiring = wired()
-    wiring.control.warned = True
+    one_server(wiring).control.warned = True
     wiring.context.circuit.connect_failed(10.0, "refused")
     assert caplog.messages == []
     wiring.context.circuit.heard(11.0)
     assert len(caplog.messages) == 1
-    assert not wiring.control.warned
+    assert not one_server(wiring).control.warned
 
 
 async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     wiring = wired(upstream=parse_upstream("redis+sentinel://s/m"))
-    assert wiring.failover is not None
+    upstream = one_server(wiring)
+    assert upstream.failover is not None
     client = Client()
     wiring.clients.clients.add(cast("Any", client))
-    wiring.target.where = "new:1"
-    wiring._moved()
+    upstream.target.where = "new:1"
+    upstream._moved()
     assert wiring.context.server.where == "new:1"
     assert client.calls == 1
-    assert wiring.control._moved.is_set()
-    assert wiring.context.server is wiring.lanes.server
-    assert wiring.context.server.read_only == wiring.failover.suspect
+    assert one_server(wiring).control._moved.is_set()
+    assert wiring.context.server is one_server(wiring).pool.server
+    assert wiring.context.server.read_only == upstream.failover.suspect
 
 
 async def test_new_settings_apply() -> None:
@@ -145,7 +152,7 @@ async def test_new_settings_apply() -> None:
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
     wiring.reconfigure(config, Contexts(context, context))
-    assert [wiring.handshakes.context, wiring.target.tls] == [context, context]
+    assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
     assert wiring.intake.rate == 8
     assert wiring.context.timeouts.timeout_s == 0.009
@@ -168,7 +175,7 @@ async def test_too_few_files(
 @pytest.mark.parametrize(("denial_cache", "share"), [(0, False), (5, True)])
 async def test_parts_that_an_option_turns_off(denial_cache: int, share: bool) -> None:
     wiring = wired(denial_cache=denial_cache, share=share)
-    assert (wiring.lanes.denial_cache is not None) == bool(denial_cache)
+    assert (wiring.upstream.denial_cache is not None) == bool(denial_cache)
     assert (wiring.context.stats.harvest is not None) == bool(denial_cache)
     assert (wiring.context.share_of is not None) == share
 

@@ -633,6 +633,25 @@ def test_reply_after_the_wait_may_still_admit() -> None:
     assert reply(one)[0] == 0
 
 
+def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 2")
+    one.answer(refused(1_850_000))
+    bench.clock.advance(1.85)
+    never = script_reply(1, 10, 0, -1, 1_000_000)
+    one.answer(never)
+    bench.clock.advance(0.99 * WAKE_S)
+    assert one.call == ""
+    bench.clock.advance(0.02 * WAKE_S)
+    assert one.call == "attempt"
+    one.answer(never)
+    bench.clock.advance(0.05)
+    assert one.call == "final"
+    one.answer(never)
+    assert reply(one)[:4] == [1, 10, 0, -1]
+    assert bench.assert_empty()
+
+
 def test_each_key_and_database_has_its_queue() -> None:
     bench = Bench()
     places: list[Where] = [KEY, (1, KEY[1]), (0, b"$1\r\nK\r\n"), (0, b"$2\r\nk \r\n")]

@@ -6,7 +6,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.context import ServerFacts
+from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import SessionParts
 
@@ -14,13 +14,13 @@ from tests.contexts import worker_context
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
-class Owner(Caller):
-    """The caller of the parts. It records that it is to be watched."""
+class Owner(SessionParts):
+    """The parts. They record that they are to be watched."""
 
     __slots__ = ("watches",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
         self.watches = 0
 
     def watch(self) -> None:
@@ -49,9 +49,8 @@ class Parts:
             share_of=self.share_of if share else None,
             waiting=waiting,
         )
-        self.caller = Owner()
-        self.to_client: list[bytes] = []
-        self.parts = SessionParts(self.context, self.caller, self.to_client)
+        self.caller = self.parts = Owner(self.context)
+        self.to_client = self.parts.to_client
         self.requests = self.parts.requests
         self.private = self.parts.private
         self.lanes = self.parts.lanes

@@ -127,7 +127,7 @@ def test_the_queues_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held.lane.calls == []
     assert b"EVAL" in held.up()  # sent as a hit without WAIT
     assert held.answer(FIVE) == FIVE
-    assert not held.lanes.owes()
+    assert held.lanes.head is None
 
 
 def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:

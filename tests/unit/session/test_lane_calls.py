@@ -42,7 +42,7 @@ def linked(parts: Parts) -> list[Call]:
 
 def test_nothing_is_owed_at_first() -> None:
     parts = Parts()
-    assert not parts.lanes.owes()
+    assert parts.lanes.head is None
     parts.lanes.emit()
     assert parts.to_client == []
 
@@ -59,7 +59,7 @@ def test_replies_leave_in_request_order(order: list[int]) -> None:
         first_missing = next((n for n in range(6) if n not in come), 6)
         assert parts.to_client == [b":%d\r\n" % n for n in range(first_missing)]
         assert linked(parts) == calls[first_missing:]
-    assert not parts.lanes.owes()
+    assert parts.lanes.head is None
 
 
 def test_the_outcome_of_a_call_is_counted_once() -> None:
@@ -135,11 +135,29 @@ def test_the_reply_to_a_hit_that_must_not_overtake_is_edited() -> None:
 def test_the_reply_to_a_held_hit_is_set_on_the_first_call() -> None:
     parts = Parts()
     parts.lanes.answer_head(FIVE)
-    assert not parts.lanes.owes()
+    assert parts.lanes.head is None
     numbered(parts, 1)
     parts.lanes.answer_head(FIVE)
     parts.lanes.emit()
     assert parts.down() == FIVE
+
+
+def test_a_held_hit_is_removed_without_an_outcome() -> None:
+    parts = Parts()
+    numbered(parts, 1)
+    parts.lanes.remove_held()
+    assert linked(parts) == []
+    assert parts.lanes.count == 0
+    assert sum(parts.context.stats.hits) == 0
+
+
+def test_a_dropped_call_lets_those_behind_it_go_on() -> None:
+    parts = Parts()
+    first, second = numbered(parts, 2)
+    parts.lanes.answered(second, FIVE, 0)
+    parts.lanes.drop(first)
+    assert parts.lanes.head is None
+    assert sum(parts.context.stats.hits) == 2
 
 
 def test_abandoned_calls_are_counted_as_unseen() -> None:
@@ -149,7 +167,7 @@ def test_abandoned_calls_are_counted_as_unseen() -> None:
     calls[1].counted()
     parts.lanes.abandon()
     assert linked(parts) == []
-    assert not parts.lanes.owes()
+    assert parts.lanes.head is None
     assert parts.context.stats.hits[row + UNSEEN] == 2
     assert [call.row for call in calls] == [NO_ROW] * 3
 

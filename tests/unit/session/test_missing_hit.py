@@ -180,11 +180,11 @@ def test_a_hit_as_eval_does_not_overtake_one_by_sha(bench: Bench) -> None:
     assert bench.up() == in_place()
 
 
-@pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO AUTH", "RESET"])
-def test_a_hit_goes_as_eval_where_its_identity_is_open(bench: Bench, name: str) -> None:
+@pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO", "HELLO AUTH", "RESET"])
+def test_a_hit_goes_as_eval_where_its_lane_is_open(bench: Bench, name: str) -> None:
     data = STATEFUL.get(name, bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw"))
     assert bench.send(data + HIT) == data + in_place()
-    reply = {"RESET": b"+RESET\r\n", "HELLO AUTH": b"%0\r\n"}.get(name, OK)
+    reply = {"RESET": b"+RESET\r\n", "SELECT": OK, "AUTH": OK}.get(name, b"%0\r\n")
     assert bench.answer(reply + FIVE) == reply + FIVE
     assert bench.send(PING + HIT) == PING + by_sha()
 
@@ -261,6 +261,39 @@ def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
     assert bench.down().startswith(b"-UPSTREAMDOWN ")
     assert bench.answer(NOSCRIPT) == b""
     assert not bench.lane.calls
+
+
+def late(bench: Bench, hits: int) -> None:
+    """Redis does not answer: the client's `hits` are late."""
+    bench.session.overdue(bench.session.now + 1.5)
+    assert bench.down().count(b"-UPSTREAMDOWN ") == hits
+
+
+def test_nothing_waits_for_a_late_hit(bench: Bench) -> None:
+    """It is not sent again, and its reply may never come."""
+    bench.session.context.failure.reconfigure("error", 1000)
+    assert bench.send(PING + HIT) == PING + by_sha()
+    bench.answer(PONG)
+    bench.lane.ready = False
+    assert bench.send(HIT) == b""
+    late(bench, 1)
+    assert bench.up() == in_place()
+    assert bench.send(STATEFUL["DEL of its key"]) == STATEFUL["DEL of its key"]
+    assert bench.answer(NOSCRIPT + FIVE + b":1\r\n") == FIVE + b":1\r\n"
+    assert bench.send(HIT) == in_place()
+    late(bench, 1)
+
+
+def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
+    bench.session.context.failure.reconfigure("error", 1000)
+    bench.session.context.circuit.heard(1e9)  # Redis answers others
+    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
+    bench.answer(PONG)
+    late(bench, MAX_BY_SHA)
+    assert bench.up() == by_sha()
+    late(bench, 1)
+    assert bench.answer(FIVE * (MAX_BY_SHA + 1)) == b""
+    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
 
 
 def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:

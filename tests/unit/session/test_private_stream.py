@@ -56,11 +56,11 @@ def test_it_owes_what_was_sent() -> None:
     parts.opened()
     assert parts.private.may_leave()
     parts.private.slots.expect_one()
-    assert parts.private.owes()
+    assert not parts.private.slots.quiescent()
     assert parts.private.unanswered()
     assert not parts.private.may_leave()
     assert parts.answer(PONG) == PONG
-    assert not parts.private.owes()
+    assert parts.private.slots.quiescent()
     assert parts.private.may_leave()
 
 
@@ -96,17 +96,7 @@ def test_a_silent_connection_gets_an_empty_request(
     assert parts.up() == sent
     parts.private.keep_alive(REFRESH_S)
     assert parts.up() == b""  # its silence begins again
-    assert not parts.private.owes()
-
-
-def test_replies_go_where_the_order_of_replies_wants_them() -> None:
-    parts = Parts()
-    parts.opened()
-    buffer: list[bytes] = []
-    parts.private.write_to(buffer)
-    parts.private.slots.expect_one()
-    parts.answer(PONG)
-    assert buffer == [PONG]
+    assert parts.private.slots.quiescent()
 
 
 def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
@@ -116,7 +106,7 @@ def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
     row = call.row
     parts.private.hit(call)
     parts.private.let_go(Caller())
-    assert not parts.private.owes()
+    assert parts.private.slots.quiescent()
     assert parts.context.stats.hits[row + UNSEEN] == 1
 
 
@@ -272,7 +262,7 @@ def test_a_connection_lost_in_the_handshake_begins_anew() -> None:
     parts.private.begin_anew(parts.requests)
     assert parts.requests.unread() == 0  # the handshake was inserted; it is sent again later
     assert parts.up() == b""
-    assert not parts.private.owes()
+    assert parts.private.slots.quiescent()
     assert not parts.private.deciding
     assert parts.private.handshake is handshake
 
@@ -294,7 +284,7 @@ def test_replies_that_decide_on_database_or_transaction(sent: bytes, deciding: b
     parts.opened()
     assert followed(parts, sent) == WAIT_NOTHING
     assert parts.private.deciding == deciding
-    assert parts.private.owes()
+    assert not parts.private.slots.quiescent()
 
 
 @pytest.mark.parametrize(
@@ -536,7 +526,7 @@ def test_the_reply_to_command_is_edited_where_its_place_is_certain(
         parts.private.state.lower(level)
     code = parts.next(bulks(b"COMMAND", b"COUNT"))
     parts.private.introspect(parts.requests, code)
-    assert parts.private.owes()
+    assert not parts.private.slots.quiescent()
     assert (parts.answer(b":240\r\n") > b":240\r\n") == edited
 
 

@@ -379,7 +379,7 @@ def test_a_reply_that_the_lane_knows_leaves_at_once() -> None:
     parts.lane.known[b"$1\r\nk\r\n"] = DENIED
     parts.route(HIT)
     assert parts.down() == DENIED
-    assert not parts.lanes.owes()
+    assert parts.lanes.head is None
     assert not parts.private.cover.lane_wrote
 
 

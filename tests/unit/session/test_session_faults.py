@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
@@ -24,6 +26,7 @@ from tests.unit.session.bench import (
     Bench,
     in_place,
 )
+from tests.unit.session.parts import call_of
 
 MODES = {
     "error": None,
@@ -166,6 +169,18 @@ def test_late_on_the_lane_for_nobody_is_counted_all_the_same() -> None:
         bench.session.lane_late(call)
     hits = bench.session.context.stats.hits
     assert (hits[UNSEEN], sum(hits)) == (2, 3)
+
+
+def test_no_part_holds_a_session_that_is_let_go() -> None:
+    """Reference counts free it, even if a lane returns a call, or Redis can't be reached."""
+    bench = Faulty()
+    bench.send(HIT * 2)
+    bench.session.abandon()
+    bench.session.let_go()
+    bench.session.lane_returned(call_of(bench.session))
+    bench.session.upstream_failed("connection refused")
+    holders = [type(each) for each in gc.get_referrers(bench.session)]
+    assert [each.__name__ for each in holders if each.__module__.startswith("rlproxy.")] == []
 
 
 def test_what_was_lost_with_its_connection_is_an_error_in_every_mode() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from random import random
 from typing import Any, Final
@@ -42,6 +43,7 @@ class Cluster:
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
+    down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
     is_up: returns whether a master serves, as far as is known.
     troubled: returns whether the map may change soon.
     """
@@ -63,10 +65,10 @@ class Cluster:
         self.is_up: Callable[[Shard], bool] = lambda _shard: True
         self.troubled: Callable[[], bool] = lambda: False
         self._epoch = 0  # of the view that the map was made from
-        self._healthy = False
+        self.down_since: float = 0.0
         self._turn = 0  # the node that is queried next
         self._hint: Address | None = None  # the node that has the latest news
-        self._next_home = 0
+        self._home: Address | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self._logged = ""  # the problem that was logged last
@@ -91,17 +93,31 @@ class Cluster:
         for target in self._targets.values():
             target.tls = tls
 
-    def home(self) -> Shard | None:
-        """Return a master for a new client, each in its turn; None while none is known."""
+    def home(self, failed: Address | None = None) -> Shard | None:
+        """Return the master that is home to all clients of this process; None if none is known.
+
+        It stays the same while it is a master that answers. Workers choose different ones. The
+        clients of a process share the counts of subscribers, and the state of one node.
+        failed: a node that can't be reached; another one becomes home.
+        """
         shards = self.map.shards
         if not shards:
             return None
-        self._next_home += 1
-        for step in range(len(shards)):
-            shard = shards[(self._next_home + step) % len(shards)]
-            if self.is_up(shard):
-                return shard
-        return shards[self._next_home % len(shards)]
+        index = self.map.index.get(self._home) if self._home is not None else None
+        if index is None:
+            index = os.getpid() % len(shards)
+        elif self._home != failed and self.is_up(shards[index]):
+            return shards[index]
+        following = [*shards[index + 1 :], *shards[:index]]
+        first = shards[index]
+        choice = next(
+            (shard for shard in (first, *following) if self._may_be_home(shard, failed)), first
+        )
+        self._home = choice.address
+        return choice
+
+    def _may_be_home(self, shard: Shard, failed: Address | None) -> bool:
+        return shard.address != failed and self.is_up(shard)
 
     def moved(self, slot: int, address: Address) -> None:
         """Take the news of a redirect: the owner of `slot` is the node at `address`."""
@@ -156,7 +172,11 @@ class Cluster:
         self._backoff.reset()
         self.problem = self.kind = ""
         self._report()
-        self._epoch, self._healthy = found.epoch, found.healthy
+        self._epoch = found.epoch
+        if found.healthy:
+            self.down_since = 0.0
+        elif not self.down_since:
+            self.down_since = asyncio.get_running_loop().time()
         if found.commands is not None:
             self.commands, self.version = found.commands, found.version
         self._take(found.shards)
@@ -164,9 +184,8 @@ class Cluster:
         return PERIOD_S if calm else TROUBLE_S
 
     async def _query(self, address: Address) -> View:
-        target = self._targets.get(address)
-        plain = Target(address, self._timeout_s, self._tls) if target is None else target
-        return await discovery.view(address, plain, self._login, self.version)
+        target = Target(address, self._timeout_s, self._tls)  # its failures need no refresh
+        return await discovery.view(address, target, self._login, self.version)
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying, each time another one first."""
@@ -247,3 +266,21 @@ class NodeTarget(Target):
         except OSError:
             self._on_failure()
             raise
+
+
+class HomeTarget(Target):
+    """Opens connections to one master, for the proxy's own queries."""
+
+    __slots__ = ("_cluster",)
+
+    def __init__(self, cluster: Cluster, where: str) -> None:
+        super().__init__(Address(), 0.0)
+        self._cluster = cluster
+        self.where = where
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """See Target.connect()."""
+        home = self._cluster.home()
+        if home is None:
+            raise OSError(self._cluster.problem or "not queried yet")
+        return await self._cluster.target(home.address).connect(protocol)

@@ -11,14 +11,8 @@ several), `face` (what cluster-aware clients see).
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from rlproxy.config.urls import Address
-from rlproxy.net.tls_contexts import ClientSide
-from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import (
     COMMAND,
     EMPTY,
@@ -28,13 +22,9 @@ from rlproxy.upstream.cluster.command_splitter import (
 )
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.routes import Routes
-from rlproxy.upstream.connector import Target, reason
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
-SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
 
 
 class ClusterConnection:
@@ -83,6 +73,7 @@ class ClusterConnection:
             self._piped.send_raw(data)
         else:
             self._splitter.feed(data)
+            self._exchange.look()
             self._route()
         self._exchange.flush()
         if (self._exchange.out or self._exchange.leaving) and not self._soon:
@@ -91,7 +82,7 @@ class ClusterConnection:
         self._apply_full()
 
     def write_eof(self) -> None:
-        """See asyncio.WriteTransport. What was sent is still answered."""
+        """See asyncio.WriteTransport. The nodes answer what was sent, and end what blocks."""
         self._ended_by_client = True
         self._exchange.loop.call_soon(self._woken)
 
@@ -207,94 +198,3 @@ class ClusterConnection:
             self._closed = True
             self._exchange.close()
             self._exchange.loop.call_soon(self._protocol.connection_lost, error)
-
-
-class ClusterTarget(Target):
-    """Opens connections to a Redis Cluster, each of which looks like one to a single Redis.
-
-    shown: makes the face of the cluster toward the client of a protocol.
-    splits: see Dispatcher.
-    """
-
-    __slots__ = (
-        "_cluster",
-        "_commands",
-        "_exchanges",
-        "_masters",
-        "_routes",
-        "_shown",
-        "_splits",
-    )
-
-    def __init__(
-        self,
-        where: str,
-        cluster: Cluster,
-        shown: Callable[[asyncio.Protocol], Face],
-        splits: bool,
-    ) -> None:
-        super().__init__(Address(), 0.0)
-        self.where = where
-        self._cluster = cluster
-        self._shown = shown
-        self._splits = splits
-        self._commands: list[Any] | None = None
-        self._routes = Routes([])
-        self._exchanges: set[Exchange] = set()
-        self._masters = set(cluster.map.index)
-        cluster.on_change.append(self._changed)
-
-    def secure(self, tls: ClientSide | None) -> None:
-        """Use these TLS settings for new connections."""
-        self._cluster.secure(tls)
-
-    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """See Target.connect()."""
-        cluster = self._cluster
-        if not cluster.map.shards:
-            cluster.refresh()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
-        exchange = Exchange(cluster, asyncio.get_running_loop())
-        exchange.adopt(await self._home(exchange))
-        if cluster.commands is not self._commands:
-            self._commands = cluster.commands
-            self._routes = Routes(cluster.commands)
-        found = protocol()
-        dispatcher = Dispatcher(exchange, self._routes, self._shown(found), self._splits)
-        transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
-        self._exchanges.add(exchange)
-        exchange.at_end.append(partial(self._exchanges.discard, exchange))
-        found.connection_made(transport)
-        return transport
-
-    def _changed(self) -> None:
-        """Pass on which nodes are no masters any more."""
-        former, self._masters = self._masters, set(self._cluster.map.index)
-        gone = former - self._masters
-        if gone:
-            for exchange in list(self._exchanges):
-                exchange.gone(gone)
-
-    async def _home(self, exchange: Exchange) -> Link:
-        """Open the link to a master: the first that can be reached."""
-        cluster = self._cluster
-        failure: OSError | None = None
-        for _ in range(max(1, len(cluster.map.shards))):
-            shard = cluster.home()
-            if shard is None:
-                raise OSError(cluster.problem or "no node of the cluster answers")
-            link = Link(exchange, shard.address)
-            try:
-                await cluster.target(shard.address).connect(partial(_same, link))
-            except OSError as error:
-                failure = error
-                cluster.refresh()
-            else:
-                return link
-        assert failure is not None
-        raise OSError(reason(failure))
-
-
-def _same(link: Link) -> Link:
-    return link

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import shuffle
 from typing import Final
 
 from rlproxy.resp import encoding
@@ -176,7 +177,9 @@ class Dispatcher:
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
         links = exchange.used() if route.how == r.WAIT else exchange.masters()
-        if route.replicas:
+        if route.how == r.ALL_ANY:
+            shuffle(links)  # else RANDOMKEY would name home's keys only
+        elif route.replicas:
             links += exchange.replicas()
         if len(links) == 1:
             exchange.send(links[0], Request(written))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -32,19 +33,27 @@ class Exchange(LinkOwner):
     greeting: what a further link sends first: the client's login, protocol and the like.
     out: bytes for the client.
     wake: called when `out` or the requests that wait here may have changed.
+    clients: the exchanges of the process, by the client id that their clients were shown.
     ended: whether a link was lost whose state, or whose replies, can't be replaced.
     """
 
-    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        clients: dict[int, Exchange] | None = None,
+    ) -> None:
+        super().__init__()
         self.cluster = cluster
         self.loop = loop
+        self.clients = clients if clients is not None else {}
         self.greeting: list[bytes] = []
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
         self.quitting = False  # the connection ends with the home node's
         self.alone: Request | None = None  # the next commands wait for the reply to this one
-        self.at_end: list[Callable[[], None]] = []  # called when the client's connection ends
+        self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False  # it ends once the client has all replies
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
@@ -59,6 +68,9 @@ class Exchange(LinkOwner):
         self.redirects = Redirects(self)
         self.last: int = 0  # number of the latest request
         self._home: Address | None = None
+        self._map = cluster.map
+        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `_map`
+        self._full = False  # a node takes no more bytes for now
         self._paused = False
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
@@ -101,7 +113,7 @@ class Exchange(LinkOwner):
         return link is not None and (bool(link.owed) or self.holds_state(link))
 
     def _next_home(self, home: Address) -> Address:
-        shard = self.cluster.home()
+        shard = self.cluster.home(home)
         return shard.address if shard is not None else home
 
     def is_home(self, link: Link) -> bool:
@@ -110,8 +122,22 @@ class Exchange(LinkOwner):
 
     def of_slot(self, slot: int) -> Link:
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
-        shard = self.cluster.map.owner(slot) if slot != NO_SLOT else None
-        return self.link(shard.address) if shard is not None else self.home()
+        if slot == NO_SLOT:
+            return self.home()
+        index = self._map.owners[slot]
+        link = self._by_shard.get(index)
+        if link is None:
+            if index < 0:
+                return self.home()
+            link = self._by_shard[index] = self.link(self._map.shards[index].address)
+        return link
+
+    def look(self) -> None:
+        """Take the cluster's present map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
+            self._by_shard.clear()
+            self.redirects.unsettle()
 
     def masters(self) -> list[Link]:
         """Return the links to all masters, home first. Home itself, if it is no master now, is left
@@ -157,6 +183,8 @@ class Exchange(LinkOwner):
     def _forget(self, link: Link) -> None:
         if self.links.get(link.address) is link:
             del self.links[link.address]
+            self._by_shard.clear()
+            self._full = any(link.full for link in self.links.values())
         link.close()
 
     async def _connect(self, link: Link) -> None:
@@ -194,8 +222,8 @@ class Exchange(LinkOwner):
 
     def flush(self) -> None:
         """Write what was sent on all links."""
-        for link in list(self.links.values()):  # one that is full may wake the client
-            link.flush()
+        while self.unsent:  # a link that is full may wake the client
+            self.unsent.pop().flush()
 
     def finish(self) -> None:
         """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
@@ -205,7 +233,7 @@ class Exchange(LinkOwner):
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        return len(self.queue) > MAX_OWED or any(link.full for link in self.links.values())
+        return self._full or len(self.queue) > MAX_OWED
 
     def pause(self, paused: bool) -> None:
         """Stop reading the nodes, or go on."""
@@ -233,7 +261,7 @@ class Exchange(LinkOwner):
         """Append `request` to what the client is owed."""
         self.last += 1
         request.number = self.last
-        request.silent = self.silent or self.skips
+        request.silent = (self.silent or self.skips) and not request.subscribes
         self.skips = False
         self.queue.append(request)
         return request
@@ -274,6 +302,19 @@ class Exchange(LinkOwner):
                 yield from (part for part in request.parts if part.link is not None)
             elif request.link is not None:
                 yield request
+
+    def known_as(self, shown_id: int) -> None:
+        """Have other clients of the process find this one by the id that it was shown."""
+        if shown_id not in self.clients:
+            self.clients[shown_id] = self
+            self.at_end.append(partial(self.clients.pop, shown_id, None))
+
+    def blocked(self) -> Link | None:
+        """Return the link on which the client blocks, if its id there is known."""
+        for request in self.under_way():
+            if request.blocks != NEVER_BLOCKS and request.link is not None:
+                return request.link if request.link.client_id else None
+        return None
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -353,6 +394,7 @@ class Exchange(LinkOwner):
         """See LinkOwner.batch_over()."""
         if self._busy:
             return
+        self.look()
         self._busy = True
         while self._holding and self.queue:
             link = self._released()
@@ -400,6 +442,7 @@ class Exchange(LinkOwner):
 
     def link_full(self) -> None:
         """See LinkOwner.link_full()."""
+        self._full = any(link.full for link in self.links.values())
         self.wake()
 
     def gone(self, addresses: set[Address]) -> None:

@@ -85,14 +85,14 @@ def cluster_reply(
     if word == b"KEYSLOT" and given == 1:
         return b":%d\r\n" % key_slot(args[1])
     if word in (b"HELP", b"INFO", b"MYID", b"NODES", b"SHARDS", b"SLOTS") and not given:
-        return _made(word, host, port, protocol)
+        return _subcommand(word, host, port, protocol)
     name = word[:64].decode("utf-8", "backslashreplace")
     if word in (b"HELP", b"INFO", b"KEYSLOT", b"MYID", b"NODES", b"SHARDS", b"SLOTS"):
         return error(f"ERR wrong number of arguments for 'cluster|{name.lower()}' command")
     return error(f"ERR CLUSTER {name} is not available through rlproxy")
 
 
-def _made(word: bytes, host: str, port: int, protocol: int) -> bytes:
+def _subcommand(word: bytes, host: str, port: int, protocol: int) -> bytes:
     """Return the reply to a subcommand without arguments."""
     own = node_id(host, port)
     if word == b"SLOTS":

@@ -8,14 +8,24 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Request, own
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
+_INTEGER: Final = 58
+_CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class LinkOwner:
-    """The interface of a link's owner."""
+    """The interface of a link's owner.
+
+    unsent: links with something to write.
+    """
+
+    __slots__ = ("unsent",)
+
+    def __init__(self) -> None:
+        self.unsent: list[Link] = []
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """Take a reply to `request`."""
@@ -65,7 +75,9 @@ class Link(asyncio.Protocol):
         "_pieces",
         "_reading",
         "_transport",
+        "_unsent",
         "address",
+        "client_id",
         "full",
         "held",
         "in_reply",
@@ -79,6 +91,7 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self.address = address
         self.owed: deque[Request] = deque()
+        self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
         self.full = False
         self.held = False
@@ -87,6 +100,7 @@ class Link(asyncio.Protocol):
         self.in_reply = False  # inside a large reply
         self._pieces: list[bytes] = []  # of a large reply that can't be passed on in pieces
         self._out: list[bytes] = []
+        self._unsent = owner.unsent
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
@@ -94,28 +108,46 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
-        if request.asking or request.front:
-            for own_request in [own(_ASKING)] * request.asking + request.front:
-                self.send(own_request)
+        if request.asking:
+            self.send(own(_ASKING))
+        elif request.blocks != NEVER_BLOCKS and self.client_id == 0:
+            self._ask_client_id()
+        for own_request in request.front:
+            self.send(own_request)
         if request.subscribes:
             self.subscribed = True
         request.link = self
         self.owed.append(request)
-        self._out.append(request.written)
+        self.send_raw(request.written)
+
+    def _ask_client_id(self) -> None:
+        """Ask for the id that CLIENT UNBLOCK needs: the client is about to block here."""
+
+        def answered(frame: bytes) -> bytes:
+            if frame[0] == _INTEGER:
+                self.client_id = int(frame[1:-2])
+            return frame
+
+        request = own(_CLIENT_ID)
+        request.answered = answered
+        self.send(request)
 
     def send_raw(self, data: bytes) -> None:
-        """Send bytes that get no reply, or whose replies aren't counted."""
+        """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
+        if not self._out:
+            self._unsent.append(self)
         self._out.append(data)
 
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
         transport = self._transport
-        if transport is None or not self._out:
+        if transport is None:
             return
         out = self._out
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._out = []
-        transport.write(data)
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._out = []
+            transport.write(data)
 
     def open(self) -> bool:
         """Return whether the connection is open."""
@@ -124,6 +156,7 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection; lost() isn't called, and unread replies are dropped."""
         self._owner = _NOBODY
+        self._unsent = []
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()

@@ -37,13 +37,12 @@ def is_redirect(frame: bytes) -> bool:
 class Redirects:
     """The redirected requests of one client."""
 
-    __slots__ = ("_changes", "_exchange", "_paused", "_sent", "_unsettled", "pending")
+    __slots__ = ("_exchange", "_paused", "_sent", "_unsettled", "pending")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.pending: list[Request] = []
         self._paused = False
-        self._changes = exchange.cluster.changes
         # Number of the latest request sent while a slot was moving; its commands may be elsewhere.
         self._unsettled: int = 0
         # Requests up to that one that were under way, or pending, when it was set, by slot.
@@ -74,7 +73,7 @@ class Redirects:
             request.written = with_rest(request.written, request.blocks, now - request.blocks_from)
             request.blocks_from = now
         self.pending.append(request)
-        self._unsettle()
+        self.unsettle()
         return True
 
     def learn(self, link: Link, frame: bytes) -> Address | None:
@@ -84,7 +83,7 @@ class Redirects:
             self._exchange.cluster.moved(slot, address)
         return address
 
-    def _unsettle(self) -> None:
+    def unsettle(self) -> None:
         """Have the commands sent so far precede those that follow, on each slot."""
         self._unsettled = self._exchange.last
         self._sent.clear()
@@ -119,14 +118,11 @@ class Redirects:
             request.target = link.address
             link.send(request)
         self.pending = left
-        self._unsettle()
+        self.unsettle()
 
     def may_send(self, slot: int, link: Link) -> bool:
         """Return whether the client's next command, of `slot`, may be sent on `link` now."""
         exchange = self._exchange
-        if self._changes != exchange.cluster.changes:
-            self._changes = exchange.cluster.changes
-            self._unsettle()
         if self._unsettled == 0:
             return True
         if not exchange.queue or exchange.queue[0].number > self._unsettled:

@@ -20,6 +20,7 @@ from rlproxy.upstream.cluster.request import NO_SLOT, Request, own
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
+_WATCH_INSIDE: Final = b"-ERR WATCH inside MULTI is not allowed\r\n"
 _ABORTED: Final = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
 _NILS: Final = {2: b"*-1\r\n", 3: b"_\r\n"}  # by protocol
 _MULTI: Final = bulks(b"MULTI")
@@ -79,7 +80,10 @@ class Transaction:
         """Send WATCH; the next commands wait for its reply. Returns False if it must wait."""
         exchange, now = self._exchange, self.now
         if now is not None:
-            self._send_inside(now, written)
+            if slot in (NO_SLOT, now.slot):
+                self._send_inside(now, written)
+            else:  # the node of this transaction would redirect it, and abort
+                exchange.answer(_WATCH_INSIDE)
             return True
         if slot == NO_SLOT:
             exchange.send(exchange.home(), Request(written))

@@ -1,0 +1,433 @@
+"""What stands behind the sessions of one worker: one server, or the nodes of a cluster.
+
+| | one server | a cluster |
+|---|---|---|
+| hits | LanePool | ClusterLanes, one LanePool for each node |
+| private connections | Target, MasterTarget | ClusterTarget |
+| state | Control | a Control for each node |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rlproxy.config.config import Config
+from rlproxy.config.urls import DEFAULT_REDIS_PORT
+from rlproxy.downstream.private_connection import PrivateConnection
+from rlproxy.net.tls_contexts import Contexts
+from rlproxy.observability.counters import Counters
+from rlproxy.observability.metrics import UNREACHABLE, Distribution
+from rlproxy.process.post import Post
+from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.session.call import Lane
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import ServerFacts
+from rlproxy.session.identity import Identity
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.cluster.cluster import Cluster, HomeTarget
+from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.lanes import ClusterLanes
+from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
+from rlproxy.upstream.cluster.target import ClusterTarget
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.failover import Failover, MasterTarget
+from rlproxy.upstream.lane import SharedLane
+from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.outage_log import OutageLog
+from rlproxy.upstream.script_loading import ScriptLoading
+
+
+class UpstreamWiring:
+    """The interface of what stands behind the sessions.
+
+    target: opens private connections.
+    plain: opens connections to one server, for the proxy's own queries.
+    facts, timeouts: see WorkerContext.
+    share_of: see WorkerContext; None if ordinary commands can't be shared.
+    denial_cache: None if no refusals are remembered.
+    on_server: called with the facts about the server whenever they are found.
+    answer: returns the value of --on-upstream-failure, for the log.
+    """
+
+    target: Target
+    plain: Target
+    facts: ServerFacts
+    timeouts: HitTimeouts
+    counters: Counters
+    denial_cache: DenialCache | None
+    share_of: Callable[[Identity, int, int], Lane | None] | None
+
+    def __init__(self, config: Config) -> None:
+        self.counters = Counters()
+        cache = DenialCache(config.denial_cache, time.monotonic) if config.denial_cache else None
+        self.denial_cache = cache
+        self.share_of = None
+        self.on_server: Callable[[Identification], None] = lambda _found: None
+        self.answer: Callable[[], str] = lambda: ""
+
+    def lane_of(self, identity: Identity) -> Lane | None:
+        """See WorkerContext."""
+        raise NotImplementedError
+
+    def lanes(self) -> Sequence[SharedLane]:
+        """Return all lanes, whether connected or not."""
+        raise NotImplementedError
+
+    def heard_at(self) -> float:
+        """Return the loop time of the latest reply."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """Return what the proxy's own connections have found."""
+        raise NotImplementedError
+
+    def measure(self) -> None:
+        """Query the run times of scripts from now on."""
+        raise NotImplementedError
+
+    def now(self) -> str:
+        """Return in a few words what stands behind the URL now; "" if that is clear."""
+        return ""
+
+    def configure(self, contexts: Contexts) -> None:
+        """Apply new settings."""
+        raise NotImplementedError
+
+    async def start(self, most_s: float) -> list[asyncio.Event]:
+        """Start the proxy's own connections. Returns the events of their first results.
+
+        most_s: longest wait for what must be known first, in seconds.
+        """
+        raise NotImplementedError
+
+    def close_idle(self) -> None:
+        """Close what has been unused for a while; called regularly."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Close all lanes and the proxy's own connections."""
+        raise NotImplementedError
+
+
+class NodeState(NamedTuple):
+    """One master of a cluster: its address, whether it answers, and why not."""
+
+    where: str
+    up: bool
+    why: str
+
+
+class State:
+    """What the proxy's own connections have found.
+
+    loaded: the scripts are on all servers.
+    kind, problem: see metrics.PROBLEMS; empty if there is none.
+    reached: a server accepted the latest connection.
+    settled: the first attempt is over.
+    script_times: the run times of scripts; None if they are not known.
+    nodes: the masters of a cluster; empty for one server.
+    """
+
+    def __init__(
+        self,
+        loaded: bool,
+        kind: str,
+        problem: str,
+        reached: bool,
+        settled: bool,
+        script_times: Distribution | None,
+        nodes: Sequence[NodeState] = (),
+    ) -> None:
+        self.loaded = loaded
+        self.kind = kind
+        self.problem = problem
+        self.reached = reached
+        self.settled = settled
+        self.script_times = script_times
+        self.nodes = nodes
+
+
+class OneServer(UpstreamWiring):
+    """One server, or the master that Sentinels name.
+
+    on_moved: called when the master is another one.
+    """
+
+    def __init__(
+        self, config: Config, post: Post, contexts: Contexts, on_moved: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        loop = asyncio.get_running_loop()
+        upstream, timeout_s = post.upstream, config.connect_timeout_s
+        self._on_moved = on_moved
+        self.failover: Failover | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.timeouts = HitTimeouts(CircuitBreaker(), clock=loop.time, later=loop.call_later)
+        if upstream.address is not None:
+            self.target = Target(upstream.address, timeout_s, contexts.client)
+        else:
+            self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
+            self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
+        self.plain = self.target
+        self.facts = ServerFacts(self.target.where, upstream.db)
+        if self.failover is not None:
+            self.facts.read_only = self.failover.suspect
+        loading = ScriptLoading(self.timeouts, loop.call_later)
+        self.control = Control(
+            self.target,
+            upstream,
+            post.scripts,
+            lambda found: self.on_server(found),
+            self.timeouts,
+            loading,
+        )
+        circuit = self.timeouts.circuit
+        outages = OutageLog(circuit, self.control, self.facts, lambda: self.answer())
+        self.timeouts.on_doubt = self.control.probe
+        circuit.on_open, circuit.on_close = outages.opened, outages.closed
+        self.pool = LanePool(
+            loop,
+            self.target,
+            loading,
+            self.facts,
+            self.denial_cache,
+            self.timeouts,
+            config.max_lane_hits,
+            self.counters,
+            time.monotonic,
+        )
+        self.lane_of = self.pool.lane_of  # type: ignore[method-assign]  # without a detour
+        self.share_of = self.pool.share_of if config.share else None
+
+    def lanes(self) -> Sequence[SharedLane]:
+        """See UpstreamWiring.lanes()."""
+        return self.pool.lanes()
+
+    def heard_at(self) -> float:
+        """See UpstreamWiring.heard_at()."""
+        return self.timeouts.circuit.heard_at
+
+    def state(self) -> State:
+        """See UpstreamWiring.state()."""
+        control = self.control
+        return State(
+            control.loaded,
+            control.kind,
+            control.problem,
+            control.reached,
+            control.settled.is_set(),
+            control.script_times,
+        )
+
+    def measure(self) -> None:
+        """See UpstreamWiring.measure()."""
+        self.control.measures = True
+
+    def now(self) -> str:
+        """See UpstreamWiring.now()."""
+        failover = self.failover
+        if failover is None or failover.master is None:
+            return ""
+        return f"now {failover.master.address}"
+
+    def configure(self, contexts: Contexts) -> None:
+        """See UpstreamWiring.configure()."""
+        self.target.tls = contexts.client
+
+    def _moved(self) -> None:
+        """Cut the connections to the former master: the target has moved to another one."""
+        self.facts.where = self.target.where
+        self.pool.renew()
+        self._on_moved()
+        self.control.move()
+
+    async def start(self, most_s: float) -> list[asyncio.Event]:
+        """See UpstreamWiring.start()."""
+        if self.failover is not None:
+            self.failover.start()
+            await at_most(most_s, self.failover.settled)
+        self._task = asyncio.create_task(self.control.run())
+        return [self.control.settled]
+
+    def close_idle(self) -> None:
+        """See UpstreamWiring.close_idle()."""
+        self.pool.close_idle()
+
+    async def stop(self) -> None:
+        """See UpstreamWiring.stop()."""
+        if self.failover is not None:
+            await self.failover.stop()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.pool.close()
+
+
+class ClusterUpstream(UpstreamWiring):
+    """The nodes of a Redis Cluster."""
+
+    def __init__(self, config: Config, post: Post, contexts: Contexts) -> None:
+        super().__init__(config)
+        self._loop = loop = asyncio.get_running_loop()
+        upstream = post.upstream
+        self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
+        self._circuit = ClusterCircuit(self._down)
+        self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
+        self.timeouts.on_doubt = self._probe
+        self.facts = ServerFacts(str(upstream))
+        self.facts.read_only = self.cluster.refresh
+        settings = NodeSettings(
+            upstream,
+            post.scripts,
+            self.denial_cache,
+            config.max_lane_hits,
+            self.counters,
+            self._circuit.counts,
+            lambda: self.answer(),
+            self._identified,
+            self._look,
+        )
+        self.nodes = Nodes(self.cluster, settings)
+        splits = config.cross_slot == "split"
+        self._lanes = ClusterLanes(self.cluster, self.nodes, loop, splits)
+        self.cluster.on_change.append(self._look)
+        self.target = ClusterTarget(str(upstream), self.cluster, Faces(config), splits)
+        self.plain = HomeTarget(self.cluster, str(upstream))
+
+    def _down(self) -> bool:
+        return all(node.circuit.open for node in self.nodes.masters())
+
+    def _look(self) -> None:
+        self._circuit.look(self._loop.time())
+
+    def _probe(self) -> None:
+        for node in self.nodes.masters():
+            node.control.probe()
+
+    def _identified(self) -> None:
+        """Report the facts about the first master; commands must exist on all."""
+        found = [node.found for node in self.nodes.masters() if node.found is not None]
+        if found:
+            first = found[0]
+            self.on_server(
+                Identification(
+                    first.name,
+                    first.version,
+                    all(each.ignores_empty for each in found),
+                    all(each.has_ro for each in found),
+                    all(each.has_throttle for each in found),
+                )
+            )
+
+    def lane_of(self, identity: Identity) -> Lane | None:
+        """See UpstreamWiring.lane_of()."""
+        return self._lanes.lane_of(identity)
+
+    def lanes(self) -> Sequence[SharedLane]:
+        """See UpstreamWiring.lanes()."""
+        return [lane for node in self.nodes.all() for lane in node.lanes()]
+
+    def heard_at(self) -> float:
+        """See UpstreamWiring.heard_at()."""
+        heard = [node.circuit.heard_at for node in self.nodes.masters()]
+        return max(heard, default=self._circuit.heard_at)
+
+    def state(self) -> State:
+        """See UpstreamWiring.state(). The problem is that of one node, which it names."""
+        masters = self.nodes.masters()
+        if not masters:
+            cluster = self.cluster
+            settled = cluster.settled.is_set()
+            return State(False, cluster.kind, cluster.problem, False, settled, None)
+        kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
+        times = [each.control.script_times for each in masters]
+        return State(
+            all(node.control.loaded for node in masters),
+            kind,
+            problem,
+            any(node.control.reached for node in masters),
+            all(node.control.settled.is_set() for node in masters),
+            _sum([each for each in times if each is not None]),
+            [NodeState(each.where, not each.circuit.open, each.circuit.why) for each in masters],
+        )
+
+    def measure(self) -> None:
+        """See UpstreamWiring.measure()."""
+        self.nodes.settings.measures = True
+        for node in self.nodes.all():
+            node.control.measures = True
+
+    def now(self) -> str:
+        """See UpstreamWiring.now()."""
+        number = len(self.cluster.map.shards)
+        return f"{number} master{'s' if number > 1 else ''}" if number else ""
+
+    def configure(self, contexts: Contexts) -> None:
+        """See UpstreamWiring.configure()."""
+        self.cluster.secure(contexts.client)
+        self.nodes.use(self.timeouts.timeout_s)
+
+    async def start(self, most_s: float) -> list[asyncio.Event]:
+        """See UpstreamWiring.start()."""
+        self.cluster.start()
+        await at_most(most_s, self.cluster.settled)
+        return [self.cluster.settled, *(node.control.settled for node in self.nodes.masters())]
+
+    def close_idle(self) -> None:
+        """See UpstreamWiring.close_idle()."""
+        self._lanes.close_idle()
+        self.nodes.close_left()
+
+    async def stop(self) -> None:
+        """See UpstreamWiring.stop()."""
+        await self.cluster.stop()
+        await self.nodes.stop()
+
+
+class Faces:
+    """What clients see of the cluster: the address of --announce, or that by which they came."""
+
+    def __init__(self, config: Config) -> None:
+        self._announce = config.announce
+        self._present = config.present
+
+    def __call__(self, protocol: asyncio.Protocol) -> Face:
+        """Return the face toward the client whose private connection `protocol` is."""
+        address = self._announce
+        if address is None and isinstance(protocol, PrivateConnection):
+            address = protocol.reached_at()
+        if address is None:
+            return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._present)
+        return Face(address.host, address.port, self._present)
+
+
+def _problem(node: Node) -> tuple[str, str] | None:
+    """Return kind and text of a node's problem, with its address; None if it has none."""
+    if node.control.problem:
+        return node.control.kind, f"{node.where}: {node.control.problem}"
+    if node.circuit.open:
+        return UNREACHABLE, f"{node.where}: {node.circuit.why}"
+    return None
+
+
+def _sum(found: list[Distribution]) -> Distribution | None:
+    """Add the run times of scripts on all nodes."""
+    if not found:
+        return None
+    classes = [sum(counts) for counts in zip(*(each.classes for each in found), strict=True)]
+    return Distribution(tuple(classes), sum(each.sum for each in found))
+
+
+async def at_most(most_s: float, *events: asyncio.Event) -> None:
+    """Return when all of `events` are set, at the latest after `most_s` seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            for event in events:
+                await event.wait()

@@ -1,0 +1,42 @@
+"""The circuit of a whole cluster: open only while no master answers. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlproxy.session.circuit_breaker import CircuitBreaker
+
+
+class ClusterCircuit(CircuitBreaker):
+    """What sessions see of the circuits of all nodes.
+
+    Late hits and failed connections of clients open it only if every master is down: a dead master
+    answers only for its own keys.
+
+    down: returns whether no master is known, or the circuits of all are open.
+    """
+
+    __slots__ = ("down",)
+
+    def __init__(self, down: Callable[[], bool]) -> None:
+        super().__init__()
+        self.down = down
+
+    def connect_failed(self, now: float, why: str, ours: bool = False) -> None:
+        """See CircuitBreaker.connect_failed()."""
+        if self.down():
+            super().connect_failed(now, why, ours)
+        else:
+            self.counts.connects_failed += 1
+
+    def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:
+        """See CircuitBreaker.timed_out()."""
+        if self.down():
+            super().timed_out(number, since, now, limit_s)
+        else:
+            self.counts.timeouts += number
+
+    def look(self, now: float) -> None:
+        """Close it if a master answers."""
+        if self.open and not self.down():
+            self.heard(now)

@@ -1,0 +1,476 @@
+"""Cluster lanes: hits by the key's slot, each on the lane of its identity to the slot's master.
+
+    submit() ──slot──┬─> the lane to its master ──────────────────────> node
+                     └─> SlotQueue, while the slot is in transition        │ -MOVED, -ASK ...
+                             again, calls  <───── redirected() ────────────┘
+
+The order invariant: the hits of one client on one key run in the order sent. When a slot's owner
+changes, those written to the former owner are answered first (a Drain). What it has not run goes to
+the new owner at once, in the order of the replies. New calls for the slot wait in its queue until
+then. Calls that got ASK need no queue: all calls for the slot take the way over the same node, in
+order.
+
+A call waits for at most the hit timeout, counted from its first redirect or from its submission.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rlproxy.config.urls import Address
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.resp import encoding
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.identity import Identity
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.node import Node, Nodes
+from rlproxy.upstream.cluster.node_lane import NodeLane
+from rlproxy.upstream.cluster.redirects import redirect
+from rlproxy.upstream.cluster.slot_map import SlotMap
+from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of, slot_of
+from rlproxy.upstream.lane import settle, touch
+from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES, MAX_LANES_PER_USER
+
+TICK_S: Final = 0.001  # seconds between two looks at the queues
+RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
+MOST_S: Final = 1.0  # longest wait without a hit timeout
+DIRECT: Final = 3  # redirects of one call that are followed without a pause
+
+
+class Redirected:
+    """A call in a queue.
+
+    since: loop time of its first redirect, or of its submission.
+    tries: number of its redirects.
+    why: the reason in its error, if no node runs it in time; empty for none.
+    """
+
+    __slots__ = ("call", "since", "tries", "why")
+
+    def __init__(self, call: Call, since: float) -> None:
+        self.call = call
+        self.since: float = since
+        self.tries: int = 0
+        self.why = ""
+
+
+class SlotQueue:
+    """The calls of one slot that wait.
+
+    again: calls that a node has not run; they go first.
+    calls: calls that no node has got.
+    not_before: earliest loop time at which `again` is sent.
+    """
+
+    __slots__ = ("again", "calls", "not_before")
+
+    def __init__(self) -> None:
+        self.again: list[Redirected] = []
+        self.calls: list[Redirected] = []
+        self.not_before: float = 0.0
+
+
+class Drain:
+    """The calls that were under way on a node's lane when the node lost slots.
+
+    last: number of the last of them.
+    before: the map by which they were sent.
+    """
+
+    __slots__ = ("before", "lane", "last", "node", "since")
+
+    def __init__(self, node: Node, lane: NodeLane, before: SlotMap, since: float) -> None:
+        self.node = node
+        self.lane = lane
+        self.last: int = lane.last()
+        self.before = before
+        self.since: float = since
+
+
+class Part:
+    """The lane of one identity to one node."""
+
+    __slots__ = ("lane", "node")
+
+    def __init__(self, node: Node, lane: NodeLane) -> None:
+        self.node = node
+        self.lane = lane
+
+    def usable(self) -> bool:
+        """Return whether a call submitted now is sent in this tick."""
+        return self.lane.ready and self.lane.room > 0 and not self.node.circuit.open
+
+
+class ClusterLane(Lane):
+    """The lane of one identity to a cluster, as sessions see it.
+
+    Its `room` stays as it is: where a node's lane has none, only the calls for this node wait.
+    """
+
+    def __init__(self, lanes: ClusterLanes, identity: Identity) -> None:
+        super().__init__()
+        self.identity = Identity(*identity.key())
+        self.room = lanes.max_lane_hits
+        self._lanes = lanes
+        self._cluster = lanes.cluster
+        self._loop = lanes.loop
+        self._map: SlotMap = SlotMap([])
+        self._parts: list[Part | None] = []  # by the index of the shard in the map
+        self._by_address: dict[Address, Part] = {}
+        self._queues: dict[int, SlotQueue] = {}  # by slot
+        self._drains: list[Drain] = []
+        self._under_way: dict[Call, Redirected] = {}  # redirected calls that were sent again
+        self._refused = False
+        self._opening_since: float = self._loop.time()
+        self._ticking = False
+        self._tick_soon: Callable[[], None] = self._tick
+        self.changed()
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def may_follow(self, before: Rule, rule: Rule) -> bool:
+        """See Lane.may_follow()."""
+        return all(part.lane.may_follow(before, rule) for part in self._parts if part is not None)
+
+    def by_sha(self, rule: Rule) -> bool:
+        """See Lane.by_sha()."""
+        return all(part.lane.by_sha(rule) for part in self._parts if part is not None)
+
+    def submit(self, call: Call) -> bytes:
+        """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
+        slot = slot_of(call.key)
+        if call.rule.frees and call.rule.script is None and call.rule.tail and self._lanes.splits:
+            keys = keys_of(call)
+            if any(slot_of(key) != slot for key in keys):
+                for part_call in SplitReset(call).parts(keys):
+                    self.submit(part_call)
+                return b""
+        waits = slot in self._queues or (len(self._drains) > 0 and self._draining(slot))
+        index = self._map.owners[slot]
+        part = self._parts[index] if index >= 0 else None
+        if waits or part is None or not part.usable():
+            self._hold(slot, call)
+            return b""
+        return part.lane.submit(call)
+
+    def wake(self) -> None:
+        """Open the lanes to all masters; see Lane.wake().
+
+        It is ready once those to all masters are that answer, and accept the identity. A master
+        that accepts connections and does not answer is waited for at most as long as for a hit.
+        """
+        if self._refused:
+            return
+        ready = opening = refused = 0
+        for index, part in enumerate(self._parts):
+            if part is None or part.lane.retired:
+                part = self._parts[index] = self._part(self._map.shards[index].address)
+            if part is None or part.lane.refused():
+                refused += 1
+            elif part.lane.ready:
+                ready += 1
+            else:
+                part.lane.wake()
+                opening += not part.node.circuit.open
+        if opening > 0 and self._loop.time() - self._opening_since > self._lanes.limit_s():
+            opening = 0
+        self.ready = ready > 0 and opening == 0 and refused == 0
+        if refused > 0:
+            self._lanes.forget(self)
+
+    # -- the topology -----------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Take the present map of the cluster."""
+        before, self._map = self._map, self._cluster.map
+        now = self._loop.time()
+        after = {shard.address: shard.slots for shard in self._map.shards}
+        for shard in before.shards:
+            part = self._by_address.get(shard.address)
+            if part is not None and _loses(shard.slots, after.get(shard.address, ())):
+                part.lane.forget_refusals()
+                if part.lane.unanswered() > 0:
+                    self._drains.append(Drain(part.node, part.lane, before, now))
+        self._parts = [self._part(shard.address) for shard in self._map.shards]
+        if self.ready:
+            for part in self._parts:
+                if part is not None and not part.lane.ready:
+                    part.lane.wake()
+        self._schedule()
+
+    def _part(self, address: Address) -> Part | None:
+        """Return the lane to the node at `address`; None at a limit of lanes."""
+        part = self._by_address.get(address)
+        if part is None or part.lane.retired:
+            node = self._lanes.nodes.of(address)
+            lane = node.lane_of(self.identity)
+            if lane is None:
+                return None
+            lane.owner = self
+            lane.address = address
+            part = self._by_address[address] = Part(node, lane)
+        return part
+
+    def _draining(self, slot: int) -> bool:
+        """Return whether calls on `slot` may be under way at its former owner."""
+        owner = self._map.owner(slot)
+        for drain in self._drains:
+            former = drain.before.owner(slot)
+            theirs = former is not None and former.address == drain.node.address
+            if theirs and (owner is None or owner.address != drain.node.address):
+                return True
+        return False
+
+    # -- calls that wait --------------------------------------------------------------------------
+
+    def _queue(self, slot: int) -> SlotQueue:
+        queue = self._queues.get(slot)
+        if queue is None:
+            queue = self._queues[slot] = SlotQueue()
+        self._schedule()
+        return queue
+
+    def _hold(self, slot: int, call: Call) -> None:
+        """Let a call wait that no node has got."""
+        self._queue(slot).calls.append(Redirected(call, self._loop.time()))
+
+    def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
+        """Send `call` again that got `error`, or let it wait in the order of the replies."""
+        now, slot = self._loop.time(), slot_of(call.key)
+        known = self._under_way.pop(call, None)
+        entry = Redirected(call, now) if known is None else known
+        entry.tries += 1
+        _, address = redirect(error, lane.address)
+        asks = error.startswith(b"-ASK")
+        if address is not None and not asks:
+            self._cluster.moved(slot, address)
+        queue = self._queues.get(slot)
+        if address is not None and (queue is None or not queue.again) and entry.tries <= DIRECT:
+            part = self._part(address)
+            if part is not None and part.lane is not lane and part.usable():
+                self._send(part, entry, asks)
+                return
+            if part is not None:
+                part.lane.wake()
+        queue = self._queue(slot)
+        if address is None or entry.tries > DIRECT:
+            entry.why = error[1:-2].decode("utf-8", "replace")
+            queue.not_before = now + RETRY_S
+            self._cluster.refresh()
+        queue.again.append(entry)
+
+    def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
+        """Let calls wait that were not written when their lane was lost."""
+        self._drains = [drain for drain in self._drains if drain.lane is not lane]
+        now = self._loop.time()
+        for call in calls:
+            known = self._under_way.pop(call, None)
+            entry = Redirected(call, now) if known is None else known
+            self._queue(slot_of(call.key)).again.append(entry)
+
+    def _send(self, part: Part, entry: Redirected, asking: bool = False) -> None:
+        if entry.tries > 0:
+            self._under_way[entry.call] = entry
+            self._schedule()
+        part.lane.submit_again(entry.call, asking)
+
+    # -- the queues -------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._ticking and (self._queues or self._drains or self._under_way):
+            self._ticking = True
+            self._loop.call_soon(self._tick_soon)
+
+    def _tick(self) -> None:
+        """Send what may go on, and answer what has waited for too long."""
+        now, limit_s = self._loop.time(), self._lanes.limit_s()
+        self._drains = [
+            drain
+            for drain in self._drains
+            if not drain.lane.has_answered(drain.last) and now - drain.since < limit_s
+        ]
+        touched: list[Caller] = []
+        for slot, queue in list(self._queues.items()):
+            self._serve(slot, queue, now, limit_s, touched)
+            if not queue.again and not queue.calls:
+                del self._queues[slot]
+        for call, entry in list(self._under_way.items()):
+            if call.reply or call.late or now - entry.since > 2 * limit_s:
+                del self._under_way[call]
+        settle(touched, now)
+        if self._queues or self._drains or self._under_way:
+            self._loop.call_later(TICK_S, self._tick_soon)
+        else:
+            self._ticking = False
+
+    def _serve(
+        self, slot: int, queue: SlotQueue, now: float, limit_s: float, touched: list[Caller]
+    ) -> None:
+        """Send the calls of `queue` that may be sent now, and answer those that may not."""
+        index = self._map.owners[slot]
+        part = self._parts[index] if index >= 0 else None
+        if part is not None and part.lane.retired:
+            part = self._parts[index] = self._part(part.node.address)
+        if part is not None and part.usable():
+            if now >= queue.not_before:
+                self._send_all(part, queue.again)
+            if not queue.again and not self._draining(slot):
+                self._send_all(part, queue.calls)
+        elif part is not None and part.node.circuit.open:
+            limit_s = 0.0
+        elif part is not None:
+            if part.lane.refused():
+                self._lanes.forget(self)
+                self.retired = True  # sessions with calls under way need not wait for it
+            part.lane.wake()
+        number = len(queue.again) + len(queue.calls)
+        if number == 0:
+            return
+        where, why = _reason(part)
+        # Where the nodes have refused hits for that long, one try is enough.
+        refuses = 0.0 < self._cluster.down_since <= now - limit_s
+        since = now if refuses else now - limit_s
+        queue.again = self._too_late(queue.again, since, where, why, touched)
+        if queue.calls and queue.calls[0].since <= now - limit_s:
+            queue.calls = self._too_late(queue.calls, now - limit_s, where, why, touched)
+        number -= len(queue.again) + len(queue.calls)
+        if part is not None and number > 0 and limit_s > 0.0 and not part.lane.ready:
+            part.node.circuit.timed_out(number, now - limit_s, now, limit_s)
+
+    def _send_all(self, part: Part, entries: list[Redirected]) -> None:
+        """Send as many of `entries` as the lane has room for."""
+        number = min(len(entries), part.lane.room)
+        for entry in entries[:number]:
+            self._send(part, entry)
+        del entries[:number]
+
+    def _too_late(
+        self,
+        entries: list[Redirected],
+        since: float,
+        where: str,
+        why: str,
+        touched: list[Caller],
+    ) -> list[Redirected]:
+        """Answer the calls that wait since `since` or longer. Returns the others."""
+        left = []
+        for entry in entries:
+            if entry.since > since:
+                left.append(entry)
+                continue
+            call = entry.call
+            call.caller.lane_down(call, encoding.unreachable(where, entry.why or why))
+            touch(call.caller, touched)
+        return left
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def lanes(self) -> list[NodeLane]:
+        """Return its lanes to the nodes."""
+        return [part.lane for part in self._by_address.values()]
+
+    def idle(self, since: float) -> bool:
+        """Return whether it is unused since loop time `since`, and owes no reply."""
+        return not self._queues and all(lane.idle(since) for lane in self.lanes())
+
+    def forget_closed(self) -> None:
+        """Forget the lanes to nodes that have left."""
+        found = self._by_address.items()
+        self._by_address = {at: part for at, part in found if not part.lane.retired}
+
+    def give_up(self) -> None:
+        """Take no more calls: a node does not accept the identity."""
+        self._refused = True
+        self.ready = False
+        for lane in self.lanes():
+            if lane.unanswered() == 0:
+                lane.retire()
+
+    def retire(self) -> None:
+        """Close for good. Sessions get another lane."""
+        self.retired = True
+        self.ready = False
+        for lane in self.lanes():
+            lane.retire()
+
+
+def _loses(before: tuple[tuple[int, int], ...], after: tuple[tuple[int, int], ...]) -> bool:
+    """Return whether a slot in the ranges `before` is missing in `after`."""
+    return any(
+        not any(first <= low and high <= last for first, last in after) for low, high in before
+    )
+
+
+def _reason(part: Part | None) -> tuple[str, str]:
+    """Return the address of a node for an error, and why it takes no calls."""
+    if part is None:
+        return "the cluster", "no node serves the slot of the key"
+    if part.node.circuit.open:
+        return part.node.where, part.node.circuit.why
+    if part.lane.refused():
+        return part.node.where, "it does not accept this user"
+    return part.node.where, "no connection in time"
+
+
+class ClusterLanes:
+    """The cluster lanes of one process, by identity.
+
+    splits: RL.RESET of keys in several slots is split; else Redis refuses it.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Nodes,
+        loop: asyncio.AbstractEventLoop,
+        splits: bool = True,
+    ) -> None:
+        self.cluster = cluster
+        self.nodes = nodes
+        self.loop = loop
+        self.splits = splits
+        self.max_lane_hits = nodes.settings.max_lane_hits
+        self._lanes: dict[tuple[bytes | None, bytes | None, int], ClusterLane] = {}
+        cluster.on_change.append(self._changed)
+
+    def limit_s(self) -> float:
+        """Return the longest time for which a call waits, in seconds."""
+        return self.nodes.settings.timeout_s or MOST_S
+
+    def lane_of(self, identity: Identity) -> Lane | None:
+        """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
+        key = identity.key()
+        lane = self._lanes.get(key)
+        if lane is None or lane.retired:
+            self._lanes.pop(key, None)
+            if len(self._lanes) >= MAX_LANES:
+                return None
+            if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
+                return None
+            lane = self._lanes[key] = ClusterLane(self, identity)
+        return lane
+
+    def _changed(self) -> None:
+        self.nodes.follow()
+        for lane in list(self._lanes.values()):
+            lane.changed()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def forget(self, lane: ClusterLane) -> None:
+        """Remove a lane that will not be ready again. Further sessions try another one."""
+        key = lane.identity.key()
+        if self._lanes.get(key) is lane:
+            del self._lanes[key]
+        lane.give_up()
+
+    def close_idle(self) -> None:
+        """Close the lanes without calls for IDLE_S."""
+        since = self.loop.time() - IDLE_S
+        for key, lane in list(self._lanes.items()):
+            lane.forget_closed()
+            if lane.idle(since):
+                del self._lanes[key]
+                lane.retire()

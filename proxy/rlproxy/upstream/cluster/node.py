@@ -1,0 +1,200 @@
+"""The parts that serve one master: its circuit, timeouts, scripts, control connection and lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rlproxy.config.urls import Address, Upstream
+from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.ratelimit.scripts import Script
+from rlproxy.session.circuit_breaker import CircuitBreaker, Counts
+from rlproxy.session.context import ServerFacts
+from rlproxy.session.identity import Identity
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.node_lane import NodeLane
+from rlproxy.upstream.cluster.slot_map import Shard
+from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.outage_log import OutageLog
+from rlproxy.upstream.script_loading import ScriptLoading
+
+STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
+
+
+def nothing() -> None:
+    """Do nothing, as a callback that is not set yet."""
+
+
+@dataclass
+class NodeSettings:
+    """What the parts of all nodes have in common.
+
+    counts: of the circuits of all nodes together.
+    answer: returns the value of --on-upstream-failure, for the log.
+    on_server: called with the facts about the server of any node.
+    on_state: called when the circuit of any node opens or closes.
+    """
+
+    upstream: Upstream
+    scripts: dict[str, Script]
+    denial_cache: DenialCache | None
+    max_lane_hits: int
+    counters: Counters
+    counts: Counts
+    answer: Callable[[], str]
+    on_server: Callable[[], None] = nothing
+    on_state: Callable[[], None] = nothing
+    timeout_s: float = 0.0
+    measures: bool = False
+
+
+class Node:
+    """One master and the parts that serve it."""
+
+    def __init__(self, address: Address, cluster: Cluster, settings: NodeSettings) -> None:
+        loop = asyncio.get_running_loop()
+        self.address = address
+        self.where = str(address)
+        self.used_at: float = loop.time()  # latest time at which it had slots or got a call
+        self.found: Identification | None = None
+        self._cluster = cluster
+        self._settings = settings
+        self.facts = ServerFacts(self.where)
+        self.facts.read_only = cluster.refresh
+        self.circuit = CircuitBreaker()
+        self.circuit.counts = settings.counts
+        self.timeouts = HitTimeouts(self.circuit, settings.timeout_s, loop.time, loop.call_later)
+        loading = ScriptLoading(self.timeouts, loop.call_later)
+        target = cluster.target(address)
+        self.control = Control(
+            target, settings.upstream, settings.scripts, self._identified, self.timeouts, loading
+        )
+        self.control.measures = settings.measures
+        self.timeouts.on_doubt = self.control.probe
+        self._log = OutageLog(self.circuit, self.control, self.facts, settings.answer)
+        self.circuit.on_open = self._opened
+        self.circuit.on_close = self._closed
+        self.pool = LanePool(
+            loop,
+            target,
+            loading,
+            self.facts,
+            settings.denial_cache,
+            self.timeouts,
+            settings.max_lane_hits,
+            settings.counters,
+            time.monotonic,
+        )
+        self.pool.make = NodeLane
+        self._task = loop.create_task(self.control.run())
+
+    def lane_of(self, identity: Identity) -> NodeLane | None:
+        """Return the lane of `identity` to this node; None at a limit of lanes."""
+        lane = self.pool.lane_of(identity)
+        return lane if isinstance(lane, NodeLane) else None
+
+    def lanes(self) -> list[NodeLane]:
+        """Return all lanes to this node."""
+        return [lane for lane in self.pool.lanes() if isinstance(lane, NodeLane)]
+
+    def idle(self, since: float) -> bool:
+        """Return whether it is unused since loop time `since`."""
+        busy = any(lane.unanswered() for lane in self.pool.lanes())
+        return self.used_at < since and not busy
+
+    def _identified(self, found: Identification) -> None:
+        self.found = found
+        self.facts.has_ro = found.has_ro
+        self._settings.on_server()
+
+    def _opened(self) -> None:
+        self._log.opened()
+        self._cluster.refresh()
+        self._settings.on_state()
+
+    def _closed(self, out_s: float, without: int) -> None:
+        self._log.closed(out_s, without)
+        for lane in self.lanes():
+            lane.retry()
+        self._settings.on_state()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._task.cancel()
+        self.pool.close()
+
+    async def stop(self) -> None:
+        """Close its connections, and wait until its task has ended."""
+        self.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+class Nodes:
+    """The nodes of a cluster: all masters with slots, and those to which ASK has led."""
+
+    def __init__(self, cluster: Cluster, settings: NodeSettings) -> None:
+        self._cluster = cluster
+        self.settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._nodes: dict[Address, Node] = {}
+        cluster.is_up = self._is_up
+        cluster.troubled = lambda: any(node.circuit.open for node in self.masters())
+
+    def of(self, address: Address) -> Node:
+        """Return the node at `address`, made if needed."""
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = Node(address, self._cluster, self.settings)
+        node.used_at = self._loop.time()
+        return node
+
+    def all(self) -> list[Node]:
+        """Return all nodes."""
+        return list(self._nodes.values())
+
+    def masters(self) -> list[Node]:
+        """Return the nodes that own slots, in the order of the map."""
+        shards = self._cluster.map.shards
+        return [self._nodes[each.address] for each in shards if each.address in self._nodes]
+
+    def _is_up(self, shard: Shard) -> bool:
+        node = self._nodes.get(shard.address)
+        return node is None or not node.circuit.open
+
+    def follow(self) -> None:
+        """Make the nodes of the present map."""
+        for shard in self._cluster.map.shards:
+            self.of(shard.address)
+
+    def use(self, timeout_s: float) -> None:
+        """Apply the hit timeout to all nodes."""
+        self.settings.timeout_s = timeout_s
+        for node in self._nodes.values():
+            node.timeouts.timeout_s = timeout_s
+
+    def close_left(self) -> None:
+        """Close the nodes that own no slots and are unused."""
+        since = self._loop.time() - STAYS_S
+        self.follow()
+        for address, node in list(self._nodes.items()):
+            if node.idle(since):
+                del self._nodes[address]
+                node.close()
+
+    def close(self) -> None:
+        """Close all lanes."""
+        for node in self._nodes.values():
+            node.pool.close()
+
+    async def stop(self) -> None:
+        """End all control connections and lanes."""
+        for node in self.all():
+            await node.stop()

@@ -1,0 +1,417 @@
+"""Hits over the nodes of a real Redis Cluster: exact per key, in order, while slots move and nodes
+fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.resp.key_slot import key_slot
+
+from tests.clusters import Cluster, Node
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
+
+KEYS = 300
+LIMIT = 1_000_000
+
+
+@contextlib.contextmanager
+def proxy_of(cluster: Cluster, *args: str) -> Iterator[Proxy]:
+    """Run a proxy in front of `cluster`."""
+    made = Proxy(cluster.url, *args)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(module_cluster: Cluster) -> Cluster:
+    return module_cluster
+
+
+@pytest.fixture(scope="module")
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    with proxy_of(cluster) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> None:
+    if "cluster" in request.fixturenames:
+        for node in request.getfixturevalue("cluster").nodes:
+            node.do("FLUSHALL")
+
+
+def warm(raw: Raw, keys: int = 30) -> None:
+    """Open the lanes to all nodes."""
+    for turn in range(2):
+        for number in range(keys):
+            assert isinstance(raw.ask("RL.HIT", f"warm{number}", LIMIT, 60), list), turn
+
+
+def key_of(cluster: Cluster, node: Node, prefix: str = "key") -> str:
+    return next(cluster.keys_at(node, prefix))
+
+
+def remaining(reply: object) -> int:
+    assert isinstance(reply, list), reply
+    return int(reply[2])
+
+
+def test_hits_are_exact_for_each_key(proxy: Proxy) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.raw()) for _ in range(4)]
+        for raw in clients:
+            raw.send(b"".join(command("RL.HIT", f"key{n}", 10, 60) * 3 for n in range(KEYS)))
+        admitted = dict.fromkeys(range(KEYS), 0)
+        for raw in clients:
+            for number in range(KEYS):
+                for _ in range(3):
+                    reply = raw.reply()
+                    assert isinstance(reply, list), reply
+                    admitted[number] += reply[0] == 0
+    assert set(admitted.values()) == {10}
+
+
+def test_reset_of_keys_in_several_slots(proxy: Proxy) -> None:
+    with proxy.raw() as raw:
+        warm(raw)
+        for number in range(20):
+            raw.ask("RL.HIT", f"key{number}", 1, 60)
+        keys = [f"key{number}" for number in range(20)]
+        assert raw.ask("RL.RESET", *keys, "none") == 20
+        assert raw.ask("RL.RESET", "{a}1", "{a}2") == 0
+        for key in keys:
+            assert raw.ask("RL.HIT", key, 1, 60) == [0, 1, 0, -1, 60]
+
+
+def test_reset_is_not_split_without_cross_slot(cluster: Cluster) -> None:
+    with proxy_of(cluster, "--cross-slot", "error") as proxy, proxy.raw() as raw:
+        for _ in range(2):  # first on the private connection, then by lane
+            assert str(raw.ask("RL.RESET", "key1", "key2")).startswith("CROSSSLOT")
+            assert raw.ask("RL.RESET", "{a}1", "{a}2") == 0
+            warm(raw)
+
+
+def test_missing_scripts_are_loaded_on_each_node(cluster: Cluster, proxy: Proxy) -> None:
+    with proxy.raw() as raw:
+        warm(raw)
+        for node in cluster.nodes:
+            node.do("SCRIPT", "FLUSH")
+            for turn in range(1, 4):
+                raw.send(b"".join(command("RL.HIT", f"k{n}", LIMIT, 60) for n in range(50)))
+                lefts = {remaining(raw.reply()) for _ in range(50)}
+                assert len(lefts) == 1, (node, turn)
+
+
+def test_users_share_no_lane_on_any_node(cluster: Cluster, proxy: Proxy) -> None:
+    for node in cluster.nodes:
+        for user in ("ann", "bob"):
+            node.do("ACL", "SETUSER", user, "on", ">pw", "+@all", "~*", "&*")
+    with proxy.raw() as ann, proxy.raw() as bob, proxy.raw() as nobody:
+        assert [ann.ask("AUTH", "ann", "pw"), bob.ask("AUTH", "bob", "pw")] == ["OK", "OK"]
+        for raw in (ann, bob, nobody):
+            warm(raw)
+        for node in cluster.nodes:
+            found = node.ask("CLIENT", "LIST")
+            assert isinstance(found, bytes)
+            lines = found.decode().splitlines()
+            rows = [dict(word.split("=", 1) for word in line.split()) for line in lines]
+            lanes = sorted(row["user"] for row in rows if row["name"] == "rlproxy-lane")
+            assert lanes == ["ann", "bob", "default"]
+        # A password that is changed ends the lanes of that user only.
+        for node in cluster.nodes:
+            node.do("ACL", "SETUSER", "ann", "resetpass", ">new")
+            for line in str(node.ask("CLIENT", "LIST")).split("\\n"):
+                if "name=rlproxy-lane" in line and "user=ann" in line:
+                    node.ask("CLIENT", "KILL", "ID", line.split("id=", 1)[1].split()[0])
+        with proxy.raw() as again:
+            assert str(again.ask("AUTH", "ann", "pw")).startswith("WRONGPASS")
+            assert again.ask("AUTH", "ann", "new") == "OK"
+            warm(again)
+        warm(bob)
+        # A user who loses the right to a key keeps none of the other one's.
+        for node in cluster.nodes:
+            node.do("ACL", "SETUSER", "bob", "resetkeys", "~bob*")
+        assert isinstance(nobody.ask("RL.HIT", "key1", 5, 60), list)
+        assert isinstance(bob.ask("RL.HIT", "key1", 5, 60), ReplyError)
+
+
+class Load:
+    """Clients that hit their own keys, all in one slot, and check that nothing is lost, doubled or
+    reordered: the remaining quota falls by one with each hit.
+    """
+
+    def __init__(self, proxy: Proxy, tag: str, clients: int = 4, pipeline: int = 20) -> None:
+        self._proxy = proxy
+        self._tag = tag
+        self._pipeline = pipeline
+        self._over = threading.Event()
+        self.hits = [0] * clients
+        self.wrong: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(clients)]
+
+    def __enter__(self) -> Load:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def _run(self, number: int) -> None:
+        key = f"{{{self._tag}}}{number}"
+        hits = command("RL.HIT", key, LIMIT, 600, "ALGO", "FIXED") * self._pipeline
+        with self._proxy.raw() as raw:
+            while not self._over.is_set() and not self.wrong:
+                raw.send(hits)
+                for _ in range(self._pipeline):
+                    reply = raw.reply()
+                    self.hits[number] += 1
+                    expected = LIMIT - self.hits[number]
+                    if not isinstance(reply, list) or reply[2] != expected:
+                        self.wrong.append(f"{key}: {reply}, expected {expected} left")
+                        return
+
+
+def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:
+    slot = key_slot(b"tag")
+    with Load(proxy, "tag") as load:
+        wait_until(lambda: min(load.hits) > 100 or load.wrong, "hits run")
+        for turn in range(4):
+            owner = cluster.owner(slot)
+            to = cluster.nodes[(cluster.nodes.index(owner) + 1) % 3]
+            cluster.begin_move(slot, to)
+            time.sleep(0.02)
+            while cluster.move_keys(slot, to, 1):  # some keys are here, some are there
+                time.sleep(0.02)
+            cluster.end_move(slot, to, everywhere=turn % 2 == 0)
+            before = min(load.hits)
+            wait_until(lambda: min(load.hits) > before + 100 or load.wrong, "hits go on")  # noqa: B023
+    assert load.wrong == []
+    with proxy.raw() as raw:
+        for number, hits in enumerate(load.hits):
+            words = ("RL.PEEK", f"{{tag}}{number}", LIMIT, 600, "ALGO", "FIXED")
+            assert remaining(raw.ask(*words)) == LIMIT - hits
+    cluster.wait_ok()
+
+
+def test_many_slots_move_under_load(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, proxy_of(cluster) as proxy:
+        with contextlib.ExitStack() as stack:
+            loads = [stack.enter_context(Load(proxy, f"t{n}", 1)) for n in range(5)]
+            for number in range(5):
+                slot = key_slot(f"t{number}".encode())
+                owner = cluster.owner(slot)
+                to = next(node for node in cluster.nodes if node is not owner)
+                cluster.begin_move(slot, to)
+                cluster.move_keys(slot, to)
+                cluster.end_move(slot, to, everywhere=False)
+                time.sleep(0.05)
+        assert [load.wrong for load in loads] == [[]] * 5
+        assert all(load.hits[0] > 0 for load in loads)
+
+
+def test_a_remembered_refusal_ends_when_its_slot_moves(cluster: Cluster, proxy: Proxy) -> None:
+    slot = key_slot(b"denied")
+    with proxy.raw() as raw:
+        warm(raw)
+        assert remaining(raw.ask("RL.HIT", "denied", 1, 600)) == 0
+        for _ in range(5):
+            reply = raw.ask("RL.HIT", "denied", 1, 600)
+            assert isinstance(reply, list) and reply[0] == 1
+        owner = cluster.owner(slot)
+        to = next(node for node in cluster.nodes if node is not owner)
+        cluster.move_slot(slot, to)
+        to.ask("DEL", "denied")
+        with proxy.raw() as other:
+            other.ask("RL.HIT", "x{denied}", 5, 60)  # the proxy learns of the move
+            assert remaining(other.ask("RL.HIT", "denied", 1, 600)) == 0
+
+
+def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
+    with Cluster(one_engine, node_timeout_ms=15000) as cluster, proxy_of(cluster) as proxy:
+        paused, well = cluster.nodes[0], cluster.nodes[1]
+        lost, kept = key_of(cluster, paused), key_of(cluster, well)
+        with proxy.raw() as raw, proxy.raw() as other:
+            warm(raw)
+            warm(other)
+            cluster.stop(paused)
+            try:
+                other.send(command("RL.HIT", lost, LIMIT, 60))
+                for left in range(1, 200):
+                    began = time.monotonic()
+                    assert remaining(raw.ask("RL.HIT", kept, LIMIT, 60)) == LIMIT - left
+                    assert time.monotonic() - began < 0.2
+                    if left % 20 == 0:
+                        time.sleep(0.05)
+                assert str(other.reply()).startswith("UPSTREAMDOWN")
+                wait_until(lambda: "does not answer" in proxy.read_log(), "the circuit is open")
+                began = time.monotonic()
+                assert str(other.ask("RL.HIT", lost, LIMIT, 60)).startswith("UPSTREAMDOWN")
+                assert time.monotonic() - began < 0.1
+                # a client that comes now
+                with proxy.raw() as new:
+                    assert isinstance(new.ask("RL.HIT", kept, LIMIT, 60), list)
+                    assert isinstance(new.ask("RL.HIT", kept, LIMIT, 60), list)
+                    began = time.monotonic()
+                    assert str(new.ask("RL.HIT", lost, LIMIT, 60)).startswith("UPSTREAMDOWN")
+                    assert time.monotonic() - began < 0.1
+                    stats = new.ask("RL.STATS")
+                    assert isinstance(stats, bytes)
+                    assert f"{paused.address}=0".encode() in stats
+                    assert f"{well.address}=1".encode() in stats
+            finally:
+                cluster.cont(paused)
+
+            def back() -> bool:
+                return isinstance(other.ask("RL.HIT", lost, LIMIT, 60), list)
+
+            wait_until(back, "hits on its keys run again")
+            log = proxy.read_log()
+            assert f"Redis at {paused.address} does not answer" in log
+            assert f"Redis at {well.address} does not answer" not in log
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_lost_master_is_replaced(one_engine: str, how: str) -> None:
+    with Cluster(one_engine, replicas=1) as cluster, proxy_of(cluster) as proxy:
+        killed, replica = cluster.nodes[0], cluster.nodes[3]
+        lost, kept = key_of(cluster, killed), key_of(cluster, cluster.nodes[1])
+        with proxy.raw() as raw, proxy.raw() as direct:
+            warm(raw)
+            warm(direct)
+            (cluster.kill if how == "kill" else cluster.stop)(killed)
+            served: list[float] = []
+
+            def watch() -> None:
+                wait_until(lambda: not isinstance(replica.ask("GET", lost), ReplyError), "served")
+                served.append(time.monotonic())
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            deadline = time.monotonic() + 30
+            while not isinstance(reply := raw.ask("RL.HIT", lost, LIMIT, 60), list):
+                assert time.monotonic() < deadline
+                assert str(reply).startswith("UPSTREAMDOWN"), reply
+                time.sleep(0.01)
+            now = time.monotonic()
+            watcher.join()
+            assert now - served[0] < 0.5
+            reply = direct.ask("RL.HIT", kept, LIMIT, 60)
+            assert isinstance(reply, list)
+        assert "the masters of the cluster are now" in proxy.read_log()
+
+
+def test_a_manual_failover_loses_no_hit(one_engine: str) -> None:
+    with Cluster(one_engine, replicas=1) as cluster, proxy_of(cluster) as proxy:
+        tag = key_of(cluster, cluster.nodes[0], "tag")
+        with Load(proxy, tag, 2) as load:
+            wait_until(lambda: min(load.hits) > 100 or load.wrong, "hits run")
+            cluster.failover(cluster.nodes[3])
+            before = min(load.hits)
+            wait_until(lambda: min(load.hits) > before + 100 or load.wrong, "hits go on")
+        assert load.wrong == []
+
+
+def test_remembered_refusals_answer_locally(proxy: Proxy) -> None:
+    def local() -> int:
+        with proxy.raw() as other:
+            stats = other.ask("RL.STATS")
+        assert isinstance(stats, bytes)
+        (line,) = [row for row in stats.split(b"\r\n") if row.startswith(b"refused_locally:")]
+        return int(line.partition(b":")[2])
+
+    with proxy.raw() as raw:
+        warm(raw)
+        time.sleep(1.1)  # its first hits took its private connection, which counts as a write
+        before = local()
+        for _ in range(50):
+            raw.ask("RL.HIT", "denied", 1, 60)
+        assert local() - before >= 40
+
+
+def test_a_node_that_is_added_serves_hits(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, proxy_of(cluster) as proxy:
+        slot = key_slot(b"tag")
+        with Load(proxy, "tag", 2) as load:
+            wait_until(lambda: min(load.hits) > 100 or load.wrong, "hits run")
+            added = cluster.add_node()
+            cluster.begin_move(slot, added)
+            while cluster.move_keys(slot, added, 1):
+                time.sleep(0.02)
+            cluster.end_move(slot, added)
+            before = min(load.hits)
+            wait_until(lambda: min(load.hits) > before + 100 or load.wrong, "hits go on")
+        assert load.wrong == []
+        wait_until(lambda: added.address in proxy.read_log(), "the proxy logs the new master")
+
+
+def test_hits_while_the_cluster_is_down_get_an_error_and_then_run(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, proxy_of(cluster, "--hit-timeout", "300") as proxy:
+        killed = cluster.nodes[2]
+        kept = key_of(cluster, cluster.nodes[0])
+        with proxy.raw() as raw:
+            warm(raw)
+            cluster.kill(killed)
+
+            def refused() -> bool:
+                return "CLUSTERDOWN" in str(raw.ask("RL.HIT", kept, LIMIT, 60))
+
+            wait_until(refused, "the others refuse hits")
+            time.sleep(1)
+            began = time.monotonic()
+            for _ in range(5):
+                assert refused()
+            assert time.monotonic() - began < 0.5
+            killed.start()
+
+            def runs() -> bool:
+                return isinstance(raw.ask("RL.HIT", kept, LIMIT, 60), list)
+
+            wait_until(runs, "hits run again")
+
+
+def test_a_password_is_used_for_all_nodes(one_engine: str) -> None:
+    with Cluster(one_engine, password="pw") as cluster:
+        url = cluster.url.replace("://", "://:pw@")
+        made = Proxy(url)
+        try:
+            with made.raw() as raw:
+                assert str(raw.ask("RL.HIT", "k", LIMIT, 60)).startswith("NOAUTH")
+                assert raw.ask("AUTH", "pw") == "OK"
+                warm(raw)
+                stats = raw.ask("RL.STATS")
+                assert isinstance(stats, bytes) and b"lanes:3" in stats
+                with made.raw() as stranger:
+                    assert str(stranger.ask("RL.HIT", "k", LIMIT, 60)).startswith("NOAUTH")
+        finally:
+            made.close()
+        made = Proxy(cluster.url)
+        try:
+            assert "it wants a password" in made.read_log()
+            with made.raw() as raw:
+                assert str(raw.ask("RL.HIT", "k", LIMIT, 60)).startswith("UPSTREAMDOWN")
+        finally:
+            made.close()
+
+
+def test_several_workers_count_together(cluster: Cluster) -> None:
+    with proxy_of(cluster, "--workers", "2") as proxy, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.raw()) for _ in range(6)]
+        for raw in clients:
+            raw.send(b"".join(command("RL.HIT", f"shared{n}", 10, 60) * 3 for n in range(50)))
+        admitted = 0
+        for raw in clients:
+            for _ in range(150):
+                reply = raw.reply()
+                assert isinstance(reply, list), reply
+                admitted += reply[0] == 0
+        assert admitted == 500

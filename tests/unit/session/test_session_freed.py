@@ -1,0 +1,128 @@
+"""session: a client that is gone leaves no object that only a garbage collection would free."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.session.session import Session
+
+from tests.unit.ratelimit.test_wait_queue import refused
+from tests.unit.session.bench import FIVE, HIT, PUSH
+from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
+
+# What a lane does with a call.
+EVENTS = ["lane_answered", "lane_late", "lane_returned", "lane_lost"]
+
+
+class Freed:
+    """Clients of a process without garbage collection."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._others = {id(each) for each in _sessions()}
+        self.world = World()
+
+    def leaves(self, client: Client) -> None:
+        """The client's socket is gone."""
+        client.session.abandon()
+        client.session.let_go()
+
+    def left(self) -> int:
+        """The number of clients whose objects are not freed."""
+        self.world.clock.live()  # it forgets cancelled timers
+        return sum(id(each) not in self._others for each in _sessions())
+
+
+def _sessions() -> list[Session]:
+    return [each for each in gc.get_objects() if type(each) is Session]
+
+
+@pytest.fixture
+def freed() -> Iterator[Freed]:
+    made = Freed()
+    gc.disable()
+    try:
+        yield made
+    finally:
+        gc.enable()
+
+
+def test_a_client_that_is_connected_is_counted(freed: Freed) -> None:
+    client = freed.world.probed()
+    assert freed.left() == 1
+    freed.leaves(client)
+    del client
+    assert freed.left() == 0
+
+
+def test_a_held_hit_that_sleeps(freed: Freed) -> None:
+    client = freed.world.waits()
+    freed.leaves(client)
+    del client
+    assert freed.left() == 0
+
+
+def test_a_held_hit_with_a_question_on_the_private_connection(freed: Freed) -> None:
+    client = freed.world.client()
+    client.send(WAITING)
+    freed.leaves(client)
+    del client
+    assert freed.left() == 0
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_held_hit_with_a_question_on_the_lane(freed: Freed, event: str) -> None:
+    client = freed.world.probed()
+    client.send(WAITING)
+    freed.leaves(client)
+    del client
+    _ends(freed, event, ADMITTED)
+    assert freed.left() == 0
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("hits", [1, 3])
+def test_hits_on_the_lane(freed: Freed, event: str, hits: int) -> None:
+    client = freed.world.probed()
+    client.send(HIT * hits)
+    freed.leaves(client)
+    del client
+    _ends(freed, event, FIVE)
+    assert freed.left() == 0
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_hit_behind_one_that_waits(freed: Freed, event: str) -> None:
+    """On the private connection, its reply would be edited by a function that refers to it."""
+    first = freed.world.waits()
+    client = freed.world.probed()
+    client.send(HIT)
+    assert freed.world.calls()[0].behind is not None
+    freed.leaves(client)
+    del client
+    _ends(freed, event, refused(2_000_000))
+    assert freed.left() == 1
+    assert first.session.outstanding()
+
+
+def test_hits_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> None:
+    client = freed.world.probed()
+    client.send(HIT)
+    client.answer(PUSH[:9])
+    _ends(freed, "lane_answered", FIVE)
+    assert client.down() == b""
+    freed.leaves(client)
+    del client
+    assert freed.left() == 0
+
+
+def _ends(freed: Freed, event: str, reply: bytes) -> None:
+    """The lane does with its calls what `event` names."""
+    for call in freed.world.calls():
+        if event == "lane_answered":
+            call.caller.lane_answered(call, reply)
+        else:
+            getattr(call.caller, event)(call)
+    freed.world.lane.calls.clear()

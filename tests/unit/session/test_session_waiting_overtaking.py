@@ -1,0 +1,277 @@
+"""session: hits without WAIT do not overtake; what gives quota back wakes who waits."""
+
+from __future__ import annotations
+
+import pytest
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+
+from tests.unit.session.bench import (
+    FIVE,
+    PING,
+    PUSH,
+    WRONG_HIT,
+)
+from tests.unit.session.waiting import (
+    ADMITTED,
+    BEHIND,
+    DISCARD,
+    EXEC,
+    GET,
+    HIT,
+    HIT_RULE,
+    LATER,
+    LOOKED,
+    MULTI,
+    NIL,
+    OK,
+    QUEUED,
+    TOLD,
+    WAITING,
+    World,
+    absent,
+    attempt,
+    look,
+)
+
+# -- those who don't wait --------------------------------------------------------------------------
+
+
+def test_a_hit_does_not_overtake_by_lane() -> None:
+    world = World()
+    waits = world.waits()
+    client = world.probed()
+    assert client.send(HIT + bulks(b"RL.HIT", b"other", b"10", b"60")) == b""
+    assert world.on_lanes() == [look(HIT_RULE), absent(HIT_RULE, b"other")]
+    world.lane_answers(LOOKED, FIVE)
+    assert client.down() == BEHIND + FIVE
+    world.clock.advance(2)
+    assert len(world.calls()) == 1
+    world.lane_answers(ADMITTED)
+    assert waits.down() == TOLD
+    client.send(HIT)
+    assert world.on_lanes() == [absent(HIT_RULE)]
+
+
+def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    assert client.send(GET + HIT + HIT + GET) == GET + look(HIT_RULE) * 2 + GET
+    replies = NIL + LOOKED + LOOKED + NIL
+    out = client.answer(*[replies[at : at + 1] for at in range(len(replies))])
+    assert out == NIL + BEHIND * 2 + NIL
+    assert client.idle()
+
+
+def test_a_hit_that_was_looked_at_while_its_lane_was_lost() -> None:
+    world = World()
+    world.waits()
+    client = world.probed()
+    client.send(HIT * 2)
+    world.lane_lost(sent=1)
+    assert client.down() == r.LOST
+    assert client.up() == look(HIT_RULE)
+    assert client.answer(LOOKED) == BEHIND
+    assert client.idle()
+
+
+def test_an_error_for_a_hit_that_was_looked_at() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    wrong = b"-WRONGTYPE Operation against a key script: x, on @user_script:1.\r\n"
+    client.send(HIT)
+    assert client.answer(wrong) == r.clean_error(wrong)
+    assert client.idle()
+
+
+def test_the_private_connection_is_lost_with_a_look_on_it() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    client.send(HIT + WRONG_HIT + HIT)
+    client.answer(LOOKED[:9])
+    client.loses_upstream()
+    assert client.session.closed
+    assert b":1\r\n" not in client.down()
+
+
+def test_in_a_transaction_it_can_overtake() -> None:
+    """The reply is inside EXEC's, which is passed on as it came."""
+    world = World()
+    world.waits()
+    client = world.client()
+    assert client.send(MULTI + HIT + EXEC) == MULTI + absent(HIT_RULE) + EXEC
+
+
+@pytest.mark.parametrize(("end", "reply"), [(EXEC, b"*1\r\n+PONG\r\n"), (DISCARD, OK)])
+def test_behind_a_transaction_in_one_write_it_does_not(end: bytes, reply: bytes) -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    sent = client.send(MULTI + PING + end + HIT)
+    client.answer(OK + QUEUED + reply)
+    assert sent + client.up() == MULTI + PING + end + look(HIT_RULE)
+    assert client.answer(LOOKED) == BEHIND
+
+
+def test_another_database_has_another_queue() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    select = bulks(b"SELECT", b"3")
+    client.send(select)
+    client.answer(OK)
+    assert client.send(HIT) == absent(HIT_RULE)
+
+
+def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
+    world = World()
+    waits = world.waits()
+    client = world.client()
+    select = bulks(b"SELECT", b"3")
+    sent = client.send(select + HIT + GET)
+    out = client.answer(OK)
+    sent += client.up()
+    assert sent == select + absent(HIT_RULE) + GET
+    assert out + client.answer(FIVE + NIL) == OK + FIVE + NIL
+    # and there, where nobody waits in database 0
+    waits.vanishes()
+    world.allowed = False
+    three = world.client()
+    three.send(select)
+    three.answer(OK)
+    three.send(WAITING)
+    three.answer(LATER)
+    client.send(bulks(b"SELECT", b"0"))
+    client.answer(OK)
+    sent = client.send(HIT + select + HIT)
+    out = client.answer(FIVE + OK)
+    sent += client.up()
+    assert sent == absent(HIT_RULE) + select + look(HIT_RULE)
+    assert out + client.answer(LOOKED) == FIVE + OK + BEHIND
+
+
+def test_behind_a_select_that_failed_in_one_write() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    select = bulks(b"SELECT", b"99")
+    error = b"-ERR DB index is out of range\r\n"
+    sent = client.send(select + HIT)
+    client.answer(error)
+    assert sent + client.up() == select + look(HIT_RULE)
+    assert client.answer(LOOKED) == BEHIND
+
+
+LOOKING = [
+    bulks(b"RL.PEEK", b"k", b"10", b"60"),
+    bulks(b"RL.HIT", b"k", b"10", b"60", b"COST", b"0"),
+    bulks(b"RL.HIT", b"k", b"10", b"60", b"COST", b"0", b"WAIT", b"5"),
+    bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"),
+    bulks(b"RL.RESET", b"k"),
+    bulks(b"CL.THROTTLE", b"k", b"9", b"10", b"60", b"0"),
+]
+
+
+@pytest.mark.parametrize("command", LOOKING)
+@pytest.mark.parametrize("lane", [True, False])
+def test_what_takes_nothing_does_not_mind_the_queue(command: bytes, lane: bool) -> None:
+    world = World()
+    world.waits()
+    client = world.probed() if lane else world.client()
+    sent = client.send(command)
+    if world.calls():
+        assert world.calls()[0].behind is None
+        assert world.calls()[0].waiter is None
+        world.lane_answers(FIVE)
+        assert client.down() == FIVE
+    else:
+        assert sent
+        assert client.answer(FIVE) == FIVE
+    assert world.waiting.count == 1
+
+
+@pytest.mark.parametrize("name", [b"CL.THROTTLE", b"RL.THROTTLE"])
+def test_throttles_don_t_overtake(name: bytes) -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    client.send(bulks(name, b"k", b"9", b"10", b"60"))
+    assert client.answer(LOOKED) == BEHIND
+
+
+def test_the_servers_own_throttle_is_none_of_ours() -> None:
+    world = World()
+    world.settings.server.has_throttle = True
+    world.waits()
+    client = world.client()
+    throttle = bulks(b"CL.THROTTLE", b"k", b"9", b"10", b"60")
+    assert client.send(throttle) == throttle
+
+
+# -- what is given back ----------------------------------------------------------------------------
+
+GIVES = [
+    (bulks(b"RL.RESET", b"k"), b":1\r\n", True),
+    (bulks(b"RL.RESET", b"a", b"k", b"b"), b":2\r\n", True),
+    (b"rl.reset a k\r\n", b":0\r\n", True),
+    (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), FIVE, True),
+    (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), b"-NOPERM no\r\n", False),
+    (bulks(b"RL.RESET", b"k"), b"-NOPERM no\r\n", False),
+    (bulks(b"RL.RESET", b"K"), b":1\r\n", False),
+    (bulks(b"RL.PEEK", b"k", b"10", b"60"), FIVE, False),
+]
+
+
+@pytest.mark.parametrize("pushes", [True, False])
+@pytest.mark.parametrize(("command", "answer", "wakes"), GIVES)
+def test_what_is_given_back_wakes_who_waits(
+    command: bytes, answer: bytes, wakes: bool, pushes: bool
+) -> None:
+    world = World()
+    head, other = world.waits(), world.waits()
+    client = world.client()
+    assert client.send(GET + command + GET) != b""
+    stream = NIL + (PUSH if pushes else b"") + answer + NIL
+    assert client.answer(*[stream[at : at + 1] for at in range(len(stream))]) == stream
+    assert world.on_lanes() == ([attempt()] if wakes else [])
+    if wakes:
+        world.lane_answers(ADMITTED)
+        assert head.down() == TOLD
+        assert [call.caller for call in world.calls()] == [other.session]
+
+
+@pytest.mark.parametrize("command", [GIVES[0][0], GIVES[3][0]])
+def test_what_is_given_back_elsewhere_wakes_nobody(command: bytes) -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    client.send(bulks(b"SELECT", b"3"))
+    client.answer(OK)
+    client.send(command)
+    client.answer(b":1\r\n" if b"RESET" in command else FIVE)
+    assert world.calls() == []
+
+
+def test_a_refund_by_lane_wakes_who_waits() -> None:
+    world = World()
+    head = world.waits()
+    client = world.probed()
+    assert client.send(GIVES[3][0]) == b""
+    world.lane_answers(FIVE)
+    assert client.down() == FIVE
+    assert [call.caller for call in world.calls()] == [head.session]
+    world.lane_answers(ADMITTED)
+    assert head.down() == TOLD
+
+
+def test_what_is_given_back_in_a_transaction_is_passed_on_as_it_comes() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    client.send(MULTI + GIVES[0][0] + EXEC)
+    replies = OK + QUEUED + b"*1\r\n:1\r\n"
+    assert client.answer(replies) == replies
+    assert world.calls() == []

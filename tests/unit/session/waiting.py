@@ -1,0 +1,217 @@
+"""Clients with hits that wait, of one process, fed bytes by hand: what their tests share."""
+
+from __future__ import annotations
+
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.scripts import SOURCE
+from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.context import ServerFacts
+from rlproxy.session.identity import Identity
+from rlproxy.session.session import Session
+from rlproxy.session.waits import WAIT_NOTHING
+
+from tests.contexts import worker_context
+from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule
+from tests.unit.ratelimit.test_wait_queue import script_reply as says
+from tests.unit.session.bench import (
+    FIVE,
+    GRAMMAR,
+    PING,
+    PONG,
+    FakeLane,
+)
+
+WAITING = bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"5")
+RULE = "10 1 WAIT 5"
+SHAPED = bulks(b"RL.HIT", b"k", b"10", b"1", b"ALGO", b"LEAKY", b"WAIT", b"5")
+SHAPED_RULE = "10 1 ALGO LEAKY WAIT 5"
+HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
+HIT_RULE = "10 60"
+GET = bulks(b"GET", b"x")
+NIL = b"$-1\r\n"
+OK = b"+OK\r\n"
+KEPT = b"*0\r\n"
+MULTI, EXEC, DISCARD, QUIT = (bulks(name) for name in (b"MULTI", b"EXEC", b"DISCARD", b"QUIT"))
+ERROR = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
+QUEUED = b"+QUEUED\r\n"
+
+ADMITTED = says(0, 10, 4, -1, 600_000)
+TOLD = r.five(0, 10, 4, -1, 1)  # the same for a client
+LATER = refused(2_000_000)
+TOLD_LATER = r.five(1, 10, 0, 2, 9)
+BEHIND = r.five(1, 10, 0, 2, 4)  # for hits without WAIT: the two seconds of the first one
+LOOKED = says(0, 10, 3, -1, 4_000_000)
+
+
+def as_eval(asked: Rule, key: bytes = b"k") -> bytes:
+    return asked.words(SOURCE) + r.bulk(key) + asked.tail
+
+
+def attempt(text: str = RULE, key: bytes = b"k") -> bytes:
+    """The question as it goes over the private connection."""
+    return as_eval(rule(text).attempt(), key)
+
+
+def look(text: str = RULE, key: bytes = b"k") -> bytes:
+    return as_eval(rule(text).look(), key)
+
+
+def final(text: str = RULE, key: bytes = b"k") -> bytes:
+    return as_eval(rule(text).final(), key)
+
+
+def absent(text: str = RULE, key: bytes = b"k") -> bytes:
+    """A hit as it goes if its WAIT is left out of account."""
+    return as_eval(rule(text), key)
+
+
+class World:
+    """Clients of one process. Only pump() moves bytes, as in Downstream."""
+
+    def __init__(self, base_db: int = 0) -> None:
+        self.clock = Clock()
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
+        self.lanes: dict[object, FakeLane] = {}
+        self.allowed = True
+        self.settings = worker_context(
+            grammar=GRAMMAR,
+            server=ServerFacts("redis:1", base_db),
+            lane_of=self._lane_of,
+            waiting=self.waiting,
+        )
+        self.settings.server.ignores_empty = (
+            False  # (no empty requests, except where they are tested)
+        )
+        self.base_db = base_db
+
+    def _lane_of(self, identity: Identity) -> Lane | None:
+        return self.lanes.setdefault(identity.key(), FakeLane()) if self.allowed else None
+
+    @property
+    def lane(self) -> FakeLane:
+        """The only one."""
+        (lane,) = self.lanes.values()
+        return lane
+
+    def client(self) -> Client:
+        """One whose private connection is open, and no hit of which was answered."""
+        made = Client(self)
+        made.send(PING)
+        made.session.upstream_opened()
+        made.session.flush()
+        if self.base_db:
+            assert made.up() == r.bulks(b"SELECT", b"%d" % self.base_db)
+            made.answer(OK)
+        assert made.up() == PING
+        assert made.answer(PONG) == PONG
+        return made
+
+    def probed(self) -> Client:
+        """One whose hits may go by lane."""
+        made = self.client()
+        made.send(bulks(b"RL.PEEK", b"probe", b"10", b"60"))
+        made.up()
+        assert made.answer(FIVE) == FIVE
+        return made
+
+    def waits(self, wait: bytes = WAITING) -> Client:
+        """One that waits for two seconds."""
+        made = self.client()
+        assert made.send(wait) != b""
+        assert made.answer(LATER) == b""
+        return made
+
+    def calls(self) -> list[Call]:
+        """What the lanes were given."""
+        return [call for lane in self.lanes.values() for call in lane.calls]
+
+    def on_lanes(self) -> list[bytes]:
+        """The same, each as it would go over a private connection."""
+        return [call.rule.words(SOURCE) + call.key + call.rule.tail for call in self.calls()]
+
+    def lane_answers(self, *frames: bytes) -> None:
+        """The lane's answers to what it was given first, as SharedLane tells them."""
+        touched: list[Caller] = []
+        for frame in frames:
+            call = self.lane.calls.pop(0)
+            call.caller.lane_answered(call, frame)
+            if call.caller not in touched:
+                touched.append(call.caller)
+        self._settle(touched)
+
+    def lane_lost(self, sent: int) -> None:
+        """The lane is gone; of what it was given, so many calls had been sent."""
+        lane = self.lane
+        lane.ready = False
+        calls, lane.calls = lane.calls, []
+        for call in calls[:sent]:
+            call.caller.lane_answered(call, r.LOST)
+        for call in calls[sent:]:
+            call.caller.lane_returned(call)
+        self._settle([call.caller for call in calls])
+
+    def _settle(self, touched: list[Caller]) -> None:
+        for session in touched:
+            session.now = self.clock.now
+            session.resume()
+            session.flush()
+
+
+class Client:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.session = Session(world.settings)
+        self.session.flush = self._flush
+        self._up = b""
+        self._down = b""
+
+    def _flush(self) -> None:
+        session = self.session
+        self._up += b"".join(session.private.out)
+        session.private.out.clear()
+        self._down += b"".join(session.to_client)
+        session.to_client.clear()
+
+    def send(self, *data: bytes) -> bytes:
+        """The client sends; what goes upstream."""
+        for each in data:
+            self.session.now = self.world.clock.now
+            self.session.receive(each)
+            self._flush()
+        return self.up()
+
+    def answer(self, *data: bytes) -> bytes:
+        """Redis answers on the private connection; what the client gets."""
+        for each in data:
+            self.session.now = self.world.clock.now
+            self.session.upstream_received(each)
+            self._flush()
+        return self.down()
+
+    def ends(self) -> None:
+        """The client sends no more."""
+        self.session.receive_eof()
+        self._flush()
+
+    def vanishes(self) -> None:
+        """The client's socket is gone, and with it the private connection."""
+        self.session.abandon()
+
+    def loses_upstream(self) -> None:
+        self.session.upstream_lost()
+        self._flush()
+
+    def up(self) -> bytes:
+        out, self._up = self._up, b""
+        return out
+
+    def down(self) -> bytes:
+        out, self._down = self._down, b""
+        return out
+
+    def idle(self) -> bool:
+        """Nothing is owed to it, and nothing waits."""
+        return not self.session.outstanding() and self.session.wait == WAIT_NOTHING

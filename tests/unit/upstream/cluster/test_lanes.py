@@ -1,0 +1,401 @@
+"""Cluster lanes: hits between two nodes, with fed bytes: no socket, a clock that is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from rlproxy.config.urls import Address
+from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.resp import encoding as r
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.key_slot import key_slot
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import ServerFacts
+from rlproxy.session.identity import Identity
+from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.discovery import with_owner
+from rlproxy.upstream.cluster.lanes import RETRY_S, ClusterLane, ClusterLanes
+from rlproxy.upstream.cluster.node import Nodes
+from rlproxy.upstream.cluster.node_lane import NodeLane
+from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.script_loading import ScriptLoading
+
+from tests.unit.upstream.test_lane import (
+    ADMITTED,
+    CACHING,
+    HIT,
+    OK,
+    REFUSED,
+    STAYS,
+    WELCOME,
+    Loop,
+    Wire,
+    by_sha,
+)
+
+A, B = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
+LIMIT_S = 1.0
+SLOT = key_slot(b"k")
+NEAR, FAR = b"{k}2", b"b"  # keys of the same slot, and of the other node
+MOVED = b"-MOVED %d 10.0.0.2:7002\r\n" % SLOT
+ASK = b"-ASK %d 10.0.0.2:7002\r\n" % SLOT
+DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
+ASKING = bulks(b"ASKING")
+
+
+def slots_of(first: int, last: int) -> tuple[tuple[int, int], ...]:
+    return ((first, last),)
+
+
+class FakeCluster:
+    """A map that changes when told."""
+
+    def __init__(self) -> None:
+        middle = 5000
+        assert key_slot(FAR) <= middle < SLOT
+        shards = (Shard("a", A, slots_of(middle + 1, 16383)), Shard("b", B, slots_of(0, middle)))
+        self.map = SlotMap(shards)
+        self.on_change: list[Callable[[], None]] = []
+        self.down_since = 0.0
+        self.refreshed = 0
+
+    def moved(self, slot: int, address: Address) -> None:
+        owner = self.map.owner(slot)
+        if owner is None or owner.address != address:
+            self.map = SlotMap(with_owner(self.map.shards, slot, address))
+            for changed in self.on_change:
+                changed()
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+
+
+class FakeNode:
+    """The parts of a node that lanes need, and what its lane has written."""
+
+    def __init__(self, address: Address, loop: Loop) -> None:
+        self.address = address
+        self.where = str(address)
+        self.loop = loop
+        self.circuit = CircuitBreaker()
+        self.timeouts = HitTimeouts(self.circuit, LIMIT_S, loop.time, loop.call_later)
+        loading = ScriptLoading(self.timeouts, lambda _, then: None, loop.time)
+        loading.over(True)
+        self.pool = LanePool(
+            loop,
+            Target(address, 5.0),
+            loading,
+            ServerFacts(self.where),
+            DenialCache(100, lambda: loop.now),
+            self.timeouts,
+            100,
+            Counters(),
+            loop.time,
+        )
+        self.pool.make = NodeLane
+        self.wire: Wire | None = None
+
+    def lane_of(self, identity: Identity) -> NodeLane | None:
+        return cast("NodeLane | None", self.pool.lane_of(identity))
+
+    def sent(self) -> bytes:
+        """What was written since."""
+        self.loop.turns()
+        assert self.wire is not None
+        sent = b"".join(self.wire.writes)
+        self.wire.writes.clear()
+        return sent
+
+    def answer(self, *replies: bytes) -> None:
+        assert self.wire is not None
+        self.wire.protocol.data_received(b"".join(replies))
+
+
+class Sender(Caller):
+    """Notes what becomes of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[bytes, bytes]] = []
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        call.reply = reply
+        self.seen.append((call.key, reply))
+
+    def lane_lost(self, call: Call) -> None:
+        self.lane_answered(call, b"lost")
+
+    def lane_late(self, call: Call) -> None:
+        self.lane_answered(call, b"late")
+
+    def lane_down(self, call: Call, error: bytes) -> None:
+        self.lane_answered(call, error)
+
+    def resume(self) -> None:
+        pass
+
+
+class Bench:
+    """The lane of one identity to two nodes, which is ready."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.sender = Sender()
+        self.cluster = FakeCluster()
+        self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
+        nodes = SimpleNamespace(
+            settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
+            of=lambda address: self.by_address[address],
+            follow=lambda: None,
+        )
+        self.lanes = ClusterLanes(cast("Cluster", self.cluster), cast("Nodes", nodes), loop)
+        lane = self.lanes.lane_of(Identity(None, None, 0))
+        assert isinstance(lane, ClusterLane)
+        self.lane = lane
+        self.a, self.b = self.by_address[A], self.by_address[B]
+        lane.wake()
+        loop.turns()
+        self.a.wire, self.b.wire = loop.wires
+        for node in (self.a, self.b):
+            assert node.sent().startswith(b"*")
+            node.answer(WELCOME, OK)
+        lane.wake()
+        assert lane.ready
+
+    def hit(self, key: bytes = b"k") -> Call:
+        call = Call(self.sender, HIT, r.bulk(key))
+        call.reply = self.lane.submit(call)
+        return call
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, in steps."""
+        for _ in range(10):
+            self.loop.now += seconds / 10
+            self.loop.turns()
+
+    def replies(self) -> list[bytes]:
+        return [reply for _, reply in self.sender.seen]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    loop = Loop()
+    try:
+        yield Bench(loop)
+    finally:
+        loop.close()
+
+
+def test_each_hit_goes_to_the_owner_of_its_slot(bench: Bench) -> None:
+    bench.hit()
+    bench.hit(FAR)
+    assert bench.a.sent() == by_sha(HIT)
+    assert bench.b.sent() == by_sha(HIT, FAR)
+    bench.b.answer(ADMITTED)
+    bench.a.answer(ADMITTED)
+    assert bench.sender.seen == [(r.bulk(FAR), ADMITTED), (r.bulk(b"k"), ADMITTED)]
+
+
+def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
+    for key in (b"k", NEAR, b"k"):
+        bench.hit(key)
+    assert bench.a.sent()
+    bench.a.answer(MOVED)  # the other two are still under way there
+    bench.hit(b"{k}new")
+    bench.hit(FAR)  # another slot does not wait
+    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, FAR)
+    bench.wait(0.01)
+    assert bench.b.sent() == b""
+    bench.a.answer(ADMITTED, MOVED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, b"{k}new")
+    assert bench.a.sent() == b""
+    bench.b.answer(ADMITTED * 4)
+    assert len(bench.sender.seen) == 5
+    bench.hit()
+    assert bench.b.sent() == by_sha(HIT)
+
+
+def test_a_refreshed_map_drains_too(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    bench.cluster.moved(SLOT, B)
+    bench.hit()
+    bench.wait(0.01)
+    assert bench.b.sent() == b""
+    bench.a.answer(ADMITTED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT)
+
+
+@pytest.mark.parametrize("end", ["late", "lost"])
+def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    bench.cluster.moved(SLOT, B)
+    call = bench.hit()
+    if end == "lost":
+        assert bench.a.wire is not None
+        bench.a.wire.abort()
+        bench.wait(0.01)
+    else:
+        bench.wait(0.9 * LIMIT_S)
+        assert bench.b.sent() == b""
+        call = bench.hit()
+        bench.b.circuit.heard(bench.loop.now)
+        bench.wait(0.2 * LIMIT_S)
+    assert bench.replies()[0] == end.encode()
+    sent = bench.b.sent()
+    assert sent.endswith(by_sha(HIT))
+    bench.b.answer(ADMITTED * sent.count(by_sha(HIT)))
+    assert call.reply == ADMITTED
+
+
+def test_ask_goes_with_asking_and_moves_no_slot(bench: Bench) -> None:
+    bench.hit()
+    bench.hit(NEAR)
+    assert bench.a.sent()
+    bench.a.answer(ASK, ADMITTED)
+    assert bench.b.sent() == ASKING + by_sha(HIT)
+    bench.hit()
+    assert bench.a.sent() == by_sha(HIT)
+    bench.b.answer(OK, ADMITTED)
+    assert bench.replies() == [ADMITTED, ADMITTED]
+
+
+def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(DOWN)
+    bench.hit(NEAR)
+    bench.wait(0.5 * RETRY_S)
+    assert bench.a.sent() == b""
+    bench.wait(RETRY_S)
+    assert bench.a.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
+    assert bench.cluster.refreshed > 0
+    bench.a.answer(ADMITTED, ADMITTED)
+    assert bench.replies() == [ADMITTED, ADMITTED]
+
+
+def test_a_cluster_that_stays_down(bench: Bench) -> None:
+    call = bench.hit()
+    while not call.reply:
+        if bench.a.sent():
+            bench.a.answer(DOWN)
+        bench.wait(RETRY_S)
+        assert bench.loop.now < 3 * LIMIT_S
+    assert bench.loop.now >= LIMIT_S
+    assert call.reply.startswith(b"-UPSTREAMDOWN") and b"CLUSTERDOWN" in call.reply
+    # Once it has been down for that long, one try is enough.
+    bench.cluster.down_since = 0.01
+    call = bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(DOWN)
+    bench.loop.turns()
+    assert b"CLUSTERDOWN" in call.reply
+
+
+def test_a_node_that_is_down_answers_only_for_its_own_keys(bench: Bench) -> None:
+    bench.wait(0.2)
+    bench.a.circuit.connect_failed(bench.loop.now, "connection refused")
+    call = bench.hit()
+    bench.hit(FAR)
+    bench.loop.turns()
+    assert call.reply == r.unreachable("10.0.0.1:7001", "connection refused")
+    assert bench.b.sent() == by_sha(HIT, FAR)
+    bench.b.answer(ADMITTED)
+    assert bench.replies()[1] == ADMITTED
+
+
+def test_what_a_lost_lane_has_not_written_goes_again(bench: Bench) -> None:
+    written = bench.hit()
+    assert bench.a.sent()
+    unwritten = bench.hit()
+    assert bench.a.wire is not None
+    bench.a.wire.protocol.connection_lost(None)
+    assert written.reply == b"lost"
+    for _ in range(4):  # the lane connects again, after its pause
+        bench.wait(0.05)
+    bench.a.wire = bench.loop.wires[-1]
+    assert bench.a.sent()
+    bench.a.answer(WELCOME, OK)
+    bench.wait(0.01)
+    assert bench.a.sent() == by_sha(HIT)
+    bench.a.answer(ADMITTED)
+    assert unwritten.reply == ADMITTED
+
+
+def test_remembered_refusals_end_with_the_slot(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(REFUSED)
+    bench.hit()
+    assert bench.a.sent().startswith(CACHING)
+    bench.a.answer(OK, STAYS)
+    assert bench.hit().reply
+    bench.cluster.moved(SLOT + 1, B)
+    assert not bench.hit().reply
+
+
+def test_remembered_refusals_wait_for_a_second_after_a_write(bench: Bench) -> None:
+    def opened() -> bytes:
+        for _ in range(2):
+            bench.hit()
+            sent = bench.a.sent()
+            if sent:
+                bench.a.answer(OK + STAYS if sent.startswith(CACHING) else REFUSED)
+        return bench.hit().reply
+
+    assert opened()
+    bench.sender.fenced = True  # it has written on its private connection
+    bench.hit(FAR)
+    assert bench.b.sent()
+    bench.b.answer(ADMITTED)
+    assert not bench.sender.fenced
+    assert not bench.hit().reply  # the node of this key may not have reported the write yet
+    assert bench.a.sent()
+    bench.a.answer(REFUSED)
+    bench.wait(1.1)
+    assert opened()
+
+
+def test_reset_of_keys_of_two_nodes(bench: Bench) -> None:
+    call = Call(bench.sender, HIT, r.bulk(b"k"))
+    rule = type(HIT)()
+    rule.head = b"*4\r\n$3\r\nDEL\r\n"
+    rule.tail = r.bulk(FAR) + r.bulk(NEAR)
+    rule.frees = True
+    call.rule = rule
+    assert bench.lane.submit(call) == b""
+    one = b"*2\r\n$3\r\nDEL\r\n"
+    assert bench.a.sent() == one + r.bulk(b"k") + one + r.bulk(NEAR)
+    assert bench.b.sent() == one + r.bulk(FAR)
+    bench.b.answer(b":1\r\n")
+    bench.a.answer(b":1\r\n:0\r\n")
+    assert bench.replies() == [b":2\r\n"]
+
+
+def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
+    identity = Identity(b"ann", b"pw", 0)
+    lane = bench.lanes.lane_of(identity)
+    assert isinstance(lane, ClusterLane)
+    lane.wake()
+    bench.loop.turns()
+    wires = bench.loop.wires[-2:]
+    wires[0].protocol.data_received(WELCOME + OK)
+    wires[1].protocol.data_received(b"-WRONGPASS invalid username-password pair\r\n")
+    bench.loop.turns()
+    for _ in range(3):
+        lane.wake()
+        bench.wait(0.5)
+    assert not lane.ready
+    assert len(bench.loop.wires) == 4  # it is not tried again
+    assert bench.lanes.lane_of(identity) is not lane  # but for sessions to come
