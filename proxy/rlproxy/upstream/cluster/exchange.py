@@ -169,9 +169,10 @@ class Exchange(LinkOwner):
         """Close all links but home's."""
         for link in list(self.links.values()):
             if not self.is_home(link):
-                self._forget(link)
+                self.forget(link)
 
-    def _forget(self, link: Link) -> None:
+    def forget(self, link: Link) -> None:
+        """Close `link`; the next command for its node opens another one."""
         if self.links.get(link.address) is link:
             del self.links[link.address]
             self._by_shard.clear()
@@ -204,7 +205,7 @@ class Exchange(LinkOwner):
         """Answer all that `link` owes with `error`, and close it."""
         owed = [request for request in link.owed if not request.dropped]
         link.owed.clear()
-        self._forget(link)
+        self.forget(link)
         if self.holds_state(link):
             self.ended = True
         for request in owed:
@@ -421,7 +422,7 @@ class Exchange(LinkOwner):
         """See LinkOwner.lost()."""
         current = self.links.get(link.address) is link
         owes = any(not request.dropped for request in link.owed)
-        self._forget(link)
+        self.forget(link)
         if not current:
             return
         self.cluster.refresh()
