@@ -68,8 +68,8 @@ def modules() -> str:
     """Return the table of modules, with the first paragraph of each module's docstring."""
     root = Path(__file__).parent
     rows = ["| module | owns |", "|---|---|"]
-    for package in [root, *sorted(path.parent for path in root.glob("*/__init__.py"))]:
-        name = "rlproxy" if package == root else package.name
+    for package in sorted(path.parent for path in root.glob("**/__init__.py")):
+        name = ".".join(package.relative_to(root).parts) or "rlproxy"
         rows.append(f"| **{name}** | {_owns(package / '__init__.py')} |")
         for path in sorted(package.glob("*.py")):
             if not path.stem.startswith("__"):

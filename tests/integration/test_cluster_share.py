@@ -364,7 +364,7 @@ async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
             assert await each.take(10) == b"+OK\r\n" * 2
         await uses_all(0)
         await uses_all(1)
-        home = str(target._idle_links._exchanges.copy().pop().home().address)
+        home = str(target._exchanges.copy().pop().home().address)
         watched = next(key for key in keys if cluster.owner_of_key(key).address != home)
         other.write(bulks(b"WATCH", watched.encode()))
         assert await waiting.take(5) == b"+OK\r\n"
@@ -396,7 +396,7 @@ async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
             opened.close()
         await found.stop()
     await asyncio.sleep(0)
-    assert not target._idle_links._exchanges
+    assert not target._exchanges
 
 
 def _same(client: Client) -> Client:

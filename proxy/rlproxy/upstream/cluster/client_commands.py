@@ -27,12 +27,24 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
     elif route.how == r.HOME:
         home = exchange.home()
         request = Request(written)
-        texts = route.name == b"CLIENT INFO"
-        shown = client_ids.shown_text if texts else client_ids.shown_integer
-        request.answered = partial(shown, node=number(exchange, home))
+        node = number(exchange, home)
+        if route.name == b"CLIENT ID":
+            request.answered = partial(_shown, exchange, node)
+        elif route.name == b"CLIENT INFO":
+            request.answered = partial(client_ids.shown_text, node=node)
+        else:
+            request.answered = partial(client_ids.shown_integer, node=node)
         exchange.send(home, request)
     else:
         _to_all(exchange, route, args)
+
+
+def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
+    """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
+    shown = client_ids.shown_integer(frame, node)
+    if shown[:1] == b":":
+        exchange.known_as(int(shown[1:-2]))
+    return shown
 
 
 def number(exchange: Exchange, link: Link) -> int:
@@ -60,10 +72,16 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
-    """Send CLIENT UNBLOCK to the node that its id names."""
+    """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
     word = args[1] if len(args) > 1 else b""
     if not word.isdigit() or len(word) > client_ids.MAX_DIGITS:
         exchange.send(exchange.home(), Request(written))
+        return
+    other = exchange.clients.get(int(word))
+    blocked = other.blocked() if other is not None else None
+    if blocked is not None:
+        words = (_CLIENT, args[0], b"%d" % blocked.client_id, *args[2:])
+        exchange.send(exchange.link(blocked.address), Request(bulks(*words)))
         return
     node, own_id = client_ids.owner_of(int(word))
     known = exchange.cluster.map

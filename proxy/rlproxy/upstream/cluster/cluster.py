@@ -1,6 +1,6 @@
 """The cluster: its nodes and the map of its slots, kept up to date.
 
-every 5 s ───────────────────────────┐
+every 1 s ───────────────────────────┐
 a redirect, a failed connection ─────┼─> query nodes ─> the best view ─> map ─> on_change
 while a node does not answer: 0.25 s ┘
 """
@@ -25,7 +25,7 @@ from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
 from rlproxy.upstream.connector import Target
 
-PERIOD_S: Final = 5.0  # seconds between two looks at a cluster without trouble
+PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
 TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
 RETRY_FIRST_S: Final = 0.1
@@ -181,7 +181,8 @@ class Cluster:
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
         self._take(found.shards)
-        return PERIOD_S if found.healthy and not self.troubled() else TROUBLE_S
+        calm = found.healthy and not found.suspects and not self.troubled()
+        return PERIOD_S if calm else TROUBLE_S
 
     async def _query(self, address: Address) -> View:
         target = Target(address, self._timeout_s, self._tls)  # its failures need no refresh

@@ -177,12 +177,11 @@ class ClusterConnection:
         if self._closed:
             return
         exchange = self._exchange
-        if self._ended_by_client and not self._waits:
-            for link in exchange.links.values():
-                link.end()
         exchange.flush()
-        leaves = exchange.leaving or self._ended_by_client
-        if exchange.ended or (leaves and not exchange.queue and not self._waits):
+        if self._ended_by_client:
+            exchange.finish()
+        leaves = exchange.leaving or (self._ended_by_client and not self._waits)
+        if exchange.ended or (leaves and not exchange.queue):
             self._end(None)
         else:
             self._apply_full()

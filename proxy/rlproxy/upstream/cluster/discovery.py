@@ -22,6 +22,7 @@ from rlproxy.upstream.query_connection import QueryConnection
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
 HEDGE_S: Final = 0.1  # seconds without a usable view after which one more node is queried
 _NAMELESS: Final = ("", "?")  # hosts that stand for the one by which the node was queried
+_MISSED: Final = ("cluster_slots_pfail", "cluster_slots_fail")
 _NO_NODE: Final = "ERR This instance has cluster support disabled"
 
 
@@ -31,6 +32,7 @@ class View:
 
     shards: the masters with slots.
     healthy: whether the node counts the cluster as available.
+    suspects: whether it misses a master, whose replica may take over soon.
     epoch: the cluster's current epoch as the node has it.
     version: of the node's server.
     problem, kind: the failure; see metrics.PROBLEMS. Empty if there is none.
@@ -43,6 +45,7 @@ class View:
     commands: list[Any] | None = None  # the reply to COMMAND, if it was requested
     problem: str = ""
     kind: str = ""
+    suspects: bool = False
 
     def rank(self) -> tuple[bool, bool, int]:
         """Return the order of preference between views, the best one last."""
@@ -103,6 +106,7 @@ async def _viewed(
     found = View(shards(slots, address.host), version=_version(greeting))
     facts = _facts(info)
     found.healthy = facts.get("cluster_state") == "ok"
+    found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
     found.epoch = int(facts.get("cluster_current_epoch", 0))
     if found.version != known_version:
         found.commands = await connection.query(b"COMMAND")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -18,10 +19,11 @@ from rlproxy.resp import encoding
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, NO_SLOT, Divided, Request, own
 from rlproxy.upstream.connector import reason
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
+GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
 
 
@@ -31,20 +33,27 @@ class Exchange(LinkOwner):
     greeting: what a further link sends first: the client's login, protocol and the like.
     out: bytes for the client.
     wake: called when `out` or the requests that wait here may have changed.
+    clients: the exchanges of the process, by the client id that their clients were shown.
     ended: whether a link was lost whose state, or whose replies, can't be replaced.
     """
 
-    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        clients: dict[int, Exchange] | None = None,
+    ) -> None:
         super().__init__()
         self.cluster = cluster
         self.loop = loop
+        self.clients = clients if clients is not None else {}
         self.greeting: list[bytes] = []
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
         self.quitting = False  # the connection ends with the home node's
         self.alone: Request | None = None  # the next commands wait for the reply to this one
-        self.at_end: list[Callable[[], None]] = []  # called when the client's connection ends
+        self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False  # it ends once the client has all replies
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
@@ -217,6 +226,12 @@ class Exchange(LinkOwner):
         while self.unsent:  # a link that is full may wake the client
             self.unsent.pop().flush()
 
+    def finish(self) -> None:
+        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
+        head = self.queue[0] if self.queue else None
+        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
+            head.link.finish()
+
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
         return self._full or len(self.queue) > MAX_OWED
@@ -288,6 +303,19 @@ class Exchange(LinkOwner):
                 yield from (part for part in request.parts if part.link is not None)
             elif request.link is not None:
                 yield request
+
+    def known_as(self, shown_id: int) -> None:
+        """Have other clients of the process find this one by the id that it was shown."""
+        if shown_id not in self.clients:
+            self.clients[shown_id] = self
+            self.at_end.append(partial(self.clients.pop, shown_id, None))
+
+    def blocked(self) -> Link | None:
+        """Return the link on which the client blocks, if its id there is known."""
+        for request in self.under_way():
+            if request.blocks != NEVER_BLOCKS and request.link is not None:
+                return request.link if request.link.client_id else None
+        return None
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -417,6 +445,17 @@ class Exchange(LinkOwner):
         """See LinkOwner.link_full()."""
         self._full = any(link.full for link in self.links.values())
         self.wake()
+
+    def gone(self, addresses: set[Address]) -> None:
+        """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
+        for link in self.links.values():
+            if link.address in addresses and link.owed:
+                self.loop.call_later(GONE_S, self._expire, link, link.owed[0])
+
+    def _expire(self, link: Link, request: Request) -> None:
+        waits = self.links.get(link.address) is link and link.owed and link.owed[0] is request
+        if waits and link.address not in self.cluster.map.index:
+            self.lost(link)
 
     def lost(self, link: Link) -> None:
         """See LinkOwner.lost()."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from rlproxy.upstream.cluster.exchange import Exchange
@@ -15,20 +14,15 @@ SHARE: Final = 8  # sweeps that together look at all clients
 
 
 class IdleLinks:
-    """The sweep over the links of all clients of one worker."""
+    """The sweep over the links of the clients of one worker, which are in `exchanges`."""
 
     __slots__ = ("_exchanges", "_next_at", "_round", "_step")
 
-    def __init__(self) -> None:
-        self._exchanges: set[Exchange] = set()
+    def __init__(self, exchanges: set[Exchange]) -> None:
+        self._exchanges = exchanges
         self._round: list[Exchange] = []  # clients that the next sweeps look at
         self._step: int = 0  # clients that one sweep looks at
         self._next_at: float = 0.0  # loop time from which the next round may begin
-
-    def follow(self, exchange: Exchange) -> None:
-        """Look at the links of `exchange` until it is closed."""
-        self._exchanges.add(exchange)
-        exchange.at_end.append(partial(self._exchanges.discard, exchange))
 
     def sweep(self, now: float) -> None:
         """Close the links that have been idle for IDLE_S. To be called about once a second.

@@ -8,12 +8,11 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Request, own
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
-_NO_EOF: Final = 0
-_EOF_DUE: Final = 1
-_EOF_SENT: Final = 2
+_INTEGER: Final = 58
+_CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -71,7 +70,7 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_eof",
+        "_finished",
         "_framer",
         "_out",
         "_owner",
@@ -80,6 +79,7 @@ class Link(asyncio.Protocol):
         "_transport",
         "_unsent",
         "address",
+        "client_id",
         "full",
         "held",
         "in_reply",
@@ -95,6 +95,7 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self.address = address
         self.owed: deque[Request] = deque()
+        self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
         self.full = False
         self.held = False
@@ -107,21 +108,36 @@ class Link(asyncio.Protocol):
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
-        self._eof: int = _NO_EOF
+        self._finished = False
         self.used = False
         self.used_at: float = 0.0
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
-        if request.asking or request.front:
-            for own_request in [own(_ASKING)] * request.asking + request.front:
-                self.send(own_request)
+        if request.asking:
+            self.send(own(_ASKING))
+        elif request.blocks != NEVER_BLOCKS and self.client_id == 0:
+            self._ask_client_id()
+        for own_request in request.front:
+            self.send(own_request)
         if request.subscribes:
             self.subscribed = True
         request.link = self
         self.used = True
         self.owed.append(request)
         self.send_raw(request.written)
+
+    def _ask_client_id(self) -> None:
+        """Ask for the id that CLIENT UNBLOCK needs: the client is about to block here."""
+
+        def answered(frame: bytes) -> bytes:
+            if frame[0] == _INTEGER:
+                self.client_id = int(frame[1:-2])
+            return frame
+
+        request = own(_CLIENT_ID)
+        request.answered = answered
+        self.send(request)
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
@@ -139,15 +155,6 @@ class Link(asyncio.Protocol):
             data = out[0] if len(out) == 1 else b"".join(out)
             self._out = []
             transport.write(data)
-        if self._eof == _EOF_DUE and transport.can_write_eof():
-            self._eof = _EOF_SENT
-            transport.write_eof()
-
-    def end(self) -> None:
-        """Send the end of file with the next flush(): the node answers and closes."""
-        if self._eof == _NO_EOF:
-            self._eof = _EOF_DUE
-            self._unsent.append(self)
 
     def open(self) -> bool:
         """Return whether the connection is open."""
@@ -156,7 +163,7 @@ class Link(asyncio.Protocol):
     def quiescent(self) -> bool:
         """Return whether the connection is open, and neither side has anything left to send."""
         busy = self.owed or self._out or self.in_reply or self.held
-        return self._transport is not None and not busy and self._eof == _NO_EOF
+        return self._transport is not None and not (busy or self._finished)
 
     def close(self) -> None:
         """Close the connection; lost() isn't called, and unread replies are dropped."""
@@ -165,6 +172,12 @@ class Link(asyncio.Protocol):
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
+
+    def finish(self) -> None:
+        """Close the sending direction: a node that blocks the client ends the connection."""
+        if self._transport is not None and not self._finished:
+            self._transport.write_eof()
+        self._finished = True
 
     def read(self) -> None:
         """Read the connection, or pause that."""
@@ -190,6 +203,8 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.read()
         self.flush()
+        if self._finished:
+            self._transport.write_eof()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
@@ -27,6 +27,11 @@ _ENDS: Final = {
     b"SUNSUBSCRIBE": b"SSUBSCRIBE",
 }
 _SHARD: Final = b"SSUBSCRIBE"
+_WORDS: Final = 3  # in a reply: `ssubscribe`, the channel, the number of channels
+_NOT_NOW: Final = (
+    "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+    "allowed in this context"
+)
 
 
 class Subscriptions:
@@ -35,14 +40,13 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    __slots__ = ("_asked", "_channels", "_event_links", "_exchange", "_monitors", "_names", "only")
+    __slots__ = ("_asked", "_event_links", "_exchange", "_monitors", "_names", "only")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.only = False
         # Channels and patterns by command, as they will be once all commands are answered.
         self._names: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
-        self._channels: set[bytes] = set()  # shard channels as answered so far
         self._asked: int = 0  # subscribing commands without a reply
         self._monitors = False
         self._event_links: list[Link] = []  # links but home's that subscribe to keyspace events
@@ -54,7 +58,7 @@ class Subscriptions:
 
     def forget(self) -> None:
         """Forget all, as RESET does."""
-        for names in (*self._names.values(), self._channels):
+        for names in self._names.values():
             names.clear()
         self._monitors = False
         self._none_left()
@@ -76,8 +80,12 @@ class Subscriptions:
             return self._subscribe(route.name, args, written)
         elif route.name in _ENDS:
             return self._unsubscribe(route.name, args, written)
-        elif self.only:  # a command that RESP2 doesn't allow now, or PING
+        elif self.only and route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
+        elif self.only:
+            self._exchange.answer(
+                error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
+            )
         else:
             return self._to_channel(Request(written, _slot(args)))
         return True
@@ -92,10 +100,11 @@ class Subscriptions:
 
     def _subscribe(self, name: bytes, args: list[bytes], written: bytes) -> bool:
         names = self._names[name]
-        added = [each for each in args if each not in names]
+        added = [each for each in dict.fromkeys(args) if each not in names]
         request = Request(written, _slot(args) if name == _SHARD else NO_SLOT)
         if args:
-            self._asks(request, name, len(args), lambda: names.difference_update(added))
+            counts = _counts(names, args, 1)
+            self._asks(request, name, counts, lambda: names.difference_update(added))
         if not self._to_channel(request):
             return False
         if args:
@@ -110,9 +119,10 @@ class Subscriptions:
         if kind == _SHARD and not args and names:
             return self._unsubscribe_all(name, names)
         ended = args or sorted(names)
-        removed = [each for each in ended if each in names]
+        removed = [each for each in dict.fromkeys(ended) if each in names]
         request = Request(written, _slot(args) if kind == _SHARD else NO_SLOT)
-        self._asks(request, name, max(1, len(ended)), lambda: names.update(removed))
+        counts = _counts(names, ended, -1) or [0]
+        self._asks(request, name, counts, lambda: names.update(removed))
         if not self._to_channel(request):
             return False
         self._sent(request, name, ended)
@@ -129,16 +139,22 @@ class Subscriptions:
             self._unsubscribe(name, [channel], bulks(name, channel))
         return True
 
-    def _asks(self, request: Request, name: bytes, frames: int, undo: Callable[[], None]) -> None:
-        """Prepare a command that has a reply for each name; `undo` is called if it fails."""
-        request.frames = frames
+    def _asks(
+        self, request: Request, name: bytes, counts: list[int], undo: Callable[[], None]
+    ) -> None:
+        """Prepare a command that has a reply for each name.
+
+        counts: of shard channels, for each reply.
+        undo: is called if the command fails.
+        """
+        request.frames = len(counts)
         request.subscribes = name.lower()
 
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 undo()
             elif _ENDS.get(name, name) == _SHARD:
-                frame = self._counted(frame, name == _SHARD)
+                frame = _counted(frame, counts[len(counts) - 1 - request.frames])
             if request.frames == 0:
                 self._asked -= 1
                 if not (self._asked or self._monitors or any(self._names.values())):
@@ -187,18 +203,6 @@ class Subscriptions:
 
     def _unfollow(self) -> None:
         self._exchange.cluster.on_change.remove(self._changed)
-
-    def _counted(self, frame: bytes, begins: bool) -> bytes:
-        """Return the reply for a shard channel with the number of them on all nodes."""
-        words = elements(frame)
-        if words is None or len(words) != 3:
-            return frame
-        if begins:
-            self._channels.add(words[1])
-        else:
-            self._channels.discard(words[1])
-        words[2] = b":%d\r\n" % len(self._channels)
-        return frame[:4] + b"".join(words)
 
     def _subscribed(self) -> Link:
         """The link that knows that the client subscribes."""
@@ -255,6 +259,28 @@ class Subscriptions:
 def _slot(args: list[bytes]) -> int:
     """The slot of the first channel."""
     return key_slot(args[0]) if args else NO_SLOT
+
+
+def _counts(names: set[bytes], changed: list[bytes], step: int) -> list[int]:
+    """Return the number of names after each of `changed` has joined (step 1) or left (-1)."""
+    total = len(names)
+    counts = []
+    seen = set()
+    for each in changed:
+        if each not in seen and (each in names) == (step < 0):
+            total += step
+            seen.add(each)
+        counts.append(total)
+    return counts
+
+
+def _counted(frame: bytes, count: int) -> bytes:
+    """Return the reply for a shard channel with the number of them on all nodes."""
+    words = elements(frame)
+    if words is None or len(words) != _WORDS:
+        return frame
+    words[2] = b":%d\r\n" % count
+    return frame[:4] + b"".join(words)
 
 
 def _may_be_events(name: bytes) -> bool:

@@ -41,7 +41,11 @@ class ClusterTarget(Target):
         self._cluster = cluster
         self._shown = shown
         self._splits = splits
-        self._idle_links = IdleLinks()
+        self._clients: dict[int, Exchange] = {}
+        self._exchanges: set[Exchange] = set()
+        self._idle_links = IdleLinks(self._exchanges)
+        self._masters = set(cluster.map.index)
+        cluster.on_change.append(self._changed)
 
     def secure(self, tls: ClientSide | None) -> None:
         """Use these TLS settings for new connections."""
@@ -54,18 +58,27 @@ class ClusterTarget(Target):
             cluster.refresh()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
-        exchange = Exchange(cluster, asyncio.get_running_loop())
+        exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         exchange.adopt(await self._home(exchange))
         found = protocol()
-        self._idle_links.follow(exchange)
         dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
+        self._exchanges.add(exchange)
+        exchange.at_end.append(partial(self._exchanges.discard, exchange))
         found.connection_made(transport)
         return transport
 
     def close_idle(self) -> None:
         """Close what clients do not use of their connections; called about once a second."""
         self._idle_links.sweep(asyncio.get_running_loop().time())
+
+    def _changed(self) -> None:
+        """Pass on which nodes are no masters any more."""
+        former, self._masters = self._masters, set(self._cluster.map.index)
+        gone = former - self._masters
+        if gone:
+            for exchange in list(self._exchanges):
+                exchange.gone(gone)
 
     async def _home(self, exchange: Exchange) -> Link:
         """Open the link to a master: the first that can be reached."""

@@ -1,0 +1,149 @@
+"""Blocking commands on a Redis Cluster: timeouts, slots that move, replicas that take over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.resp.key_slot import key_slot
+
+from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
+from tests.clusters import Cluster, Node
+from tests.harness import Raw, ReplyError, command, wait_until
+
+KEY, ELSEWHERE = "list", "b"  # at two nodes
+SLOT = key_slot(KEY.encode())
+
+
+@pytest.fixture(params=[2, 3])
+def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+    """A client of an empty cluster, in both protocols."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", request.param)
+        assert made.ask("FLUSHALL") == "OK"
+        yield made
+
+
+def elsewhere(cluster: Cluster) -> Node:
+    """Return a master that does not own SLOT."""
+    return next(node for node in cluster.masters() if node is not cluster.owner(SLOT))
+
+
+def wait_blocked(cluster: Cluster) -> None:
+    """Wait until the owner of SLOT has a blocked client."""
+
+    def blocked() -> bool:
+        return cluster.owner(SLOT).info("clients")["blocked_clients"] == "1"
+
+    wait_until(blocked, "a client is blocked")
+
+
+def test_timeouts(client: Raw) -> None:
+    for line in (
+        f"BLPOP {KEY} 0.2",
+        f"BRPOP {KEY} 0.2",
+        f"BLMOVE {KEY} {KEY} LEFT RIGHT 0.2",
+        f"BZPOPMIN {KEY} 0.2",
+        f"XREAD BLOCK 200 STREAMS {KEY} $",
+    ):
+        begun = time.monotonic()
+        client.send(command(*line.split()) + command("PING"))
+        assert client.reply() is None
+        assert client.reply() == "PONG"
+        assert 0.2 <= time.monotonic() - begun < 5
+    assert isinstance(client.ask("BLPOP", KEY, "x"), ReplyError)
+
+
+def test_a_push_ends_it_and_commands_behind_it_run(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    with cluster_proxy.raw() as other:
+        client.send(command("BLPOP", KEY, 0) + command("SET", ELSEWHERE, 1) + command("LLEN", KEY))
+        wait_blocked(module_cluster)
+        wait_until(lambda: other.ask("GET", ELSEWHERE) == b"1", "another node has run its command")
+        assert other.ask("RPUSH", KEY, "x", "y") == 2
+        assert [client.reply() for _ in range(3)] == [[KEY.encode(), b"x"], "OK", 1]
+        client.send(command("XREAD", "BLOCK", 0, "STREAMS", "{list}stream", "$"))
+        wait_blocked(module_cluster)
+        assert other.ask("XADD", "{list}stream", "1-1", "f", "v") == b"1-1"
+        streams = client.reply()
+        assert streams in (
+            [[b"{list}stream", [[b"1-1", [b"f", b"v"]]]]],
+            {"b'{list}stream'": [[b"1-1", [b"f", b"v"]]]},
+        )
+
+
+def test_another_client_unblocks_it(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    with cluster_proxy.raw() as other:
+        for mode, expected in (
+            ("TIMEOUT", None),
+            ("ERROR", ReplyError("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
+        ):
+            client.send(command("BLPOP", KEY, 0))
+            wait_blocked(module_cluster)
+            text = other.ask("CLIENT", "LIST")
+            assert isinstance(text, bytes)
+            (line,) = [each for each in text.splitlines() if b"cmd=blpop" in each]
+            number = line.partition(b" ")[0].removeprefix(b"id=")
+            assert other.ask("CLIENT", "UNBLOCK", number, mode) == 1
+            assert client.reply() == expected
+            assert other.ask("CLIENT", "UNBLOCK", number) == 0
+        assert other.ask("CLIENT", "UNBLOCK", 12345678) == 0
+        assert isinstance(other.ask("CLIENT", "UNBLOCK", "x"), ReplyError)
+
+
+def test_the_slot_moves_while_it_is_blocked(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    with cluster_proxy.raw() as other:
+        client.send(command("BLPOP", KEY, 0))
+        for _ in range(3):
+            wait_blocked(module_cluster)
+            module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+        wait_blocked(module_cluster)
+        assert other.ask("RPUSH", KEY, "x") == 1
+        assert client.reply() == [KEY.encode(), b"x"]
+        begun = time.monotonic()
+        client.send(command("BLPOP", KEY, "1.5"))
+        wait_blocked(module_cluster)
+        time.sleep(max(0.0, 1.0 - (time.monotonic() - begun)))
+        module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+        assert client.reply() is None
+        assert 1.5 <= time.monotonic() - begun < 2.4  # with the whole timeout again it would be 2.5
+
+
+def test_the_client_goes_while_it_is_blocked(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    with cluster_proxy.raw() as other:
+        other.send(command("BLPOP", KEY, 0))
+        wait_blocked(module_cluster)
+    owner = module_cluster.owner(SLOT)
+    wait_until(lambda: owner.info("clients")["blocked_clients"] == "0", "no client is blocked")
+    assert client.ask("RPUSH", KEY, "kept") == 1
+
+
+def test_replicas_take_over_while_it_is_blocked(one_engine: str) -> None:
+    with (
+        Cluster(one_engine, replicas=1) as cluster,
+        bare_cluster_proxy(cluster) as proxy,
+        proxy.raw() as client,
+        proxy.raw() as other,
+    ):
+        client.send(command("BLPOP", KEY, 0))
+        wait_blocked(cluster)
+        cluster.failover(cluster.replicas(cluster.owner(SLOT))[0])
+        wait_blocked(cluster)
+        assert other.ask("RPUSH", KEY, "x") == 1
+        assert client.reply() == [KEY.encode(), b"x"]
+        client.send(command("BLPOP", KEY, 0))
+        wait_blocked(cluster)
+        owner = cluster.owner(SLOT)
+        (replica,) = cluster.replicas(owner)
+        cluster.kill(owner)
+        assert client.closes()
+        cluster.wait_promoted(replica)
+        wait_until(lambda: other.ask("RPUSH", KEY, "y") == 1, "the new master is used")

@@ -1,0 +1,185 @@
+"""Nodes of a cluster that stop, end and come back, seen by one client's connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
+from tests.clusters import Cluster, Node
+from tests.harness import Raw, ReplyError, command, wait_until
+
+ADDED_S = 0.5  # what the proxy may add to the outage of the cluster itself
+MARGIN_S = 0.3  # of the measurement, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def cluster(one_engine: str) -> Iterator[Cluster]:
+    """A cluster with a replica of each master, for all tests; they leave it complete."""
+    with Cluster(one_engine, replicas=1) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[BareClusterProxy]:
+    """A bare proxy."""
+    cluster.wait_ok()
+    with bare_cluster_proxy(cluster) as made:
+        yield made
+
+
+def key_at(cluster: Cluster, node: Node) -> str:
+    """Return a key of `node`."""
+    return next(cluster.keys_at(node))
+
+
+def clients_of_all(proxy: BareClusterProxy, keys: list[str]) -> list[Raw]:
+    """Return clients with all masters as homes, each connected to all of them."""
+    clients = [proxy.raw() for _ in keys]
+    for client in clients:
+        assert client.ask("MSET", *[word for key in keys for word in (key, 1)]) == "OK"
+    return clients
+
+
+def answers(proxy: BareClusterProxy, key: str) -> bool:
+    """Return whether a new client gets the value of `key` at once."""
+    with proxy.raw() as client:
+        client.send(command("GET", key))
+        return client.exactly(7, 0.2) == b"$1\r\n1\r\n"
+
+
+def all_answer(clients: list[Raw], key: str, value: bytes) -> bool:
+    """Return whether all clients get this value of `key`."""
+    return all(client.ask("GET", key) == value for client in clients)
+
+
+def test_a_stopped_node_holds_up_only_its_own_keys(
+    cluster: Cluster, proxy: BareClusterProxy
+) -> None:
+    node, *others = cluster.masters()
+    keys = [key_at(cluster, each) for each in (node, *others)]
+    clients = clients_of_all(proxy, keys)
+    (replica,) = cluster.replicas(node)
+    cluster.stop(node)
+    held, *free = clients
+    held.send(command("INCR", keys[0]) + command("GET", keys[1]))
+    for client in free:
+        for key in keys[1:]:
+            assert client.ask("INCR", key) in (2, 3)
+    cluster.wait_promoted(replica)
+    begun = time.monotonic()
+    wait_until(lambda: answers(proxy, keys[0]), "its keys are back")
+    assert time.monotonic() - begun < ADDED_S + MARGIN_S
+    assert held.closes()  # whether its command ran is unknown
+    cluster.cont(node)
+    cluster.wait_ok()
+    for client in free:
+        assert client.ask("INCR", keys[0]) in (2, 3)
+        assert client.ask("DBSIZE") == 3
+        client.close()
+    held.close()
+    cluster.failover(node)
+
+
+def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
+    node, *others = cluster.masters()
+    keys = [key_at(cluster, each) for each in (node, *others)]
+    clients = clients_of_all(proxy, keys)
+    (replica,) = cluster.replicas(node)
+    blocked, *free = clients
+    blocked.send(command("BLPOP", "{" + keys[0] + "}list", 0))
+    wait_until(lambda: node.info("clients")["blocked_clients"] == "1", "a client is blocked")
+    cluster.kill(node)
+    assert blocked.closes()
+    blocked.close()
+    for client in free:
+        reply = client.ask("GET", keys[0])
+        assert isinstance(reply, ReplyError) and reply.args[0].startswith("UPSTREAMDOWN"), reply
+        for key in keys[1:]:
+            assert client.ask("GET", key) == b"1"
+        # Keyless commands go on at another home, at most one of them fails.
+        client.ask("PING")
+        assert client.ask("PING") == "PONG"
+    with proxy.raw() as late:
+        assert late.ask("GET", keys[1]) == b"1"
+
+    def promoted() -> bool:
+        reply = replica.ask("SET", "{" + keys[0] + "}direct", 1)
+        return reply == "OK"
+
+    def served() -> bool:
+        return free[0].ask("SET", keys[0], 2) == "OK"
+
+    back_s = served_s = 0.0
+    end = time.monotonic() + 20
+    while not served_s:
+        assert time.monotonic() < end
+        back_s = back_s or (time.monotonic() if promoted() else 0.0)
+        served_s = time.monotonic() if served() else 0.0
+        time.sleep(0.01)
+    assert served_s - (back_s or served_s) < ADDED_S + MARGIN_S
+    assert free[1].ask("GET", keys[0]) == b"2"
+    node.start()
+    cluster.wait_ok()
+    cluster.failover(node)
+    wait_until(lambda: all_answer(free, keys[0], b"2"), "it is back")
+    for client in free:
+        assert client.ask("PING") == "PONG"
+        client.close()
+
+
+def test_manual_failovers_under_load(cluster: Cluster, proxy: BareClusterProxy) -> None:
+    (node, *_) = cluster.masters()
+    key = key_at(cluster, node)
+    with proxy.raw() as client:
+        client.ask("DEL", key)
+        pushed = 0
+        for _ in range(2):
+            (replica,) = cluster.replicas(cluster.owner_of_key(key))
+            replica.do("CLUSTER", "FAILOVER")
+
+            def promoted(replica: Node = replica) -> bool:
+                nonlocal pushed
+                batch = 50
+                client.send(command("RPUSH", key, "x") * batch)
+                for _ in range(batch):
+                    pushed += 1
+                    assert client.reply() == pushed
+                return replica.info("replication")["role"] == "master"
+
+            wait_until(promoted, "the replica takes over")
+            cluster.wait_promoted(replica)
+        assert client.ask("LLEN", key) == pushed
+        assert client.ask("CONFIG", "SET", "hz", 15) == "OK"
+        for each in cluster.nodes:
+            assert each.ask("CONFIG", "GET", "hz") == [b"hz", b"15"]
+
+
+def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: BareClusterProxy) -> None:
+    with proxy.raw() as client:
+        assert client.ask("ACL", "SETUSER", "everywhere", "on", ">pw", "+@all", "~*") == "OK"
+        for node in cluster.nodes:
+            names = node.ask("ACL", "USERS")
+            assert isinstance(names, list) and b"everywhere" in names
+        assert client.ask("WAIT", 1, 1000) == 1
+        assert client.ask("ACL", "DELUSER", "everywhere") == 1
+        for node in cluster.nodes:
+            assert node.ask("ACL", "USERS") == [b"default"]
+
+
+def test_no_node_is_up(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, bare_cluster_proxy(cluster) as proxy:
+        with proxy.raw() as client:
+            assert client.ask("SET", "key", 1) == "OK"
+            for node in cluster.nodes:
+                cluster.kill(node)
+            for _ in range(5):
+                reply = client.ask("GET", "key")
+                assert isinstance(reply, ReplyError), reply
+                assert reply.args[0].startswith("UPSTREAMDOWN")
+            reply = client.ask("MGET", "a", "b", "c")
+            assert isinstance(reply, ReplyError) and reply.args[0].startswith("UPSTREAMDOWN")
+        with proxy.raw() as client:
+            assert client.line().startswith(b"-UPSTREAMDOWN")

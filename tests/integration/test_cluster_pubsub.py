@@ -1,0 +1,217 @@
+"""Subscriptions on a Redis Cluster: channels, patterns, shard channels, keyspace events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rlproxy.resp.key_slot import key_slot
+
+from tests.bare_cluster_proxy import BareClusterProxy
+from tests.clusters import Cluster
+from tests.harness import Raw, ReplyError, command, wait_until
+
+
+@pytest.fixture(params=[2, 3])
+def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+    """A client, in both protocols."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", request.param)
+        yield made
+
+
+@pytest.fixture
+def other(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
+    """Another client."""
+    with cluster_proxy.raw() as made:
+        yield made
+
+
+def patterns(cluster: Cluster) -> list[object]:
+    """Return the number of patterns at each master."""
+    return [node.ask("PUBSUB", "NUMPAT") for node in cluster.masters()]
+
+
+def keys_of_all(cluster: Cluster, prefix: str = "key") -> list[str]:
+    """Return one key of each master."""
+    return [next(cluster.keys_at(node, prefix)) for node in cluster.masters()]
+
+
+def test_channels_and_patterns(client: Raw, other: Raw) -> None:
+    client.send(command("SUBSCRIBE", "a", "b") + command("PSUBSCRIBE", "c*"))
+    assert [client.reply() for _ in range(3)] == [
+        *([b"subscribe", b"a", 1], [b"subscribe", b"b", 2]),
+        [b"psubscribe", b"c*", 3],
+    ]
+    assert other.ask("PUBLISH", "a", "x") in (0, 1)  # subscribers at the publisher's node
+    assert client.reply() == [b"message", b"a", b"x"]
+    other.ask("PUBLISH", "cc", "x")
+    assert client.reply() == [b"pmessage", b"c*", b"cc", b"x"]
+    found = other.ask("PUBSUB", "NUMSUB", "a", "none")
+    assert found == [b"a", 1, b"none", 0]
+    channels = other.ask("PUBSUB", "CHANNELS")
+    assert isinstance(channels, list) and sorted(channels) == [b"a", b"b"]
+    assert other.ask("PUBSUB", "NUMPAT") == 1
+    client.send(command("UNSUBSCRIBE") + command("UNSUBSCRIBE", "none") + command("PUNSUBSCRIBE"))
+    ended = [client.reply() for _ in range(4)]
+    assert {str(reply[1]) for reply in ended[:2] if isinstance(reply, list)} == {"b'a'", "b'b'"}
+    assert ended[2:] == [[b"unsubscribe", b"none", 1], [b"punsubscribe", b"c*", 0]]
+    assert client.ask("UNSUBSCRIBE") == [b"unsubscribe", None, 0]
+    assert client.ask("PING") == "PONG"
+    assert client.ask("SET", "k", 1) == "OK"
+
+
+def test_other_commands_while_it_subscribes(client: Raw, other: Raw) -> None:
+    assert client.ask("SUBSCRIBE", "mixed") == [b"subscribe", b"mixed", 1]
+    resp3 = client.ask("PING") == "PONG"
+    if resp3:
+        for number in range(20):
+            client.send(command("SET", f"k{number}", 1) + command("GET", f"k{number}"))
+            other.ask("PUBLISH", "mixed", number)
+            replies = [client.reply() for _ in range(3)]
+            assert [each for each in replies if not isinstance(each, list)] == ["OK", b"1"]
+            assert [b"message", b"mixed", b"%d" % number] in replies
+        return
+    for line in ("GET k", "MULTI", "MONITOR", "DBSIZE", "CLIENT ID", "HELLO 3", "MGET a b"):
+        reply = client.ask(*line.split())
+        assert isinstance(reply, ReplyError), (line, reply)
+        assert "allowed in this context" in reply.args[0], reply
+    assert client.ask("PING", "x") == [b"pong", b"x"]
+
+
+@pytest.mark.parametrize("ends", ["RESET", "QUIT"])
+def test_reset_and_quit_while_it_subscribes(
+    client: Raw, other: Raw, module_cluster: Cluster, ends: str
+) -> None:
+    assert client.ask("SUBSCRIBE", "a", "__keyspace@0__:x") == [b"subscribe", b"a", 1]
+    assert client.reply() == [b"subscribe", b"__keyspace@0__:x", 2]
+    client.send(command(ends))
+    if ends == "QUIT":
+        assert client.reply() == "OK"
+        assert client.closes()
+        return
+    assert client.reply() == "RESET"
+    assert client.ask("GET", "none") is None
+    client.send(b"*0\r\n")
+    other.ask("PUBLISH", "a", "x")
+    assert client.ask("PING") == "PONG"
+    nodes = module_cluster.masters()
+    wait_until(
+        lambda: [node.ask("PUBSUB", "NUMSUB", "a") for node in nodes] == [[b"a", 0]] * 3,
+        "no node has a subscriber",
+    )
+
+
+def test_subscriptions_that_are_refused(client: Raw, other: Raw, module_cluster: Cluster) -> None:
+    other.ask("ACL", "SETUSER", "limited", "on", ">pw", "+@all", "~*", "resetchannels", "&ok*")
+    assert client.ask("AUTH", "limited", "pw") == "OK"
+    reply = client.ask("SUBSCRIBE", "ok", "forbidden", "ok2")
+    assert isinstance(reply, ReplyError) and reply.args[0].startswith("NOPERM")
+    assert client.ask("SET", "k", 1) == "OK"
+    assert client.ask("SUBSCRIBE", "ok", "ok2") == [b"subscribe", b"ok", 1]
+    assert client.reply() == [b"subscribe", b"ok2", 2]
+    assert isinstance(client.ask("SUBSCRIBE", "forbidden"), ReplyError)
+    ended = [client.ask("UNSUBSCRIBE"), client.reply()]
+    assert [reply[2] for reply in ended] == [1, 0]  # type: ignore[index]
+    assert client.ask("SET", "k", 1) == "OK"
+    other.ask("ACL", "DELUSER", "limited")
+
+
+def test_large_messages(client: Raw, other: Raw) -> None:
+    assert client.ask("SUBSCRIBE", "large") == [b"subscribe", b"large", 1]
+    for size in (100_000, 3_000_000):
+        message = b"x" * size
+        other.send(command("PUBLISH", "large", message) * 3)
+        client.send(command("PING") * 3)
+        messages: list[object] = []
+        rest: list[object] = []
+        for _ in range(6):
+            reply = client.reply()
+            (messages if reply == [b"message", b"large", message] else rest).append(reply)
+        assert len(messages) == 3
+        assert rest in (["PONG"] * 3, [[b"pong", b""]] * 3)
+        for _ in range(3):
+            other.reply()
+
+
+def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster: Cluster) -> None:
+    assert other.ask("CONFIG", "SET", "notify-keyspace-events", "KEA") == "OK"
+    keys = keys_of_all(module_cluster)
+    reply = client.ask("PSUBSCRIBE", "__keyevent@0__:set", "news*")
+    assert reply == [b"psubscribe", b"__keyevent@0__:set", 1]
+    assert client.reply() == [b"psubscribe", b"news*", 2]
+    assert client.ask("SUBSCRIBE", f"__keyspace@0__:{keys[1]}")[2] == 3  # type: ignore[index]
+    wait_until(lambda: patterns(module_cluster) == [2, 2, 2], "all nodes have it")
+    for key in keys:
+        assert other.ask("SET", key, 1) == "OK"
+    other.ask("PUBLISH", "news", "once")
+    found: list[object] = []
+    while len(found) < 5:
+        found.append(client.reply())
+    expected = [
+        [b"pmessage", b"__keyevent@0__:set", b"__keyevent@0__:set", key.encode()] for key in keys
+    ] + [
+        [b"message", b"__keyspace@0__:" + keys[1].encode(), b"set"],
+        [b"pmessage", b"news*", b"news", b"once"],
+    ]
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    assert client.quiet(0.1) == b""
+    client.send(command("PUNSUBSCRIBE") + command("UNSUBSCRIBE"))
+    assert [client.reply()[2] for _ in range(3)] == [2, 1, 0]  # type: ignore[index]
+    wait_until(lambda: patterns(module_cluster) == [0, 0, 0], "all nodes have dropped it")
+    assert other.ask("CONFIG", "SET", "notify-keyspace-events", "") == "OK"
+
+
+def test_keyspace_events_of_a_master_that_joins(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    (added,) = module_cluster.nodes[3:] or [module_cluster.add_node()]
+    assert client.ask("PSUBSCRIBE", "__key*") == [b"psubscribe", b"__key*", 1]
+    slot = key_slot(b"moved")
+    owner = module_cluster.owner(slot)
+    module_cluster.move_slot(slot, added)
+    added.do("CONFIG", "SET", "notify-keyspace-events", "KEA")
+    wait_until(lambda: added.ask("PUBSUB", "NUMPAT") == 1, "it has the pattern")
+    with cluster_proxy.raw() as other:
+        assert other.ask("SET", "moved", 1) == "OK"
+    assert client.reply() == [b"pmessage", b"__key*", b"__keyspace@0__:moved", b"set"]
+    assert client.reply() == [b"pmessage", b"__key*", b"__keyevent@0__:set", b"moved"]
+    added.do("CONFIG", "SET", "notify-keyspace-events", "")
+    module_cluster.move_slot(slot, owner)
+
+
+def test_shard_channels(client: Raw, other: Raw, module_cluster: Cluster) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no shard channels")
+    one, two, three = keys_of_all(module_cluster, "channel")
+    assert client.ask("SSUBSCRIBE", one) == [b"ssubscribe", one.encode(), 1]
+    client.send(command("SSUBSCRIBE", two) + command("SSUBSCRIBE", three))
+    assert [client.reply()[2] for _ in range(2)] == [2, 3]  # type: ignore[index]
+    for name in (one, two, three):
+        assert other.ask("SPUBLISH", name, "x") == 1
+        assert client.reply() == [b"smessage", name.encode(), b"x"]
+    assert isinstance(client.ask("SSUBSCRIBE", one, two), ReplyError)
+    found = other.ask("PUBSUB", "SHARDCHANNELS")
+    assert isinstance(found, list) and len(found) == 3
+    assert client.ask("SUNSUBSCRIBE", two) == [b"sunsubscribe", two.encode(), 2]
+    client.send(command("SUNSUBSCRIBE"))
+    assert [client.reply()[2] for _ in range(2)] == [1, 0]  # type: ignore[index]
+    assert client.ask("SET", "k", 1) == "OK"
+    assert client.ask("SUNSUBSCRIBE") == [b"sunsubscribe", None, 0]
+
+
+def test_the_slot_of_a_shard_channel_moves(
+    client: Raw, other: Raw, module_cluster: Cluster
+) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no shard channels")
+    slot = key_slot(b"shard")
+    assert client.ask("SSUBSCRIBE", "shard") == [b"ssubscribe", b"shard", 1]
+    for _ in range(4):
+        owner = module_cluster.owner(slot)
+        to = next(node for node in module_cluster.masters() if node is not owner)
+        module_cluster.move_slot(slot, to)
+        wait_until(lambda: other.ask("SPUBLISH", "shard", "x") == 1, "it is subscribed again")
+        assert client.reply() == [b"smessage", b"shard", b"x"]
+    assert client.ask("SUNSUBSCRIBE", "shard") == [b"sunsubscribe", b"shard", 0]
+    assert client.ask("SET", "k", 1) == "OK"

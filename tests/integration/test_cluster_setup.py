@@ -1,0 +1,255 @@
+"""What a client sets up on its connection to a Redis Cluster holds at every node: its login first
+of all, its protocol, name, tracking and CLIENT REPLY.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bare_cluster_proxy import BareClusterProxy
+from tests.clusters import Cluster
+from tests.harness import Raw, ReplyError, command, wait_until
+
+
+@pytest.fixture
+def client(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
+    """A client."""
+    with cluster_proxy.raw() as made:
+        yield made
+
+
+@pytest.fixture
+def users(module_cluster: Cluster) -> Iterator[None]:
+    """`reader` and `writer` at all nodes; `default` may do nothing but log in and manage users."""
+    for node in module_cluster.nodes:
+        node.do("ACL", "SETUSER", "reader", "on", ">r", "~*", "+@all", "-@write")
+        node.do("ACL", "SETUSER", "writer", "on", ">w", "~*", "+@all")
+        node.do(
+            "ACL", "SETUSER", "default", "-@all", "+acl", "+auth", "+hello", "+ping", "+cluster"
+        )
+    yield
+    for node in module_cluster.nodes:
+        node.do("ACL", "SETUSER", "default", "+@all")
+        assert node.ask("ACL", "DELUSER", "reader", "writer") in (1, 2)
+
+
+def keys_of_all(cluster: Cluster, count: int = 1) -> list[str]:
+    """Return `count` keys of each master, in turn."""
+    each = [list(itertools.islice(cluster.keys_at(node), count)) for node in cluster.masters()]
+    return [key for keys in zip(*each, strict=True) for key in keys]
+
+
+def is_refused(reply: object, code: str = "NOPERM") -> bool:
+    """Return whether a reply is an error with this code."""
+    return isinstance(reply, ReplyError) and reply.args[0].startswith(code)
+
+
+@pytest.mark.usefixtures("users")
+@pytest.mark.parametrize("by", ["AUTH", "HELLO"])
+@pytest.mark.parametrize("slowly", [False, True])
+def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> None:
+    keys = keys_of_all(module_cluster)
+
+    def login(user: str, password: str) -> bytes:
+        if by == "AUTH":
+            return command("AUTH", user, password)
+        return command("HELLO", 2, "AUTH", user, password)
+
+    def exchange(*requests: bytes) -> list[object]:
+        (client.send_slowly if slowly else client.send)(b"".join(requests))
+        return [client.reply() for _ in requests]
+
+    sets = [command("SET", key, 1) for key in keys]
+    gets = [command("GET", key) for key in keys]
+    assert all(map(is_refused, exchange(*sets, *gets)))
+    assert exchange(login("writer", "w"), *sets)[1:] == ["OK"] * 3
+    replies = exchange(login("reader", "r"), *sets, *gets)
+    assert all(map(is_refused, replies[1:4]))
+    assert replies[4:] == [b"1"] * 3
+    replies = exchange(login("writer", "wrong"), *sets, *gets)
+    assert is_refused(replies[0], "WRONGPASS")
+    assert all(map(is_refused, replies[1:4]))
+    assert replies[4:] == [b"1"] * 3
+    assert exchange(login("writer", "w"), *sets, login("reader", "r"), *gets)[1:4] == ["OK"] * 3
+
+
+@pytest.mark.usefixtures("users")
+def test_logins_of_two_clients_stay_apart(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    keys = keys_of_all(module_cluster, 3)
+    with cluster_proxy.raw() as reader, cluster_proxy.raw() as writer, cluster_proxy.raw() as none:
+        for _ in range(5):
+            assert writer.ask("AUTH", "writer", "w") == "OK"
+            assert reader.ask("AUTH", "reader", "r") == "OK"
+            for key in keys:
+                assert writer.ask("SET", key, 1) == "OK"
+                assert is_refused(reader.ask("SET", key, 2))
+                assert reader.ask("GET", key) == b"1"
+                assert is_refused(none.ask("GET", key))
+            assert reader.ask("RESET") == "RESET"
+            assert all(is_refused(reader.ask("GET", key)) for key in keys)
+
+
+@pytest.mark.usefixtures("users")
+def test_a_user_is_missing_at_one_node(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    keys = keys_of_all(module_cluster)
+    one = module_cluster.masters()[0]
+    assert one.ask("ACL", "DELUSER", "writer") == 1
+    for home in range(3):
+        with cluster_proxy.raw() as each:
+            reply = each.ask("AUTH", "writer", "w")
+            if is_refused(reply, "WRONGPASS"):  # the home node is that one
+                assert all(is_refused(each.ask("GET", key)) for key in keys), home
+                continue
+            assert reply == "OK"
+            assert [each.ask("SET", key, 1) for key in keys[1:]] == ["OK", "OK"]
+            for _ in range(2):
+                assert is_refused(each.ask("SET", keys[0], 1), "WRONGPASS")
+            each.send(b"".join(command("SET", key, 1) for key in keys * 3))
+            replies = [each.reply() for _ in keys * 3]
+            assert replies.count("OK") == 6
+            assert [is_refused(reply, "WRONGPASS") for reply in replies] == [True, False, False] * 3
+
+
+def test_the_protocol_holds_at_all_nodes(client: Raw, module_cluster: Cluster) -> None:
+    keys = keys_of_all(module_cluster)
+    client.ask("DEL", *keys)
+    for key in keys:
+        assert client.ask("HSET", key, "f", "v") == 1
+    for _ in range(2):
+        assert isinstance(client.ask("HELLO", 3), dict)
+        assert [client.ask("HGETALL", key) for key in keys] == [{"b'f'": b"v"}] * 3
+        assert isinstance(client.ask("HELLO", 2), list)
+        assert [client.ask("HGETALL", key) for key in keys] == [[b"f", b"v"]] * 3
+    assert is_refused(client.ask("HELLO", 4), "NOPROTO")
+    client.send(command("HELLO", 3, "SETNAME", "me") + command("HGETALL", keys[1]))
+    assert isinstance(client.reply(), dict)
+    assert client.reply() == {"b'f'": b"v"}
+    assert client.ask("RESET") == "RESET"
+    assert [client.ask("HGETALL", key) for key in keys] == [[b"f", b"v"]] * 3
+    client.ask("DEL", *keys)
+
+
+def test_names_and_ids(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    keys = keys_of_all(module_cluster)
+    assert client.ask("CLIENT", "SETNAME", "mine") == "OK"
+    assert client.ask("CLIENT", "SETNAME", "not mine") != "OK"
+    assert client.ask("CLIENT", "NO-EVICT", "ON") == "OK" or module_cluster.nodes[0].version < (7,)
+    for key in keys:
+        client.ask("GET", key)
+    found = client.ask("CLIENT", "LIST")
+    assert isinstance(found, bytes)
+    lines = [line for line in found.splitlines() if b" name=mine " in line]
+    assert len(lines) == 3
+    ids = [int(line.partition(b" ")[0].removeprefix(b"id=")) for line in found.splitlines()]
+    assert len(set(ids)) == len(ids)
+    own = client.ask("CLIENT", "ID")
+    assert own in ids
+    info = client.ask("CLIENT", "INFO") if module_cluster.nodes[0].version > (6, 2) else b""
+    assert isinstance(info, bytes) and (b"id=%d " % own in info or not info)
+    hello = client.ask("HELLO", 2)
+    assert isinstance(hello, list) and hello[hello.index(b"id") + 1] == own
+    assert client.ask("CLIENT", "GETNAME") == b"mine"
+    with cluster_proxy.raw() as other:
+        number = other.ask("CLIENT", "ID")
+        assert isinstance(number, int)
+        text = client.ask("CLIENT", "LIST", "ID", number)
+        assert isinstance(text, bytes)
+        assert [line.partition(b" ")[0] for line in text.splitlines()] == [b"id=%d" % number]
+        assert client.ask("CLIENT", "LIST", "ID", 99) == b""
+        assert client.ask("CLIENT", "KILL", "ID", 99) == 0
+        assert client.ask("CLIENT", "KILL", "ID", number) == 1
+        with contextlib.suppress(AssertionError):  # it has a new connection, or is closed
+            assert other.ask("CLIENT", "ID") != number
+
+
+def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
+    one, two, three = keys_of_all(module_cluster)
+    client.ask("DEL", one, two, three)
+    client.send(
+        b"".join(
+            command(*words)
+            for words in (
+                ("CLIENT", "REPLY", "OFF"),
+                ("SET", one, 1),
+                ("MGET", one, two),
+                ("PING",),
+                ("CLIENT", "REPLY", "ON"),
+                ("INCR", one),
+                ("CLIENT", "REPLY", "SKIP"),
+                ("INCR", two),
+                ("INCR", two),
+                ("CLIENT", "REPLY", "SKIP"),
+                ("CLUSTER", "KEYSLOT", "x"),
+                ("INCR", three),
+            )
+        )
+    )
+    assert [client.reply() for _ in range(4)] == ["OK", 2, 2, 1]
+    assert client.quiet(0.05) == b""
+    assert isinstance(client.ask("CLIENT", "REPLY", "PERHAPS"), ReplyError)
+
+
+def test_invalidations_of_all_nodes(
+    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    keys = keys_of_all(module_cluster)
+    with cluster_proxy.raw() as other:
+        assert isinstance(client.ask("CLIENT", "TRACKING", "ON", "REDIRECT", 1), ReplyError)
+        client.ask("HELLO", 3)
+        client.send(command("CLIENT", "TRACKING", "ON"))
+        client.send(b"".join(command("GET", key) for key in keys))
+        assert client.reply() == "OK"
+        for _ in keys:
+            client.reply()
+        for key in keys:
+            assert other.ask("SET", key, 1) == "OK"
+        found = [client.reply() for _ in keys]
+        assert sorted(map(repr, found)) == sorted(
+            repr([b"invalidate", [key.encode()]]) for key in keys
+        )
+        assert client.ask("CLIENT", "TRACKING", "OFF") == "OK"
+        assert client.ask("CLIENT", "TRACKING", "ON", "OPTIN") == "OK"
+        assert isinstance(client.ask("CLIENT", "CACHING", "NO"), ReplyError)
+        client.send(b"".join(command("GET", key) for key in keys))
+        client.send(command("CLIENT", "CACHING", "YES") + command("GET", keys[1]))
+        client.send(command("CLIENT", "CACHING", "YES") + command("MULTI"))
+        client.send(command("GET", keys[2]) + command("EXEC"))
+        replies = [client.reply() for _ in range(9)]
+        assert replies == [b"1", b"1", b"1", "OK", b"1", "OK", "OK", "QUEUED", [b"1"]]
+        for key in keys:
+            assert other.ask("SET", key, 2) == "OK"
+        found = [client.reply() for _ in range(2)]
+        assert sorted(map(repr, found)) == sorted(
+            repr([b"invalidate", [key.encode()]]) for key in keys[1:]
+        )
+        assert client.ask("CLIENT", "TRACKING", "OFF") == "OK"
+        assert client.ask("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "key") == "OK"
+    with cluster_proxy.raw() as client_3, cluster_proxy.raw() as other:
+        client_3.ask("HELLO", 3)
+        assert client_3.ask("CLIENT", "TRACKING", "ON", "BCAST") == "OK"
+
+        def tracked() -> bool:
+            return all(
+                node.info("clients")["tracking_clients"] == "2" for node in module_cluster.masters()
+            )
+
+        wait_until(tracked, "all nodes track")
+        for key in keys:
+            assert other.ask("SET", key, 3) == "OK"
+        found = [client_3.reply() for _ in keys]
+        assert sorted(map(repr, found)) == sorted(
+            repr([b"invalidate", [key.encode()]]) for key in keys
+        )
+        # Without one of the nodes, invalidations would be lost.
+        module_cluster.owner_of_key(keys[0]).ask("CLIENT", "KILL", "TYPE", "normal")
+        assert client_3.closes()
