@@ -25,22 +25,20 @@ from .runs import Run
 DEFAULT_OUTPUT: Final = ROOT / "bench" / "results" / "model.json"
 MASTERS: Final = (1, 3, 6)
 WORKERS: Final = (1, 2)
+CELLS: Final = tuple((masters, workers) for masters in MASTERS for workers in WORKERS)
+QUICK_CELLS: Final = ((1, 1), (3, 2), (6, 1))
 REPEATS: Final = 3
-HITS: Final = 60_000
-QUICK_HITS: Final = 300
 CLIENTS: Final = 1_000  # of a footprint, of each kind
 QUICK_CLIENTS: Final = 20
 FOOTPRINT_KEYS: Final = 60_000
 QUICK_KEYS: Final = 600
-LIMIT_S: Final = 120.0  # seconds of one run, at most
 MOST_REPEATS: Final = 100
-MOST_HITS: Final = 10_000_000
 
 Key = tuple[int, int, str, int, int]  # the first five fields of a run
 
 EPILOG: Final = """\
 examples:
-  python -m bench model                                    about 8 minutes
+  python -m bench model                                    about 10 minutes
   python -m bench model --quick --output /tmp/model.json   does it run? (the figures mean nothing)
   python -m bench.model.page bench/results/model.json docs/scale.md
 
@@ -54,7 +52,6 @@ class Options:
     """The checked command line."""
 
     repeats: int
-    hits: int
     quick: bool
     engine: str | None
     output: Path
@@ -69,11 +66,8 @@ def parse(argv: Sequence[str]) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    repeats, hits = whole_number(MOST_REPEATS), whole_number(MOST_HITS)
     told = f"runs of each load, of which the median counts (default {REPEATS})"
-    made.add_argument("--repeats", metavar="N", type=repeats, help=told)
-    told = f"hits of one run, up to 8 times as many of quick ones (default {HITS:,})"
-    made.add_argument("--hits", metavar="N", type=hits, help=told)
+    made.add_argument("--repeats", metavar="N", type=whole_number(MOST_REPEATS), help=told)
     made.add_argument("--engine", metavar="NAME", help="the server, as for python -m bench")
     told = "the JSON (default bench/results/model.json)"
     made.add_argument("--output", metavar="FILE", type=Path, default=DEFAULT_OUTPUT, help=told)
@@ -87,7 +81,6 @@ def parse(argv: Sequence[str]) -> Options:
         raise UsageError(f"--output {output}: is a directory")
     return Options(
         args.repeats or (1 if args.quick else REPEATS),
-        args.hits or (QUICK_HITS if args.quick else HITS),
         args.quick,
         args.engine,
         output,
@@ -115,18 +108,18 @@ def _measure(options: Options) -> Result:
     found: dict[Key, Run] = {}
     looks: list[Footprint] = []
     versions: dict[str, str] = {}
-    progress = Progress(options.repeats * len(MASTERS) * len(WORKERS))
+    cells = QUICK_CELLS if options.quick else CELLS
+    progress = Progress(options.repeats * len(cells))
     for repeat in range(1, options.repeats + 1):
-        for masters in MASTERS:
+        for masters in sorted({masters for masters, _ in cells}):
             with nodes.cluster(executable, masters) as upstream:
                 versions = versions or _versions(upstream)
-                for workers in WORKERS:
+                for workers in (workers for count, workers in cells if count == masters):
                     progress.row()
                     name = f"{masters} masters, {workers} workers"
                     progress.begin(name, repeat, options.repeats)
                     with nodes.proxy(upstream, workers) as proxy:
                         looks += _looks(options, upstream, proxy, repeat)
-                    with nodes.proxy(upstream, workers) as proxy:
                         costs = dict(_loads(options, upstream, proxy, found))
                     progress.finish(name, costs, "µs of the proxy for a hit")
     return Result(date, facts, versions, _told(options), list(found.values()), looks)
@@ -151,10 +144,11 @@ def _loads(
     found: dict[Key, Run],
 ) -> Iterator[tuple[str, float]]:
     """Run all loads, add their samples to `found`, and yield the proxy's time by load."""
+    times = runs.QUICK_TIMES if options.quick else runs.TIMES
     for one in runs.QUICK_LOADS if options.quick else runs.LOADS:
         name = f"{one.work} {one.clients}/{one.pipeline}"
         try:
-            values = runs.measure(one, options.hits, upstream, proxy, LIMIT_S)
+            values = runs.measure(one, times, upstream, proxy)
         except BenchError as error:
             where = f"{len(upstream.nodes)} masters, {proxy.workers} workers"
             raise BenchError(f"{name}, {where}: {error}") from None
@@ -179,7 +173,7 @@ def _told(options: Options) -> list[str]:
         f"{turns} of clusters of {masters} masters, behind a proxy of {workers} workers; medians",
         f"all on one machine over loopback, no replicas, no TLS; load by {generator}",
         "hits by LOG, with keys spread over all slots or on one key",
-        f"{options.hits:,} hits in a run, fewer of slow loads and more of quick ones",
+        f"a window of {runs.TIMES.window_s:g} s in each load, between two pauses of the clients",
     ]
     return [*told, "a quick run: these figures mean nothing"] if options.quick else told
 

@@ -17,9 +17,9 @@ from ..errors import BenchError
 from .nodes import Cluster, Proxy
 
 TIMEOUT_S: Final = 20.0
-SETTLE_S: Final = 0.3  # pause until connections and memory are as they stay
+SETTLE_S: Final = 3.0  # pause until Redis has taken back the buffers of clients, which takes 2 s
 QUICK_SETTLE_S: Final = 0.05
-AT_ONCE: Final = 50  # clients connected before their replies are awaited
+READ_BYTES: Final = 1 << 16
 PIPELINE: Final = 16  # hits of the first write of a pipelining client
 OPENERS: Final = 4  # clients of each worker that open its lanes
 OPENER_HITS: Final = 64  # hits of each of them, on as many keys
@@ -70,10 +70,9 @@ def measure(
     look(0, 0)
     with ExitStack() as stack:
         openers = proxy.workers * OPENERS
-        _connect(proxy.port, openers, 1, stack)
-        time.sleep(settle_s)  # the lanes are opened by the first hits, and carry the next ones
-        with Client(proxy.port) as client:
-            client.ask_all(_hit(number) for number in range(OPENER_HITS))
+        group = _connect(proxy.port, openers, 1, stack)
+        for number, sock in enumerate(group):
+            _send(sock, number, OPENER_HITS)  # by lanes: only a first write takes private ways
         look(openers, 0)
         _connect(proxy.port, clients, 1, stack)
         look(openers + clients, 0)
@@ -111,27 +110,25 @@ def _hit(number: int) -> Sequence[bytes]:
     return (b"RL.HIT", b"key:%012d" % number, b"1000000", b"3600")
 
 
-def _connect(port: int, count: int, pipeline: int, stack: ExitStack) -> None:
+def _connect(port: int, count: int, pipeline: int, stack: ExitStack) -> list[socket.socket]:
     """Open `count` connections that stay until `stack` ends, each with its hits answered."""
+    made: list[socket.socket] = []
     try:
-        for first in range(0, count, AT_ONCE):
-            group = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
-                for _ in range(first, min(first + AT_ONCE, count))
-            ]
-            for number, sock in enumerate(group, first):
-                hits = (bulks(*_hit(number + other)) for other in range(pipeline))
-                sock.sendall(b"".join(hits))
-            for sock in group:
-                _await(sock, pipeline)
+        for number in range(count):
+            sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+            made.append(stack.enter_context(sock))
+            _send(sock, number, pipeline)
     except OSError as error:
         raise BenchError(f"a client could not connect: {error}") from None
+    return made
 
 
-def _await(sock: socket.socket, replies: int) -> None:
+def _send(sock: socket.socket, number: int, hits: int) -> None:
+    """Send `hits` hits on keys from `number` * `hits` on in one write, and await the replies."""
+    sock.sendall(b"".join(bulks(*_hit(number * hits + other)) for other in range(hits)))
     told = b""
-    while told.count(_REPLY) < replies:
-        data = sock.recv(1 << 16)
+    while told.count(_REPLY) < hits:
+        data = sock.recv(READ_BYTES)
         if not data or told.startswith(b"-"):
             raise BenchError(f"a hit was answered {told + data!r}")
         told += data

@@ -7,7 +7,7 @@
     refused    = hit + write / pipeline, in the proxy; nothing in Redis
     proxy's memory  = per worker + per supervisor + per client + per connection to a master
     master's memory = base + per connection + per key
-    connections of a master = 2 for each worker + those of clients
+    connections of a master = 2 for each worker + reach / masters for each client
 
 `under_way` are the unanswered hits of one worker. The keys are spread evenly, so a turn of n hits
 reaches M * (1 - (1 - 1/M) ** n) of M masters on average: with more masters batches thin out to 1.
@@ -24,7 +24,7 @@ from typing import Final
 from ..errors import BenchError
 from . import runs
 from .fit import Errors, errors, relative
-from .footprint import Footprint
+from .footprint import PIPELINE, Footprint
 from .runs import Run
 
 FITTED: Final = (1, 3)  # masters of the runs that the laws are fitted to; the others check them
@@ -106,14 +106,19 @@ def turn_of(batch: float, masters: int) -> float:
     return high
 
 
-def connections(look: Footprint, identities: float = 1.0) -> float:
-    """Return the connections of one master.
+def reach(hits: float, masters: float) -> float:
+    """Return the masters that a client's first write of `hits` hits connects it to, on average.
 
-    A worker has a control connection and a lane for each identity. A client has a private one to
-    its home. If its first write holds hits on many masters, it has one to each of those.
+    It travels on private connections: to the client's home, and to the masters of the keys.
     """
+    return masters if masters <= 1 else masters * -math.expm1((hits + 1) * math.log1p(-1 / masters))
+
+
+def connections(look: Footprint, identities: float = 1.0) -> float:
+    """Return the connections of one master: control, lanes, and private ones of clients."""
     of_workers = look.workers * (CONTROLS + identities) if look.lanes else look.workers * CONTROLS
-    return of_workers + look.plain / look.masters + look.piped
+    plain, piped = (reach(hits, look.masters) / look.masters for hits in (1, PIPELINE))
+    return of_workers + look.plain * plain + look.piped * piped
 
 
 # -- the fit ---------------------------------------------------------------------------------------

@@ -1,22 +1,26 @@
 """Loads of hits on clusters: the CPU time, bytes and batches of each, by masters and workers.
 
-A run is measured whole, from before its clients connect to after its last reply.
+A window in the middle of a load is measured, between two pauses of the clients. So connecting is in
+no figure. In a cluster a client's refusals come from Redis for the first second, because its first
+write takes a private connection: its window begins later.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .. import cpu, load, redis_benchmark
+from .. import cpu
 from ..client import Client
 from ..cpu import MILLION
 from ..errors import BenchError
 from ..processes import Process
 from ..rows import KEYS, RANDOM, Command
-from .nodes import Cluster, Node, Proxy
+from . import generator
+from .nodes import Cluster, Proxy
 
 ADMITTED: Final = "admitted"
 REFUSED: Final = "refused"  # by the proxy, which remembers the refusal
@@ -33,29 +37,25 @@ TOP_US: Final = "top_us"  # CPU time of the busiest master for a hit
 CALLS: Final = "calls"  # script calls for a hit
 CALLS_S: Final = "calls_s"  # script calls per second
 BATCH: Final = "batch"  # script calls in one read of a master
+HITS: Final = "hits"  # hits in the window
 CLIENT_IN: Final = "client_in"  # bytes of a hit from clients
 CLIENT_OUT: Final = "client_out"
 NODE_IN: Final = "node_in"  # bytes of a hit to masters
 NODE_OUT: Final = "node_out"
 
 REFUSED_KEYS: Final = 100
-LEAST_BATCHES: Final = 2  # writes of each client in a run, at least
 _LASTING: Final = b"1000000"
 _ONE: Final = b"1"
 
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of load: `clients` connections, `pipeline` hits in each write, on `keys` keys.
-
-    factor: hits of a run, as a multiple of those of the plan.
-    """
+    """One kind of load: `clients` connections, `pipeline` hits in each write, on `keys` keys."""
 
     work: str
     clients: int
     pipeline: int
     keys: int = KEYS
-    factor: float = 1.0
 
     @property
     def refuses(self) -> bool:
@@ -73,23 +73,25 @@ class Load:
 
 
 LOADS: Final = (
-    Load(ADMITTED, 1, 1, factor=0.3),
-    Load(ADMITTED, 10, 1, factor=0.6),
+    Load(ADMITTED, 1, 1),
+    Load(ADMITTED, 10, 1),
     Load(ADMITTED, 50, 1),
     Load(ADMITTED, 200, 1),
-    Load(ADMITTED, 50, 4, factor=1.5),
-    Load(ADMITTED, 50, 16, factor=2.5),
-    Load(REFUSED, 50, 1, REFUSED_KEYS, 2),
-    Load(REFUSED, 50, 16, REFUSED_KEYS, 8),
+    Load(ADMITTED, 50, 4),
+    Load(ADMITTED, 50, 16),
+    Load(REFUSED, 50, 1, REFUSED_KEYS),
+    Load(REFUSED, 50, 16, REFUSED_KEYS),
     Load(HOT, 50, 1, 1),
-    Load(HOT, 50, 16, 1, 2.5),
-    Load(HOT_REFUSED, 50, 16, 1, 8),
+    Load(HOT, 50, 16, 1),
+    Load(HOT_REFUSED, 50, 1, 1),
+    Load(HOT_REFUSED, 50, 16, 1),
 )
-
 QUICK_LOADS: Final = tuple(
     one
     for one in LOADS
-    if one.clients in (10, 50) and one.pipeline != 4 and (one.work, one.pipeline) != (HOT, 1)
+    if one.clients in (10, 50)
+    and one.pipeline != 4
+    and (one.work, one.pipeline) not in ((HOT, 1), (HOT_REFUSED, 1))
 )
 
 
@@ -132,47 +134,65 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Look:
-    """The counts of the masters at one time."""
+    """The counts of proxy and masters while the clients are paused."""
 
-    spent: Sequence[_Spent]
+    proxy: _Spent
+    masters: Sequence[_Spent]
     calls: int
     reads: int
-    bytes_in: int
-    bytes_out: int
+    node_in: int
+    node_out: int
+    hits: int
+    client_in: int
+    client_out: int
 
 
-def measure(
-    one: Load, hits: int, upstream: Cluster, proxy: Proxy, limit_s: float
-) -> dict[str, float]:
-    """Run a load of about `hits` times its factor, and return its values. Raises BenchError."""
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a window, and of the load before it, without and with refusals to remember."""
+
+    window_s: float
+    warm_up_s: float
+    refused_warm_up_s: float
+
+
+TIMES: Final = Times(1.2, 0.3, 1.4)
+QUICK_TIMES: Final = Times(0.03, 0.05, 0.05)
+
+
+def measure(one: Load, times: Times, upstream: Cluster, proxy: Proxy) -> dict[str, float]:
+    """Run a load and return the values of its window. Raises BenchError."""
     _prepare(one, upstream, proxy)
-    stats = proxy.settled()
-    batches = max(LEAST_BATCHES * one.clients, round(hits * one.factor / one.pipeline))
-    count = batches * one.pipeline  # a part of a batch would be sent whole
-    spent, before = _spent(proxy.process), _look(upstream)
-    rate = _generate(one, proxy.port, count, limit_s)
-    ended, after = _spent(proxy.process), _look(upstream)
-    proxy.hits += count
-    now = proxy.settled()
-    calls = after.calls - before.calls
-    if not one.refuses and calls < count:
-        raise BenchError(f"{count} hits made {calls} calls: some were not admitted")
-    masters = [then - first for first, then in zip(before.spent, after.spent, strict=True)]
-    a_hit = MILLION / count
+    with generator.running(proxy.port, one.command, one.clients, one.pipeline, one.keys) as clients:
+        time.sleep(times.refused_warm_up_s if one.refuses else times.warm_up_s)
+        clients.pause()
+        before = _look(upstream, proxy)
+        began = time.perf_counter()
+        clients.resume()
+        time.sleep(times.window_s)
+        clients.pause()
+        seconds = time.perf_counter() - began
+        after = _look(upstream, proxy)
+    hits, calls = after.hits - before.hits, after.calls - before.calls
+    if hits <= 0:
+        raise BenchError("no hit was answered while it was measured")
+    masters = [then - first for first, then in zip(before.masters, after.masters, strict=True)]
+    spent, a_hit = after.proxy - before.proxy, MILLION / hits
     return {
-        RATE: rate,
-        PROXY_US: (ended.all_s - spent.all_s) * a_hit,
-        PROXY_SYSTEM_US: (ended.system_s - spent.system_s) * a_hit,
+        RATE: hits / seconds,
+        HITS: hits,
+        PROXY_US: spent.all_s * a_hit,
+        PROXY_SYSTEM_US: spent.system_s * a_hit,
         REDIS_US: sum(each.all_s for each in masters) * a_hit,
         REDIS_SYSTEM_US: sum(each.system_s for each in masters) * a_hit,
         TOP_US: max(each.all_s for each in masters) * a_hit,
-        CALLS: calls / count,
-        CALLS_S: calls * rate / count,
+        CALLS: calls / hits,
+        CALLS_S: calls / seconds,
         BATCH: calls / max(1, after.reads - before.reads),
-        CLIENT_IN: (int(now["bytes_in"]) - int(stats["bytes_in"])) / count,
-        CLIENT_OUT: (int(now["bytes_out"]) - int(stats["bytes_out"])) / count,
-        NODE_IN: (after.bytes_in - before.bytes_in) / count,
-        NODE_OUT: (after.bytes_out - before.bytes_out) / count,
+        CLIENT_IN: (after.client_in - before.client_in) / hits,
+        CLIENT_OUT: (after.client_out - before.client_out) / hits,
+        NODE_IN: (after.node_in - before.node_in) / hits,
+        NODE_OUT: (after.node_out - before.node_out) / hits,
     }
 
 
@@ -183,7 +203,6 @@ def _prepare(one: Load, upstream: Cluster, proxy: Proxy) -> None:
     with Client(proxy.port) as client:
         client.ask_all(keys)
         reply = client.ask(*keys[0])
-    proxy.hits += len(keys) + 1
     if not isinstance(reply, list) or reply[0] != int(one.refuses):
         raise BenchError(f"a hit to be {one.work} got {reply!r}")
 
@@ -192,24 +211,18 @@ def _key(command: Command, number: int) -> Command:
     return tuple(word.replace(RANDOM, b"%012d" % number) for word in command)
 
 
-def _generate(one: Load, port: int, count: int, limit_s: float) -> float:
-    if redis_benchmark.executable() is not None:
-        return redis_benchmark.rate(
-            port, one.command, one.pipeline, one.keys, count, one.clients, limit_s
-        )
-    prepared = load.batches([one.command], one.pipeline, one.keys, count // one.pipeline)
-    return load.rate(port, prepared, one.pipeline, count, one.clients, limit_s)
-
-
-def _look(upstream: Cluster) -> _Look:
-    stats = _stats(upstream.nodes)
+def _look(upstream: Cluster, proxy: Proxy) -> _Look:
+    told = proxy.settled()
+    stats = [node.fields("stats") for node in upstream.nodes]
     return _Look(
+        _spent(proxy.process),
         [_spent(node.process) for node in upstream.nodes],
         sum(node.script_calls() for node in upstream.nodes),
         *(
             sum(int(each[name]) for each in stats)
             for name in ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
         ),
+        *(int(told[name]) for name in ("hits", "bytes_in", "bytes_out")),
     )
 
 
@@ -218,7 +231,3 @@ def _spent(process: Process) -> _Spent:
     if exact_s is None or times is None:
         raise BenchError("there is no /proc, where CPU times are read")
     return _Spent(exact_s, times.system)
-
-
-def _stats(nodes: Sequence[Node]) -> Sequence[Mapping[str, str]]:
-    return [node.fields("stats") for node in nodes]
