@@ -76,6 +76,7 @@ HOT = {
         "info_reply",
         "lanes",
         "link",
+        "links",
         "node_lane",
         "redirects",
         "request",

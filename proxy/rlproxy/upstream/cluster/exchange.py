@@ -17,7 +17,7 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.links import Links, holds_none
+from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Divided, Request, own
 
@@ -65,48 +65,6 @@ class Exchange(Links):
         self._holding = False  # a link may hold a large reply
         self._throttled = False
         self._busy = False
-
-    # -- links ------------------------------------------------------------------------------------
-
-    def look(self) -> None:
-        """Take the cluster's present map. To be called before commands are sent."""
-        if self._map is not self.cluster.map:
-            self.take_map()
-            self.redirects.unsettle()
-
-    def fail(self, link: Link, error: bytes) -> None:
-        """See Links.fail()."""
-        owed = [request for request in link.owed if not request.dropped]
-        link.owed.clear()
-        self.forget(link)
-        if self.holds_state(link):
-            self.ended = True
-        for request in owed:
-            request.link = None
-            self.done(request, error)
-
-    def finish(self) -> None:
-        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
-        head = self.queue[0] if self.queue else None
-        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
-            head.link.finish()
-
-    def full(self) -> bool:
-        """Return whether the client should send no more for now."""
-        return self._full or len(self.queue) > MAX_OWED
-
-    def close(self) -> None:
-        """Close all links."""
-        self.ended = True
-        for call in self.at_end:
-            call()
-        self.wake = lambda: None
-        for task in self._tasks:
-            task.cancel()
-        for link in list(self.links.values()):
-            link.close()
-        self.links.clear()
-        self.holds_state = holds_none
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -168,6 +126,31 @@ class Exchange(Links):
             if request.blocks != NEVER_BLOCKS and request.link is not None:
                 return request.link if request.link.client_id else None
         return None
+
+    def look(self) -> None:
+        """Take the cluster's present map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
+            self._by_shard.clear()
+            self.redirects.unsettle()
+
+    def full(self) -> bool:
+        """Return whether the client should send no more for now."""
+        return self._full or len(self.queue) > MAX_OWED
+
+    def finish(self) -> None:
+        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
+        head = self.queue[0] if self.queue else None
+        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
+            head.link.finish()
+
+    def close(self) -> None:
+        """End the client: close all links."""
+        self.ended = True
+        for call in self.at_end:
+            call()
+        self.wake = lambda: None
+        self._close_links()
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -298,6 +281,17 @@ class Exchange(Links):
         self._full = any(link.full for link in self.links.values())
         self.wake()
 
+    def failed(self, link: Link, error: bytes) -> None:
+        """See Links.failed()."""
+        owed = [request for request in link.owed if not request.dropped]
+        link.owed.clear()
+        self._forget(link)
+        if self.holds_state(link):
+            self.ended = True
+        for request in owed:
+            request.link = None
+            self.done(request, error)
+
     def gone(self, addresses: set[Address]) -> None:
         """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
         for link in self.links.values():
@@ -313,7 +307,7 @@ class Exchange(Links):
         """See LinkOwner.lost()."""
         current = self.links.get(link.address) is link
         owes = any(not request.dropped for request in link.owed)
-        self.forget(link)
+        self._forget(link)
         if not current:
             return
         self.cluster.refresh()

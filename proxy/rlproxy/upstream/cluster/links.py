@@ -1,7 +1,4 @@
-"""The links of one client to the nodes: opened as they are needed, with the client's login first.
-
-The home node runs the client's commands without a key.
-"""
+"""The links of one client to the nodes of the cluster: opened when first needed."""
 
 from __future__ import annotations
 
@@ -17,9 +14,11 @@ from rlproxy.upstream.connector import reason
 
 
 class Links(LinkOwner):
-    """The links of one client.
+    """The links of one client. The base of Exchange.
 
     greeting: what a further link sends first: the client's login, protocol and the like.
+    links: the links by the address of their node.
+    holds_state: returns whether a link holds state that another one can't replace.
     """
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
@@ -28,23 +27,17 @@ class Links(LinkOwner):
         self.loop = loop
         self.greeting: list[bytes] = []
         self.links: dict[Address, Link] = {}
-        # Whether a link holds state that another one can't replace.
-        self.holds_state: Callable[[Link], bool] = holds_none
-        self._home: Address | None = None
+        self.holds_state: Callable[[Link], bool] = _holds_none
         self._map = cluster.map
         self._by_shard: dict[int, Link] = {}  # links by the index of the master in `_map`
+        self._home: Address | None = None
         self._full = False  # a node takes no more bytes for now
         self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def fail(self, link: Link, error: bytes) -> None:
+    def failed(self, link: Link, error: bytes) -> None:
         """Answer all that `link` owes with `error`, and close it."""
         raise NotImplementedError
-
-    def take_map(self) -> None:
-        """Take the cluster's present map."""
-        self._map = self.cluster.map
-        self._by_shard.clear()
 
     def link(self, address: Address) -> Link:
         """Return the link to the node at `address`, made if needed."""
@@ -58,16 +51,10 @@ class Links(LinkOwner):
             task.add_done_callback(self._tasks.discard)
         return link
 
-    def adopt(self, link: Link) -> None:
-        """Take the first link, which is open already, as the one to the home node."""
-        self.links[link.address] = link
-        self._home = link.address
-
     def home(self) -> Link:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
-        assert address is not None  # adopt() came first
-        if address not in self.cluster.map.index and not self._stays(address):
+        if address is None or (address not in self._map.index and not self._stays(address)):
             address = self._home = self._next_home(address)
         return self.link(address)
 
@@ -76,9 +63,12 @@ class Links(LinkOwner):
         link = self.links.get(home)
         return link is not None and (bool(link.owed) or self.holds_state(link))
 
-    def _next_home(self, home: Address) -> Address:
-        shard = self.cluster.home(home)
-        return shard.address if shard is not None else home
+    def _next_home(self, failed: Address | None) -> Address:
+        shard = self.cluster.home(failed)
+        if shard is not None:
+            return shard.address
+        assert failed is not None  # a client gets a connection only once a master is known
+        return failed
 
     def is_home(self, link: Link) -> bool:
         """Return whether `link` is the home node's."""
@@ -101,7 +91,7 @@ class Links(LinkOwner):
         out.
         """
         home = self.home()
-        others = [shard.address for shard in self.cluster.map.shards]
+        others = [shard.address for shard in self._map.shards]
         if home.address in others:
             others.remove(home.address)
         elif others:
@@ -110,12 +100,12 @@ class Links(LinkOwner):
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used."""
-        index = self.cluster.map.index
+        index = self._map.index
         return [link for link in self.links.values() if link.address in index] or [self.home()]
 
     def replicas(self) -> list[Link]:
         """Return the links to all replicas."""
-        shards = self.cluster.map.shards
+        shards = self._map.shards
         return [self.link(address) for shard in shards for address in shard.replicas]
 
     def greet_others(self, greeting: list[bytes]) -> None:
@@ -131,22 +121,13 @@ class Links(LinkOwner):
                 request.answered = self._login_answer(link)
             link.send(request)
 
-    def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
-        def answered(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-                self.fail(link, frame)
-            return frame
-
-        return answered
-
     def leave_others(self) -> None:
         """Close all links but home's."""
         for link in list(self.links.values()):
             if not self.is_home(link):
-                self.forget(link)
+                self._forget(link)
 
-    def forget(self, link: Link) -> None:
-        """Close `link` and drop it."""
+    def _forget(self, link: Link) -> None:
         if self.links.get(link.address) is link:
             del self.links[link.address]
             self._by_shard.clear()
@@ -160,7 +141,7 @@ class Links(LinkOwner):
             where = self.cluster.target(link.address).where
             if self.is_home(link):
                 self._home = self._next_home(link.address)
-            self.fail(link, encoding.unreachable(where, reason(error)))
+            self.failed(link, encoding.unreachable(where, reason(error)))
             self.cluster.refresh()
             self.batch_over()
             return
@@ -179,7 +160,22 @@ class Links(LinkOwner):
             link.paused = paused
             link.read()
 
+    def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
+        def answered(frame: bytes) -> bytes:
+            if frame.startswith(b"-"):  # this node doesn't accept what the home node did
+                self.failed(link, frame)
+            return frame
 
-def holds_none(_link: Link) -> bool:
-    """Return False: the link can be replaced."""
+        return answered
+
+    def _close_links(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for link in list(self.links.values()):
+            link.close()
+        self.links.clear()
+        self.holds_state = _holds_none
+
+
+def _holds_none(_link: Link) -> bool:
     return False
