@@ -285,6 +285,7 @@ class ClusterUpstream(UpstreamWiring):
         self.timeouts.on_doubt = self._probe
         self.facts = ServerFacts(str(upstream))
         self.facts.read_only = self.cluster.refresh
+        self.facts.has_slots = True
         settings = NodeSettings(
             upstream,
             post.scripts,

@@ -30,11 +30,13 @@ class ServerFacts:
 
     where: its name in errors.
     base_db: the database of --upstream.
+    has_slots: keys of different slots may be on different servers.
     """
 
     __slots__ = (
         "base_db",
         "has_ro",
+        "has_slots",
         "has_throttle",
         "ignores_empty",
         "name",
@@ -50,6 +52,7 @@ class ServerFacts:
         # from which clients expect few features.
         self.name: bytes = b"redis"
         self.version: bytes = b"0.0.0"
+        self.has_slots = False
         self.has_throttle = False  # CL.THROTTLE is a command of the server
         self.has_ro = False  # the server has EVAL_RO and EVALSHA_RO
         self.ignores_empty = True  # the server sends no reply to an empty request
