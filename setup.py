@@ -77,6 +77,7 @@ HOT = {
         "info_reply",
         "lanes",
         "link",
+        "links",
         "node_lane",
         "redirects",
         "request",

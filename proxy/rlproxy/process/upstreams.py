@@ -283,9 +283,8 @@ class ClusterUpstream(UpstreamWiring):
         self._circuit = ClusterCircuit(self._down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_doubt = self._probe
-        self.facts = ServerFacts(str(upstream))
+        self.facts = ServerFacts(str(upstream), one_node=True)
         self.facts.read_only = self.cluster.refresh
-        self.facts.has_slots = True
         settings = NodeSettings(
             upstream,
             post.scripts,

@@ -30,29 +30,29 @@ class ServerFacts:
 
     where: its name in errors.
     base_db: the database of --upstream.
-    has_slots: keys of different slots may be on different servers.
+    one_node: clients see a whole cluster as one master, whatever their READONLY or READWRITE.
     """
 
     __slots__ = (
         "base_db",
         "has_ro",
-        "has_slots",
         "has_throttle",
         "ignores_empty",
         "name",
+        "one_node",
         "read_only",
         "version",
         "where",
     )
 
-    def __init__(self, where: str, base_db: int = 0) -> None:
+    def __init__(self, where: str, base_db: int = 0, one_node: bool = False) -> None:
         self.where = where
         self.base_db = base_db
+        self.one_node = one_node
         # Name and version in the server's HELLO reply. Before the first one: a name and version
         # from which clients expect few features.
         self.name: bytes = b"redis"
         self.version: bytes = b"0.0.0"
-        self.has_slots = False
         self.has_throttle = False  # CL.THROTTLE is a command of the server
         self.has_ro = False  # the server has EVAL_RO and EVALSHA_RO
         self.ignores_empty = True  # the server sends no reply to an empty request

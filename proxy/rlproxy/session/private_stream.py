@@ -76,9 +76,9 @@ class PrivateStream:
         self.replies = replies
         self.out: list[bytes] = []
         self.status: int = NONE
-        self.state = ConnectionState(context.server.base_db)
+        self.state = ConnectionState(context.server.base_db, context.server.one_node)
         self.slots = ReplySlots(self.state, replies, context.stats)
-        self.cover = WaitCover(context.server.has_slots)
+        self.cover = WaitCover(context.server.one_node)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
@@ -124,7 +124,8 @@ class PrivateStream:
         while handshake is not None and handshake.unsent > 0:
             requests.next()
             handshake.unsent -= 1
-        self.state = ConnectionState(self._context.server.base_db)
+        server = self._context.server
+        self.state = ConnectionState(server.base_db, server.one_node)
         self.slots = ReplySlots(self.state, self.replies, self._context.stats)
         self.deciding = False
         self.out.clear()

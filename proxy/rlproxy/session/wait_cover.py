@@ -48,15 +48,15 @@ def not_covered(name: bytes) -> bytes:
 class WaitCover:
     """What one client has written by lane since the latest covered WAIT.
 
-    has_slots: see ServerFacts.
+    one_node: see ServerFacts.
     lane_wrote: a WAIT on the private connection would not cover a write.
     last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
     """
 
-    __slots__ = ("_has_slots", "_scattered", "_slot", "lane_wrote", "last_hit")
+    __slots__ = ("_one_node", "_scattered", "_slot", "lane_wrote", "last_hit")
 
-    def __init__(self, has_slots: bool = False) -> None:
-        self._has_slots = has_slots
+    def __init__(self, one_node: bool = False) -> None:
+        self._one_node = one_node
         self._slot: int = _NO_SLOT  # of the hits by lane
         self._scattered = False  # a rewrite covers not all that lanes wrote
         self.lane_wrote = False
@@ -66,7 +66,7 @@ class WaitCover:
         """Note a call that goes by lane."""
         if call.rule.takes or call.rule.frees:
             self.lane_wrote = True
-            if self._has_slots:
+            if self._one_node:
                 slot = _slot_of(call.key)
                 several = call.rule.frees and call.rule.script is None and call.rule.tail
                 if several or self._slot not in (_NO_SLOT, slot):
@@ -76,13 +76,13 @@ class WaitCover:
     def sent_shared(self) -> None:
         """Note an ordinary command that writes and goes by lane."""
         self.lane_wrote = True
-        self._scattered = self._scattered or self._has_slots
+        self._scattered = self._scattered or self._one_node
 
     def can_rewrite(self) -> bool:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""
         if not self.last_hit or self._scattered:
             return False
-        return not self._has_slots or _slot_of(self.last_hit) == self._slot
+        return not self._one_node or _slot_of(self.last_hit) == self._slot
 
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""

@@ -96,7 +96,7 @@ NEAR, FAR = b"{k}2", b"b"  # a key of the slot of k, and one of another slot
 
 
 @pytest.mark.parametrize(
-    ("hits", "has_slots", "covers"),
+    ("hits", "one_node", "covers"),
     [
         ([b"k"], True, True),
         ([b"k", NEAR], True, True),
@@ -108,9 +108,9 @@ NEAR, FAR = b"{k}2", b"b"  # a key of the slot of k, and one of another slot
     ],
 )
 def test_in_a_cluster_hits_of_one_slot_can_be_covered(
-    hits: list[bytes], has_slots: bool, covers: bool
+    hits: list[bytes], one_node: bool, covers: bool
 ) -> None:
-    cover = WaitCover(has_slots)
+    cover = WaitCover(one_node)
     for key in hits:
         call = call_of(Caller(), key)
         cover.sent(call)
@@ -131,12 +131,12 @@ def test_after_a_rewrite_another_slot_can_be_covered() -> None:
         assert not cover.lane_wrote
 
 
-@pytest.mark.parametrize("has_slots", [False, True])
-def test_a_hit_covers_ordinary_writes_on_one_server_only(has_slots: bool) -> None:
-    cover = WaitCover(has_slots)
+@pytest.mark.parametrize("one_node", [False, True])
+def test_a_hit_covers_ordinary_writes_on_one_server_only(one_node: bool) -> None:
+    cover = WaitCover(one_node)
     cover.sent_shared()
     assert cover.lane_wrote and not cover.can_rewrite()
     call = call_of(Caller())
     cover.sent(call)
     cover.answered(call, FIVE)
-    assert cover.can_rewrite() == (not has_slots)
+    assert cover.can_rewrite() == (not one_node)

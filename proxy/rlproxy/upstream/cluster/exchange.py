@@ -15,22 +15,20 @@ from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.resp import encoding
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.link import Link, LinkOwner
+from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import NEVER_BLOCKS, NO_SLOT, Divided, Request, own
-from rlproxy.upstream.connector import reason
+from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Divided, Request, own
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
 
 
-class Exchange(LinkOwner):
-    """The links and the replies of one client.
+class Exchange(Links):
+    """The requests and the replies of one client.
 
-    greeting: what a further link sends first: the client's login, protocol and the like.
     out: bytes for the client.
     wake: called when `out` or the requests that wait here may have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
@@ -43,11 +41,8 @@ class Exchange(LinkOwner):
         loop: asyncio.AbstractEventLoop,
         clients: dict[int, Exchange] | None = None,
     ) -> None:
-        super().__init__()
-        self.cluster = cluster
-        self.loop = loop
+        super().__init__(cluster, loop)
         self.clients = clients if clients is not None else {}
-        self.greeting: list[bytes] = []
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
@@ -60,201 +55,16 @@ class Exchange(LinkOwner):
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
         # Whether a push, or a message of pub/sub, goes to the client.
         self.passes: Callable[[Link, bytes], bool] = _passes_all
-        self.links: dict[Address, Link] = {}
-        # Whether a link holds state that another one can't replace.
-        self.holds_state: Callable[[Link], bool] = _holds_none
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(self)
         self.last: int = 0  # number of the latest request
-        self._home: Address | None = None
-        self._map = cluster.map
-        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `_map`
-        self._full = False  # a node takes no more bytes for now
-        self._paused = False
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
         self._held: int = 0  # bytes of replies in `queue`
         self._holding = False  # a link may hold a large reply
         self._throttled = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._busy = False
-
-    # -- links ------------------------------------------------------------------------------------
-
-    def link(self, address: Address) -> Link:
-        """Return the link to the node at `address`, made if needed."""
-        link = self.links.get(address)
-        if link is None:
-            link = self.links[address] = Link(self, address)
-            link.paused = self._paused
-            self._greet(link, self.greeting)
-            task = self.loop.create_task(self._connect(link))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return link
-
-    def adopt(self, link: Link) -> None:
-        """Take the first link, which is open already, as the one to the home node."""
-        self.links[link.address] = link
-        self._home = link.address
-
-    def home(self) -> Link:
-        """Return the link to the node that runs the client's commands without a key."""
-        address = self._home
-        assert address is not None  # adopt() came first
-        if address not in self.cluster.map.index and not self._stays(address):
-            address = self._home = self._next_home(address)
-        return self.link(address)
-
-    def _stays(self, home: Address) -> bool:
-        """Return whether the home node, which is no master any more, still has to be home."""
-        link = self.links.get(home)
-        return link is not None and (bool(link.owed) or self.holds_state(link))
-
-    def _next_home(self, home: Address) -> Address:
-        shard = self.cluster.home(home)
-        return shard.address if shard is not None else home
-
-    def is_home(self, link: Link) -> bool:
-        """Return whether `link` is the home node's."""
-        return link.address == self._home
-
-    def of_slot(self, slot: int) -> Link:
-        """Return the link to the owner of `slot`; home if it has none, which writes the error."""
-        if slot == NO_SLOT:
-            return self.home()
-        index = self._map.owners[slot]
-        link = self._by_shard.get(index)
-        if link is None:
-            if index < 0:
-                return self.home()
-            link = self._by_shard[index] = self.link(self._map.shards[index].address)
-        return link
-
-    def look(self) -> None:
-        """Take the cluster's present map. To be called before commands are sent."""
-        if self._map is not self.cluster.map:
-            self._map = self.cluster.map
-            self._by_shard.clear()
-            self.redirects.unsettle()
-
-    def masters(self) -> list[Link]:
-        """Return the links to all masters, home first. Home itself, if it is no master now, is left
-        out.
-        """
-        home = self.home()
-        others = [shard.address for shard in self.cluster.map.shards]
-        if home.address in others:
-            others.remove(home.address)
-        elif others:
-            return [self.link(address) for address in others]
-        return [home, *[self.link(address) for address in others]]
-
-    def used(self) -> list[Link]:
-        """Return the links to the masters that the client has used."""
-        index = self.cluster.map.index
-        return [link for link in self.links.values() if link.address in index] or [self.home()]
-
-    def replicas(self) -> list[Link]:
-        """Return the links to all replicas."""
-        shards = self.cluster.map.shards
-        return [self.link(address) for shard in shards for address in shard.replicas]
-
-    def greet_others(self, greeting: list[bytes]) -> None:
-        """Send the client's new login or protocol on all links but home's."""
-        for link in list(self.links.values()):
-            if not self.is_home(link):
-                self._greet(link, greeting)
-
-    def _greet(self, link: Link, greeting: list[bytes]) -> None:
-        for at, written in enumerate(greeting):
-            request = own(written)
-            if at == 0:
-                request.answered = self._login_answer(link)
-            link.send(request)
-
-    def leave_others(self) -> None:
-        """Close all links but home's."""
-        for link in list(self.links.values()):
-            if not self.is_home(link):
-                self.forget(link)
-
-    def forget(self, link: Link) -> None:
-        """Close `link`; the next command for its node opens another one."""
-        if self.links.get(link.address) is link:
-            del self.links[link.address]
-            self._by_shard.clear()
-            self._full = any(link.full for link in self.links.values())
-        link.close()
-
-    async def _connect(self, link: Link) -> None:
-        try:
-            await self.cluster.target(link.address).connect(lambda: link)
-        except OSError as error:
-            where = self.cluster.target(link.address).where
-            if self.is_home(link):
-                self._home = self._next_home(link.address)
-            self._fail(link, encoding.unreachable(where, reason(error)))
-            self.cluster.refresh()
-            self.batch_over()
-            return
-        if self.links.get(link.address) is not link:
-            link.close()
-
-    def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
-        def answered(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-                self._fail(link, frame)
-            return frame
-
-        return answered
-
-    def _fail(self, link: Link, error: bytes) -> None:
-        """Answer all that `link` owes with `error`, and close it."""
-        owed = [request for request in link.owed if not request.dropped]
-        link.owed.clear()
-        self.forget(link)
-        if self.holds_state(link):
-            self.ended = True
-        for request in owed:
-            request.link = None
-            self.done(request, error)
-
-    def flush(self) -> None:
-        """Write what was sent on all links."""
-        while self.unsent:  # a link that is full may wake the client
-            self.unsent.pop().flush()
-
-    def finish(self) -> None:
-        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
-        head = self.queue[0] if self.queue else None
-        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
-            head.link.finish()
-
-    def full(self) -> bool:
-        """Return whether the client should send no more for now."""
-        return self._full or len(self.queue) > MAX_OWED
-
-    def pause(self, paused: bool) -> None:
-        """Stop reading the nodes, or go on."""
-        self._paused = paused
-        for link in self.links.values():
-            link.paused = paused
-            link.read()
-
-    def close(self) -> None:
-        """Close all links."""
-        self.ended = True
-        for call in self.at_end:
-            call()
-        self.wake = lambda: None
-        for task in self._tasks:
-            task.cancel()
-        for link in list(self.links.values()):
-            link.close()
-        self.links.clear()
-        self.holds_state = _holds_none
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -316,6 +126,31 @@ class Exchange(LinkOwner):
             if request.blocks != NEVER_BLOCKS and request.link is not None:
                 return request.link if request.link.client_id else None
         return None
+
+    def look(self) -> None:
+        """Take the cluster's present map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
+            self._by_shard.clear()
+            self.redirects.unsettle()
+
+    def full(self) -> bool:
+        """Return whether the client should send no more for now."""
+        return self._full or len(self.queue) > MAX_OWED
+
+    def finish(self) -> None:
+        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
+        head = self.queue[0] if self.queue else None
+        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
+            head.link.finish()
+
+    def close(self) -> None:
+        """End the client: close all links."""
+        self.ended = True
+        for call in self.at_end:
+            call()
+        self.wake = lambda: None
+        self._close_links()
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -446,6 +281,17 @@ class Exchange(LinkOwner):
         self._full = any(link.full for link in self.links.values())
         self.wake()
 
+    def failed(self, link: Link, error: bytes) -> None:
+        """See Links.failed()."""
+        owed = [request for request in link.owed if not request.dropped]
+        link.owed.clear()
+        self.forget(link)
+        if self.holds_state(link):
+            self.ended = True
+        for request in owed:
+            request.link = None
+            self.done(request, error)
+
     def gone(self, addresses: set[Address]) -> None:
         """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
         for link in self.links.values():
@@ -468,10 +314,6 @@ class Exchange(LinkOwner):
         if owes or self.holds_state(link) or self.quitting:
             self.ended = True
         self.wake()
-
-
-def _holds_none(_link: Link) -> bool:
-    return False
 
 
 def _passes_all(_link: Link, _frame: bytes) -> bool:

@@ -16,7 +16,6 @@ from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.idle_links import IdleLinks
-from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.connector import Target, reason
 
 SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
@@ -59,7 +58,7 @@ class ClusterTarget(Target):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
-        exchange.adopt(await self._home(exchange))
+        await self._look()
         found = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
@@ -80,26 +79,21 @@ class ClusterTarget(Target):
             for exchange in list(self._exchanges):
                 exchange.gone(gone)
 
-    async def _home(self, exchange: Exchange) -> Link:
-        """Open the link to a master: the first that can be reached."""
+    async def _look(self) -> None:
+        """Raise OSError if no master is known, or if none can be reached."""
         cluster = self._cluster
-        failure: OSError | None = None
-        failed: Address | None = None
-        for _ in range(max(1, len(cluster.map.shards))):
-            shard = cluster.home(failed)
-            if shard is None:
-                raise OSError(cluster.problem or "no node of the cluster answers")
-            link = Link(exchange, shard.address)
+        shards = cluster.map.shards
+        if not shards:
+            raise OSError(cluster.problem or "no node of the cluster answers")
+        if any(map(cluster.is_up, shards)):
+            return
+        failures = []
+        for shard in shards:
             try:
-                await cluster.target(shard.address).connect(partial(_same, link))
+                transport = await cluster.target(shard.address).connect(asyncio.Protocol)
             except OSError as error:
-                failure, failed = error, shard.address
-                cluster.refresh()
+                failures.append(error)
             else:
-                return link
-        assert failure is not None
-        raise OSError(reason(failure))
-
-
-def _same(link: Link) -> Link:
-    return link
+                transport.abort()
+                return
+        raise OSError(reason(failures[0]))
