@@ -165,7 +165,8 @@ class Cluster:
     async def _look(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
-        found = await discovery.best_view(self._order(), self._query, self._epoch)
+        slots = discovery.owned(self.map.shards)
+        found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
         if found is None or not found.shards:
             self._failed(found or View())
             return self._backoff.pause_s() + LEAST_S
