@@ -31,6 +31,7 @@ from . import (
 )
 from .errors import BenchError, UsageError
 from .figures import Figure
+from .model import cli as model
 from .options import QUICK_VALUE_BYTES, VALUE_BYTES, Options, parse
 from .parts import DIRECT, Part
 from .plan import Plan
@@ -53,6 +54,7 @@ from .rows import (
 
 LIMIT_S: Final = 600.0  # seconds of one run, at most
 QUICK_LIMIT_S: Final = 20.0  # the same with --quick
+MODEL: Final = "model"  # the word for the cost model instead of rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,8 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        options = parse(argv)
+        if words[:1] == [MODEL]:
+            with _terminated():
+                model.run(words[1:])
+            return 0
+        options = parse(words)
         if options.list:
             for row in ROWS:
                 print(f"{row.name:10}  {row.unit:5}  {row.help}")

@@ -53,35 +53,57 @@ def parse(stat: str) -> Spent:
     return Spent(int(words[1]), int(words[11]), int(words[12]))
 
 
-def times(pid: int, proc: Path = PROC) -> Times | None:
-    """Return the CPU time of a process and its living descendants.
+def family(pid: int, proc: Path = PROC) -> dict[int, Spent]:
+    """Return what a process and each of its living descendants has spent, by PID.
 
-    The resolution is one tick, usually 10 ms. Returns None without /proc, as on other systems than
-    Linux, or if there is no such process.
+    Empty without /proc, as on other systems than Linux, or if there is no such process.
     """
     found: dict[int, Spent] = {}
     for path in proc.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):  # a process may end in between
             found[int(path.parent.name)] = parse(path.read_text())
     if pid not in found:
-        return None
+        return {}
     children: dict[int, list[int]] = {}
     for child, spent in found.items():
         children.setdefault(spent.parent, []).append(child)
-    user, system, left = 0, 0, [pid]
+    members: dict[int, Spent] = {}
+    left = [pid]
     while left:
         one = left.pop()
-        user += found[one].user
-        system += found[one].system
+        members[one] = found[one]
         left += children.get(one, [])
+    return members
+
+
+def times(pid: int, proc: Path = PROC) -> Times | None:
+    """Return the CPU time of a process and its living descendants.
+
+    The resolution is one tick, usually 10 ms. Returns None as family() returns nothing.
+    """
+    members = family(pid, proc).values()
     tick = os.sysconf("SC_CLK_TCK")
-    return Times(user / tick, system / tick)
+    user, system = sum(one.user for one in members), sum(one.system for one in members)
+    return Times(user / tick, system / tick) if members else None
 
 
-def seconds(pid: int) -> float | None:
+def seconds(pid: int, proc: Path = PROC) -> float | None:
     """Return the CPU seconds of a process and its living descendants; None as times()."""
-    found = times(pid)
+    found = times(pid, proc)
     return None if found is None else sum(found)
+
+
+def scheduled_s(pid: int, proc: Path = PROC) -> float | None:
+    """Return the CPU seconds of a process and its living descendants, all threads, exactly.
+
+    They are the scheduler's own count in nanoseconds, or seconds() where the kernel has none.
+    """
+    spent_ns = 0
+    for member in family(pid, proc):
+        for path in proc.glob(f"{member}/task/*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread may have ended
+                spent_ns += int(path.read_text().split()[0])
+    return spent_ns / 1e9 or seconds(pid, proc)
 
 
 def own() -> Times:

@@ -31,6 +31,7 @@ examples:
   python -m bench                                everything: about 25 minutes
   python -m bench --only hit,get-1 --repeats 3   three rows: hit-1, hit-16, get-1
   python -m bench --quick --output /tmp/b.json   does everything run? (the figures mean nothing)
+  python -m bench model --help                   a cost model of hits on a Redis Cluster
 
 A row is run directly against the server, through the proxy (GET and SET also with --share) and
 through each peer that is installed (HAProxy, twemproxy), in turn, then all again: what slows the
@@ -58,8 +59,11 @@ class Options:
     list: bool
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError, where argparse prints and exits."""
+
     def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise UsageError."""
         raise UsageError(message)
 
 
@@ -94,8 +98,8 @@ def parse(argv: Sequence[str] | None) -> Options:
     )
 
 
-def _parser() -> _Parser:
-    made = _Parser(
+def _parser() -> Parser:
+    made = Parser(
         prog="python -m bench",
         description="Compare the proxy with Redis called directly and with other proxies.",
         epilog=EPILOG,
@@ -105,19 +109,19 @@ def _parser() -> _Parser:
     made.add_argument(
         "--repeats",
         metavar="N",
-        type=_count(MOST_REPEATS),
+        type=whole_number(MOST_REPEATS),
         help=f"runs of each row and party, of which the median counts (default {REPEATS})",
     )
     made.add_argument(
         "--requests",
         metavar="N",
-        type=_count(MOST_REQUESTS),
+        type=whole_number(MOST_REQUESTS),
         help=f"commands of one run; more of them at pipeline 16 (default {REQUESTS:,})",
     )
     made.add_argument(
         "--idle-clients",
         metavar="N",
-        type=_count(MOST_IDLE_CLIENTS),
+        type=whole_number(MOST_IDLE_CLIENTS),
         help=f"connections of the row idle (default {IDLE_CLIENTS:,}; fewer if RLIMIT_NOFILE "
         "does not allow them)",
     )
@@ -141,13 +145,14 @@ def _parser() -> _Parser:
     return made
 
 
-class _count:  # noqa: N801 -- argparse shows it as a type
+class whole_number:  # noqa: N801 -- argparse shows it as a type
     """A converter from text to a whole number from 1 to `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
 
     def __call__(self, text: str) -> int:
+        """Return the number. Raises argparse.ArgumentTypeError."""
         digits = text.replace("_", "").replace(",", "")
         if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits) <= self._most:
             raise argparse.ArgumentTypeError(

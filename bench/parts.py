@@ -150,10 +150,10 @@ def _launch(
     config = home / f"{name}.conf"
     port = server if name == DIRECT else free_port()
     argv = _argv(name, executable, server, port, config)
-    process = Process(argv, log, _environ(name) if name in PROXIES else None)
+    process = Process(argv, log, environ(name) if name in PROXIES else None)
     stack.callback(process.close)
     if name in PROXIES:
-        port = _announced(process)
+        port = announced(process)
     process.await_port(port)
     return process, port
 
@@ -177,7 +177,7 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
     return ["nutcracker", "--conf-file", str(config), *stats]
 
 
-def _environ(name: str) -> dict[str, str]:
+def environ(name: str) -> dict[str, str]:
     """Return this process' environment without RLPROXY_ settings, and with a readable banner."""
     kept = {
         name: value
@@ -189,7 +189,8 @@ def _environ(name: str) -> dict[str, str]:
     return {**kept, "RLPROXY_LOG_FORMAT": "text"}
 
 
-def _announced(process: Process) -> int:
+def announced(process: Process) -> int:
+    """Return the port at which a proxy says that it listens. Raises BenchError."""
     end = time.monotonic() + START_S
     while True:
         text = process.log()

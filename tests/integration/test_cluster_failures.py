@@ -182,4 +182,5 @@ def test_no_node_is_up(one_engine: str) -> None:
             reply = client.ask("MGET", "a", "b", "c")
             assert isinstance(reply, ReplyError) and reply.args[0].startswith("UPSTREAMDOWN")
         with proxy.raw() as client:
+            client.send(command("PING"))
             assert client.line().startswith(b"-UPSTREAMDOWN")

@@ -46,7 +46,7 @@ def move_often(cluster: Cluster, moves: int = MOVES) -> None:
 
 
 class Load:
-    """Threads that each run `step(client, number)` on a connection of their own until stop()."""
+    """Threads that each run `step(client, number)` on a separate connection until stop()."""
 
     def __init__(
         self, proxy: BareClusterProxy, count: int, step: Callable[[Raw, int], None]

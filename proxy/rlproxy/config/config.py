@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from rlproxy.config.options import (
+    AUTO,
     COMMANDS,
     FILE,
     MODE,
@@ -89,10 +90,11 @@ class Config:
         "processes that serve the same addresses, each with its own shared connections and "
         "denial cache; a worker that dies is replaced",
     )
-    share: bool = SERVING.fixed(
-        NO,
+    share: bool | None = SERVING.fixed(
+        AUTO,
         "single ordinary commands (GET, SET, ...) of many clients travel on shared connections "
-        "too, in order. All other commands use the client's private connection",
+        "too, in order. All other commands use the client's private connection. auto: yes with "
+        "redis+cluster:// and embedded:cluster, else no",
     )
     denial_cache: int = SERVING.fixed(
         number(65536, 0, 100_000_000),
@@ -251,6 +253,11 @@ class Config:
         "sentences (text) or one JSON object a line (json); auto: text on a terminal, JSON "
         "elsewhere",
     )
+
+    @property
+    def shares(self) -> bool:
+        """Whether ordinary commands travel on shared connections: --share, or its default."""
+        return self.upstream.clustered if self.share is None else self.share
 
 
 _CLUSTER_ONLY: Final = ("announce", "present", "cross_slot")  # options of redis+cluster://

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlproxy.config.config import OPTIONS, Config, ConfigError, contradictions
-from rlproxy.config.options import NO, PREFIX, YES, Option
+from rlproxy.config.options import PREFIX, SWITCHES, Option
 from rlproxy.config.urls import without_password
 
 SIMILAR: Final = 0.75  # least similarity of a misspelt name and the suggested one; 1: equal
@@ -85,8 +85,8 @@ def parser() -> argparse.ArgumentParser:
             dest=option.field,
             metavar=option.value.takes,
             action="append" if option.value.repeats else "store",
-            nargs="?" if option.value in (YES, NO) else None,
-            const="yes" if option.value in (YES, NO) else None,
+            nargs="?" if option.value in SWITCHES else None,
+            const="yes" if option.value in SWITCHES else None,
             help=f"{option.help} ({default}environment {option.variable})",
         )
     made.add_argument(

@@ -126,6 +126,13 @@ def _switch(text: str) -> bool:
     return text.lower() == "yes"
 
 
+def _switch_or_auto(text: str) -> bool | None:
+    """Return None for auto: other settings decide."""
+    if text.lower() not in ("auto", "yes", "no"):
+        raise ValueError("expected auto, yes or no")
+    return None if text.lower() == "auto" else _switch(text)
+
+
 def _mode(text: str) -> int:
     if not re.fullmatch("0?[0-7]{1,3}", text):
         raise ValueError("expected permissions such as 600 or 660")
@@ -143,6 +150,8 @@ def _command(text: str) -> str:
 
 YES: Final[Value[bool]] = Value("yes|no", _switch, "yes")
 NO: Final[Value[bool]] = Value("yes|no", _switch, "no")
+AUTO: Final[Value[bool | None]] = Value("auto|yes|no", _switch_or_auto, "auto")
+SWITCHES: Final = (YES, NO, AUTO)  # without a value they mean yes
 FILE: Final[Value[str]] = Value("FILE", str)
 NAME: Final[Value[str]] = Value("NAME", str)
 MODE: Final[Value[int]] = Value("MODE", _mode, "600")

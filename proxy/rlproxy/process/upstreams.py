@@ -3,6 +3,7 @@
 | | one server | a cluster |
 |---|---|---|
 | hits | LanePool | ClusterLanes, one LanePool for each node |
+| ordinary commands (--share) | LanePool | ClusterShares, with the same pools |
 | private connections | Target, MasterTarget | ClusterTarget |
 | state | Control | a Control for each node |
 """
@@ -33,6 +34,7 @@ from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
+from rlproxy.upstream.cluster.share import ClusterShares
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control, Identification
@@ -203,7 +205,7 @@ class OneServer(UpstreamWiring):
             time.monotonic,
         )
         self.lane_of = self.pool.lane_of  # type: ignore[method-assign]  # without a detour
-        self.share_of = self.pool.share_of if config.share else None
+        self.share_of = self.pool.share_of if config.shares else None
 
     def lanes(self) -> Sequence[SharedLane]:
         """See UpstreamWiring.lanes()."""
@@ -281,7 +283,7 @@ class ClusterUpstream(UpstreamWiring):
         self._circuit = ClusterCircuit(self._down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_doubt = self._probe
-        self.facts = ServerFacts(str(upstream))
+        self.facts = ServerFacts(str(upstream), one_node=True)
         self.facts.read_only = self.cluster.refresh
         settings = NodeSettings(
             upstream,
@@ -298,7 +300,10 @@ class ClusterUpstream(UpstreamWiring):
         splits = config.cross_slot == "split"
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop, splits)
         self.cluster.on_change.append(self._look)
-        self.target = ClusterTarget(str(upstream), self.cluster, Faces(config), splits)
+        self._shares = ClusterShares(self.cluster, self.nodes)
+        self.share_of = self._shares.share_of if config.shares else None
+        self._private = ClusterTarget(str(upstream), self.cluster, Faces(config), splits)
+        self.target = self._private
         self.plain = HomeTarget(self.cluster, str(upstream))
 
     def _down(self) -> bool:
@@ -383,6 +388,8 @@ class ClusterUpstream(UpstreamWiring):
     def close_idle(self) -> None:
         """See UpstreamWiring.close_idle()."""
         self._lanes.close_idle()
+        self._shares.close_idle()
+        self._private.close_idle()
         self.nodes.close_left()
 
     async def stop(self) -> None:

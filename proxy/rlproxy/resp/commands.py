@@ -33,6 +33,7 @@ PUBSUB: Final = 17  # any number of replies, each of them a frame
 STREAM: Final = 18  # afterwards replies cannot be counted
 HTTP: Final = 19  # Redis closes the connection without a reply and drops unsent replies
 INTROSPECT: Final = 20  # COMMAND: stateless, but the RL commands are added to its reply
+READ_MODE: Final = 21  # READONLY and READWRITE: stateless where the proxy answers them
 
 # Kinds of commands that clients send first on a connection (handshake).
 GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
@@ -161,6 +162,7 @@ FOLLOWED: Final[dict[bytes, int]] = {
     b"SCRIPT": SCRIPT,
     b"ASKING": ASKING,
     b"COMMAND": INTROSPECT,
+    **dict.fromkeys((b"READONLY", b"READWRITE"), READ_MODE),
     **dict.fromkeys((b"WAIT", b"WAITAOF"), WAIT),
     **dict.fromkeys((b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE"), PUBSUB),
     **dict.fromkeys((b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE"), PUBSUB),
@@ -170,7 +172,7 @@ FOLLOWED: Final[dict[bytes, int]] = {
 }
 
 # Commands left out of every list on purpose: they leave state that the session does not track.
-STATEFUL: Final = b"READONLY READWRITE PFDEBUG PFSELFTEST"
+STATEFUL: Final = b"PFDEBUG PFSELFTEST"
 
 # Subcommands of CLIENT that leave no state that affects hits on the same connection.
 CLIENT_STATELESS: Final = frozenset(

@@ -140,6 +140,10 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
+    def chosen(self, written: bytes) -> Lane | None:
+        """Return the lane for the ordinary command `written`; None: it must be sent privately."""
+        return self
+
     def submit(self, call: Call) -> bytes:
         """Send `call`, and return b""; lane_answered() of its caller gets the reply.
 

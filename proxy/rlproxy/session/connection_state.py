@@ -108,12 +108,17 @@ _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
 
 class ConnectionState:
-    """The state of one private connection. See the module's docstring."""
+    """The state of one private connection. See the module's docstring.
+
+    base_db: the database of --upstream.
+    one_node: READONLY and READWRITE leave no state; see ServerFacts.
+    """
 
     __slots__ = (
         "_lowered_at",
         "_multi_at",
         "_number",
+        "_one_node",
         "_watched_at",
         "asking",
         "base_db",
@@ -131,8 +136,9 @@ class ConnectionState:
         "watching",
     )
 
-    def __init__(self, base_db: int) -> None:
-        self.base_db = base_db  # the database of --upstream
+    def __init__(self, base_db: int, one_node: bool = False) -> None:
+        self.base_db = base_db
+        self._one_node = one_node
         self.level: int = PLAIN
         self.identity = anonymous(base_db)
         self.known = True
@@ -196,6 +202,8 @@ class ConnectionState:
         kind = command.kind
         self.asking = kind == c.ASKING
         if kind in (c.PASS, c.ASKING, c.WAIT, c.INTROSPECT):
+            return None
+        if kind == c.READ_MODE and self._one_node:
             return None
         plain = self.level == PLAIN
         if plain:

@@ -30,6 +30,7 @@ class ServerFacts:
 
     where: its name in errors.
     base_db: the database of --upstream.
+    one_node: clients see a whole cluster as one master, whatever their READONLY or READWRITE.
     """
 
     __slots__ = (
@@ -38,14 +39,16 @@ class ServerFacts:
         "has_throttle",
         "ignores_empty",
         "name",
+        "one_node",
         "read_only",
         "version",
         "where",
     )
 
-    def __init__(self, where: str, base_db: int = 0) -> None:
+    def __init__(self, where: str, base_db: int = 0, one_node: bool = False) -> None:
         self.where = where
         self.base_db = base_db
+        self.one_node = one_node
         # Name and version in the server's HELLO reply. Before the first one: a name and version
         # from which clients expect few features.
         self.name: bytes = b"redis"

@@ -76,7 +76,7 @@ class PrivateStream:
         self.replies = replies
         self.out: list[bytes] = []
         self.status: int = NONE
-        self.state = ConnectionState(context.server.base_db)
+        self.state = ConnectionState(context.server.base_db, context.server.one_node)
         self.slots = ReplySlots(self.state, replies, context.stats)
         self.cover = WaitCover()
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
@@ -124,7 +124,8 @@ class PrivateStream:
         while handshake is not None and handshake.unsent > 0:
             requests.next()
             handshake.unsent -= 1
-        self.state = ConnectionState(self._context.server.base_db)
+        server = self._context.server
+        self.state = ConnectionState(server.base_db, server.one_node)
         self.slots = ReplySlots(self.state, self.replies, self._context.stats)
         self.deciding = False
         self.out.clear()

@@ -51,13 +51,16 @@ class Sharing(SessionPart):
             return False
         how = self._kind(code)
         lane = None
+        written = b""
         if how != c.PRIVATE:
             state = self._private.state
             lane = self._lanes.lane_for(how, state.identity, state.protocol)
+            if lane is not None:
+                written = requests.buf[requests.start : requests.pos]
+                lane = lane.chosen(written)
         if lane is None:
             requests.rewind(start)
             return False
-        written = requests.buf[requests.start : requests.pos]
         requests.release()
         self._private.keep_alive(REFRESH_S)
         self._context.stats.commands += 1

@@ -207,8 +207,9 @@ class SharedLane(Lane):
                 frame = self._hit_reply(call, frame)
                 if not frame:
                     continue
-            elif frame[0] == 45:
-                self._refused(frame)
+            elif frame[0] == 45 and self._hands_back_after(call, frame):
+                touch(call.caller, touched)
+                continue
             caller = call.caller
             caller.lane_answered(call, frame)
             touch(caller, touched)
@@ -274,6 +275,11 @@ class SharedLane(Lane):
             self.mixes_ro = self._script_calls.ran(call.rule)
         call.caller.fenced = False
         return denials.judge(call, frame) if denials is not None else frame
+
+    def _hands_back_after(self, call: Call, error: bytes) -> bool:
+        """Act on the error for an ordinary command. Returns whether its caller sends it again."""
+        self._refused(error)
+        return False
 
     def _refused(self, frame: bytes) -> None:
         if frame.startswith(b"-READONLY"):

@@ -72,6 +72,9 @@ class LanePool:
     def _lane(self, identity: Identity, kind: int, protocol: int) -> SharedLane | None:
         key = LaneKey(*identity.key(), kind, protocol)
         lane = self._lanes.get(key)
+        if lane is not None and lane.retired:
+            self.forget(lane)
+            lane = None
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 return None
@@ -108,6 +111,12 @@ class LanePool:
         """Close the lanes without calls for IDLE_S."""
         since = self.loop.time() - IDLE_S
         self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
+
+    def close_idle_shares(self) -> None:
+        """Do so with the lanes for ordinary commands only."""
+        since = self.loop.time() - IDLE_S
+        shares = [lane for lane in self._lanes.values() if lane.key.kind != HITS]
+        self._retire([lane for lane in shares if lane.idle(since)])
 
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""

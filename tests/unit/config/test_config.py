@@ -52,6 +52,29 @@ def test_a_proxy_behind_itself_is_a_mistake(listen: str, upstream: str) -> None:
     assert "where the proxy itself listens" in line
 
 
+@pytest.mark.parametrize(
+    ("url", "args", "shares"),
+    [
+        ("redis://h", [], False),
+        ("redis://h", ["--share", "auto"], False),
+        ("redis://h?standalone=yes", [], False),
+        ("redis+sentinel://h/m", [], False),
+        ("embedded:", [], False),
+        ("redis://h", ["--share"], True),
+        ("redis+cluster://h", [], True),
+        ("rediss+cluster://h", [], True),
+        ("embedded:cluster", [], True),
+        ("embedded:cluster", ["--share", "auto"], True),
+        ("redis+cluster://h", ["--share", "no"], False),
+        ("redis+cluster://h", ["--share=no"], False),
+    ],
+)
+def test_ordinary_commands_are_shared_by_default_on_a_cluster(
+    url: str, args: list[str], shares: bool
+) -> None:
+    assert load("--upstream", url, *args).shares == shares
+
+
 def test_options_of_a_cluster() -> None:
     made = load("--upstream", "redis+cluster://h")
     assert (made.announce, made.present, made.cross_slot) == (None, "cluster", "split")

@@ -17,7 +17,8 @@ from tests.unit.config.loading import mistakes, variable
         ("--workers", "0", "expected a whole number from 1 to 256"),
         ("--workers", "257", "expected a whole number from 1 to 256"),
         ("--workers", "auto", "expected a whole number from 1 to 256"),
-        ("--share", "perhaps", "expected yes or no"),
+        ("--share", "perhaps", "expected auto, yes or no"),
+        ("--protected-mode", "perhaps", "expected yes or no"),
     ],
 )
 def test_a_wrong_number_or_switch(flag: str, text: str, why: str) -> None:

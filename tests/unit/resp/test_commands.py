@@ -10,6 +10,8 @@ KINDS = {
     b"SET": c.PASS,
     b"EVAL": c.PASS,
     b"COMMAND": c.INTROSPECT,
+    b"READONLY": c.READ_MODE,
+    b"READWRITE": c.READ_MODE,
     b"AUTH": c.AUTH,
     b"HELLO": c.HELLO,
     b"SELECT": c.SELECT,

@@ -29,8 +29,8 @@ class Sent:
 class Wire:
     """A connection on which requests are sent and replies read in order."""
 
-    def __init__(self, base_db: int = 0) -> None:
-        self.state = ConnectionState(base_db)
+    def __init__(self, base_db: int = 0, one_node: bool = False) -> None:
+        self.state = ConnectionState(base_db, one_node)
         self.owed: list[Sent] = []
 
     def send(self, line: str, complete: bool = True) -> Slot | None:
@@ -129,6 +129,14 @@ def test_level(line: str, kind: int | None, at_once: int, after_ok: int, after_e
         if slot is not None and slot.kind != s.S_RAW:
             wire.answer(reply)
         assert wire.state.level == level
+
+
+@pytest.mark.parametrize("line", ["READONLY", "READWRITE"])
+def test_the_read_mode_is_no_state_where_clients_see_one_node(line: str) -> None:
+    wire = Wire(one_node=True).run((HIT, b"*5\r\n"), (line, OK))
+    assert wire.state.plain()
+    wire.run(("FOO", ERR), (line, OK))
+    assert wire.state.level == COUNTED
 
 
 # request -> level behind it, if it was COUNTED before

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from rlproxy.resp import commands as c
 from rlproxy.resp.encoding import bulks
+from rlproxy.session.call import Lane
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE, Sharing
 
+from tests.unit.session.bench import KnowingLane
 from tests.unit.session.parts import Parts
 
 GET = bulks(b"GET", b"k")
@@ -120,3 +122,25 @@ def test_writes_share_after_a_large_reply() -> None:
     parts = Shared()
     parts.sharing.had_large_reply()
     assert parts.sends(SET)
+
+
+def test_a_command_that_no_lane_takes_stays_private() -> None:
+    parts = Shared()
+    asked: list[bytes] = []
+
+    class Choosy(KnowingLane):
+        def chosen(self, written: bytes) -> Lane | None:
+            asked.append(written)
+            return None if b"private" in written else other
+
+    other = KnowingLane()
+    parts.shared_lane = Choosy()
+    private = bulks(b"SET", b"private", b"v")
+    assert not parts.sends(private)
+    assert parts.requests.unread() == len(private)
+    assert (parts.lanes.count, parts.context.stats.commands) == (0, 0)
+    assert not parts.private.cover.lane_wrote and not parts.caller.fenced
+    parts.requests.rest()
+    assert parts.sends(SET)
+    assert asked == [private, SET]
+    assert [call.key for call in other.calls] == [SET]

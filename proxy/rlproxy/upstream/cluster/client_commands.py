@@ -64,7 +64,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
             part.answered = partial(client_ids.shown_text, node=node)
             links.append(link)
             parts.append(part)
-    if not parts:  # no node has such a client: any one says so
+    if not parts:  # no node has such a client: any node reports that
         words = [_NONE if word.isdigit() else word for word in args]
         exchange.send(exchange.home(), Request(bulks(_CLIENT, *words)))
         return

@@ -12,7 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from random import random
-from typing import Any, Final
+from typing import Final
 
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
@@ -21,6 +21,7 @@ from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import Login, View
+from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
 from rlproxy.upstream.connector import Target
 
@@ -37,8 +38,8 @@ class Cluster:
 
     map: empty until discovered; replaced, never edited.
     changes: grows with every map that differs from the one before.
-    commands: the reply to COMMAND of a node, for RESP2; requested again when the server's version
-    changes.
+    routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
+    version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
@@ -56,7 +57,7 @@ class Cluster:
         self._targets: dict[Address, Target] = {}
         self.map = SlotMap([])
         self.changes = 0
-        self.commands: list[Any] = []
+        self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
@@ -179,7 +180,7 @@ class Cluster:
         elif not self.down_since:
             self.down_since = asyncio.get_running_loop().time()
         if found.commands is not None:
-            self.commands, self.version = found.commands, found.version
+            self.routes, self.version = Routes(found.commands), found.version
         self._take(found.shards)
         calm = found.healthy and not found.suspects and not self.troubled()
         return PERIOD_S if calm else TROUBLE_S

@@ -285,7 +285,7 @@ class Exchange(Links):
         """See Links.failed()."""
         owed = [request for request in link.owed if not request.dropped]
         link.owed.clear()
-        self._forget(link)
+        self.forget(link)
         if self.holds_state(link):
             self.ended = True
         for request in owed:
@@ -307,7 +307,7 @@ class Exchange(Links):
         """See LinkOwner.lost()."""
         current = self.links.get(link.address) is link
         owes = any(not request.dropped for request in link.owed)
-        self._forget(link)
+        self.forget(link)
         if not current:
             return
         self.cluster.refresh()

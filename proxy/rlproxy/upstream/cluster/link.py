@@ -65,6 +65,8 @@ class Link(asyncio.Protocol):
     full: the node takes no more bytes for now.
     held: an incomplete large reply waits for the replies before it; the link isn't read.
     throttled: the link isn't read because too many replies wait for those of other links.
+    used: something was sent since IdleLinks looked at it; used_at: loop time of its last look at a
+        link that was in use.
     """
 
     __slots__ = (
@@ -85,6 +87,8 @@ class Link(asyncio.Protocol):
         "paused",
         "subscribed",
         "throttled",
+        "used",
+        "used_at",
     )
 
     def __init__(self, owner: LinkOwner, address: Address) -> None:
@@ -105,6 +109,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reading = True
         self._finished = False
+        self.used = False
+        self.used_at: float = 0.0
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
@@ -117,6 +123,7 @@ class Link(asyncio.Protocol):
         if request.subscribes:
             self.subscribed = True
         request.link = self
+        self.used = True
         self.owed.append(request)
         self.send_raw(request.written)
 
@@ -152,6 +159,11 @@ class Link(asyncio.Protocol):
     def open(self) -> bool:
         """Return whether the connection is open."""
         return self._transport is not None
+
+    def quiescent(self) -> bool:
+        """Return whether the connection is open, and neither side has anything left to send."""
+        busy = self.owed or self._out or self.in_reply or self.held
+        return self._transport is not None and not (busy or self._finished)
 
     def close(self) -> None:
         """Close the connection; lost() isn't called, and unread replies are dropped."""

@@ -125,9 +125,10 @@ class Links(LinkOwner):
         """Close all links but home's."""
         for link in list(self.links.values()):
             if not self.is_home(link):
-                self._forget(link)
+                self.forget(link)
 
-    def _forget(self, link: Link) -> None:
+    def forget(self, link: Link) -> None:
+        """Close `link`; the next command for its node opens another one."""
         if self.links.get(link.address) is link:
             del self.links[link.address]
             self._by_shard.clear()

@@ -18,9 +18,10 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.node_lane import NodeLane
+from rlproxy.upstream.cluster.node_lane import NodeLane, ShareLane
 from rlproxy.upstream.cluster.slot_map import Shard
 from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.lane import HITS, LaneKey
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.script_loading import ScriptLoading
@@ -92,13 +93,25 @@ class Node:
             settings.counters,
             time.monotonic,
         )
-        self.pool.make = NodeLane
+        self.pool.make = self._make
         self._task = loop.create_task(self.control.run())
 
     def lane_of(self, identity: Identity) -> NodeLane | None:
         """Return the lane of `identity` to this node; None at a limit of lanes."""
         lane = self.pool.lane_of(identity)
         return lane if isinstance(lane, NodeLane) else None
+
+    def share_of(self, identity: Identity, protocol: int, kind: int) -> ShareLane | None:
+        """Return the lane of `identity` for ordinary commands; see LanePool.share_of()."""
+        lane = self.pool.share_of(identity, protocol, kind)
+        return lane if isinstance(lane, ShareLane) else None
+
+    def _make(self, pool: LanePool, key: LaneKey, number: int) -> NodeLane:
+        if key.kind == HITS:
+            return NodeLane(pool, key, number)
+        lane = ShareLane(pool, key, number)
+        lane.cluster, lane.address = self._cluster, self.address
+        return lane
 
     def lanes(self) -> list[NodeLane]:
         """Return all lanes to this node."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MOST_S
 from rlproxy.session.call import Call
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.lane import DEAD, SharedLane
 
 if TYPE_CHECKING:
@@ -100,3 +102,25 @@ class NodeLane(SharedLane):
         """Forget the remembered refusals: keys have moved to another node."""
         if self._denials is not None:
             self._denials.track(self._denials.tracks)
+
+
+class ShareLane(NodeLane):
+    """The lane of one identity to one node, for ordinary commands.
+
+    A command that the node has not run goes back to its caller, whose private connection follows
+    redirects. It is the only one that its client has under way, so none overtakes it.
+    """
+
+    cluster: Cluster | None = None
+
+    def _hands_back_after(self, call: Call, error: bytes) -> bool:
+        cluster = self.cluster
+        if cluster is None or not error.startswith(_NOT_RUN):
+            return super()._hands_back_after(call, error)
+        slot, address = redirect(error, self.address)
+        if address is None:
+            cluster.refresh()
+        elif error.startswith(b"-MOVED"):
+            cluster.moved(slot, address)
+        call.caller.lane_returned(call)
+        return True

@@ -2,7 +2,7 @@
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──go_on()──> the new owner
                                         │ one slot waits until nothing of it is under way
-    the client's next commands ─────────┴─ wait while may_send() says so
+    the client's next commands ─────────┴─ wait while may_send() is false
 
 So the commands of one client on one slot run in the order sent, also while the slot moves. Source:
 the Redis Cluster specification, "Redirection and resharding".

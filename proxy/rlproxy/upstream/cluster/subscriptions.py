@@ -191,6 +191,7 @@ class Subscriptions:
         exchange = self._exchange
         if not self._event_links:
             return
+        exchange.look()
         home = exchange.home()
         for link in exchange.masters():
             if link is home or link in self._event_links:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.net.tls_contexts import ClientSide
@@ -15,7 +15,7 @@ from rlproxy.upstream.cluster.connection import ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.routes import Routes
+from rlproxy.upstream.cluster.idle_links import IdleLinks
 from rlproxy.upstream.connector import Target, reason
 
 SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
@@ -40,10 +40,9 @@ class ClusterTarget(Target):
         self._cluster = cluster
         self._shown = shown
         self._splits = splits
-        self._commands: list[Any] | None = None
-        self._routes = Routes([])
         self._clients: dict[int, Exchange] = {}
         self._exchanges: set[Exchange] = set()
+        self._idle_links = IdleLinks(self._exchanges)
         self._masters = set(cluster.map.index)
         cluster.on_change.append(self._changed)
 
@@ -60,16 +59,17 @@ class ClusterTarget(Target):
                 await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         await self._look()
-        if cluster.commands is not self._commands:
-            self._commands = cluster.commands
-            self._routes = Routes(cluster.commands)
         found = protocol()
-        dispatcher = Dispatcher(exchange, self._routes, self._shown(found), self._splits)
+        dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
         self._exchanges.add(exchange)
         exchange.at_end.append(partial(self._exchanges.discard, exchange))
         found.connection_made(transport)
         return transport
+
+    def close_idle(self) -> None:
+        """Close what clients do not use of their connections; called about once a second."""
+        self._idle_links.sweep(asyncio.get_running_loop().time())
 
     def _changed(self) -> None:
         """Pass on which nodes are no masters any more."""

@@ -1,0 +1,137 @@
+"""Predictions by the laws: processes, machines, connections, memory, bytes. No I/O.
+
+None of these figures was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from . import runs
+from .laws import CONTROLS, Laws, reach
+
+RATES: Final = (1e6, 10e6, 100e6)  # hits per second
+USE: Final = 0.6  # share of a core that a worker or master uses; the rest is for peaks
+MACHINE_CORES: Final = 16
+CLIENT_RATE: Final = 200.0  # hits per second of one client connection
+IDENTITIES: Final = 1  # users of Redis
+MOST_NODES: Final = 1_000  # nodes of one cluster, by the Redis Cluster specification
+MOST_CONNECTIONS: Final = 10_000  # default `maxclients` of Redis
+_MICROSECONDS: Final = 1e6
+_ROUNDS: Final = 60  # halvings of a search
+
+
+@dataclass(frozen=True)
+class Case:
+    """How clients send: `pipeline` hits in one write; a worker has `under_way` unanswered ones."""
+
+    name: str
+    pipeline: int
+    under_way: int
+
+
+SINGLE: Final = Case("one hit in a write", 1, 50)
+PIPED: Final = Case("16 hits in a write", 16, 800)
+CASES: Final = (SINGLE, PIPED)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A prediction for `rate` hits per second.
+
+    connections: of one master, of lanes and control connections.
+    plain_connections: the same with those of clients that began with one hit.
+    piped_connections: the same with those of clients that began with 16 hits on different keys.
+    proxy_bytes: of all proxies.
+    client_bytes_s, node_bytes_s: payload in both directions per second.
+    """
+
+    rate: float
+    case: Case
+    batch: float
+    proxy_us: float
+    redis_us: float
+    workers: int
+    masters: int
+    clients: int
+    connections: float
+    plain_connections: float
+    piped_connections: float
+    proxy_bytes: float
+    client_bytes_s: float
+    node_bytes_s: float
+
+    @property
+    def proxy_machines(self) -> int:
+        """Machines for the workers."""
+        return math.ceil(self.workers / MACHINE_CORES)
+
+    @property
+    def redis_machines(self) -> int:
+        """Machines for the masters, without replicas."""
+        return math.ceil(self.masters / MACHINE_CORES)
+
+
+Reached = Callable[[Forecast], bool]
+
+
+def forecast(laws: Laws, rate: float, case: Case) -> Forecast:
+    """Return the prediction for `rate` admitted hits per second on even keys."""
+    masters = 1
+    while (needed := cores(rate, laws.redis_us(laws.batch(case.under_way, masters)))) > masters:
+        masters = needed  # more masters get smaller batches, so the next round may need some more
+    batch = laws.batch(case.under_way, masters)
+    workers = cores(rate, laws.proxy_us(case.pipeline, batch))
+    clients = math.ceil(rate / CLIENT_RATE)
+    connections = workers * (CONTROLS + IDENTITIES)
+    proxies = math.ceil(workers / MACHINE_CORES)
+    each = min(workers, MACHINE_CORES)
+    return Forecast(
+        rate,
+        case,
+        batch,
+        laws.proxy_us(case.pipeline, batch),
+        laws.redis_us(batch),
+        workers,
+        masters,
+        clients,
+        connections,
+        connections + clients * reach(SINGLE.pipeline, masters) / masters,
+        connections + clients * reach(PIPED.pipeline, masters) / masters,
+        proxies
+        * laws.proxy_bytes(
+            each,
+            clients / proxies,
+            each * masters * (CONTROLS + IDENTITIES)
+            + clients / proxies * reach(case.pipeline, masters),
+        ),
+        rate * (laws.bytes_of_hit[runs.CLIENT_IN] + laws.bytes_of_hit[runs.CLIENT_OUT]),
+        rate * (laws.bytes_of_hit[runs.NODE_IN] + laws.bytes_of_hit[runs.NODE_OUT]),
+    )
+
+
+def cores(rate: float, spent_us: float) -> int:
+    """Return how many processes of one core serve `rate`, each using USE of it."""
+    return max(1, math.ceil(rate * spent_us / _MICROSECONDS / USE))
+
+
+def rate_of(laws: Laws, masters: int, case: Case) -> float:
+    """Return the hits per second for which `masters` suffice."""
+    return masters * USE * _MICROSECONDS / laws.redis_us(laws.batch(case.under_way, masters))
+
+
+def rate_until(reached: Reached, laws: Laws, case: Case) -> float:
+    """Return the lowest rate, to 1 %, whose forecast has `reached` something, up to 10**10."""
+    low, high = 3.0, 10.0  # powers of ten
+    for _ in range(_ROUNDS):
+        if high - low < math.log10(1.01):
+            break
+        middle = (low + high) / 2
+        if reached(forecast(laws, 10**middle, case)):
+            high = middle
+        else:
+            low = middle
+    return 10**high

@@ -1,0 +1,142 @@
+"""Ordinary commands on shared connections (--share) to a cluster: each on the lane to its master.
+
+    chosen() ──slot of the keys──> the lane of the identity to the slot's master
+           └── no key, several slots, a lane that is not ready ──> the client's private connection
+
+The lanes are those of each node's LanePool. No command waits here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlproxy.resp.key_slot import key_slot
+from rlproxy.session.call import Call, Lane
+from rlproxy.session.identity import Identity
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
+from rlproxy.upstream.cluster.node import Nodes
+from rlproxy.upstream.cluster.node_lane import ShareLane
+from rlproxy.upstream.cluster.request import NO_SLOT
+from rlproxy.upstream.cluster.routes import SPLIT_OK
+from rlproxy.upstream.cluster.slot_map import SlotMap
+from rlproxy.upstream.lane import LaneKey
+from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER
+
+PROTOCOLS: Final = (2, 3)
+
+
+class ClusterShare(Lane):
+    """The lanes of one identity to the masters of a cluster, for reads or for writes.
+
+    It is always ready: chosen() decides about each command.
+    """
+
+    def __init__(self, cluster: Cluster, nodes: Nodes, key: LaneKey) -> None:
+        super().__init__()
+        self.ready = True
+        self._cluster = cluster
+        self._nodes = nodes
+        self._identity = Identity(key.user, key.password, key.db)
+        self._protocol: int = key.protocol
+        self._kind: int = key.kind
+        self._map: SlotMap = cluster.map
+        self._lanes: list[ShareLane | None] = [None] * len(self._map.shards)  # by index in the map
+        self._splitter = CommandSplitter()
+
+    def chosen(self, written: bytes) -> Lane | None:
+        """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
+        splitter = self._splitter
+        splitter.feed(written)
+        if splitter.next() != COMMAND or splitter.unread():
+            self._splitter = CommandSplitter()
+            return None
+        slot = self._slot(splitter.words)
+        splitter.release()
+        lane = self._lane(slot) if slot != NO_SLOT else None
+        if lane is None:
+            return None
+        if lane.ready and lane.room > 0:
+            return lane
+        lane.wake()
+        return None
+
+    def _slot(self, words: list[bytes]) -> int:
+        """Return the slot of all keys of a command; NO_SLOT if it has none, or several."""
+        args = words[1:]
+        route = self._cluster.routes.of(words[0], args)
+        if route.how > SPLIT_OK:
+            return NO_SLOT
+        if route.single:
+            return key_slot(args[route.first]) if len(args) > route.first else NO_SLOT
+        slot = NO_SLOT
+        for at in route.keys(args):
+            found = key_slot(args[at])
+            if slot not in (NO_SLOT, found):
+                return NO_SLOT
+            slot = found
+        return slot
+
+    def _lane(self, slot: int) -> ShareLane | None:
+        """Return the lane to the master of `slot`, made if needed; None at a limit of lanes."""
+        if self._map is not self._cluster.map:
+            self._map = self._cluster.map
+            self._lanes = [None] * len(self._map.shards)
+        index = self._map.owners[slot]
+        if index < 0:
+            return None
+        lane = self._lanes[index]
+        if lane is None or lane.retired:
+            node = self._nodes.of(self._map.shards[index].address)
+            lane = node.share_of(self._identity, self._protocol, self._kind)
+            self._lanes[index] = lane
+        return lane
+
+    def forget_closed(self) -> bool:
+        """Forget the lanes that will not be ready again. Returns whether none is left."""
+        for index, lane in enumerate(self._lanes):
+            if lane is not None and (lane.retired or lane.refused()):
+                self._lanes[index] = None
+        return not any(self._lanes)
+
+    def submit(self, call: Call) -> bytes:
+        """Do not call it: the lane that chosen() returns takes the command."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """See Lane.wake(): there is nothing to do."""
+
+
+class ClusterShares:
+    """The shared connections for ordinary commands of one process, by identity."""
+
+    def __init__(self, cluster: Cluster, nodes: Nodes) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._shares: dict[LaneKey, ClusterShare] = {}
+
+    def share_of(self, identity: Identity, protocol: int, kind: int) -> Lane | None:
+        """Return the lanes of `identity`, made if needed; see LanePool.share_of()."""
+        if protocol not in PROTOCOLS:
+            return None
+        key = LaneKey(*identity.key(), kind, protocol)
+        share = self._shares.get(key)
+        if share is None:
+            if len(self._shares) >= MAX_LANES:
+                return None
+            if sum(1 for other in self._shares if other.user == key.user) >= MAX_LANES_PER_USER:
+                return None
+            share = self._shares[key] = ClusterShare(self._cluster, self._nodes, key)
+        return share
+
+    def close_idle(self) -> None:
+        """Close the lanes without calls for IDLE_S. To be called about once a second.
+
+        It also bounds how often an identity that a node refuses is tried again.
+        """
+        for node in self._nodes.all():
+            node.pool.close_idle_shares()
+        for key, share in list(self._shares.items()):
+            if share.forget_closed():
+                share.retired = True
+                del self._shares[key]

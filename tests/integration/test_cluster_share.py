@@ -1,0 +1,403 @@
+"""Ordinary commands on shared connections (--share) in front of a real Redis Cluster, and private
+connections to its nodes that close when they are idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from rlproxy.config.urls import parse_upstream
+from rlproxy.resp.encoding import bulks
+from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster import cluster as discovered
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.idle_links import IDLE_S, LOOK_S
+from rlproxy.upstream.cluster.target import ClusterTarget
+
+from tests.clusters import Cluster, Node, text
+from tests.harness import Proxy, Raw, ReplyError, wait_until
+from tests.integration.test_cluster_hits import key_of, proxy_of
+
+KEYS = 200
+SLOTS = 16384
+
+
+@pytest.fixture(scope="module")
+def cluster(module_cluster: Cluster) -> Cluster:
+    return module_cluster
+
+
+@pytest.fixture(scope="module")
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    with proxy_of(cluster) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> None:
+    if "cluster" in request.fixturenames:
+        for node in request.getfixturevalue("cluster").nodes:
+            node.do("FLUSHALL")
+
+
+def connections(node: Node) -> list[dict[str, str]]:
+    """CLIENT LIST of `node`."""
+    lines = text(node.ask("CLIENT", "LIST")).splitlines()
+    return [dict(word.split("=", 1) for word in line.split()) for line in lines]
+
+
+def shares(node: Node) -> list[dict[str, str]]:
+    """The shared connections of ordinary commands to `node`."""
+    return [row for row in connections(node) if row["name"] == "rlproxy-share"]
+
+
+def by_lane(client: Raw, node: Node, *words: str) -> bool:
+    """Whether a command travels on a shared connection: only there it is the latest one."""
+    client.ask(*words)
+    return any(row["cmd"] == words[0].lower() for row in shares(node))
+
+
+def warm(cluster: Cluster, clients: list[Raw]) -> None:
+    """Let the clients use shared connections to all nodes, for reads and for writes."""
+    first, *others = clients
+    for node in cluster.masters():
+        key = key_of(cluster, node, "warm")
+        for name in ("GET", "PERSIST"):
+            wait_until(partial(by_lane, first, node, name, key), f"{name} is shared")
+    for client in others:
+        client.ask("GET", "warm")
+
+
+def test_many_clients_share_few_connections(cluster: Cluster, proxy: Proxy) -> None:
+    before = [len(connections(node)) for node in cluster.nodes]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(proxy.raw()) for _ in range(40)]
+        warm(cluster, clients)
+        for number, client in enumerate(clients * 5):
+            assert client.ask("SET", f"key{number}", f"value{number}") == "OK"
+        for number, client in enumerate(reversed(clients * 5)):
+            assert client.ask("GET", f"key{number}") == b"value%d" % number
+        for node in cluster.nodes:
+            found = shares(node)
+            assert len(found) == 2  # one for reads, one for writes
+            assert {row["user"] for row in found} == {"default"}
+        # Each client has its home, and at most one more, for its first command.
+        opened = sum(len(connections(node)) for node in cluster.nodes) - sum(before)
+        assert opened <= 40 * 2 + 3 * 2
+
+
+def test_the_option_turns_it_off(cluster: Cluster) -> None:
+    with proxy_of(cluster, "--share", "no") as private, private.raw() as client:
+        mode = [line for line in text(client.ask("RL.STATS")).splitlines() if "mode:" in line]
+        assert mode == ["mode:private"]
+    with proxy_of(cluster) as shared, shared.raw() as client:
+        mode = [line for line in text(client.ask("RL.STATS")).splitlines() if "mode:" in line]
+        assert mode == ["mode:share"]
+
+
+def test_values_are_right_over_all_slots(cluster: Cluster, proxy: Proxy) -> None:
+    keys: dict[int, str] = {}
+    number = 0
+    while len(keys) < SLOTS:
+        keys.setdefault(key_slot(b"k%d" % number), f"k{number}")
+        number += 1
+    chosen = [keys[slot] for slot in range(0, SLOTS, 16)]
+    with proxy.raw() as client:
+        warm(cluster, [client])
+        for key in chosen:
+            assert client.ask("SET", key, f"v{key}") == "OK"
+        for key in chosen:
+            assert client.ask("GET", key) == f"v{key}".encode()
+            assert client.ask("INCR", f"{{{key}}}n") == 1
+    held = sum(int(str(node.ask("DBSIZE"))) for node in cluster.nodes)
+    assert held == 2 * len(chosen)
+
+
+def test_commands_over_several_slots(cluster: Cluster, proxy: Proxy) -> None:
+    keys = [f"key{n}" for n in range(30)]
+    with proxy.raw() as client:
+        warm(cluster, [client])
+        assert client.ask("MSET", *[word for key in keys for word in (key, f"v{key}")]) == "OK"
+        assert client.ask("MGET", *keys, "none") == [f"v{k}".encode() for k in keys] + [None]
+        assert client.ask("EXISTS", *keys, "none") == 30
+        assert client.ask("DEL", *keys[:20], "none") == 20
+        assert client.ask("MGET", *keys) == [None] * 20 + [f"v{k}".encode() for k in keys[20:]]
+        assert str(client.ask("RENAME", "key20", "key21")).startswith("CROSSSLOT")
+        assert str(client.ask("MSETNX", "a", "1", "b", "2")).startswith("CROSSSLOT")
+        node = cluster.owner_of_key("{t}")
+        for words in (("MSET", "{t}1", "a", "{t}2", "b"), ("MGET", "{t}1", "{t}2")):
+            assert by_lane(client, node, *words)
+        assert client.ask("MGET", "{t}1", "{t}2") == [b"a", b"b"]
+        assert client.ask("RENAME", "{t}1", "{t}2") == "OK"
+        assert client.ask("GET", "{t}2") == b"a"
+
+
+@pytest.mark.parametrize("words", [("ECHO", "text"), ("TIME",)])
+def test_commands_without_a_key_stay_private(
+    cluster: Cluster, proxy: Proxy, words: tuple[str, ...]
+) -> None:
+    with proxy.raw() as client:
+        warm(cluster, [client])
+        reply = client.ask(*words)
+        assert not isinstance(reply, ReplyError)
+        for node in cluster.nodes:
+            assert words[0].lower() not in {row["cmd"] for row in shares(node)}
+
+
+def test_errors_pass_unchanged(cluster: Cluster, proxy: Proxy) -> None:
+    with proxy.raw() as client:
+        warm(cluster, [client])
+        assert str(client.ask("GET")).startswith("ERR wrong number of arguments")
+        assert client.ask("SET", "text", "a") == "OK"
+        assert str(client.ask("INCR", "text")).startswith("ERR value is not an integer")
+        assert str(client.ask("LPUSH", "text", "a")).startswith("WRONGTYPE")
+        assert client.ask("GET", "text") == b"a"
+
+
+def test_a_large_reply_comes_whole(cluster: Cluster, proxy: Proxy) -> None:
+    with proxy.raw() as client:
+        warm(cluster, [client])
+        for node in cluster.nodes:
+            key = key_of(cluster, node, "large")
+            client.ask("SET", key, "x" * 300_000)
+            assert client.ask("GET", key) == b"x" * 300_000
+
+
+def test_users_share_no_connection(cluster: Cluster, proxy: Proxy) -> None:
+    for node in cluster.nodes:
+        for user, pattern in (("ann", "~ann*"), ("bob", "~bob*")):
+            node.do("ACL", "SETUSER", user, "reset", "on", ">pw", "+@all", pattern, "~warm*")
+    with proxy.raw() as ann, proxy.raw() as bob, proxy.raw() as other:
+        assert ann.ask("AUTH", "ann", "pw") == bob.ask("AUTH", "bob", "pw") == "OK"
+        for client in (ann, bob, other):
+            warm(cluster, [client])
+        for number in range(30):
+            assert ann.ask("SET", f"ann{number}", "a") == "OK"
+            assert str(bob.ask("GET", f"ann{number}")).startswith("NOPERM")
+            assert str(ann.ask("GET", f"bob{number}")).startswith("NOPERM")
+            assert other.ask("GET", f"ann{number}") == b"a"
+        for node in cluster.nodes:
+            users = sorted(row["user"] for row in shares(node))
+            assert users == ["ann", "ann", "bob", "bob", "default", "default"]
+        # A right that is taken away is gone on the shared connections, too.
+        for node in cluster.nodes:
+            node.do("ACL", "SETUSER", "ann", "resetkeys", "~other*")
+        for number in range(30):
+            assert str(ann.ask("GET", f"ann{number}")).startswith("NOPERM")
+
+
+def test_a_password_that_changes_ends_sharing(cluster: Cluster, proxy: Proxy) -> None:
+    for node in cluster.nodes:
+        node.do("ACL", "SETUSER", "eve", "reset", "on", ">old", "+@all", "~*")
+    with proxy.raw() as client:
+        assert client.ask("AUTH", "eve", "old") == "OK"
+        for node in cluster.nodes:
+            node.do("ACL", "SETUSER", "eve", "resetpass", ">new")
+        for number in range(60):  # its private connections were accepted before
+            reply = client.ask("SET", f"key{number}", "v")
+            assert reply == "OK" or "WRONGPASS" in str(reply), reply
+        assert not [row for node in cluster.nodes for row in shares(node) if row["user"] == "eve"]
+
+
+class Load:
+    """Clients that increment and read their own keys of one slot, one command at a time."""
+
+    def __init__(self, proxy: Proxy, tag: str, clients: int = 20) -> None:
+        self._proxy = proxy
+        self._tag = tag
+        self._over = threading.Event()
+        self.rounds = [0] * clients
+        self.wrong: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(clients)]
+
+    def __enter__(self) -> Load:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def _run(self, number: int) -> None:
+        key = f"{{{self._tag}}}{number}"
+        with self._proxy.raw() as raw:
+            while not self._over.is_set() and not self.wrong:
+                done = self.rounds[number]
+                replies = (raw.ask("INCR", key), raw.ask("GET", key))
+                if replies != (done + 1, b"%d" % (done + 1)):
+                    self.wrong.append(f"{key}: {replies} after {done}")
+                self.rounds[number] += 1
+
+
+def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:
+    slot = key_slot(b"tag")
+    with Load(proxy, "tag") as load:
+        wait_until(lambda: min(load.rounds) > 20 or load.wrong, "commands run")
+        assert all(shares(node) for node in [cluster.owner(slot)])
+        for turn in range(4):
+            owner = cluster.owner(slot)
+            to = cluster.nodes[(cluster.nodes.index(owner) + 1) % 3]
+            cluster.begin_move(slot, to)
+            while cluster.move_keys(slot, to, 1):  # some keys are here, some are there
+                time.sleep(0.02)
+            cluster.end_move(slot, to, everywhere=turn % 2 == 0)
+            before = min(load.rounds)
+            wait_until(lambda: min(load.rounds) > before + 20 or load.wrong, "they go on")  # noqa: B023
+        owner = cluster.owner(slot)
+        wait_until(
+            lambda: {"get", "incr"} <= {row["cmd"] for row in shares(owner)}, "they share again"
+        )
+    assert load.wrong == []
+    with proxy.raw() as raw:
+        for number, done in enumerate(load.rounds):
+            assert raw.ask("GET", f"{{tag}}{number}") == b"%d" % done
+    cluster.wait_ok()
+
+
+def test_a_stopped_node_delays_no_key_of_others(one_engine: str) -> None:
+    with Cluster(one_engine, node_timeout_ms=15000) as cluster, proxy_of(cluster) as proxy:
+        stopped, well = cluster.nodes[0], cluster.nodes[1]
+        lost, kept = key_of(cluster, stopped), key_of(cluster, well)
+        with proxy.raw() as client, proxy.raw() as other:
+            warm(cluster, [client, other])
+            cluster.stop(stopped)
+            try:
+                other.send(bulks(b"GET", lost.encode()))
+                for number in range(100):
+                    began = time.monotonic()
+                    assert client.ask("SET", kept, number) == "OK"
+                    assert client.ask("GET", kept) == b"%d" % number
+                    assert time.monotonic() - began < 0.2
+                with proxy.raw() as new:  # its home may be the stopped node
+                    new.send(bulks(b"GET", kept.encode()))
+                began = time.monotonic()
+                assert client.ask("GET", kept) == b"99"
+                assert time.monotonic() - began < 0.2
+            finally:
+                cluster.cont(stopped)
+            assert other.reply() is None
+            assert client.ask("GET", lost) is None
+
+
+def test_a_killed_node_fails_only_its_keys(one_engine: str) -> None:
+    with (
+        Cluster(one_engine, args=("--cluster-require-full-coverage", "no")) as cluster,
+        proxy_of(cluster) as proxy,
+    ):
+        killed, well = cluster.nodes[0], cluster.nodes[1]
+        lost, kept = key_of(cluster, killed), key_of(cluster, well)
+        with proxy.raw() as client:
+            warm(cluster, [client])
+            cluster.kill(killed)
+            with proxy.raw() as new:
+                for number in range(50):
+                    assert new.ask("SET", kept, number) == "OK"
+                    assert new.ask("GET", kept) == b"%d" % number
+                reply = str(new.ask("GET", lost))
+                assert reply.startswith(("UPSTREAMDOWN", "CLUSTERDOWN")), reply
+            killed.start()
+
+            def back() -> bool:
+                with proxy.raw() as raw:
+                    return raw.ask("SET", lost, "v") == "OK"
+
+            wait_until(back, "its keys are served again")
+
+
+# -- private connections ------------------------------------------------------------------------
+
+
+class Client(asyncio.Protocol):
+    """One connection to the cluster, and what it has received."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.closed = False
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+
+    async def take(self, size: int) -> bytes:
+        async with asyncio.timeout(5):
+            while len(self.received) < size:
+                await asyncio.sleep(0.005)
+        taken, self.received = self.received, b""
+        return taken
+
+
+async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        node.do("ACL", "SETUSER", "ann", "reset", "on", ">pw", "+@all", "~*", "&*")
+    keys = [key_of(cluster, node) for node in cluster.nodes]
+    found = discovered.Cluster(parse_upstream(cluster.url), 5.0)
+    found.start()
+    await found.settled.wait()
+    target = ClusterTarget("cluster", found, lambda _: Face("h", 1), True)
+    clients = [Client(), Client()]
+    try:
+        transports = [await target.connect(partial(_same, each)) for each in clients]
+        client, waiting = clients
+        transport, other = transports
+
+        def links(name: str) -> int:
+            rows = [row for node in cluster.nodes for row in connections(node)]
+            return sum(row["name"] == name and row["user"] == "ann" for row in rows)
+
+        async def uses_all(which: int) -> None:
+            for key in keys:
+                transports[which].write(bulks(b"STRLEN", key.encode()))
+            assert await clients[which].take(12) == b":0\r\n" * 3
+
+        for each, written, name in ((client, transport, b"idle"), (waiting, other, b"watches")):
+            written.write(bulks(b"AUTH", b"ann", b"pw") + bulks(b"CLIENT", b"SETNAME", name))
+            assert await each.take(10) == b"+OK\r\n" * 2
+        await uses_all(0)
+        await uses_all(1)
+        home = str(target._exchanges.copy().pop().home().address)
+        watched = next(key for key in keys if cluster.owner_of_key(key).address != home)
+        other.write(bulks(b"WATCH", watched.encode()))
+        assert await waiting.take(5) == b"+OK\r\n"
+        assert (links("idle"), links("watches")) == (3, 3)
+
+        now = asyncio.get_running_loop().time()
+
+        def sweep(after: float) -> None:
+            nonlocal now
+            end = now + after
+            while now < end:
+                now += 1.0
+                target._idle_links.sweep(now)
+
+        sweep(IDLE_S - LOOK_S)
+        transport.write(b"*0\r\n")  # keeps the connection alive, and is no use of it
+        await asyncio.sleep(0.05)
+        assert (links("idle"), links("watches")) == (3, 3)
+        sweep(3 * LOOK_S)
+        await asyncio.sleep(0.2)
+        assert (links("idle"), links("watches")) == (1, 2)  # home, and the watched key's node
+        assert not client.closed and not waiting.closed
+        await uses_all(0)
+        assert links("idle") == 3
+        other.write(bulks(b"MULTI") + bulks(b"STRLEN", watched.encode()) + bulks(b"EXEC"))
+        assert await waiting.take(22) == b"+OK\r\n+QUEUED\r\n*1\r\n:0\r\n"
+    finally:
+        for opened in transports:
+            opened.close()
+        await found.stop()
+    await asyncio.sleep(0)
+    assert not target._exchanges
+
+
+def _same(client: Client) -> Client:
+    return client

@@ -1,0 +1,258 @@
+"""share: the lane of an ordinary command in a cluster, with fed bytes and a clock handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
+
+import pytest
+from rlproxy.resp import commands as c
+from rlproxy.resp.encoding import bulks
+from rlproxy.session.call import Call, Caller, Lane, shared
+from rlproxy.session.identity import Identity
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.node import Node, Nodes
+from rlproxy.upstream.cluster.routes import Routes
+from rlproxy.upstream.cluster.share import ClusterShares
+from rlproxy.upstream.lane import LaneKey
+from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
+
+from tests.unit.upstream.cluster.test_lanes import (
+    ASK,
+    DOWN,
+    FAR,
+    MOVED,
+    SLOT,
+    A,
+    B,
+    FakeCluster,
+    FakeNode,
+)
+from tests.unit.upstream.test_lane import WELCOME, Loop
+
+GET = bulks(b"GET", b"k")
+ME = Identity(b"me", b"pw", 0)
+
+
+class SharingNode(FakeNode):
+    """A node of which ordinary commands use shared connections."""
+
+    share_of = Node.share_of
+
+    def __init__(self, cluster: FakeCluster, address: object, loop: Loop) -> None:
+        super().__init__(address, loop)  # type: ignore[arg-type]
+        self._cluster = cast("Cluster", cluster)
+        self.pool.make = partial(Node._make, cast("Node", self))
+
+
+class Client(Caller):
+    """A caller that records what becomes of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies: list[bytes] = []
+        self.returned: list[Call] = []
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        self.replies.append(reply)
+
+    def lane_returned(self, call: Call) -> None:
+        self.returned.append(call)
+
+    def resume(self) -> None:
+        pass
+
+
+class Bench:
+    """Two nodes, and one client."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.cluster = FakeCluster()
+        self.cluster.routes = Routes([])  # type: ignore[attr-defined]
+        self.a, self.b = (SharingNode(self.cluster, each, self.loop) for each in (A, B))
+        self.shares = ClusterShares(cast("Cluster", self.cluster), cast("Nodes", self))
+        self.client = Client()
+        self.opened = 0  # connections whose handshake is over
+
+    def of(self, address: object) -> SharingNode:
+        return self.a if address == A else self.b
+
+    def all(self) -> list[SharingNode]:
+        return [self.a, self.b]
+
+    def share(self, kind: int = c.SHARED_READ, protocol: int = 2) -> Lane:
+        lane = self.shares.share_of(ME, protocol, kind)
+        assert lane is not None
+        return lane
+
+    def node_of(self, *words: bytes, kind: int = c.SHARED_READ) -> SharingNode | None:
+        """The node whose lane takes a command, once that is ready."""
+        share = self.share(kind)
+        if share.chosen(bulks(*words)) is None:
+            self.open()
+        lane = share.chosen(bulks(*words))
+        return next((each for each in self.all() if lane in each.pool.lanes()), None)
+
+    def open(self, reply: bytes = WELCOME) -> None:
+        """Open the lanes that connect now; the nodes answer their handshakes with `reply`."""
+        self.loop.turns()
+        while self.opened < len(self.loop.wires):
+            self.loop.wires[self.opened].protocol.data_received(reply)
+            self.opened += 1
+        self.loop.turns()
+
+    def submit(self, words: bytes = GET) -> Call:
+        """Send a read by the lane of the first node."""
+        self.node_of(b"GET", b"k")
+        lane = self.share().chosen(words)
+        assert lane is not None
+        call = shared(self.client, c.SHARED_READ, words)
+        lane.submit(call)
+        self.loop.turns()
+        return call
+
+    def answer(self, reply: bytes) -> None:
+        """The first node answers the read."""
+        self.loop.wires[0].protocol.data_received(reply)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    try:
+        yield made
+    finally:
+        made.loop.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ((b"GET", b"k"), "a"),
+        ((b"get", b"{k}2"), "a"),
+        ((b"GET", FAR), "b"),
+        ((b"MGET", b"k", b"{k}2"), "a"),
+        ((b"MGET", b"k", FAR), ""),
+        ((b"DEL", FAR, b"{b}"), "b"),
+        ((b"MSET", b"k", FAR, b"{k}", FAR), "a"),
+        ((b"MSET", b"k", b"v", FAR, b"v"), ""),
+        ((b"MSET", b"k"), ""),
+        ((b"RENAME", b"k", b"{k}2"), "a"),
+        ((b"RENAME", b"k", FAR), ""),
+        ((b"SINTERCARD", b"2", b"k", b"{k}2"), "a"),
+        ((b"SINTERCARD", b"2", b"k", FAR), ""),
+        ((b"GET",), ""),
+        ((b"ECHO", b"k"), ""),
+        ((b"TIME",), ""),
+    ],
+)
+def test_the_lane_of_a_command(bench: Bench, words: tuple[bytes, ...], name: str) -> None:
+    assert bench.node_of(*words) is (getattr(bench, name) if name else None)
+
+
+def test_what_is_no_whole_command_stays_private(bench: Bench) -> None:
+    assert bench.node_of(b"GET", b"k") is bench.a
+    for written in (GET[:-3], GET + GET, b"", b"*x\r\n"):
+        assert bench.share().chosen(written) is None
+    assert bench.node_of(b"GET", b"k") is bench.a
+
+
+def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
+    assert bench.node_of(b"GET", b"k") is bench.a
+    assert bench.share().chosen(bulks(b"GET", FAR)) is None  # it begins to connect
+    assert bench.node_of(b"GET", b"k") is bench.a
+    (lane,) = bench.a.pool.lanes()
+    lane.room = 0
+    assert bench.share().chosen(GET) is None
+    assert bench.node_of(b"GET", FAR) is bench.b
+
+
+def test_a_slot_without_an_owner_stays_private(bench: Bench) -> None:
+    bench.cluster.map.owners[SLOT] = -1
+    assert bench.node_of(b"GET", b"k") is None
+
+
+def test_each_identity_protocol_and_kind_has_its_lanes(bench: Bench) -> None:
+    other = Identity(b"me", b"other", 0)
+    found = {
+        bench.shares.share_of(who, protocol, kind)
+        for who in (ME, other)
+        for protocol in (2, 3)
+        for kind in (c.SHARED_READ, c.SHARED_WRITE)
+    }
+    assert len(found) == 8 and None not in found
+    assert bench.share() is bench.share()
+    assert bench.shares.share_of(ME, 4, c.SHARED_READ) is None
+    assert bench.node_of(b"GET", b"k") is bench.a
+    (lane,) = bench.a.pool.lanes()
+    assert lane.key == LaneKey(b"me", b"pw", 0, c.SHARED_READ, 2)
+
+
+def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
+    lanes = [
+        bench.shares.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
+    ]
+    assert sum(lane is not None for lane in lanes) == MAX_LANES_PER_USER
+
+
+def test_an_answer_goes_to_the_caller(bench: Bench) -> None:
+    bench.submit()
+    assert bench.loop.wires[0].writes[-1] == GET
+    bench.answer(b"$1\r\nv\r\n")
+    bench.submit()
+    bench.answer(b"-WRONGTYPE no\r\n")
+    assert bench.client.replies == [b"$1\r\nv\r\n", b"-WRONGTYPE no\r\n"]
+    assert bench.client.returned == []
+
+
+@pytest.mark.parametrize(
+    ("error", "refreshed", "owner"),
+    [
+        (MOVED, 0, B),
+        (ASK, 0, A),
+        (b"-TRYAGAIN Multiple keys\r\n", 1, A),
+        (DOWN, 1, A),
+        (b"-LOADING Redis is loading\r\n", 1, A),
+        (b"-MASTERDOWN Link with MASTER is down\r\n", 1, A),
+    ],
+)
+def test_a_command_that_did_not_run_goes_back(
+    bench: Bench, error: bytes, refreshed: int, owner: object
+) -> None:
+    call = bench.submit()
+    bench.answer(error)
+    assert (bench.client.returned, bench.client.replies) == ([call], [])
+    assert bench.cluster.refreshed == refreshed
+    shard = bench.cluster.map.owner(SLOT)
+    assert shard is not None and shard.address == owner
+    assert bench.node_of(b"GET", b"k") is bench.of(owner)
+
+
+def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
+    bench.submit()
+    bench.loop.now += IDLE_S + 1
+    bench.shares.close_idle()
+    assert len(bench.a.pool.lanes()) == 1  # it owes a reply
+    bench.answer(b"$1\r\nv\r\n")
+    before = bench.share()
+    bench.shares.close_idle()
+    assert len(bench.a.pool.lanes()) == 1
+    bench.loop.now += IDLE_S + 1
+    bench.shares.close_idle()
+    assert bench.a.pool.lanes() == [] and before.retired
+    assert bench.share() is not before
+    assert bench.node_of(b"GET", b"k") is bench.a
+
+
+def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
+    share = bench.share()
+    assert share.chosen(GET) is None
+    bench.open(b"-WRONGPASS no\r\n")
+    for _ in range(3):
+        assert share.chosen(GET) is None
+    assert bench.a.pool.lanes() == []
+    bench.shares.close_idle()
+    assert share.retired
+    assert bench.node_of(b"GET", b"k") is bench.a
