@@ -9,7 +9,7 @@ from rlproxy.resp.key_slot import key_slot
 
 from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster, Node
-from tests.harness import Raw, ReplyError, command
+from tests.harness import Raw, ReplyError, command, wait_until
 
 CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
 ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
@@ -184,6 +184,34 @@ def test_transactions_while_keys_of_the_slot_move(
     module_cluster.wait_ok()
     assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] == [3]
     assert client.ask("GET", SAME) == b"2"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (f"MSET {KEY} 1 {SAME} 1",),
+        (f"MSET {KEY} 1 {OTHER} 1 {SAME} 1",),
+        ("MULTI", f"SET {SAME} 1", f"SET {KEY} 1", "EXEC"),
+    ],
+)
+def test_a_command_with_several_keys_is_not_overtaken_while_the_slot_moves(
+    client: Raw, module_cluster: Cluster, lines: tuple[str, ...]
+) -> None:
+    client.ask("MSET", KEY, 0, SAME, 0)
+    owner, to = module_cluster.owner(SLOT), elsewhere(module_cluster)
+    module_cluster.begin_move(SLOT, to)
+    owner.do("MIGRATE", "127.0.0.1", to.port, KEY, 0, 5000)
+    errors = int(owner.info("stats")["total_error_replies"])
+    client.send(b"".join(map(command_of, (*lines, f"SET {SAME} 2"))))
+    wait_until(
+        lambda: int(owner.info("stats")["total_error_replies"]) > errors, "the node refuses it"
+    )
+    module_cluster.move_keys(SLOT, to)
+    module_cluster.end_move(SLOT, to)
+    module_cluster.wait_ok()
+    replies = [client.reply() for _ in (*lines, 1)]
+    assert not [reply for reply in replies if isinstance(reply, ReplyError)]
+    assert client.ask("MGET", KEY, SAME) == [b"1", b"2"]
 
 
 def command_of(line: str) -> bytes:

@@ -69,6 +69,7 @@ class Cluster:
         self.down_since: float = 0.0
         self._turn = 0  # the node that is queried next
         self._hint: Address | None = None  # the node that has the latest news
+        self._news: dict[int, Address] = {}  # owners of slots that a look may not have seen yet
         self._home: Address | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
@@ -125,6 +126,7 @@ class Cluster:
         owner = self.map.owner(slot)
         if owner is None or owner.address != address:
             self._hint = address
+            self._news[slot] = address
             self._take(discovery.with_owner(self.map.shards, slot, address))
             self.refresh()
 
@@ -166,7 +168,9 @@ class Cluster:
     async def _look(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
-        found = await discovery.best_view(self._order(), self._query, self._epoch)
+        self._news.clear()
+        slots = discovery.owned(self.map.shards)
+        found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
         if found is None or not found.shards:
             self._failed(found or View())
             return self._backoff.pause_s() + LEAST_S
@@ -180,7 +184,10 @@ class Cluster:
             self.down_since = asyncio.get_running_loop().time()
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
-        self._take(found.shards)
+        shards = found.shards
+        for slot, address in self._news.items():  # redirects since the look began
+            shards = discovery.with_owner(shards, slot, address)
+        self._take(shards)
         calm = found.healthy and not found.suspects and not self.troubled()
         return PERIOD_S if calm else TROUBLE_S
 

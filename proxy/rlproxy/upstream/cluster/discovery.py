@@ -47,9 +47,9 @@ class View:
     kind: str = ""
     suspects: bool = False
 
-    def rank(self) -> tuple[bool, bool, int]:
+    def rank(self) -> tuple[bool, bool, int, int]:
         """Return the order of preference between views, the best one last."""
-        return (bool(self.shards), self.healthy, self.epoch)
+        return (bool(self.shards), self.healthy, owned(self.shards), self.epoch)
 
 
 class Login:
@@ -174,6 +174,11 @@ def _joined(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(out)
 
 
+def owned(found: Sequence[Shard]) -> int:
+    """Return the number of slots that have an owner."""
+    return sum(last - first + 1 for shard in found for first, last in shard.slots)
+
+
 def with_owner(present: Sequence[Shard], slot: int, address: Address) -> tuple[Shard, ...]:
     """Return the shards after `slot` has moved to the node at `address`.
 
@@ -204,12 +209,14 @@ def _without(ranges: Sequence[tuple[int, int]], slot: int) -> tuple[tuple[int, i
 
 
 async def best_view(
-    nodes: Sequence[Address], query: Callable[[Address], Any], epoch: int
+    nodes: Sequence[Address], query: Callable[[Address], Any], epoch: int, slots: int = 0
 ) -> View | None:
     """Query `nodes` one after the other, until one has a view that is healthy and not old.
 
     query: returns the view of one node, as a coroutine.
     epoch: that of the present map; a view with a smaller one is old.
+    slots: number of slots with an owner in the present map. During a failover a node can know for
+        a moment that a master has become a replica, and not yet who has its slots.
     Returns the best view; None without nodes. A view without shards has a problem, or is of a
     cluster without slots.
     """
@@ -229,7 +236,9 @@ async def best_view(
                 found = task.result()
                 if best is None or found.rank() > best.rank():
                     best = found
-                if found.healthy and found.shards and found.epoch >= epoch:
+                if not (found.healthy and found.shards):
+                    continue
+                if found.epoch >= epoch and owned(found.shards) >= slots:
                     return found
     finally:
         for task in pending:

@@ -28,7 +28,7 @@ from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, OK, Opened, Transaction
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, OK, Opened, Transaction, differ, slot_of
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
@@ -86,27 +86,31 @@ class Dispatcher:
             return self.subscriptions.send(route, args, written)
         if how != r.BY_KEY:
             return self._unusual(route, args, words, written)
+        several = False
         if route.single:
             slot = key_slot(args[route.first]) if len(args) > route.first else NO_SLOT
         else:
-            slot = self._slot(route, args)
+            keys = _keys(route, args)
+            slot = slot_of(keys)
+            several = differ(keys)
         request = Request(written, slot)
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
-        return self._by_slot(request)
+        return self._by_slot(request, several)
 
-    def _slot(self, route: Route, args: list[bytes]) -> int:
-        """The slot of the command's first key."""
-        keys = route.keys(args)
-        return key_slot(args[keys[0]]) if keys else NO_SLOT
+    def _by_slot(self, request: Request, several: bool) -> bool:
+        """Send a command to the owner of its slot. Returns False if it must wait.
 
-    def _by_slot(self, request: Request) -> bool:
+        several: it has different keys.
+        """
         exchange = self._exchange
         link = exchange.of_slot(request.slot)
         if not exchange.redirects.may_send(request.slot, link):
             return False
         exchange.send(link, request)
+        if several:
+            exchange.redirects.precede(request.slot)
         return True
 
     # -- routes other than by key -----------------------------------------------------------------
@@ -143,7 +147,7 @@ class Dispatcher:
     def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
         transaction, how = self.transaction, route.how
         if how == r.WATCH:
-            return transaction.watch(self._slot(route, args), written)
+            return transaction.watch(_keys(route, args), written)
         if how == r.MULTI:
             transaction.multi(args, written)
         elif how == r.EXEC:
@@ -158,7 +162,7 @@ class Dispatcher:
         if route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
             return True
-        return self.transaction.queue(now, self._slot(route, args), written)
+        return self.transaction.queue(now, _keys(route, args), written)
 
     def _reset(self) -> None:
         self.transaction.forget()
@@ -205,7 +209,8 @@ class Dispatcher:
         for at in keys:
             by_slot.setdefault(key_slot(args[at]), []).append(at)
         if len(by_slot) < 2:
-            return self._by_slot(Request(written, next(iter(by_slot), NO_SLOT)))
+            several = differ([args[at] for at in keys])
+            return self._by_slot(Request(written, next(iter(by_slot), NO_SLOT)), several)
         if not self._splits:
             exchange.answer(CROSSSLOT)
             return True
@@ -219,7 +224,15 @@ class Dispatcher:
             taken = [word for at in places for word in args[at : at + step]]
             parts.append(Request(encoding.bulks(words[0], *taken), slot))
         exchange.send_parts(links, Divided(parts, _of_parts(route.how, list(by_slot.values()))))
+        for slot, places in by_slot.items():
+            if len(places) > 1:
+                exchange.redirects.precede(slot)
         return True
+
+
+def _keys(route: Route, args: list[bytes]) -> list[bytes]:
+    """The keys of a command."""
+    return [args[at] for at in route.keys(args)]
 
 
 def _of_parts(how: int, places: list[list[int]]) -> Callable[[list[bytes]], bytes]:

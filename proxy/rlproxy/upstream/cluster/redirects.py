@@ -6,6 +6,9 @@
 
 So the commands of one client on one slot run in the order sent, also while the slot moves. Source:
 the Redis Cluster specification, "Redirection and resharding".
+
+A node can refuse a command with several keys, because one of them has moved, and run the next one,
+whose only key has not. So such a command is answered before the next one on its slot is sent.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def is_redirect(frame: bytes) -> bool:
 class Redirects:
     """The redirected requests of one client."""
 
-    __slots__ = ("_exchange", "_paused", "_sent", "_unsettled", "pending")
+    __slots__ = ("_exchange", "_paused", "_sent", "_several", "_unsettled", "pending")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -47,6 +50,7 @@ class Redirects:
         self._unsettled: int = 0
         # Requests up to that one that were under way, or pending, when it was set, by slot.
         self._sent: dict[int, list[Request]] = {}
+        self._several: dict[int, int] = {}  # by slot: number of the latest with several keys
 
     def take(self, link: Link, request: Request, frame: bytes) -> bool:
         """Take a request that `link` answered with an error. Returns whether it is sent again."""
@@ -120,9 +124,25 @@ class Redirects:
         self.pending = left
         self.unsettle()
 
+    def precede(self, slot: int) -> None:
+        """Have the client's latest command, with several keys, precede those that follow on `slot`."""
+        self._several[slot] = self._exchange.last
+
+    def _preceded(self, slot: int) -> bool:
+        """Return whether a command with several keys on `slot` is still unanswered."""
+        queue = self._exchange.queue
+        answered = queue[0].number - 1 if queue else self._exchange.last
+        if self._several.get(slot, 0) > answered:
+            return True
+        if max(self._several.values()) <= answered:
+            self._several.clear()
+        return False
+
     def may_send(self, slot: int, link: Link) -> bool:
         """Return whether the client's next command, of `slot`, may be sent on `link` now."""
         exchange = self._exchange
+        if self._several and self._preceded(slot):
+            return False
         if self._unsettled == 0:
             return True
         if not exchange.queue or exchange.queue[0].number > self._unsettled:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
+from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
@@ -37,9 +38,20 @@ class Opened:
     aborted: the proxy itself rejected a command.
     redirect: the first redirect of a queued command; empty if there was none.
     watched: keys were watched before it.
+    key: the first key; several: another one followed.
     """
 
-    __slots__ = ("aborted", "commands", "link", "prefix", "redirect", "slot", "watched")
+    __slots__ = (
+        "aborted",
+        "commands",
+        "key",
+        "link",
+        "prefix",
+        "redirect",
+        "several",
+        "slot",
+        "watched",
+    )
 
     def __init__(self, slot: int, watched: bool, prefix: bytes) -> None:
         self.link: Link | None = None
@@ -49,6 +61,14 @@ class Opened:
         self.commands: list[bytes] = []
         self.aborted = False
         self.redirect: bytes = b""
+        self.key: bytes = b""
+        self.several = False
+
+    def note(self, keys: list[bytes]) -> None:
+        """Take note of the keys of a command."""
+        if keys:
+            self.several = self.several or differ([self.key or keys[0], *keys])
+            self.key = keys[0]
 
 
 class Transaction:
@@ -76,9 +96,10 @@ class Transaction:
 
     # -- outside of MULTI -------------------------------------------------------------------------
 
-    def watch(self, slot: int, written: bytes) -> bool:
+    def watch(self, keys: list[bytes], written: bytes) -> bool:
         """Send WATCH; the next commands wait for its reply. Returns False if it must wait."""
         exchange, now = self._exchange, self.now
+        slot = slot_of(keys)
         if now is not None:
             if slot in (NO_SLOT, now.slot):
                 self._send_inside(now, written)
@@ -139,9 +160,10 @@ class Transaction:
 
     # -- inside of MULTI --------------------------------------------------------------------------
 
-    def queue(self, now: Opened, slot: int, written: bytes) -> bool:
+    def queue(self, now: Opened, keys: list[bytes], written: bytes) -> bool:
         """Send a command of the transaction. Returns False if it must wait."""
         exchange = self._exchange
+        slot = slot_of(keys)
         if slot != NO_SLOT and slot != now.slot:
             if now.slot != NO_SLOT:
                 self.reject(now, CROSSSLOT)
@@ -151,6 +173,7 @@ class Transaction:
                 return False
             now.slot = slot
             self._move(now, link)
+        now.note(keys)
         request = Request(written, now.slot)
         request.refused = lambda _link, frame: self._queue_refused(now, request, frame)
         self._send(now, request)
@@ -230,6 +253,8 @@ class Transaction:
         request = Request(written, now.slot)
         request.refused = lambda link, frame: self._execute_refused(now, request, link, frame)
         exchange.send(now.link, request)
+        if now.several:
+            exchange.redirects.precede(now.slot)
 
     def _execute_refused(self, now: Opened, request: Request, link: Link, frame: bytes) -> bool:
         """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
@@ -261,6 +286,16 @@ class Transaction:
             exchange.send(now.link, _unguided(written))
         else:
             exchange.answer(OK)
+
+
+def slot_of(keys: list[bytes]) -> int:
+    """Return the slot of the first of `keys`."""
+    return key_slot(keys[0]) if keys else NO_SLOT
+
+
+def differ(keys: list[bytes]) -> bool:
+    """Return whether `keys` are more than one."""
+    return any(key != keys[0] for key in keys)
 
 
 def _unguided(written: bytes) -> Request:

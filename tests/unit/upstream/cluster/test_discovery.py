@@ -66,13 +66,15 @@ def test_the_last_slot_of_a_master_leaves() -> None:
     assert discovery.with_owner(shards, 5, B) == (Shard("b", B, ((5, 5), (100, 16383))),)
 
 
-async def _best(views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = ()) -> View:
+async def _best(
+    views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = (), slots: int = 0
+) -> View:
     async def query(address: Address) -> View:
         if address in slow:
             await asyncio.sleep(30)
         return views[address]
 
-    found = await discovery.best_view(list(views), query, epoch)
+    found = await discovery.best_view(list(views), query, epoch, slots)
     assert found is not None
     return found
 
@@ -86,6 +88,14 @@ def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
     old, good = View(SHARDS, True, 4), View(SHARDS, True, 6)
     assert asyncio.run(_best({A: old, B: good}, 5)) is good
     assert asyncio.run(_best({A: old, B: View(problem="no answer")}, 5)) is old
+
+
+def test_a_view_without_a_master_in_failover_is_taken_only_if_all_nodes_have_it() -> None:
+    without, whole = View(SHARDS[:1], True, 6), View(SHARDS, True, 5)
+    slots = discovery.owned(SHARDS)
+    assert slots == 16384
+    assert asyncio.run(_best({A: without, B: whole}, 5, slots=slots)) is whole
+    assert asyncio.run(_best({A: without, B: without}, 5, slots=slots)) is without
 
 
 def test_a_view_of_a_cluster_that_is_down() -> None:

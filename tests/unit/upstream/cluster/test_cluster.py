@@ -1,0 +1,36 @@
+"""The cluster: how redirects and the nodes' views make its map."""
+
+from __future__ import annotations
+
+from rlproxy.config.urls import Address, Upstream
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.discovery import View
+from rlproxy.upstream.cluster.slot_map import Shard
+
+A, B = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
+SHARDS = (Shard("a", A, ((0, 99),)), Shard("b", B, ((100, 16383),)))
+MOVED = (Shard("a", A, ((0, 97), (99, 99))), Shard("b", B, ((98, 98), (100, 16383))))
+
+
+class ClusterOfViews(Cluster):
+    """A cluster whose nodes have one view; slot 98 moves to B during the look that follows."""
+
+    moves = False
+
+    async def _query(self, address: Address) -> View:
+        if self.moves:
+            self.moves = False
+            self.moved(98, B)
+            assert self.map.shards == MOVED
+        return View(SHARDS, True, 5, "7.0", [])
+
+
+async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> None:
+    cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
+    await cluster._look()
+    assert cluster.map.shards == SHARDS
+    cluster.moves = True
+    await cluster._look()
+    assert cluster.map.shards == MOVED
+    await cluster._look()  # this view was queried later
+    assert cluster.map.shards == SHARDS
