@@ -36,6 +36,7 @@ from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES, MAX_LANES_PER_USER
 TICK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MOST_S: Final = 1.0  # longest wait without a hit timeout
+SILENT_S: Final = 0.25  # silence in seconds after which calls at a replaced master hold up no others
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 
 
@@ -223,6 +224,16 @@ class ClusterLane(Lane):
                 return True
         return False
 
+    def _awaits(self, drain: Drain, now: float) -> bool:
+        """Return whether the calls of `drain` may still be answered.
+
+        A silent node that is no master any more has failed: what it runs later is discarded.
+        """
+        if drain.lane.has_answered(drain.last):
+            return False
+        silent_since = max(drain.since, drain.node.circuit.heard_at)
+        return drain.node.address in self._map.index or now - silent_since < SILENT_S
+
     # -- calls that wait --------------------------------------------------------------------------
 
     def _queue(self, slot: int) -> SlotQueue:
@@ -289,7 +300,7 @@ class ClusterLane(Lane):
         self._drains = [
             drain
             for drain in self._drains
-            if not drain.lane.has_answered(drain.last) and now - drain.since < limit_s
+            if now - drain.since < limit_s and self._awaits(drain, now)
         ]
         touched: list[Caller] = []
         for slot, queue in list(self._queues.items()):

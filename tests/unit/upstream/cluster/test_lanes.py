@@ -20,7 +20,7 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.discovery import with_owner
-from rlproxy.upstream.cluster.lanes import RETRY_S, ClusterLane, ClusterLanes
+from rlproxy.upstream.cluster.lanes import RETRY_S, SILENT_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
@@ -73,6 +73,12 @@ class FakeCluster:
             self.map = SlotMap(with_owner(self.map.shards, slot, address))
             for changed in self.on_change:
                 changed()
+
+    def replaced(self, address: Address) -> None:
+        """One node has all slots."""
+        self.map = SlotMap((Shard("b", address, slots_of(0, 16383)),))
+        for changed in self.on_change:
+            changed()
 
     def refresh(self) -> None:
         self.refreshed += 1
@@ -256,6 +262,22 @@ def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
     sent = bench.b.sent()
     assert sent.endswith(by_sha(HIT))
     bench.b.answer(ADMITTED * sent.count(by_sha(HIT)))
+    assert call.reply == ADMITTED
+
+
+def test_a_silent_master_that_is_replaced_is_not_waited_for(bench: Bench) -> None:
+    lost = bench.hit()
+    assert bench.a.sent()
+    bench.cluster.replaced(B)
+    call = bench.hit()
+    bench.wait(0.9 * SILENT_S)
+    bench.a.circuit.heard(bench.loop.now)  # it answers other calls: these may be answered, too
+    bench.wait(0.9 * SILENT_S)
+    assert bench.b.sent() == b""
+    bench.wait(0.2 * SILENT_S)
+    assert not lost.reply and bench.loop.now < LIMIT_S
+    assert bench.b.sent() == by_sha(HIT)
+    bench.b.answer(ADMITTED)
     assert call.reply == ADMITTED
 
 
