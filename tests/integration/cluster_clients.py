@@ -131,7 +131,7 @@ def _use(
         assert all(run(client.mset_nonatomic(VALUES)))
         resets = refused(lambda: run(client.execute_command("RL.RESET", *KEYS)))
         assert resets == ONE_SLOT
-        stats = run(client.execute_command("RL.STATS", target_nodes="random"))
+        stats = run(client.execute_command("RL.STATS", target_nodes=client.get_random_node()))
         assert "# Server" in str(stats)
     pipe = client.pipeline() if in_cluster else client.pipeline(transaction=False)
     for key in KEYS:
