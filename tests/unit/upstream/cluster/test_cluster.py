@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.discovery import View
