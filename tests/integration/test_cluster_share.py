@@ -312,6 +312,36 @@ def test_a_killed_node_fails_only_its_keys(one_engine: str) -> None:
             wait_until(back, "its keys are served again")
 
 
+def test_wait_never_returns_too_high_a_number(one_engine: str) -> None:
+    with Cluster(one_engine, replicas=1) as cluster, proxy_of(cluster) as proxy:
+        one, two = key_of(cluster, cluster.nodes[0]), key_of(cluster, cluster.nodes[1])
+        lag = cluster.replicas(cluster.nodes[0])[0]
+        with proxy.raw() as hits, proxy.raw() as first, proxy.raw() as shared:
+            assert first.ask("WAIT", 0, 0) in (0, 1)  # keeps its writes on its own connections
+            for client in (hits, shared):
+                warm(cluster, [client])
+                for node in cluster.nodes[:3]:
+                    client.ask("RL.HIT", key_of(cluster, node, "h"), 1000, 60)
+            with proxy.raw() as single:
+                for _ in range(5):
+                    assert isinstance(single.ask("RL.HIT", one, 1000, 60), list)
+                assert single.ask("WAIT", 1, 2000) == 1
+            cluster.stop(lag)
+            try:
+                for _ in range(3):
+                    assert isinstance(hits.ask("RL.HIT", one, 1000, 60), list)
+                assert isinstance(hits.ask("RL.HIT", two, 1000, 60), list)
+                assert "can't cover" in str(hits.ask("WAIT", 1, 100))
+                assert first.ask("SET", f"{{{one}}}s", "v") == "OK"
+                assert first.ask("SET", f"{{{two}}}s", "v") == "OK"
+                assert first.ask("WAIT", 1, 100) == 0
+                assert shared.ask("SET", f"{{{one}}}s", "v") == "OK"
+                assert isinstance(shared.ask("RL.HIT", two, 1000, 60), list)
+                assert "can't cover" in str(shared.ask("WAIT", 1, 100))
+            finally:
+                cluster.cont(lag)
+
+
 # -- private connections ------------------------------------------------------------------------
 
 

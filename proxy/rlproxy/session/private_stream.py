@@ -78,7 +78,7 @@ class PrivateStream:
         self.status: int = NONE
         self.state = ConnectionState(context.server.base_db, context.server.one_node)
         self.slots = ReplySlots(self.state, replies, context.stats)
-        self.cover = WaitCover()
+        self.cover = WaitCover(context.server.one_node)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
@@ -315,7 +315,7 @@ class PrivateStream:
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
         slots, cover = self.slots, self.cover
-        if not cover.last_hit or code != COMMAND or not slots.can_count():
+        if not cover.can_rewrite() or code != COMMAND or not slots.can_count():
             self.deny(not_covered(requests.command.name), requests, code)
             return
         self.state.asking = False

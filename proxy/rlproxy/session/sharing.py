@@ -68,7 +68,7 @@ class Sharing(SessionPart):
         self._lanes.append(call)
         if not requests.command.reads:
             self._caller.fenced = True
-            self._private.cover.lane_wrote = True
+            self._private.cover.sent_shared()
         lane.submit(call)
         return True
 

@@ -36,7 +36,7 @@ from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES, MAX_LANES_PER_USER
 TICK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MOST_S: Final = 1.0  # longest wait without a hit timeout
-SILENT_S: Final = 0.25  # silence in seconds after which a replaced master is not waited for
+SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced master delay no others
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 
 

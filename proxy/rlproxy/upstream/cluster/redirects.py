@@ -125,7 +125,7 @@ class Redirects:
         self.unsettle()
 
     def precede(self, slot: int) -> None:
-        """Have the latest command, with several keys, precede those that follow on `slot`."""
+        """Have the latest command, one with several keys, precede those that follow on `slot`."""
         self._several[slot] = self._exchange.last
 
     def _preceded(self, slot: int) -> bool:

@@ -1,0 +1,331 @@
+"""What clients get that use a cluster through the proxy, as one dict per client: redis-py,
+valkey-py and valkey-glide here, those of Node in clients/cluster_client.js.
+
+Each client runs the same list of operations. An operation that the client or the server refuses
+because of several slots has the result ONE_SLOT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness import Raw
+from tests.integration import runtimes
+
+Results = dict[str, Any]
+
+ONE_SLOT = "one slot"
+NO_TRANSACTIONS = "no transactions"
+HIT = ("RL.HIT", "limit", "5", "60")
+IN_TAG = ("RL.HIT", "{tag}limit", "5", "60")
+VALUES = {f"key:{number}": str(number) for number in range(6)}
+KEYS = list(VALUES)
+SHARDED = ["shard:1", "shard:2", "shard:3"]
+SCRIPT = "return redis.call('GET', KEYS[1])"
+CLIENTS = Path(__file__).resolve().parent / "clients"
+LATEST_S = 10.0  # the longest wait for a message, or for a program
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a client connects.
+
+    ca: file of the authority, for TLS.
+    more: options of the client, by its own names.
+    """
+
+    host: str
+    port: int
+    protocol: int
+    ca: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def pushes(self, plain_port: int) -> threading.Timer:
+        """Return a timer that pushes an element to `list`, for a client that blocks."""
+
+        def push() -> None:
+            with Raw(plain_port) as raw:
+                raw.ask("RPUSH", "list", "x")
+
+        return threading.Timer(0.05, push)
+
+
+def refused(call: Callable[[], Any]) -> Any:
+    """Return its result, or why it is refused."""
+    try:
+        return call()
+    except Exception as error:
+        text = str(error).lower()
+        if "slot" in text or "execabort" in text:
+            return ONE_SLOT
+        if "transaction is deprecated in cluster mode" in text:
+            return NO_TRANSACTIONS
+        raise
+
+
+def normal(value: Any) -> Any:
+    """Return a result without the types that a client gives it."""
+    if value is True:
+        return "OK"
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, dict):
+        return {normal(key): normal(each) for key, each in value.items()}
+    return [normal(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+# -- redis-py and valkey-py ------------------------------------------------------------------------
+
+
+def python(library: str, kind: str, way: Way, plain_port: int) -> Results:
+    """Run a client of redis-py ("redis", "redis.asyncio") or valkey-py ("valkey")."""
+    name = library.partition(".")[0].capitalize()
+    module = importlib.import_module(library)
+    made = getattr(module, f"{name}Cluster" if kind == "cluster" else name)
+    tls = {"ssl": True, "ssl_ca_certs": way.ca} if way.ca else {}
+    options = {"host": way.host, "port": way.port, "protocol": way.protocol, **tls, **way.more}
+    with _runner(library) as run:
+        client = made(decode_responses=True, **options)
+        try:
+            return _use(client, kind == "cluster", run, way.pushes(plain_port))
+        finally:
+            run(client.aclose() if library.endswith("asyncio") else client.close())
+
+
+@contextlib.contextmanager
+def _runner(library: str) -> Iterator[Callable[[Any], Any]]:
+    """Yield what turns the result of a client's method into a value."""
+    if not library.endswith("asyncio"):
+        yield lambda value: value
+        return
+
+    async def awaited(value: Awaitable[Any]) -> Any:
+        return await value
+
+    with asyncio.Runner() as runner:
+        yield lambda value: runner.run(awaited(value))
+
+
+def _use(
+    client: Any, in_cluster: bool, run: Callable[[Any], Any], pusher: threading.Timer
+) -> Results:
+    out: Results = {}
+    run(client.flushall())
+    out["hit"] = run(client.execute_command(*HIT))
+    out["set"] = [run(client.set(key, value)) for key, value in VALUES.items()]
+    out["get"] = [run(client.get(key)) for key in KEYS]
+    out["mset"] = refused(lambda: run(client.mset(VALUES)))
+    out["mget"] = refused(lambda: run(client.mget(KEYS)))
+    if in_cluster:  # its own ways over several slots
+        assert run(client.mget_nonatomic(KEYS)) == list(VALUES.values())
+        assert all(run(client.mset_nonatomic(VALUES)))
+    pipe = client.pipeline() if in_cluster else client.pipeline(transaction=False)
+    for key in KEYS:
+        pipe.get(key)
+    out["pipeline"] = run(pipe.execute_command(*HIT).execute())
+    out["transaction"] = refused(lambda: run(_transaction(client).execute()))
+    out["crossing"] = refused(lambda: run(_crossing(client).execute()))
+    out["keys"] = sorted(run(client.keys("key:*")))
+    out["dbsize"] = run(client.dbsize())
+    found = client.scan_iter("key:*", count=2)
+    out["scan"] = sorted(run(_listed(found)) if hasattr(found, "__anext__") else found)
+    digest = run(client.script_load(SCRIPT))
+    out["script"] = [run(client.evalsha(digest, 1, key)) for key in KEYS]
+    pusher.start()
+    out["popped"] = run(client.blpop("list", timeout=int(LATEST_S)))
+    pusher.join()
+    out |= _messages(client, run)
+    out["behind"] = run(client.get(KEYS[1]))
+    info = run(client.info())
+    out["mode"] = info.get("server_mode") or info["redis_mode"]
+    out["del"] = refused(lambda: run(client.delete(*KEYS)))
+    out["reset"] = run(client.execute_command("RL.RESET", "limit"))
+    if in_cluster:
+        out["nodes"] = [f"{node.host}:{node.port}" for node in client.get_nodes()]
+    return out
+
+
+def _transaction(client: Any) -> Any:
+    pipe = client.pipeline(transaction=True)
+    pipe.set("{tag}a", 1)
+    pipe.incr("{tag}a")
+    pipe.execute_command(*IN_TAG)
+    return pipe
+
+
+def _crossing(client: Any) -> Any:
+    pipe = client.pipeline(transaction=True)
+    pipe.set(KEYS[0], 0)
+    pipe.set(KEYS[1], 1)
+    return pipe
+
+
+async def _listed(found: Any) -> list[Any]:
+    return [each async for each in found]
+
+
+def _messages(client: Any, run: Callable[[Any], Any]) -> Results:
+    """Subscribe, publish and receive: plain channels, patterns and shard channels."""
+    out: Results = {}
+    sub = client.pubsub()
+    run(sub.subscribe("news"))
+    run(sub.psubscribe("new*"))
+    assert _received(run, sub.get_message, 2) == [["news", 1], ["new*", 2]]
+    run(client.publish("news", "m"))
+    out["messages"] = _received(run, sub.get_message, 2)
+    run(sub.aclose() if hasattr(sub, "aclose") else sub.close())
+    sub = client.pubsub()
+    read = getattr(sub, "get_sharded_message", sub.get_message)
+    for channel in SHARDED:
+        run(sub.ssubscribe(channel))
+    assert [count for _, count in _received(run, read, len(SHARDED))] == [1, 2, 3]
+    for channel in SHARDED:
+        run(client.execute_command("SPUBLISH", channel, "m"))
+    out["sharded"] = _received(run, read, len(SHARDED))
+    for channel in SHARDED:
+        run(sub.sunsubscribe(channel))
+    assert [count for _, count in _received(run, read, len(SHARDED))] == [2, 1, 0]
+    run(sub.aclose() if hasattr(sub, "aclose") else sub.close())
+    return out
+
+
+def _received(run: Callable[[Any], Any], read: Callable[..., Any], count: int) -> list[list[Any]]:
+    """Return channel and content of the next `count` messages."""
+    found: list[list[Any]] = []
+    end = time.monotonic() + LATEST_S
+    while len(found) < count and time.monotonic() < end:
+        message = run(read(timeout=1))
+        if message is not None:  # it may be None before the time is over
+            found.append([message["channel"], message["data"]])
+    return found
+
+
+# -- valkey-glide ----------------------------------------------------------------------------------
+
+
+def glide(_library: str, kind: str, way: Way, plain_port: int) -> Results:
+    """Run a client of valkey-glide. It subscribes in RESP3 only."""
+    return asyncio.run(_glide(kind == "cluster", way, way.pushes(plain_port)))
+
+
+async def _glide(in_cluster: bool, way: Way, pusher: threading.Timer) -> Results:
+    g: Any = importlib.import_module("glide")
+    word = "Cluster" if in_cluster else ""
+    configuration = getattr(g, f"Glide{word}ClientConfiguration")
+    tls: dict[str, Any] = {}
+    if way.ca:
+        roots = g.TlsAdvancedConfiguration(root_pem_cacerts=Path(way.ca).read_bytes())
+        advanced = getattr(g, f"AdvancedGlide{word}ClientConfiguration")(tls_config=roots)
+        tls = {"use_tls": True, "advanced_config": advanced}
+    modes = configuration.PubSubChannelModes
+    channels = {modes.Exact: {"news"}, modes.Pattern: {"new*"}}
+    if in_cluster:
+        channels[modes.Sharded] = set(SHARDED)
+    subscribes = {"pubsub_subscriptions": configuration.PubSubSubscriptions(channels, None, None)}
+    more = {
+        name: getattr(getattr(g, name_of), value) for name, (name_of, value) in way.more.items()
+    }
+    client = await getattr(g, f"Glide{word}Client").create(
+        configuration(
+            [g.NodeAddress(way.host, way.port)],
+            protocol=g.ProtocolVersion.RESP3 if way.protocol == 3 else g.ProtocolVersion.RESP2,
+            request_timeout=int(1000 * LATEST_S),
+            **(subscribes if way.protocol == 3 else {}),
+            **tls,
+            **more,
+        )
+    )
+    try:
+        return await _use_glide(g, client, in_cluster, way.protocol == 3, pusher)
+    finally:
+        await client.close()
+
+
+async def _use_glide(
+    g: Any, client: Any, in_cluster: bool, subscribes: bool, pusher: threading.Timer
+) -> Results:
+    batch = g.ClusterBatch if in_cluster else g.Batch
+    out: Results = {}
+    await client.flushall()
+    out["hit"] = await client.custom_command(list(HIT))
+    out["set"] = [await client.set(key, value) for key, value in VALUES.items()]
+    out["get"] = [await client.get(key) for key in KEYS]
+    out["mset"] = await client.mset(VALUES)
+    out["mget"] = await client.mget(KEYS)
+    pipe = batch(False)
+    for key in KEYS:
+        pipe.get(key)
+    out["pipeline"] = await client.exec(pipe.custom_command(list(HIT)), raise_on_error=True)
+    multi = batch(True).set("{tag}a", "1").incr("{tag}a").custom_command(list(IN_TAG))
+    out["transaction"] = await client.exec(multi, raise_on_error=True)
+    crossing = batch(True).set(KEYS[0], "0").set(KEYS[1], "1")
+    try:
+        out["crossing"] = await client.exec(crossing, raise_on_error=True)
+    except g.RequestError as error:
+        out["crossing"] = ONE_SLOT if "slot" in str(error).lower() else str(error)
+    out["keys"] = sorted(await client.custom_command(["KEYS", "key:*"]))
+    out["dbsize"] = await client.dbsize()
+    out["scan"] = sorted(await _scan_glide(g, client, in_cluster))
+    script = g.Script(SCRIPT)
+    out["script"] = [await client.invoke_script(script, [key]) for key in KEYS]
+    pusher.start()
+    out["popped"] = await client.blpop(["list"], LATEST_S)
+    if subscribes:
+        await client.publish("m", "news")
+        out["messages"] = [await _message(client) for _ in range(2)]
+    if subscribes and in_cluster:
+        for channel in SHARDED:
+            await client.publish("m", channel, sharded=True)
+        out["sharded"] = [await _message(client) for _ in SHARDED]
+    out["behind"] = await client.get(KEYS[1])
+    text = normal(await client.info())
+    texts = list(text.values()) if isinstance(text, dict) else [text]
+    out["mode"] = texts[0].partition("_mode:")[2].split()[0]
+    if isinstance(text, dict):
+        out["nodes"] = list(text)
+    out["del"] = await client.delete(KEYS)
+    out["reset"] = await client.custom_command(["RL.RESET", "limit"])
+    return out
+
+
+async def _scan_glide(g: Any, client: Any, in_cluster: bool) -> list[bytes]:
+    cursor: Any = g.ClusterScanCursor() if in_cluster else b"0"
+    found: list[bytes] = []
+    while True:
+        cursor, some = await client.scan(cursor, match="key:*", count=2)
+        found += some
+        if cursor.is_finished() if in_cluster else cursor == b"0":
+            return found
+
+
+async def _message(client: Any) -> list[bytes]:
+    message = await asyncio.wait_for(client.get_pubsub_message(), LATEST_S)
+    return [message.channel, message.message]
+
+
+# -- clients of Node -------------------------------------------------------------------------------
+
+
+def node(library: str, kind: str, way: Way, _plain_port: int) -> Results:
+    """Run a client of ioredis or node-redis."""
+    path = runtimes.CLIENTS[library].path()
+    assert path is not None
+    done = subprocess.run(
+        [path, str(CLIENTS / "cluster_client.js"), library, kind, json.dumps(vars(way))],
+        capture_output=True,
+        text=True,
+        timeout=6 * LATEST_S,
+        cwd=CLIENTS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))
