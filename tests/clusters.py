@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rlproxy.resp.key_slot import SLOTS, key_slot
 
@@ -24,6 +25,16 @@ NODE_TIMEOUT_MS = 1000
 MIGRATE_TIMEOUT_MS = 5000
 MIGRATE_AT_ONCE = 100  # keys in one MIGRATE
 READY_S = 30.0  # seconds to wait for the nodes to agree; a busy machine can delay an election
+
+
+def cluster_engines() -> list[str]:
+    """The servers for tests of clusters: the oldest and the newest one; all with
+    RLPROXY_CLUSTER_ENGINES=all. A cluster takes 2 s to start and three processes.
+    """
+    found = sorted(harness.engines())
+    if os.environ.get("RLPROXY_CLUSTER_ENGINES") == "all":
+        return found
+    return [name for name in found if name in ("redis-6.2", "valkey-9.1")] or found
 
 
 def _port_with_bus() -> int:
@@ -86,6 +97,10 @@ class Node(RedisServer):
         found = self.ask(*("CLUSTER", "INFO") if section == "cluster" else ("INFO", section))
         lines = text(found).splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return (Path(self._directory) / "log").read_text("utf-8", "replace")
 
     def view(self) -> list[Row]:
         """Return the rows of its CLUSTER NODES."""
@@ -213,6 +228,15 @@ class Cluster:
         self.wait_ok()
         return made
 
+    def remove_node(self, node: Node) -> None:
+        """Remove a node without slots and replicas, and end it."""
+        assert node.id
+        self.nodes.remove(node)
+        for other in self.serving():
+            other.do("CLUSTER", "FORGET", node.id)
+        node.close()
+        self.wait_ok()
+
     # -- what it is -------------------------------------------------------------------------------
 
     @property
@@ -333,6 +357,23 @@ class Cluster:
         self.end_move(slot, to)
         self.wait_ok()
 
+    def moves_atomically(self) -> bool:
+        """Return whether the servers have CLUSTER MIGRATESLOTS."""
+        return self.engine.startswith("valkey") and self.nodes[0].version >= (9, 0)
+
+    def move_atomically(self, first: int, last: int, to: Node) -> None:
+        """Have the owner of these slots move them to `to` (Valkey 9), and wait until it has."""
+        owner = self.owner(first)
+        before = {job["name"] for job in _migrations(owner)}
+        owner.do("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", to.id)
+
+        def moved() -> bool:
+            (job,) = [job for job in _migrations(owner) if job["name"] not in before]
+            assert job["state"] not in ("failed", "cancelled"), job
+            return job["state"] == "success"
+
+        wait_until(moved, f"slots {first} to {last} move to {to.address}", READY_S)
+
     # -- failures ---------------------------------------------------------------------------------
 
     def kill(self, node: Node) -> None:
@@ -374,3 +415,14 @@ def text(reply: object) -> str:
     """Decode a bulk string reply."""
     assert isinstance(reply, bytes), reply
     return reply.decode()
+
+
+def _migrations(owner: Node) -> list[dict[str, str]]:
+    """Return the atomic migrations that `owner` reports."""
+    found = owner.ask("CLUSTER", "GETSLOTMIGRATIONS")
+    assert isinstance(found, list), found
+    rows = []
+    for each in found:
+        words = [word.decode() if isinstance(word, bytes) else str(word) for word in each]
+        rows.append(dict(zip(words[::2], words[1::2], strict=True)))
+    return rows

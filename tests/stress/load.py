@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import redis.asyncio as client_library
 from redis import exceptions as errors
@@ -396,7 +396,15 @@ def log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def verdict(what: str, world: World, facts: list[str]) -> int:
+class Judged(Protocol):
+    """A run of chaos or soak, as its summary needs it."""
+
+    seed: int
+    violations: Violations
+    errors: dict[str, int]
+
+
+def verdict(what: str, world: Judged, facts: list[str]) -> int:
     """Print the summary; return the exit code."""
     print(f"\n{what}: seed {world.seed}")
     for fact in facts:

@@ -16,7 +16,10 @@ from typing import Any
 
 from rlproxy.cli import main
 
-COUNTED = ("Session", "Downstream", "SharedLane", "Waiter", "Call", "Transport", "TCPTransport")
+COUNTED = (
+    *("Session", "Downstream", "SharedLane", "Link", "Waiter", "Call"),
+    *("Transport", "TCPTransport"),
+)
 
 
 def counts() -> dict[str, int]:
