@@ -27,6 +27,7 @@ from .runs import Run
 MEGA: Final = 1e6
 GIGA: Final = 1e9
 BITS: Final = 8
+_ENDS: Final = (predict.MOST_NODES // 2, predict.MOST_NODES)  # masters: half, or all nodes
 _WORDS: Final = {
     runs.ADMITTED: "admitted",
     runs.REFUSED: "refused, remembered",
@@ -74,8 +75,8 @@ NOT_IN_IT: Final = """\
 - Replicas, persistence, TLS, slot moves and failovers.
 - The cost of the cluster bus, and of many thousand connections in one event loop.
 - The look at the cluster's map that each worker takes every 5 seconds.
-- Other work on the measuring machine: clients, proxy and up to six masters share two cores and
-  their caches, which makes each of them slower than alone.
+- Other work on the measuring machine: clients, proxy, up to six masters and other programs (`load
+  before`) share two cores and their caches, which makes each of them slower than alone.
 - Algorithms other than LOG ([their costs](algorithms.md)), and keys with many live hits."""
 
 
@@ -286,6 +287,11 @@ def _short(result: Result, made: Laws) -> Iterator[str]:
         f"{ten.workers:,} and {ten.masters:,}, for 100 million {hundred.workers:,} and "
         f"{hundred.masters:,}."
     )
+    rates = (predict.rate_of(made, masters, SINGLE) for masters in _ENDS)
+    yield (
+        f"One cluster of {predict.MOST_NODES:,} nodes ends at {' to '.join(map(_rate, rates))} "
+        "hits per second, with and without a replica for each master (predicted)."
+    )
     yield (
         "Error on clusters of a size that the model has not seen, from the load alone: proxy "
         f"{_off(checked['proxy, held out, from the load'])}, Redis "
@@ -321,13 +327,13 @@ def _breaks(result: Result, made: Laws) -> Iterator[str]:
         f"(measured). So one core admits {_thousands(MEGA / most)} to {_thousands(MEGA / least)} "
         "hits per second of this key. More masters or proxies do not change that."
     )
-    half, rates = predict.MOST_NODES // 2, (predict.MOST_NODES // 2, predict.MOST_NODES)
-    replicated, alone = (_rate(predict.rate_of(made, masters, SINGLE)) for masters in rates)
+    replicated, alone = (_rate(predict.rate_of(made, masters, SINGLE)) for masters in _ENDS)
     yield (
-        "**The cluster bus.** Each node talks to all others; the Redis Cluster specification gives "
-        f"some {predict.MOST_NODES:,} nodes as the limit (not measured here). {half} masters with "
-        f"a replica each serve {replicated} hits per second, {predict.MOST_NODES:,} masters alone "
-        f"{alone} (predicted). More needs several clusters, each with its own proxies and keys."
+        "**The cluster bus.** Each node talks to all others; the Redis Cluster specification "
+        f"gives some {predict.MOST_NODES:,} nodes as the limit (not measured here). {_ENDS[0]} "
+        f"masters with a replica each serve {replicated} hits per second, {predict.MOST_NODES:,} "
+        f"masters alone {alone} (predicted). More needs several clusters, each with its own "
+        "proxies and keys."
     )
     yield (
         "**Connections of slow clients.** A client has private connections to its home and to the "
@@ -410,9 +416,9 @@ def _hot(result: Result, made: Laws) -> str:
                 f"workers with {SINGLE.name}, {predict.cores(MEGA, piped)} with {PIPED.name}."
             ),
             wrapped(
-                "A new client is not served from memory in its first second, because its first "
-                "write takes a private connection. So clients that connect for a few hits each put "
-                "the whole load of a hot key on its master."
+                "In a cluster a new client is not served from memory in its first second, "
+                "because its first write takes a private connection. So clients that connect for "
+                "a few hits each put the whole load of a hot key on its master."
             ),
         )
     )
