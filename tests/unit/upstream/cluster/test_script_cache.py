@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from hashlib import sha1
-from typing import Any
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster import script_cache
+from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.script_cache import ScriptCache
 
 ONE, OTHER = Address("h", 1), Address("h", 2)
 TEXT = b"return 1"
-
-
-class AnyLink:
-    """A link as far as its address."""
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
 
 
 def digest(text: bytes) -> bytes:
@@ -38,9 +31,8 @@ def loads(request: Request) -> list[bytes]:
 
 
 def refuse(request: Request, node: Address, error: bytes) -> None:
-    link: Any = AnyLink(node)
     assert request.refused is not None
-    assert not request.refused(link, error)
+    assert not request.refused(Link(LinkOwner(), node), error)
 
 
 def test_a_script_is_loaded_once_where_it_did_not_run() -> None:
