@@ -82,6 +82,7 @@ HOT = {
         "redirects",
         "request",
         "routes",
+        "script_cache",
         "share",
         "slot_map",
         "split_reset",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import harness
-from tests.clusters import Cluster
+from tests.clusters import Cluster, cluster_engines
 from tests.harness import Proxy, RedisServer
 
 settings.register_profile(
@@ -53,10 +53,10 @@ def module_proxy(module_server: RedisServer) -> Iterator[Proxy]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def module_cluster(engine: str) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=cluster_engines())
+def module_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One cluster of three masters for a module's tests; it is not emptied between them."""
-    with Cluster(engine) as made:
+    with Cluster(str(request.param)) as made:
         yield made
 
 

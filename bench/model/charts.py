@@ -53,7 +53,7 @@ def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
         f"50 clients, each with {writes} in a write, one worker. The model has not seen 6 masters."
     )
     title = f"Cost of a hit by masters, {writes} in a write"
-    told = f"{title}: measured and by the model, as in the tables below"
+    told = f"{title}: measured, as in the table above, and by the model"
     return [Image(f"{SCALE}cost-{name}.svg", told, plots.lines(title, says, panels))]
 
 
@@ -97,6 +97,6 @@ def _forecasts(laws: Laws) -> Image:
         ),
     ]
     says = "Predictions, not measurements: one hit in a write, even keys, 60 % of each core used."
-    told = "Predicted workers, masters and connections by hits per second, as in the table below"
+    told = "Predicted workers, masters and connections by hits per second, as in the table above"
     title = "What more hits would need"
     return Image(f"{SCALE}forecast.svg", told, plots.lines(title, says, panels))

@@ -30,7 +30,7 @@ _REPLY: Final = b"*5\r\n"  # the beginning of a reply to a hit
 class Footprint:
     """The state of proxy and masters at one time.
 
-    plain, piped: clients whose first write was one hit, and 16 hits on different keys.
+    plain, piped: clients whose first write was one hit, and many hits on different keys.
     lanes: of all workers, by RL.STATS.
     connections: of all masters from the proxy, private ones of clients and lanes included.
     proxy_bytes: resident memory of all processes of the proxy.
@@ -71,16 +71,16 @@ def measure(
     with ExitStack() as stack:
         openers = proxy.workers * OPENERS
         group = _connect(proxy.port, openers, 1, stack)
-        for number, sock in enumerate(group):
-            _send(sock, number, OPENER_HITS)  # by lanes: only a first write takes private ways
-        look(openers, 0)
+        for number, sock in enumerate(group):  # lanes open beside hits that are still private
+            _send(sock, number, OPENER_HITS)
+        look(0, openers)
         _connect(proxy.port, clients, 1, stack)
-        look(openers + clients, 0)
+        look(clients, openers)
         _connect(proxy.port, clients, PIPELINE, stack)
-        look(openers + clients, clients)
+        look(clients, openers + clients)
         with Client(proxy.port) as client:
             client.ask_all(_hit(number) for number in range(keys))
-        look(openers + clients, clients)
+        look(clients, openers + clients)
     return found
 
 

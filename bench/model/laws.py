@@ -4,7 +4,7 @@
     batch      hits of a turn for one master = turn / (masters that at least one of them hits)
     proxy, µs  = hit + write / pipeline + batch / batch size
     Redis, µs  = hit + batch / batch size
-    refused    = hit + write / pipeline, in the proxy; nothing in Redis
+    refused    = hit + write / pipeline, in the proxy; next to nothing in Redis
     proxy's memory  = per worker + per supervisor + per client + per connection to a master
     master's memory = base + per connection + per key
     connections of a master = 2 for each worker + reach / masters for each client

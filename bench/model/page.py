@@ -19,7 +19,7 @@ from ..progress import number
 from . import charts, laws, runs
 from . import forecast as predict
 from .fit import Errors
-from .forecast import CASES, PIPED, SINGLE, Forecast, forecast
+from .forecast import CASES, PIPED, SINGLE, forecast
 from .laws import BATCH, FITTED, HIT, WRITE, Laws
 from .result import Result, read
 from .runs import Run
@@ -53,9 +53,9 @@ script calls of all masters per second. With one key all calls go to one master;
 CPU time for a hit."""
 
 STATES: Final = """\
-A proxy is looked at without clients, with lanes, with clients whose first write is one hit, with
-others whose first write is 16 hits on different keys, and with more keys. Memory of the proxy is
-resident memory of all its processes, that of a master is `used_memory`."""
+A proxy is looked at without clients, with a few and its lanes, with clients whose first write is
+one hit, with others whose first write is 16 hits on different keys, and with more keys. Memory of
+the proxy is resident memory of all its processes, that of a master is `used_memory`."""
 
 THINNING: Final = """\
 What grows with the number of masters is the cost of smaller batches. A worker takes up several hits
@@ -178,8 +178,8 @@ def _laws(made: Laws) -> Iterator[str]:
         f"worker) to the power {made.power:.2f}."
     )
     yield (
-        "Batch: the turn, divided by the masters that at least one of its hits goes to. These are "
-        "M x (1 - (1 - 1/M)^n) of M masters for a turn of n hits on even keys."
+        "Batch: the turn, divided by the masters that at least one of its hits goes to: "
+        "M x (1 - (1 - 1/M)^n) of M masters, for a turn of n hits on even keys."
     )
     yield (
         f"CPU of the proxy for an admitted hit: {proxy[HIT]:.2f} µs + {proxy[WRITE]:.2f} µs / "
@@ -188,12 +188,13 @@ def _laws(made: Laws) -> Iterator[str]:
     yield f"CPU of Redis for an admitted hit: {redis[HIT]:.2f} µs + {redis[BATCH]:.2f} µs / batch."
     yield (
         f"CPU of the proxy for a remembered refusal: {refused[HIT]:.2f} µs + {refused[WRITE]:.2f} "
-        "µs / (hits in a client's write). Redis does nothing."
+        "µs / (hits in a client's write). Redis only gets what renews the memory."
     )
     yield (
         "Connections of one master: 2 for each worker (control connection, and a lane for each "
-        "user of Redis), one for each client that has its home there, and one for each client "
-        "whose first write held hits for several masters."
+        "user of Redis), and the private ones of clients. A client's first write of h hits takes "
+        "those to its home and to the masters of its keys: M x (1 - (1 - 1/M)^(h + 1)) of M "
+        "masters."
     )
     one, two = made.proxy_memory, made.node_memory
     yield (
@@ -220,6 +221,20 @@ def _checks(result: Result, made: Laws) -> Iterator[str]:
     for what, one in laws.checks(made, result.runs, result.looks).items():
         lines.append([what, f"{one.median:.0%}", f"{one.worst:.0%}", str(one.count)])
     yield markdown(lines, (0,))
+    lone = [run for run in result.runs if run.load == "1/1"]
+    if lone:
+        proxy, redis = (
+            f"{min(found):.0f} to {max(found):.0f} µs"
+            for found in (
+                [run.value(name) for run in lone] for name in (runs.PROXY_US, runs.REDIS_US)
+            )
+        )
+        yield wrapped(
+            f"Predictions for many masters rest on batches of one hit, of which the laws make "
+            f"{made.proxy_us(1, 1):.0f} µs of the proxy and {made.redis_us(1):.0f} µs of Redis. "
+            f"The runs of one client alone, to which nothing was fitted, took {proxy} and {redis}: "
+            "a batch of one, and every process woken for it."
+        )
 
 
 def _assumptions() -> Iterator[str]:
@@ -241,8 +256,8 @@ def _assumptions() -> Iterator[str]:
 def _predictions(made: Laws) -> str:
     lines = [["predicted for", "clients send", "batch", "proxy, µs", "Redis, µs", "workers"]]
     lines[0] += ["masters", "machines, proxy", "machines, Redis", "clients"]
-    lines[0] += ["connections of a master", "memory of the proxies, GB", "client Gbit/s"]
-    lines[0] += ["node Gbit/s"]
+    lines[0] += ["connections of a master", "memory of the proxies, GB"]
+    lines[0] += ["a master without keys, MB", "client Gbit/s", "node Gbit/s"]
     for case in CASES:
         for rate in predict.RATES:
             one = forecast(made, rate, case)
@@ -251,16 +266,12 @@ def _predictions(made: Laws) -> str:
             lines[-1] += [number(value) for value in values]
             lines[-1] += [f"{one.workers:,}", f"{one.masters:,}"]
             lines[-1] += [f"{one.proxy_machines:,}", f"{one.redis_machines:,}", f"{one.clients:,}"]
-            lines[-1] += [_connections(one), f"{one.proxy_bytes / GIGA:,.1f}"]
+            held = one.plain_connections if case is SINGLE else one.piped_connections
+            lines[-1] += [f"{held:,.0f}", f"{one.proxy_bytes / GIGA:,.1f}"]
+            lines[-1] += [f"{made.node_bytes(held, 0) / MEGA:,.0f}"]
             bytes_s = (one.client_bytes_s, one.node_bytes_s)
             lines[-1] += [f"{each * BITS / GIGA:,.1f}" for each in bytes_s]
     return markdown(lines, (0, 1))
-
-
-def _connections(one: Forecast) -> str:
-    if one.case is SINGLE:
-        return f"{one.plain_connections:,.0f}"
-    return f"{one.piped_connections:,.0f}"
 
 
 # -- conclusions -----------------------------------------------------------------------------------
@@ -282,7 +293,7 @@ def _short(result: Result, made: Laws) -> Iterator[str]:
     )
     yield (
         f"One key can't be spread: the core of one master admits some {_ceiling(result):,.0f} "
-        "hits per second of it, as measured by CPU time. Remembered refusals have no such bound."
+        "hits per second of it, by the CPU time measured. Remembered refusals have no such bound."
     )
 
 
@@ -306,41 +317,50 @@ def _breaks(result: Result, made: Laws) -> Iterator[str]:
     hot = _of(result, runs.HOT)
     least, most = (pick(run.value(runs.TOP_US) for run in hot) for pick in (min, max))
     yield (
-        f"**One hot key.** An admitted hit on one key took its master {least:.1f} to {most:.1f} "
-        f"µs (measured), so one core admits {MEGA / most:,.0f} to {MEGA / least:,.0f} hits per "
-        "second of this key. More masters or proxies don't help."
+        f"**One hot key.** An admitted hit on one key took its master {least:.1f} to {most:.1f} µs "
+        f"(measured). So one core admits {_thousands(MEGA / most)} to {_thousands(MEGA / least)} "
+        "hits per second of this key. More masters or proxies do not change that."
     )
-    rate = _until(made, lambda one: one.piped_connections >= predict.MOST_CONNECTIONS)
+    half, rates = predict.MOST_NODES // 2, (predict.MOST_NODES // 2, predict.MOST_NODES)
+    replicated, alone = (_rate(predict.rate_of(made, masters, SINGLE)) for masters in rates)
     yield (
-        "**Connections of clients that pipeline at once.** A client whose first write holds hits "
-        "for many masters gets a private connection to each of them (measured). Redis' default "
-        f"`maxclients` of {predict.MOST_CONNECTIONS:,} is reached at {_rate(rate)} hits per "
-        "second (predicted), whatever the number of masters. Clients that begin with one hit "
-        "have one each."
+        "**The cluster bus.** Each node talks to all others; the Redis Cluster specification gives "
+        f"some {predict.MOST_NODES:,} nodes as the limit (not measured here). {half} masters with "
+        f"a replica each serve {replicated} hits per second, {predict.MOST_NODES:,} masters alone "
+        f"{alone} (predicted). More needs several clusters, each with its own proxies and keys."
     )
-    half = predict.MOST_NODES // 2
     yield (
-        "**The cluster bus.** Each node talks to all others; the Redis Cluster specification "
-        f"gives some {predict.MOST_NODES:,} nodes as the limit (not measured here). {half} "
-        f"masters with a replica each serve {_rate(predict.rate_of(made, half, SINGLE))} hits per "
-        f"second, {predict.MOST_NODES:,} masters without "
-        f"{_rate(predict.rate_of(made, predict.MOST_NODES, SINGLE))} (predicted). More needs "
-        "several clusters, each with its own proxies and keys."
+        "**Connections of slow clients.** A client has private connections to its home and to the "
+        f"masters of its first hits (measured). Redis' default `maxclients` of "
+        f"{predict.MOST_CONNECTIONS:,} is reached where each client sends fewer than "
+        f"{_slowest(made, SINGLE):.1f} hits per second and began with one, or fewer than "
+        f"{_slowest(made, PIPED):.0f} and began with {PIPED.pipeline} on different keys (predicted "
+        f"for {predict.RATES[1] / MEGA:.0f} million hits per second)."
     )
     rate = _until(made, lambda one: one.connections >= predict.MOST_CONNECTIONS)
     yield (
-        "**Lanes and control connections** reach that `maxclients` at "
+        "**Connections of workers.** Lanes and control connections reach that `maxclients` at "
         f"{_rate(rate)} hits per second (predicted)."
     )
-    hundred = forecast(made, predict.RATES[-1], SINGLE)
+    last = forecast(made, predict.RATES[-1], SINGLE)
+    gigabits = last.client_bytes_s * BITS / GIGA
     yield (
-        f"**Clients.** {_rate(hundred.rate)} hits per second are {hundred.clients:,} connections "
-        f"of {predict.CLIENT_RATE:,.0f} hits per second each, "
-        f"{hundred.clients / hundred.workers:,.0f} for each worker, and "
-        f"{hundred.client_bytes_s * BITS / GIGA:,.0f} Gbit/s of payload on the clients' side "
-        f"(predicted), {hundred.client_bytes_s * BITS / GIGA / hundred.proxy_machines:.2f} Gbit/s "
-        "for each machine with proxies."
+        f"**Clients.** {_rate(last.rate)} hits per second are {last.clients:,} connections of "
+        f"{predict.CLIENT_RATE:,.0f} hits per second, {last.clients / last.workers:,.0f} for each "
+        f"worker. Their payload is {gigabits:,.0f} Gbit/s, {gigabits / last.proxy_machines:.2f} "
+        "Gbit/s for each machine with proxies (predicted)."
     )
+
+
+def _slowest(made: Laws, case: predict.Case) -> float:
+    """Return the hits per second of a client below which clients use up all connections."""
+    one = forecast(made, predict.RATES[1], case)
+    of_a_master = laws.reach(case.pipeline, one.masters) / one.masters
+    return one.rate * of_a_master / (predict.MOST_CONNECTIONS - one.connections)
+
+
+def _thousands(value: float) -> str:
+    return f"{round(value, -3):,.0f}"
 
 
 def _until(made: Laws, reached: predict.Reached) -> float:
@@ -378,7 +398,8 @@ def _hot(result: Result, made: Laws) -> str:
             wrapped(
                 "A worker remembers a refusal for at most one second. Then the next hit goes to "
                 "Redis, and so do the hits that come before its reply: once a second and worker, "
-                "about as many as are unanswered at that moment."
+                "about as many as are unanswered at that moment. A window of the runs holds one "
+                "or two such moments."
             ),
             bullets(f"{line[:1].upper()}{line[1:]}." for line in told),
             wrapped(

@@ -129,6 +129,10 @@ def _use(
     if in_cluster:  # its own ways over several slots
         assert run(client.mget_nonatomic(KEYS)) == list(VALUES.values())
         assert all(run(client.mset_nonatomic(VALUES)))
+        resets = refused(lambda: run(client.execute_command("RL.RESET", *KEYS)))
+        assert resets == ONE_SLOT
+        stats = run(client.execute_command("RL.STATS", target_nodes="random"))
+        assert "# Server" in str(stats)
     pipe = client.pipeline() if in_cluster else client.pipeline(transaction=False)
     for key in KEYS:
         pipe.get(key)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from hashlib import sha1
 
 import pytest
 
@@ -124,6 +125,28 @@ def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("FLUSHDB") == "OK"
     assert [node.ask("DBSIZE") for node in module_cluster.masters()] == [0, 0, 0]
     assert client.ask("WAIT", 0, 10) == 0
+
+
+def test_a_script_that_ran_once_is_known_for_all_keys(client: Raw, module_cluster: Cluster) -> None:
+    text = "return {KEYS[1], 'once'}"
+    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+    first, second, third = keys_of_all(module_cluster)
+    assert client.ask("SCRIPT", "FLUSH") == "OK"
+    missing = client.ask("EVALSHA", digest, 1, second)
+    assert isinstance(missing, ReplyError) and missing.args[0].startswith("NOSCRIPT")
+    requests = [("EVAL", text, 1, first), ("SET", second, 1), ("EVALSHA", digest, 1, second)]
+    requests += [("EVALSHA", digest, 1, key) for key in (third, first)]
+    client.send(b"".join(command(*words) for words in requests))
+    found = [client.reply() for _ in requests]
+    keys = [first, second, third, first]
+    assert found.pop(1) == "OK"
+    assert found == [[key.encode(), b"once"] for key in keys]
+    # A node that loses the script answers NOSCRIPT once.
+    module_cluster.owner_of_key(third).do("SCRIPT", "FLUSH")
+    assert client.ask("EVALSHA", digest, 1, third) == missing
+    assert client.ask("EVALSHA", digest, 1, third) == [third.encode(), b"once"]
+    assert client.ask("SCRIPT", "FLUSH") == "OK"
+    assert client.ask("EVALSHA", digest, 1, second) == missing
 
 
 def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Cluster) -> None:

@@ -224,6 +224,19 @@ def test_cpu_time_of_a_process_includes_its_descendants(tmp_path: Path) -> None:
     assert cpu.times(3, tmp_path / "no") is None
 
 
+def test_scheduled_time_is_that_of_all_threads_of_all_descendants(tmp_path: Path) -> None:
+    for pid, parent, threads in ((3, 1, (3, 4)), (7, 3, (7,)), (9, 1, (9,))):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
+        for thread in threads:
+            (tmp_path / f"{pid}/task/{thread}").mkdir(parents=True)
+            (tmp_path / f"{pid}/task/{thread}/schedstat").write_text(f"{thread}000000 5 6\n")
+    assert cpu.scheduled_s(3, tmp_path) == pytest.approx((3 + 4 + 7) / 1000)
+    (tmp_path / "9/task/9/schedstat").write_text("")  # a kernel without this count
+    assert cpu.scheduled_s(9, tmp_path) == cpu.seconds(9, tmp_path)
+    assert cpu.scheduled_s(5, tmp_path) is None
+
+
 def test_meter_returns_seconds_per_million() -> None:
     meter = cpu.Meter(rows.choose(["hit-1"])[0], "any")
     redis = iter([cpu.Times(1.0, 0.0), cpu.Times(2.0, 1.0)])

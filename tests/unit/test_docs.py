@@ -13,7 +13,7 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import OPTIONS
 
 from bench import costs, pictures
-from bench.charts import PREFIX
+from bench.charts import PREFIX, SCALE
 from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.traffic import Hit, Run
@@ -96,14 +96,16 @@ def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:
 def test_every_picture_is_shown() -> None:
     shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.]+)\)", CHOOSING))
     assert shown == {f"{picture.name}.svg" for picture in pictures.PICTURES}
-    assert shown == {path.name for path in images() if not path.name.startswith(PREFIX)}
+    measured = (PREFIX, SCALE)
+    assert shown == {path.name for path in images() if not path.name.startswith(measured)}
 
 
-def test_every_picture_of_the_benchmark_is_shown() -> None:
-    drawn = {path.name for path in images() if path.name.startswith(PREFIX)}
+@pytest.mark.parametrize(("prefix", "page"), [(PREFIX, BENCHMARKS), (SCALE, DOCS / "scale.md")])
+def test_every_picture_of_the_benchmark_is_shown(prefix: str, page: Path) -> None:
+    drawn = {path.name for path in images() if path.name.startswith(prefix)}
     shown: set[str] = set()
-    if BENCHMARKS.exists():  # a full run creates it
-        shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.-]+)\)", BENCHMARKS.read_text()))
+    if page.exists():  # a full run creates it
+        shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.-]+)\)", page.read_text()))
     assert shown == drawn
 
 

@@ -46,6 +46,7 @@ async function useIoredis() {
   const pipe = client.pipeline();
   KEYS.forEach((key) => pipe.get(key));
   out.pipeline = values(await pipe.call(...HIT).exec());
+  out.pipelinedMget = await refused(client.pipeline().mget(KEYS).exec());
   const multi = client.multi().set("{tag}a", 1).incr("{tag}a");
   out.transaction = values(await multi.call(...IN_TAG).exec());
   out.crossing = await refused(client.multi().set(KEYS[0], 0).set(KEYS[1], 1).exec());
@@ -84,6 +85,8 @@ async function useIoredis() {
   out.mode = /_mode:(\w+)/.exec(await client.info())[1];
   out.del = await refused(client.del(KEYS));
   out.reset = await client.call("RL.RESET", "limit");
+  if ((out.pipelinedMget === "one slot") !== inCluster) throw Error("MGET in a pipeline");
+  delete out.pipelinedMget;
   if (inCluster) {
     out.nodes = client.nodes("all").map(({ options }) => `${options.host}:${options.port}`);
   }

@@ -97,6 +97,21 @@ class Dispatcher:
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
+        if route.runs != r.RUNS_NONE and args:
+            return self._run(route, args[0], request, several)
+        return self._by_slot(request, several)
+
+    def _run(self, route: Route, script: bytes, request: Request, several: bool) -> bool:
+        """Send a command that runs a script, given by its text or its SHA1."""
+        exchange = self._exchange
+        link = exchange.of_slot(request.slot)
+        if not exchange.redirects.may_send(request.slot, link):
+            return False
+        scripts = exchange.cluster.scripts
+        if route.runs == r.RUNS_TEXT:
+            scripts.ran(script, link.address)
+        else:
+            scripts.prepare(request, script, link.address, exchange.redirects.take)
         return self._by_slot(request, several)
 
     def _by_slot(self, request: Request, several: bool) -> bool:
@@ -185,6 +200,8 @@ class Dispatcher:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.replicas:
             links += exchange.replicas()
+        if route.name == b"SCRIPT FLUSH":
+            exchange.cluster.scripts.clear()
         if len(links) == 1:
             exchange.send(links[0], Request(written))
             return

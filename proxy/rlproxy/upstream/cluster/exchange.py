@@ -96,7 +96,7 @@ class Exchange(Links):
     def _take_prefix(self, requests: list[Request]) -> None:
         prefix, self.prefix = self.prefix, b""
         for request in requests:
-            request.front = [own(prefix)]
+            request.front = [*request.front, own(prefix)]
 
     def send_own(self, link: Link, written: bytes) -> None:
         """Send a request of the proxy's own, and drop its reply."""

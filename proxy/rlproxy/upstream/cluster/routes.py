@@ -62,6 +62,11 @@ BLOCKS_LAST: Final = 1  # the last argument, seconds
 BLOCKS_FIRST: Final = 2  # the first argument, seconds
 BLOCKS_OPTION: Final = 3  # behind BLOCK, milliseconds
 
+# What runs a script.
+RUNS_NONE: Final = 0
+RUNS_TEXT: Final = 1  # the first argument is the script
+RUNS_DIGEST: Final = 2  # the first argument is its SHA1
+
 # Each keyless command, and each command that is not BY_KEY. A subcommand follows its command and a
 # bar; the row of the command itself serves subcommands that are in no table.
 TABLE: Final[tuple[tuple[int, bytes], ...]] = (
@@ -179,6 +184,10 @@ _BLOCKS: Final[dict[bytes, int]] = {
     **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
     **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
     **dict.fromkeys(b"XREAD XREADGROUP".split(), BLOCKS_OPTION),
+}
+_RUNS: Final[dict[bytes, int]] = {
+    **dict.fromkeys(b"EVAL EVAL_RO".split(), RUNS_TEXT),
+    **dict.fromkeys(b"EVALSHA EVALSHA_RO".split(), RUNS_DIGEST),
 }
 # Commands of which only the first key is looked at: the node checks the others' slots.
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
@@ -352,6 +361,7 @@ class Route:
     first: index of the first key among the arguments behind the name; -1: none, or it varies.
     single: the argument at `first` is the only key that decides.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
+    runs: RUNS_NONE, RUNS_TEXT or RUNS_DIGEST.
     replicas: with ALL_FIRST, replicas get the command too.
     ids: an argument or the reply contains ids of clients, which are different on each node.
     """
@@ -365,6 +375,7 @@ class Route:
         "ids",
         "name",
         "replicas",
+        "runs",
         "single",
     )
 
@@ -373,6 +384,7 @@ class Route:
         self.how = how
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
+        self.runs: int = _RUNS.get(row, RUNS_NONE)
         self.replicas: bool = row in _REPLICAS_TOO
         self.ids: bool = row in _WITH_CLIENT_IDS
         self.below: dict[bytes, Route] | None = None  # by subcommand

@@ -421,3 +421,21 @@ def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     assert not lane.ready
     assert len(bench.loop.wires) == 4  # it is not tried again
     assert bench.lanes.lane_of(identity) is not lane  # but for sessions to come
+
+
+def test_a_lane_that_closed_as_idle_is_replaced(bench: Bench) -> None:
+    bench.loop.now += 61.0
+    bench.lanes.close_idle()
+    bench.loop.turns()
+    assert bench.lane.retired
+    lane = bench.lanes.lane_of(Identity(None, None, 0))
+    assert isinstance(lane, ClusterLane) and lane is not bench.lane
+    lane.wake()
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 4
+    bench.a.wire, bench.b.wire = bench.loop.wires[2:]
+    for node in (bench.a, bench.b):
+        assert node.sent().startswith(b"*")
+        node.answer(WELCOME, OK)
+    lane.wake()
+    assert lane.ready

@@ -1,0 +1,336 @@
+"""The cost model: its fit finds what made the data, its page equals the JSON, and a run works."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.charts import SCALE, Image
+from bench.errors import BenchError, UsageError
+from bench.model import cli, fit, forecast, laws, page, result, runs
+from bench.model.footprint import PIPELINE, Footprint
+from bench.model.laws import Laws
+from bench.model.runs import Run
+from tests import documents
+from tests.harness import ROOT
+from tests.unit.test_bench_page import SVG, boxes
+
+TRUE = Laws(
+    scale=1.2,
+    power=0.7,
+    proxy={"hit": 2.0, "write": 5.0, "batch": 18.0},
+    redis={"hit": 7.0, "batch": 19.0},
+    refused={"hit": 1.0, "write": 5.5},
+    bytes_of_hit={"client_in": 60.0, "client_out": 37.0, "node_in": 121.0, "node_out": 37.0},
+    proxy_memory={"worker": 40e6, "supervisor": 25e6, "client": 16e3, "connection": 3e3},
+    node_memory={"base": 2e6, "connection": 17e3, "key": 150.0},
+)
+
+
+def measured(noise: float = 0.0, seed: int = 1) -> list[Run]:
+    """Runs that follow the laws TRUE, but for a relative error of up to `noise`."""
+    dice = random.Random(seed)
+
+    def near(value: float) -> list[float]:
+        return [value * (1 + dice.uniform(-noise, noise)) for _ in range(3)]
+
+    found = []
+    for masters, workers in cli.CELLS:
+        for one in runs.LOADS:
+            run = Run(masters, workers, one.work, one.clients, one.pipeline)
+            spread = 1 if one.keys == 1 else masters
+            batch = TRUE.batch(laws.under_way(run), spread)
+            proxy, redis = TRUE.proxy_us(one.pipeline, batch), TRUE.redis_us(batch)
+            if one.refuses:
+                proxy, redis = TRUE.refused_us(one.pipeline), 0.01
+            values = {
+                **TRUE.bytes_of_hit,
+                runs.RATE: 50_000.0,
+                runs.HITS: 60_000.0,
+                runs.PROXY_US: proxy,
+                runs.PROXY_SYSTEM_US: proxy / 2,
+                runs.REDIS_US: redis,
+                runs.REDIS_SYSTEM_US: redis / 4,
+                runs.TOP_US: redis / spread,
+                runs.CALLS: 0.01 if one.refuses else 1.0,
+                runs.CALLS_S: 51.0 * workers if one.refuses else 50_000.0,
+                runs.BATCH: batch,
+            }
+            run.samples.update({name: near(value) for name, value in values.items()})
+            found.append(run)
+    return found
+
+
+def looked() -> list[Footprint]:
+    """Footprints that follow the laws TRUE."""
+    found = []
+    for masters, workers in cli.CELLS:
+        for plain, piped, lanes, keys in (
+            (0, 0, 0, 0),
+            (4, 0, masters * workers, 64),
+            (1000, 0, masters * workers, 1000),
+            (1000, 1000, masters * workers, 60_000),
+        ):
+            made = Footprint(masters, workers, plain, piped, lanes, 0, 0, 0.0, keys)
+            connections = round(laws.connections(made) * masters)
+            proxy_bytes = TRUE.proxy_bytes(workers, plain + piped, connections)
+            node_bytes = TRUE.node_bytes(connections / masters, keys / masters)
+            found.append(
+                Footprint(
+                    *(masters, workers, plain, piped, lanes, connections),
+                    *(round(proxy_bytes), node_bytes, keys),
+                )
+            )
+    return found
+
+
+def made(noise: float = 0.0) -> result.Result:
+    """A result after it was written to a file and read again."""
+    facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
+    versions = {"rlproxy": "1.2.3 (compiled)"}
+    told = ["one turn of all", "and so on"]
+    found = result.Result("2026-01-02", facts, versions, told, measured(noise), looked())
+    return result.parse(json.loads(json.dumps(found.to_json())))
+
+
+def images() -> dict[str, Image]:
+    return {image.name: image for image in page.page(made())[1]}
+
+
+# -- least squares ---------------------------------------------------------------------------------
+
+
+def test_exact_data_give_their_parameters() -> None:
+    rows = [(1.0, x, 1 / x) for x in (1.0, 2.0, 5.0, 20.0)]
+    values = [3 + 0.5 * x + 7 / x for _, x, _ in rows]
+    assert fit.relative(rows, values) == pytest.approx([3, 0.5, 7])
+
+
+def test_errors_count_in_relation_to_their_values() -> None:
+    # Absolute errors would make the larger value count a hundred times as much.
+    (found,) = fit.relative([(1.0,), (1.0,)], [1.0, 100.0])
+    assert found == pytest.approx((1 + 1 / 100) / (1 + 1 / 100**2))
+
+
+def test_no_parameter_is_negative() -> None:
+    rows = [(1.0, x) for x in (1.0, 2.0, 3.0)]
+    slope_only = fit.relative(rows, [1.0, 2.5, 4.0])  # its line begins below 0
+    assert slope_only[0] == 0
+    assert slope_only[1] == pytest.approx(1.21, abs=0.1)
+    with pytest.raises(BenchError, match="no parameter"):
+        fit.relative([(-1.0,)], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "values"), [([], []), ([(1.0,)], [0.0]), ([(1.0, 2.0), (2.0, 4.0)], [1.0, 2.0])]
+)
+def test_too_few_runs_are_an_error(rows: list[tuple[float, ...]], values: list[float]) -> None:
+    with pytest.raises(BenchError, match="to fit the model"):
+        fit.relative(rows, values)
+
+
+def test_errors_are_shares_of_what_was_measured() -> None:
+    found = fit.errors([1.1, 8.0, 3.0], [1.0, 10.0, 3.0])
+    assert (found.median, found.worst) == pytest.approx((0.1, 0.2))
+    assert found.count == 3
+    assert found.text() == "median 10%, worst 20% of 3"
+    with pytest.raises(BenchError, match="no run to check"):
+        fit.errors([1.0], [0.0])
+
+
+# -- the laws --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masters", [1, 2, 3, 6, 100])
+@pytest.mark.parametrize("turn", [2.0, 7.5, 50.0])
+def test_turn_follows_from_its_batch(turn: float, masters: int) -> None:
+    assert laws.turn_of(laws.spread(turn, masters), masters) == pytest.approx(turn, rel=1e-6)
+
+
+def test_batches_thin_out_to_single_hits() -> None:
+    sizes = [laws.spread(20.0, masters) for masters in (1, 3, 6, 100, 10_000)]
+    assert sizes[0] == 20
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == pytest.approx(1, abs=0.01)
+    assert all(size >= 1 for size in sizes)
+
+
+def test_batches_are_those_of_thrown_dice() -> None:
+    dice, masters, turn = random.Random(1), 6, 10
+    batches = [len({dice.randrange(masters) for _ in range(turn)}) for _ in range(20_000)]
+    assert laws.spread(turn, masters) == pytest.approx(turn * 20_000 / sum(batches), rel=0.01)
+
+
+def test_fit_finds_the_laws_that_made_the_runs() -> None:
+    found = laws.fit(measured(), looked())
+    assert (found.scale, found.power) == pytest.approx((TRUE.scale, TRUE.power), rel=0.01)
+    for name in ("proxy", "redis", "refused", "bytes_of_hit", "proxy_memory", "node_memory"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
+    checked = laws.checks(found, measured(), looked())
+    assert all(one.worst < 0.02 for one in checked.values()), checked
+
+
+def test_noise_is_reported_as_error() -> None:
+    noisy = measured(0.3)
+    checked = laws.checks(laws.fit(noisy, looked()), noisy, looked())
+    assert 0.01 < checked["proxy, held out, from the load"].worst < 0.6
+    assert checked["proxy, held out"].count == 10  # five loads, one and two workers
+
+
+def test_held_out_runs_do_not_change_the_fit() -> None:
+    found = measured()
+    for run in found:
+        if run.masters not in laws.FITTED:
+            run.samples[runs.PROXY_US] = [1000.0]
+    changed = laws.fit(found, looked())
+    assert changed.proxy == laws.fit(measured(), looked()).proxy
+    assert laws.checks(changed, found, looked())["proxy, held out"].worst > 0.9
+
+
+def test_first_write_reaches_home_and_the_masters_of_its_keys() -> None:
+    assert laws.reach(1, 1) == laws.reach(PIPELINE, 1) == 1
+    assert laws.reach(1, 3) == pytest.approx(1 + 2 / 3)
+    assert laws.reach(PIPELINE, 1000) == pytest.approx(PIPELINE + 1, rel=0.01)
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+def test_forecast_is_consistent() -> None:
+    for case in forecast.CASES:
+        for rate in forecast.RATES:
+            one = forecast.forecast(TRUE, rate, case)
+            assert one.workers * forecast.USE * 1e6 >= rate * one.proxy_us
+            assert one.masters * forecast.USE * 1e6 >= rate * one.redis_us * 0.999
+            assert one.batch >= 1
+            assert one.connections <= one.plain_connections <= one.piped_connections
+    one, ten = (forecast.forecast(TRUE, rate, forecast.SINGLE) for rate in (1e6, 10e6))
+    assert ten.workers > 10 * one.workers  # as batches thin out
+    assert ten.client_bytes_s == 10 * one.client_bytes_s == pytest.approx(10e6 * 97)
+
+
+def test_rates_of_limits() -> None:
+    rate = forecast.rate_of(TRUE, 500, forecast.SINGLE)
+    assert forecast.forecast(TRUE, rate, forecast.SINGLE).masters == pytest.approx(500, abs=1)
+    limit = forecast.rate_until(lambda one: one.masters >= 500, TRUE, forecast.SINGLE)
+    assert limit == pytest.approx(rate, rel=0.03)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_page_follows_the_rules_of_pages() -> None:
+    text = page.page(made(0.1))[0]
+    assert text.startswith("# Scale\n")
+    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
+    for line in text.splitlines():
+        assert len(line) <= 110 or re.match(r"\||!\[", line), line
+    assert not re.search(r"(?<![\w./:])/(home|root|tmp|usr|var|work)\b", text)
+    shown = re.findall(r"!\[[^]]{20,}\]\(images/([\w.-]+)\)", text)
+    assert sorted(shown) == sorted(images())
+    assert all(name.startswith(SCALE) for name in shown)
+    assert "Some CPU" in text
+    assert "- One turn of all.\n- And so on.\n" in text
+
+
+def test_tables_equal_the_result() -> None:
+    text = page.page(made())[0]
+    rows = documents.rows(text, "| masters | workers | load |")
+    assert len(rows) == len(cli.CELLS) * sum(one.work == runs.ADMITTED for one in runs.LOADS)
+    first = next(row for row in rows if row[:3] == ["6", "2", "50/1"])
+    assert first[3] == "50,000"
+    batch = TRUE.batch(25, 6)
+    assert float(first[5]) == pytest.approx(TRUE.proxy_us(1, batch), rel=0.01)
+    predicted = documents.rows(text, "| predicted for |")
+    assert [row[0] for row in predicted] == ["1 million/s", "10 million/s", "100 million/s"] * 2
+    checked = documents.rows(text, "| what | median error")
+    assert {row[1] for row in checked} <= {"0%", "1%"}
+    assert "Load 50/16, 2 workers: at most 102 script calls per second" in text.replace("\n  ", " ")
+
+
+def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / f"{SCALE}old.svg").touch()
+    (tmp_path / "images" / "bench-speed.svg").touch()
+    page.write(made(), tmp_path / "page.md")
+    found = {path.name for path in (tmp_path / "images").iterdir()}
+    assert found == {*images(), "bench-speed.svg"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, "No such file"),
+        ("{", "no JSON"),
+        ("[]", "no result"),
+        ('{"schema": 1, "kind": "model"}', "lacks"),
+    ],
+)
+def test_invalid_result_is_an_error(
+    text: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    assert page.main([str(path), str(tmp_path / "page.md")]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+@pytest.mark.parametrize("name", sorted(images()))
+def test_pictures_are_legible_and_accessible(name: str) -> None:
+    text = images()[name].text
+    root = ElementTree.fromstring(text)
+    assert root.get("role") == "img"
+    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
+    assert len(text.encode()) < 60_000
+    assert images()[name].text == text
+    _, _, width, height = map(float, str(root.get("viewBox")).split())
+    found = boxes(text)
+    for at, (words, left, top, right, bottom) in enumerate(found):
+        assert 0 <= left < right <= width, words
+        assert 0 <= top < bottom <= height, words
+        for other, begin, above, end, below in found[at + 1 :]:
+            apart = right <= begin or end <= left or bottom <= above or below <= top
+            assert apart, f"{words!r} stands on {other!r}"
+
+
+# -- a real run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--output", "/nowhere/x.json"], "there is no directory"),
+        (["--repeats", "0"], "whole number"),
+        (["--such"], "unrecognized"),
+    ],
+)
+def test_wrong_usage(argv: list[str], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        cli.parse(argv)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read from /proc")
+def test_quick_run_becomes_a_page(tmp_path: Path) -> None:
+    output = tmp_path / "model.json"
+    argv = [sys.executable, "-m", "bench", "model", "--quick", "--output", str(output)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())
+    assert {(run["masters"], run["workers"]) for run in found["runs"]} == set(cli.QUICK_CELLS)
+    for run in found["runs"]:
+        calls, hits = run["samples"]["calls"][0], run["samples"]["hits"][0]
+        assert hits > 0
+        assert run["work"] not in (runs.ADMITTED, runs.HOT) or calls > 0
+    assert {look["lanes"] for look in found["looks"] if look["masters"] == 6} == {0, 6}
+    assert page.main([str(output), str(tmp_path / "page.md")]) == 0
+    assert "these figures mean nothing" in (tmp_path / "page.md").read_text().replace("\n  ", " ")
+    assert len(list((tmp_path / "images").iterdir())) == 3
