@@ -218,8 +218,8 @@ async def best_view(
     slots: number of slots with an owner in the present map. During a failover a node can know for
         a moment that a master has become a replica, and not yet who has its slots.
     Returns the best view; None without nodes. A view without shards has a problem, or is of a
-    cluster without slots. While the cluster is down, silent nodes are not waited for: the next look,
-    which may find it up again, comes sooner.
+    cluster without slots. While the cluster is down, silent nodes are not waited for: so the next
+    look, which may find it up again, comes sooner.
     """
     left = list(nodes)
     best: View | None = None
