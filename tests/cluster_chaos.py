@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shlex
 import sys
 import time
@@ -151,6 +152,17 @@ def _failures(cluster: Cluster) -> dict[int, tuple[str, int]]:
     }
 
 
+def _views(cluster: Cluster) -> str:
+    """Return what each node says of all nodes."""
+    with contextlib.suppress(OSError, AssertionError):
+        return "".join(
+            f"\n  {node.port}: {node.info('cluster')['cluster_state']}"
+            + "".join(f"\n    {row}" for row in node.view())
+            for node in cluster.serving()
+        )
+    return ""
+
+
 def _empty(cluster: Cluster) -> None:
     for node in cluster.masters():
         node.do("FLUSHALL")
@@ -209,7 +221,8 @@ async def _run(
         try:
             await made.phase(all_, exact, min(exact_s, left) if exact else 0)
         except (AssertionError, TimeoutError, OSError) as error:
-            made.violations.add("the harness", f"{type(error).__name__}: {error}"[:2000])
+            views = await asyncio.to_thread(_views, cluster)
+            made.violations.add("the harness", f"{type(error).__name__}: {error}"[:2000] + views)
             break
         exact = not exact if not only else exact
         for line in made.violations.lines[logged:]:
@@ -242,7 +255,9 @@ def _facts(made: Run, all_: Suffering, base: dict[str, int], now: dict[str, int]
         f"actions: {dict(sorted(all_.actions.items()))}",
         f"slowest reply in exact phases: {made.slowest[True]:.2f} s",
         f"slowest beside faults: {made.slowest[False]:.2f} s",
-        f"slowest of a master that serves, beside faults: {all_.slowest_neighbour:.2f} s",
+        "slowest of a master that serves, beside faults: {:.2f} s, {}".format(
+            *all_.slowest_neighbour
+        ),
         f"connections lost: {sum(client.lost for client in made.clients)}",
         f"recovery, the cluster's own and the proxy's: {'; '.join(back) or 'none measured'}",
         f"(required of the proxy: {all_.back_s:g} s times {all_.busiest:.1f}, the load per core)",

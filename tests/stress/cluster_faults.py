@@ -44,7 +44,7 @@ class Suffering:
         self.back_s = back_s
         self.actions: Counter[str] = Counter()
         self.recoveries: list[tuple[str, float, float]] = []  # the cluster's own, the proxy's more
-        self.slowest_neighbour = 0.0
+        self.slowest_neighbour = (0.0, "none")
         self.busiest = 1.0
         self.probes = 0
 
@@ -140,8 +140,11 @@ class Suffering:
                 got = error
             took = time.monotonic() - began
             self.probes += 1
-            self.slowest_neighbour = max(self.slowest_neighbour, took)
-            check_waited(self.violations, what, took, NEIGHBOUR_S * self.busiest)
+            self.slowest_neighbour = max(
+                self.slowest_neighbour, (took, f"{what} got {got!r}"[:150])
+            )
+            if "CLUSTERDOWN" not in str(got):
+                check_waited(self.violations, what, took, NEIGHBOUR_S * self.busiest)
             if isinstance(got, Exception) and "CLUSTERDOWN" not in str(got):
                 self.violations.add("a neighbour", f"{what} got {got!r}")
                 if raw.closed:

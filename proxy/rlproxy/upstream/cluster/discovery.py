@@ -218,7 +218,8 @@ async def best_view(
     slots: number of slots with an owner in the present map. During a failover a node can know for
         a moment that a master has become a replica, and not yet who has its slots.
     Returns the best view; None without nodes. A view without shards has a problem, or is of a
-    cluster without slots.
+    cluster without slots. While the cluster is down, silent nodes are not waited for: so the next
+    look, which may find it up again, comes sooner.
     """
     left = list(nodes)
     best: View | None = None
@@ -227,11 +228,14 @@ async def best_view(
         while left or pending:
             if left:
                 pending.add(asyncio.ensure_future(query(left.pop(0))))
+            down = best is not None and bool(best.shards) and not best.healthy
             done, pending = await asyncio.wait(
                 pending,
-                timeout=HEDGE_S if left else None,
+                timeout=HEDGE_S if left or down else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            if down and not (done or left):
+                break
             for task in done:
                 found = task.result()
                 if best is None or found.rank() > best.rank():

@@ -110,6 +110,18 @@ def test_a_silent_node_is_not_waited_for() -> None:
     assert asyncio.run(_best({A: View(), B: good}, 5, slow=(A,))) is good
 
 
+def test_silent_nodes_are_not_waited_for_while_the_cluster_is_down() -> None:
+    down, good = View(SHARDS, False, 9), View(SHARDS, True, 9)
+
+    async def best(views: dict[Address, View], slow: Address) -> View:
+        async with asyncio.timeout(5):
+            return await _best(views, 5, slow=(slow,))
+
+    for silent in (A, B):
+        assert asyncio.run(best({A: down, B: down}, silent)) is down
+    assert asyncio.run(best({A: View(), B: down, C: good}, A)) is good
+
+
 def test_no_node_of_a_cluster() -> None:
     why = View(problem=discovery.no_node(A), kind=CLUSTER)
     found = asyncio.run(_best({A: why}, 0))
