@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.idle_links import IDLE_S, LOOK_S, SHARE, IdleLinks
-from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.link import Link, LinkOwner
 
 
 class FakeLink:
@@ -106,7 +107,7 @@ def test_a_client_that_is_gone_is_not_looked_at() -> None:
 
 
 def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
-    link = Link(cast("Exchange", SimpleNamespace(unsent=[])), cast("object", None))  # type: ignore[arg-type]
+    link = Link(LinkOwner(), Address("h", 1))
     assert not link.quiescent()  # not open yet
     link._transport = cast("object", SimpleNamespace())  # type: ignore[assignment]
     assert link.quiescent()
