@@ -175,6 +175,7 @@ class Links(LinkOwner):
         for link in list(self.links.values()):
             link.close()
         self.links.clear()
+        self._by_shard.clear()  # IdleLinks may hold the client for some seconds more
         self.holds_state = _holds_none
 
 
