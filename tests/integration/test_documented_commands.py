@@ -64,6 +64,7 @@ OTHERS = {
     "--forwarded-allow-ips": "uvicorn",
     "--profile": "docker compose",
     "--save": "redis-server",
+    "--seed": "python -m tests.cluster_chaos",
 }
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,\d]* [A-Z]+ ")
 SHELLS = ("", "sh", "bash", "shell", "console")

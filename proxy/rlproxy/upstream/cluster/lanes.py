@@ -45,13 +45,15 @@ class Redirected:
 
     since: loop time of its first redirect, or of its submission.
     tries: number of its redirects.
+    asks: the node that ASK has named; None where the owner of the slot gets the call.
     why: the reason in its error, if no node runs it in time; empty for none.
     """
 
-    __slots__ = ("call", "since", "tries", "why")
+    __slots__ = ("asks", "call", "since", "tries", "why")
 
     def __init__(self, call: Call, since: float) -> None:
         self.call = call
+        self.asks: Address | None = None
         self.since: float = since
         self.tries: int = 0
         self.why = ""
@@ -254,14 +256,14 @@ class ClusterLane(Lane):
         entry = Redirected(call, now) if known is None else known
         entry.tries += 1
         _, address = redirect(error, lane.address)
-        asks = error.startswith(b"-ASK")
-        if address is not None and not asks:
+        entry.asks = address if error.startswith(b"-ASK") else None
+        if address is not None and entry.asks is None:
             self._cluster.moved(slot, address)
         queue = self._queues.get(slot)
         if address is not None and (queue is None or not queue.again) and entry.tries <= DIRECT:
             part = self._part(address)
             if part is not None and part.lane is not lane and part.usable():
-                self._send(part, entry, asks)
+                self._send(part, entry)
                 return
             if part is not None:
                 part.lane.wake()
@@ -281,11 +283,11 @@ class ClusterLane(Lane):
             entry = Redirected(call, now) if known is None else known
             self._queue(slot_of(call.key)).again.append(entry)
 
-    def _send(self, part: Part, entry: Redirected, asking: bool = False) -> None:
+    def _send(self, part: Part, entry: Redirected) -> None:
         if entry.tries > 0:
             self._under_way[entry.call] = entry
             self._schedule()
-        part.lane.submit_again(entry.call, asking)
+        part.lane.submit_again(entry.call, entry.asks is not None)
 
     # -- the queues -------------------------------------------------------------------------------
 
@@ -324,9 +326,9 @@ class ClusterLane(Lane):
         part = self._parts[index] if index >= 0 else None
         if part is not None and part.lane.retired:
             part = self._parts[index] = self._part(part.node.address)
+        if now >= queue.not_before:
+            self._send_again(part, queue)
         if part is not None and part.usable():
-            if now >= queue.not_before:
-                self._send_all(part, queue.again)
             if not queue.again and not self._draining(slot):
                 self._send_all(part, queue.calls)
         elif part is not None and part.node.circuit.open:
@@ -349,6 +351,19 @@ class ClusterLane(Lane):
         number -= len(queue.again) + len(queue.calls)
         if part is not None and number > 0 and limit_s > 0.0 and not part.lane.ready:
             part.node.circuit.timed_out(number, now - limit_s, now, limit_s)
+
+    def _send_again(self, owner: Part | None, queue: SlotQueue) -> None:
+        """Send the calls that no node has run, in their order, up to one whose node takes none."""
+        sent = 0
+        for entry in queue.again:
+            part = owner if entry.asks is None else self._part(entry.asks)
+            if part is None or not part.usable():
+                if part is not None:
+                    part.lane.wake()
+                break
+            self._send(part, entry)
+            sent += 1
+        del queue.again[:sent]
 
     def _send_all(self, part: Part, entries: list[Redirected]) -> None:
         """Send as many of `entries` as the lane has room for."""
