@@ -30,6 +30,7 @@ from rlproxy.observability import metrics
 from rlproxy.top import app
 
 from tests import documents, harness
+from tests.clusters import Cluster
 from tests.documents import EVERY_PAGE, Block
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
 from tests.integration import sentinels, shell, test_acl, test_docs
@@ -64,6 +65,8 @@ OTHERS = {
     "--forwarded-allow-ips": "uvicorn",
     "--profile": "docker compose",
     "--save": "redis-server",
+    "--engine": "python -m tests.cluster_chaos",
+    "--only": "python -m tests.cluster_chaos",
     "--seed": "python -m tests.cluster_chaos",
 }
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,\d]* [A-Z]+ ")
@@ -176,6 +179,9 @@ def elsewhere(
     if "10.0.0.1,10.0.0.2,10.0.0.3" in text:  # Sentinels
         group = stack.enter_context(sentinels.group(server.engine, replicas=0, sentinels=1))
         found["10.0.0.1,10.0.0.2,10.0.0.3"] = f"127.0.0.1:{group.sentinels[0].port}"
+    if "node-1,node-2,node-3" in text:  # a Redis Cluster
+        cluster = stack.enter_context(Cluster(server.engine))
+        found["node-1,node-2,node-3"] = cluster.nodes[0].address
     return found
 
 
