@@ -154,9 +154,12 @@ def test_manual_failovers_under_load(cluster: Cluster, proxy: BareClusterProxy) 
             wait_until(promoted, "the replica takes over")
             cluster.wait_promoted(replica)
         assert client.ask("LLEN", key) == pushed
-        assert client.ask("CONFIG", "SET", "hz", 15) == "OK"
-        for each in cluster.nodes:
-            assert each.ask("CONFIG", "GET", "hz") == [b"hz", b"15"]
+
+        def everywhere() -> bool:
+            assert client.ask("CONFIG", "SET", "hz", 15) == "OK"
+            return all(each.ask("CONFIG", "GET", "hz") == [b"hz", b"15"] for each in cluster.nodes)
+
+        wait_until(everywhere, "the former masters are known as replicas")
 
 
 def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: BareClusterProxy) -> None:
