@@ -155,7 +155,8 @@ class Supervisor:
             self._balance = Balancer(len(self._workers))
             self._memory = SharedMemory(len(self._workers))
             if self._config.admin is not None:
-                self._admin = AdminProcess(self._config, self._memory)
+                addresses = self._listeners.addresses()
+                self._admin = AdminProcess(self._config, self._memory, addresses)
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
