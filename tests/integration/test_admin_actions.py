@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from rlproxy.admin.actions import TIMEOUT_S, WRONG_TOKEN_S
+from rlproxy.resp.commands import FAMILY
 
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration import test_acl
@@ -21,6 +22,7 @@ from tests.integration.started import Started, children, ended, started
 from tests.integration.test_admin import HERE, TWO, admin_pid, answers, get, port, url
 from tests.tlsparts import Certificates
 
+WITH_BLOCK = pytest.mark.skipif(b"RL.BLOCK" not in FAMILY, reason="the proxy lacks RL.BLOCK")
 TOKEN = "a-token-of-the-tests-0123456789"
 SECRET = "hunter2-of-the-proxy"
 USER = ("ACL", "SETUSER", "operator", "on", f">{SECRET}", "~*", "+@all")
@@ -85,6 +87,25 @@ def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple
         made.logged(one)
         assert made.log().count(" requests reset of the key ") == 2
         assert "peek" not in made.log()
+
+
+@WITH_BLOCK
+@pytest.mark.parametrize("rule", ["5 60", "5 60 ALGO GCRA"])
+def test_block_and_unblock(own_server: RedisServer, actions: list[str], rule: str) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions) as made, made.raw() as raw:
+        assert send(made, "block", key=SHOWN, seconds=600, rule=rule)[0] == 1
+        limited, _, left, retry_after, _ = send(made, "peek", key=SHOWN, rule=rule)
+        assert (limited, left) == (1, 0)
+        assert 0 < retry_after <= 600
+        refused = raw.ask("RL.HIT", KEY, *rule.split())
+        assert isinstance(refused, list) and refused[:3] == [1, 5, 0]
+        assert send(made, "unblock", key=SHOWN, rule=rule)[0] == 0
+        admitted = raw.ask("RL.HIT", KEY, *rule.split())
+        assert isinstance(admitted, list) and admitted[:3] == [0, 5, 4]
+        status, found = post(made, {"action": "block", "key": "k", "seconds": "soon"})
+        assert (status, "number of seconds" in found["error"]) == (502, True), found
+        for action in ("block", "unblock"):
+            made.logged(rf"requests {action} of the key user:\\x00.*: done\n")
 
 
 def test_errors_of_the_proxy_are_passed_on(own_server: RedisServer, actions: list[str]) -> None:

@@ -14,6 +14,7 @@ from tests import harness
 from tests.browser import Browser, browser, executable
 from tests.harness import RedisServer, wait_until
 from tests.integration.started import Started, by_lane, started
+from tests.integration.test_admin_actions import WITH_BLOCK
 
 HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 WIDTHS = (390, 768, 1180)
@@ -486,6 +487,17 @@ def test_form_looks_up_and_resets_a_clicked_key(
     assert set(page.fetched) <= {where, f"{where}live.json", f"{where}actions"}
     for secret in ("localStorage", "sessionStorage", "document.cookie"):
         assert TOKEN not in page.value(f"JSON.stringify({secret})")
+
+
+@WITH_BLOCK
+def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
+    opened(page, with_actions)
+    fill(page, token=TOKEN, key="k", rule="5 60 ALGO TOKEN")
+    assert act(page, "block", "Blocked").startswith("Blocked for 600\xa0s, until ")
+    assert act(page, "peek", "refused").startswith("A hit would be refused. Retry after ")
+    assert act(page, "unblock", "not blocked") == "The key is not blocked."
+    assert act(page, "peek", "admitted").startswith("A hit would be admitted. Remaining: 5 of 5.")
+    assert page.complaints == []
 
 
 def test_form_reloads_the_settings_without_a_key(page: Browser, with_actions: Started) -> None:
