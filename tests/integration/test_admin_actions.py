@@ -76,8 +76,10 @@ def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple
         reply = send(made, "peek", key=SHOWN, rule="5 60")
         assert reply[:4] == [0, 5, 2, -1]
         assert 0 < reply[4] <= 60
-        limited = send(made, "peek", key=SHOWN, rule=" 3\t60000  algo log ms ")
-        assert limited[:3] == [1, 3, 0]
+        fields = {"action": "peek", "key": SHOWN, "rule": " 3\t60000  algo log ms "}
+        status, found = post(made, fields)
+        assert (status, found["unit"], found["reply"][:3]) == (200, "ms", [1, 3, 0])
+        assert post(made, {**fields, "rule": "3 60"})[1]["unit"] == "s"
         assert raw.ask("LLEN", KEY) == 3
         assert send(made, "reset", key=SHOWN) == 1
         assert send(made, "reset", key=SHOWN) == 0
@@ -87,6 +89,20 @@ def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple
         made.logged(one)
         assert made.log().count(" requests reset of the key ") == 2
         assert "peek" not in made.log()
+
+
+@pytest.mark.skipif(b"RL.POLICIES" not in FAMILY, reason="the proxy lacks policies")
+def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
+    config = ("--config", str(file))
+    with started(*HERE, "--upstream", url(own_server), *actions, *config) as made:
+        for name, limit, unit in (("login", 5, "s"), ("fast", 9, "ms"), ("ms", 7, "s")):
+            status, found = post(made, {"action": "peek", "key": "k", "rule": f"policy {name}"})
+            assert (status, found) == (200, {"reply": [0, limit, limit, -1, 0], "unit": unit})
+        for rule in ("POLICY nothing", "POLICY"):
+            status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
+            assert (status, bool(found["error"])) == (502, True)
 
 
 @WITH_BLOCK

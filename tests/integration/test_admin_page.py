@@ -493,7 +493,7 @@ def test_form_looks_up_and_resets_a_clicked_key(
 def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
     opened(page, with_actions)
     fill(page, token=TOKEN, key="k", rule="5 60 ALGO TOKEN")
-    assert act(page, "block", "Blocked").startswith("Blocked for 600\xa0s, until ")
+    assert act(page, "block", "Blocked").startswith("Blocked for 600\xa0s (")
     assert act(page, "peek", "refused").startswith("A hit would be refused. Retry after ")
     assert act(page, "unblock", "not blocked") == "The key is not blocked."
     assert act(page, "peek", "admitted").startswith("A hit would be admitted. Remaining: 5 of 5.")

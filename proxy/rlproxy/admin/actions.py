@@ -138,7 +138,7 @@ class Actions:
         try:
             await self._check_token(request, client)
             command = command_of(await _body(request))
-            return JSONResponse({"reply": await self._carry_out(command, client)})
+            return JSONResponse(await self._carry_out(command, client))
         except ActionError as error:
             headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
             return JSONResponse({"error": str(error)}, error.status, headers)
@@ -165,16 +165,19 @@ class Actions:
             await asyncio.sleep(WRONG_TOKEN_S)
             raise ActionError(401, "wrong token")
 
-    async def _carry_out(self, command: Command, client: str) -> Any:
-        """Return the reply to a command. All commands but a look are logged. Raises ActionError."""
+    async def _carry_out(self, command: Command, client: str) -> dict[str, Any]:
+        """Return the answer to a command. All commands but a look are logged.
+
+        Raises ActionError.
+        """
         if command.action == RELOAD:
             log.info("admin_reload", "{client} requests a reload of the settings", client=client)
             if os.getppid() == self._parent:
                 os.kill(self._parent, signal.SIGHUP)
-            return "OK"
+            return {"reply": "OK"}
         result = "failed"
         try:
-            reply = await self._reply(command.words)
+            answer = await self._answer(command.words)
             result = "done"
         except ActionError as error:
             result = str(error)
@@ -189,14 +192,21 @@ class Actions:
                     key=shown(command.key),
                     result=result,
                 )
-        return reply
+        return answer
 
-    async def _reply(self, words: Sequence[bytes]) -> Any:
-        """Return the proxy's reply to a command on a new connection. Raises ActionError."""
+    async def _answer(self, words: Sequence[bytes]) -> dict[str, Any]:
+        """Return the proxy's reply to a command on a new connection, and the unit of its times.
+
+        Raises ActionError.
+        """
         access = self._access
         try:
             async with asyncio.timeout(TIMEOUT_S), _connection(access) as connection:
+                unit = await _unit(connection, words)  # first: if it fails, nothing has changed
                 reply = await connection.execute_command(*words)  # type: ignore[no-untyped-call]
+                return (
+                    {"reply": reply, "unit": unit} if isinstance(reply, list) else {"reply": reply}
+                )
         except (TimeoutError, LateError):
             why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
             raise ActionError(504, why) from None
@@ -205,7 +215,18 @@ class Actions:
             raise ActionError(502, why) from None
         except RedisError as error:
             raise ActionError(502, _shown(error)) from None
-        return reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+
+
+async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
+    """Return the unit of the times in the reply to `words`: ms if their rule has MS, else s."""
+    rule = [word.upper() for word in words[2:]]
+    if b"POLICY" in rule[:-1]:
+        named = words[rule.index(b"POLICY") + 3]
+        policies = await connection.execute_command("RL.POLICIES")  # type: ignore[no-untyped-call]
+        rule = [
+            word for name, text, *_ in policies if name == named for word in text.upper().split()
+        ]
+    return "ms" if b"MS" in rule else "s"
 
 
 def _connection(access: Access) -> Redis:
