@@ -125,7 +125,7 @@ class Supervisor:
                 if self._told:
                     break
                 if self._hung_up:
-                    self._reload()
+                    self.reload()
                 ended = self._ended()
                 self._read_reports()  # a worker that has ended sent its last report before
                 for worker, code in ended:
@@ -171,8 +171,11 @@ class Supervisor:
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
         self._hung_up = True
 
-    def _reload(self) -> None:
-        """Read the settings again; if they are valid, send SIGHUP to every worker."""
+    def reload(self) -> None:
+        """Read the settings again; if they are valid, send SIGHUP to every worker.
+
+        Called after SIGHUP.
+        """
         self._hung_up = False
         found = self._reload_settings(self._config)
         if found is not None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import algorithms, scripts
 from rlproxy.ratelimit import grammar as g
-from rlproxy.ratelimit.grammar import Grammar, GrammarError, Rule
+from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
@@ -969,68 +969,7 @@ def test_long_commands_are_not_cached(grammar: Grammar) -> None:
         assert (grammar.known(written) is rule) == kept
 
 
-# -- the parts -------------------------------------------------------------------------------------
-
-SECONDS = g.Form(False, None)
-
-INTEGERS = [
-    (b"0", 0),
-    (b"7", 7),
-    (b"1000", 1000),
-    (b"1001", None),
-    (b"00", None),
-    (b"-0", None),
-    (b"", None),
-    (b" 1", None),
-    (b"1 ", None),
-    (b"1_0", None),
-    (b"1\0", None),
-]
-
-
-@pytest.mark.parametrize(("word", "value"), INTEGERS)
-def test_integer_parses_a_word(word: bytes, value: int | None) -> None:
-    argument = g.Argument("n", 0, 1000)
-    if value is None:
-        with pytest.raises(GrammarError, match=f"^ERR {beyond('n is 0 to 1000')}$"):
-            argument.read(word, SECONDS)
-    else:
-        assert argument.read(word, SECONDS) == value
-
-
-def test_integer_bounds() -> None:
-    argument = g.Argument("n", 2, 2)
-    assert argument.read(b"2", SECONDS) == 2
-    for word in (b"1", b"3"):
-        with pytest.raises(GrammarError):
-            argument.read(word, SECONDS)
-
-
-@pytest.mark.parametrize("algo", EVERY.split())
-def test_algorithm_bounds_the_values_named_in_its_row(algo: str) -> None:
-    row = algorithms.ALGORITHMS[algo.encode()]
-    form = g.Form(False, row)
-    for name, most in row.bounds.items():
-        argument = g.Argument(name, 0, BILLION)
-        argument.check(most, form)
-        text = f"{name} is 0 to {most}" + (f" with ALGO {algo}" if most < BILLION else "")
-        with pytest.raises(GrammarError, match=f"^ERR {beyond(text)}$"):
-            argument.check(most + 1, form)
-
-
-def test_seconds_reports_the_error() -> None:
-    argument = g.Time("GAP", 0, 10_000_000)
-    assert argument.read(b"0", SECONDS) == 0
-    assert argument.read(b"0.000001", SECONDS) == 1
-    assert argument.read(b"10", SECONDS) == 10_000_000
-    with pytest.raises(GrammarError, match=r"^ERR GAP is not a valid number of seconds$"):
-        argument.read(b"10.000001", SECONDS)
-
-
-@given(st.integers(0, 10**15), st.integers(0, 3))
-def test_seconds_are_exact(time_us: int, zeros: int) -> None:
-    word = "0" * zeros + written(time_us, False)
-    assert g.Time("GAP", 0, 10**15).read(word.encode(), SECONDS) == time_us
+# -- the other parts -------------------------------------------------------------------------------
 
 
 def test_wrong_arity_names_the_command_in_small_letters() -> None:
