@@ -155,6 +155,8 @@ def _log_policies(old: Config, new: Config) -> None:
 def _serve(settings: Config, read: Callable[[], Config], post: Post | None = None) -> None:
     if post is not None:
         logs.configure(settings.log_level, settings.log_format, post.worker + 1)
+    if post is not None and post.read is not None:
+        read = post.read
     reload = partial(_reload, read=read, logged=post is None)
     posted = alone(settings) if post is None else contextlib.nullcontext(post)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

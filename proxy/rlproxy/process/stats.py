@@ -31,7 +31,7 @@ _TOP: Final = (
 )
 # Five lines for each row. One argument: Redis takes few of a client that is not authenticated.
 _POLICIES: Final = (
-    b"local r={} for n,t,m,h,x in ARGV[1]:gmatch('(%S+)\\n([^\\n]+)\\n(%a+)\\n(%d+)\\n(%d+)\\n') do "
+    b"local r={} for n,t,m,h,x in ARGV[1]:gmatch('(.-)\\n(.-)\\n(.-)\\n(.-)\\n(.-)\\n') do "
     b"r[#r+1]={n,t,m,tonumber(h),tonumber(x)} end return r"
 )
 # Outcomes that count as refused in RL.POLICIES.

@@ -96,8 +96,8 @@ HELP: Final = (
     "    * PENALTY: once refused, refuse everything on the key for so long.",
     "    * WAIT: hold the reply until the hit is admitted, at most so long.",
     "    * AND: a further limit on the same key, up to 8 times (LOG, ZLOG).",
-    "RL.HIT <key> POLICY <name> [COST <n>] [WAIT <t>]",
-    "    The same by a rule of the settings file. RL.PEEK and RL.REFUND take POLICY <name>, too.",
+    "    * POLICY <name> instead of <max> <window>: a rule of the settings file; COST and WAIT",
+    "      may follow. RL.PEEK and RL.REFUND take it, too.",
     (
         "RL.PEEK <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>]"
         " [AND <max> <window> ...]"
