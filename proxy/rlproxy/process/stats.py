@@ -4,6 +4,7 @@ client.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -28,11 +29,6 @@ from rlproxy.resp import encoding
 _TOP: Final = (
     b"local r={} for i=1,#ARGV,3 do "
     b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2])} end return r"
-)
-# Five lines for each row. One argument: Redis takes few of a client that is not authenticated.
-_POLICIES: Final = (
-    b"local r={} for n,t,m,h,x in ARGV[1]:gmatch('(.-)\\n(.-)\\n(.-)\\n(.-)\\n(.-)\\n') do "
-    b"r[#r+1]={n,t,m,tonumber(h),tonumber(x)} end return r"
 )
 # Outcomes that count as refused in RL.POLICIES.
 _REFUSED: Final = ("refused", "refused_locally", "shadow_refused")
@@ -160,9 +156,11 @@ def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -
         hits[name] = hits.get(name, 0) + int(value)
         if outcome in _REFUSED:
             refused[name] = refused.get(name, 0) + int(value)
-    lines = []
+    rows = []
     for policy in policies:
         name = policy.name.decode()
-        counts = b"%d\n%d\n" % (hits.get(name, 0), refused.get(name, 0))
-        lines.append(b"\n".join((policy.name, policy.text, mode(policy), counts)))
-    return encoding.bulks(b"EVAL", _POLICIES, b"0", b"".join(lines))
+        counts = (hits.get(name, 0), refused.get(name, 0))
+        rows.append((name, policy.text.decode(), mode(policy), *counts))
+    # One argument: Redis takes few of a client that is not authenticated.
+    text = json.dumps(rows, separators=(",", ":")).encode()
+    return encoding.bulks(b"EVAL", b"return cjson.decode(ARGV[1])", b"0", text)

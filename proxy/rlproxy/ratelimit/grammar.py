@@ -260,7 +260,7 @@ class Grammar:
         """Replace all policies at once.
 
         All later calls have rules of the new policies. Calls under way keep the rule that they
-        have. A remembered refusal answers calls of its own rule only, so it answers no later call.
+        have. A remembered refusal answers only calls of the rule that was refused: no later call.
         """
         self.policies = policies
         self._by_bytes = {}

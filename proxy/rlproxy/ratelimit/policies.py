@@ -11,8 +11,8 @@ from rlproxy.ratelimit.grammar import POLICY, Policy
 from rlproxy.resp.escape import quoted
 
 MAX_POLICIES: Final = 10_000  # policies in a settings file
-ENFORCED: Final = b"enforced"
-SHADOW: Final = b"shadow"
+ENFORCED: Final = "enforced"
+SHADOW: Final = "shadow"
 _NAME: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 Texts = Iterable[tuple[str, str, bool]]  # name, rule and shadow of each policy
@@ -50,7 +50,7 @@ def mistakes(texts: Texts) -> list[str]:
     return parse(texts)[1]
 
 
-def mode(policy: Policy) -> bytes:
+def mode(policy: Policy) -> str:
     """Return how refusals of `policy` are treated: ENFORCED or SHADOW."""
     return SHADOW if policy.shadow else ENFORCED
 

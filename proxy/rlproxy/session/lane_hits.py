@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
-from rlproxy.ratelimit.outcomes import shadow
-from rlproxy.resp.encoding import admitted
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Lane
@@ -81,8 +79,6 @@ class LaneHits(SessionPart):
             if not call.reply:
                 call.reply = lane.submit(call)
                 if call.reply:
-                    if shadow(call.row):
-                        call.reply = admitted(call.reply)
                     call.counted()  # by DenialCache.harvest()
                 else:
                     self._private.cover.sent(call)

@@ -95,7 +95,7 @@ def test_policies_are_the_sums_of_all_workers() -> None:
     ]
     several = [Published(0.0, {POLICY_HITS: each}) for each in counts]
     request = policies_request(policies, [*several, Published(0.0, {})])
-    lines = b"a\n5 60 GAP 1\nenforced\n11\n6\nb\n1 1\nshadow\n0\n0\n"
+    rows = b'[["a","5 60 GAP 1","enforced",11,6],["b","1 1","shadow",0,0]]'
     assert request.startswith(b"*4\r\n$4\r\nEVAL\r\n")
-    assert request.endswith(b"$1\r\n0\r\n$%d\r\n%b\r\n" % (len(lines), lines))
-    assert policies_request([], several).endswith(b"$1\r\n0\r\n$0\r\n\r\n")
+    assert request.endswith(b"$1\r\n0\r\n$%d\r\n%b\r\n" % (len(rows), rows))
+    assert policies_request([], several).endswith(b"$1\r\n0\r\n$2\r\n[]\r\n")

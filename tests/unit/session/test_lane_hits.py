@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
-from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.outcomes import NO_ROW
-from rlproxy.resp.encoding import admitted, bulks
+from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 from rlproxy.session.lane_hits import DONE, FULL, HOLD, OTHER, LaneHits
 from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
@@ -140,13 +138,3 @@ def test_the_private_connection_is_kept_alive() -> None:
     sending.caller.now = REFRESH_S
     sending.send(HIT)
     assert sending.up() == b"*0\r\n"
-
-
-def test_a_known_refusal_of_a_shadow_hit_is_an_admission() -> None:
-    sending = Sending()
-    sending.context.grammar = Grammar(scripts.load())
-    sending.context.grammar.use({b"p": Policy(b"p", b"10 60", shadow=True)})
-    sending.lane.known[b"$1\r\nk\r\n"] = DENIED
-    assert sending.send(bulks(b"RL.HIT", b"k", b"POLICY", b"p") + HIT) == DONE
-    assert sending.down() == admitted(DENIED) + DENIED
-    assert sum(sending.context.stats.hits) == 0
