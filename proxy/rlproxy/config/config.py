@@ -59,7 +59,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """All settings. Each field is an option: its values, default and help.
+    """All settings. Each field but the last is an option: its values, default and help.
 
     A name's unit, _s for seconds or _ms, is not part of the flag. An empty file name means that
     there is no such file.
@@ -264,6 +264,9 @@ class Config:
         "elsewhere",
     )
 
+    # (name, rule, shadow) of each policy in the file's table [policies]; changed by SIGHUP.
+    policies: tuple[tuple[str, str, bool], ...] = ()
+
     @property
     def shares(self) -> bool:
         """Whether ordinary commands travel on shared connections: --share, or its default."""
@@ -271,7 +274,9 @@ class Config:
 
 
 _CLUSTER_ONLY: Final = ("announce", "present", "cross_slot")  # options of redis+cluster://
-OPTIONS: Final = tuple(Option(field.name, *field.metadata["row"]) for field in fields(Config))
+OPTIONS: Final = tuple(
+    Option(field.name, *field.metadata["row"]) for field in fields(Config) if field.metadata
+)
 
 
 def contradictions(config: Config) -> list[str]:
@@ -357,12 +362,12 @@ def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """Return `old` with the options that SIGHUP may change as they are in `new`.
+    """Return `old` with the options that SIGHUP may change, and the policies, as in `new`.
 
     Raises ConfigError if they contradict options that SIGHUP may not change.
     """
     values = {each.field: getattr(new, each.field) for each in OPTIONS if each.reload}
-    made = replace(old, **values)
+    made = replace(old, **values, policies=new.policies)
     mistakes = contradictions(made)
     if mistakes:
         raise ConfigError(mistakes)

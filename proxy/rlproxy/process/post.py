@@ -53,6 +53,8 @@ class Post:
     report: called with READY and the banner's text about the upstream, LEAVING and "", or FAILED
     and the reason.
     look: called every second. It returns a reason to end, or "".
+    read: returns the settings that the supervisor has accepted last, so that all workers have the
+    same; None without a supervisor.
     """
 
     worker: int
@@ -65,6 +67,7 @@ class Post:
     first: bool
     report: Callable[[str, str], None]
     look: Callable[[], str]
+    read: Callable[[], Config] | None = None
 
 
 @contextlib.asynccontextmanager
