@@ -91,7 +91,6 @@ def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple
         assert "peek" not in made.log()
 
 
-@pytest.mark.skipif(b"RL.POLICIES" not in FAMILY, reason="the proxy lacks policies")
 def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: Path) -> None:
     file = tmp_path / "rlproxy.toml"
     file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
