@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
 from rlproxy.admin.probes import Seen, not_ready
+from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import Distribution, Samples
 from rlproxy.ratelimit.outcomes import OUTCOMES
@@ -19,8 +20,6 @@ KEYS: Final = 12  # hot keys
 PREFIXES: Final = 12  # key prefixes
 ADDRESSES: Final = 8  # addresses of clients
 OVER: Final = "over"  # in place of a duration beyond the histogram's last bound
-
-Key = tuple[bytes, int, int]  # key, hits in the last minute, greatest error of this number
 
 _QUANTILES: Final = (0.5, 0.99)
 _UNKNOWN: Final = (None,) * len(_QUANTILES)
@@ -38,8 +37,8 @@ def view(
     seen: Sequence[Seen],
     samples: Samples,
     recent: Recent,
-    busiest: Iterable[Key],
-    refused: Iterable[Key],
+    busiest: Iterable[Row],
+    refused: Iterable[Row],
 ) -> dict[str, Any]:
     """Return the data of the live page.
 
@@ -83,8 +82,8 @@ def view(
         "prefixes": _prefixes(samples),
         "lanes": _lanes(heard),
         "workers": [_worker(one, samples) for one in seen],
-        "busiest": [[shown(key), count, error] for key, count, error in busiest],
-        "refused": [[shown(key), count, error] for key, count, error in refused],
+        "busiest": [[shown(key), count, error] for key, count, error, _ in busiest],
+        "refused": [[shown(key), count, error, shown(rule)] for key, count, error, rule in refused],
     }
 
 

@@ -39,7 +39,7 @@ from rlproxy.observability.shared_memory import Published, apart
 from rlproxy.process.post import Post
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
-from rlproxy.ratelimit.grammar import Policy
+from rlproxy.ratelimit.grammar import Policy, Rule
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 from rlproxy.resp import commands
 from rlproxy.version import VERSION
@@ -110,8 +110,10 @@ class Telemetry:
         self._paced_at = 0.0
         self._decided = 0
 
-    def _count_both(self, keys: Keys, refused: Keys, stride_: int) -> None:
-        self._top.add(keys, refused, stride_)
+    def _count_both(
+        self, keys: Keys, refused: Keys, stride_: int, rules: dict[bytes, Rule]
+    ) -> None:
+        self._top.add(keys, refused, stride_, rules)
         self._prefixes.add(keys, refused)
 
     def use_policies(self, policies: Collection[Policy]) -> None:

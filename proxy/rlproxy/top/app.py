@@ -109,7 +109,7 @@ class Client:
             pairs = re.findall(r"([\d.]+|inf)=(\d{1,15})", stats.get("round_trips_us", ""))
             calls = {float(bound): int(count) for bound, count in pairs}
             tables = [
-                {shown(k) or '""': (float(n), float(e)) for k, n, e in rows} for rows in replies[1:]
+                {shown(k) or '""': (float(n), float(e)) for k, n, e, *_ in rows} for rows in replies[1:]
             ]
             return Sample(time.monotonic(), stats, defaultdict(float, found), calls, *tables)
         except Exception as error:  # the view goes on with the next sample
