@@ -165,7 +165,7 @@ def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -
     for policy in policies:
         name = policy.name.decode()
         counts = (hits.get(name, 0), refused.get(name, 0))
-        rows.append((name, policy.text.decode(), mode(policy), *counts))
+        rows.append((name, policy.text.decode(), mode(policy.shadow), *counts))
     # One argument: Redis takes few of a client that is not authenticated.
     text = json.dumps(rows, separators=(",", ":")).encode()
     return encoding.bulks(b"EVAL", b"return cjson.decode(ARGV[1])", b"0", text)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
+from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
@@ -39,7 +40,8 @@ SAMPLES: Samples = {
 def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
     busiest = [(b"user:42", 5, 0, b"")]
     refused = [(b"user:42", 2, 0, b"login")]
-    found = view(2000.0, seen, samples, recent or Recent(), busiest, refused)
+    policies = [PolicyRate("login", False, 2.504, 1.0, 0.0), PolicyRate("new", True, 1.0, 0.0, 0.5)]
+    found = view(2000.0, seen, samples, recent or Recent(), busiest, refused, policies)
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -78,6 +80,7 @@ def test_data_of_one_worker() -> None:
     assert found["clients"] == 4.0
     assert found["waiting"] is None
     assert found["busiest"] == [["user:42", 5, 0]]
+    assert found["policies"] == [["login", "enforced", 2.5, 1, 0], ["new", "shadow", 1, 0, 0.5]]
     assert found["refused"] == [["user:42", 2, 0, "login"]]
     assert found["lanes"] == [["default", 0, "hits", 1, 1, 3]]
     assert found["started"] == 1000.0
