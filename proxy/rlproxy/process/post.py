@@ -80,8 +80,9 @@ async def alone(config: Config) -> AsyncIterator[Post]:
         listeners = Listeners(config.listen, 1, config.unix_mode)
         closing.callback(listeners.close)
         memory = SharedMemory(1)
-        admin = AdminProcess(config, memory) if config.admin is not None else None
-        if admin is not None:
+        admin = None
+        if config.admin is not None:
+            admin = AdminProcess(config, memory, listeners.addresses())
             closing.callback(admin.stop)
         upstream, embedded = config.upstream, embedded_of(config.upstream)
         if upstream.embedded:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from rlproxy.admin.access import read_token
 from rlproxy.build import describe
 from rlproxy.config import loader
 from rlproxy.config.config import Config, ConfigError, differences, reloaded
@@ -48,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
 
         settings = read()
         tls_contexts.contexts(settings)
+        if settings.admin_actions:
+            read_token(settings.admin_token_file)
         if args.check_config:
             return _approve(settings)
     except (ConfigError, EmbeddedError) as error:

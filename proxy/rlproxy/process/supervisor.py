@@ -158,7 +158,8 @@ class Supervisor:
             self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
             self._accepted.publish(0, pickle.dumps(self._config))
             if self._config.admin is not None:
-                self._admin = AdminProcess(self._config, self._memory)
+                addresses = self._listeners.addresses()
+                self._admin = AdminProcess(self._config, self._memory, addresses)
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:

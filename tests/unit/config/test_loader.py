@@ -10,7 +10,7 @@ from rlproxy.config import loader
 from rlproxy.config.config import OPTIONS, Config, ConfigError, reloaded
 from rlproxy.config.urls import Address, Upstream
 
-from tests.unit.config.loading import CLUSTER, REDISS, TLS, load, mistakes, variable
+from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistakes, variable
 
 REPEATED = ("--listen", "--deny-command")
 
@@ -53,6 +53,8 @@ GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--write-timeout", "0", "write_timeout_s", 0.0, ()),
     ("--tcp-keepalive", "0", "tcp_keepalive_s", 0, ()),
     ("--admin", "[::1]:9", "admin", Address("::1", 9), ()),
+    ("--admin-actions", "yes", "admin_actions", True, ADMIN + ("--admin-token-file", "t")),
+    ("--admin-token-file", "t", "admin_token_file", "t", ADMIN + ("--admin-actions", "yes")),
     ("--metrics-prefixes", "9", "metrics_prefixes", 9, ()),
     ("--log-level", "error", "log_level", "error", ()),
     ("--log-format", "json", "log_format", "json", ()),
