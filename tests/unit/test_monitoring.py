@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-from rlproxy.observability.metrics import COUNTER, ERRORS, GAUGE, HISTOGRAM, TABLE, Row
+from rlproxy.observability.metrics import (
+    COUNTER,
+    ERRORS,
+    GAUGE,
+    HISTOGRAM,
+    POLICY_HITS,
+    TABLE,
+    Row,
+)
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 
 from tests import documents, monitoring, promql
