@@ -29,10 +29,11 @@ WIDTH: Final = 7  # number of outcomes, the length of a row
 PEEK: Final = 0
 REFUND: Final = 1
 RESET: Final = 2
-HELP: Final = 3
-STATS: Final = 4
-TOP: Final = 5
-CALLS: Final = ("peek", "refund", "reset", "help", "stats", "top")
+BLOCK: Final = 3
+HELP: Final = 4
+STATS: Final = 5
+TOP: Final = 6
+CALLS: Final = ("peek", "refund", "reset", "block", "help", "stats", "top")
 
 # The ends of a wait, for hits with WAIT that were not admitted at once.
 WAIT_ADMITTED: Final = 0
