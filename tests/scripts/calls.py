@@ -87,8 +87,12 @@ class Caller:
 
         Raises redis.ResponseError.
         """
+        return self._run(self.block_words(clock_us, span_us, unit_us))
+
+    def block_words(self, clock_us: int, span_us: int, unit_us: int = SECOND) -> tuple[object, ...]:
+        """Return the words of a block behind EVALSHA."""
         argv = (self.script.header["algo"], span_us, unit_us, clock_us)
-        return self._run((SCRIPTS["block"].sha.decode(), 1, self.key, *argv))
+        return (SCRIPTS["block"].sha.decode(), 1, self.key, *argv)
 
     def _run(self, words: tuple[object, ...]) -> list[int]:
         """Return the reply to EVALSHA with these words, and note the key's time to live."""

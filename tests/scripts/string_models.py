@@ -209,9 +209,10 @@ class Model(ABC, Generic[State]):
         return reply if ask.wait_us is None else [*reply, hold_us]
 
     def block(self, clock_us: int, span_us: int, unit_us: int) -> list[int]:
-        """Return the reply to RL.BLOCK; 0 lifts the block. `ttl_ms` is the least that the key needs.
+        """Return the reply to RL.BLOCK; 0 lifts the block. `ttl_ms` is the least that it needs.
 
-        It holds what it held, or an empty limiter; a time that no rule can have set does not delay.
+        The key holds what it held, or an empty limiter. A time that no rule can have set does
+        not delay.
         """
         kept, empty = self.kept, self.empty()
         self.choices, self.ttl_ms, self.optional = [kept], None, False
