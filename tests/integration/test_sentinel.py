@@ -294,7 +294,7 @@ def test_blocks_hold_after_a_failover(watched: Group) -> None:
     with started(*LISTEN, watched.url()) as proxy:
         with proxy.raw() as raw:
             for key, algo in blocks.items():
-                assert raw.ask("RL.HIT", key, 3, 60, *algo)[:3] == [0, 3, 2]
+                assert limited(raw.ask("RL.HIT", key, 3, 60, *algo)) == 0
                 assert raw.ask("RL.BLOCK", key, 3600, *algo) == [1, 0, 0, 3600, 3600]
             assert raw.ask("WAIT", 2, 20_000) == 2
         watched.demote()
@@ -303,10 +303,16 @@ def test_blocks_hold_after_a_failover(watched: Group) -> None:
         with proxy.raw() as raw:
             for key, algo in blocks.items():
                 found = raw.ask("RL.HIT", key, 3, 60, *algo)
+                assert isinstance(found, list)
                 assert found[:3] == [1, 3, 0]
                 assert 3000 < found[3] <= 3600
                 assert raw.ask("RL.BLOCK", key, 0, *algo) == [0, 0, 0, -1, 0]
-                assert raw.ask("RL.HIT", key, 3, 60, *algo)[0] == 0
+                assert limited(raw.ask("RL.HIT", key, 3, 60, *algo)) == 0
+
+
+def limited(reply: object) -> int:
+    assert isinstance(reply, list), reply
+    return int(reply[0])
 
 
 # -- which Sentinel is queried ---------------------------------------------------------------------

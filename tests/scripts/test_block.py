@@ -200,9 +200,10 @@ def test_a_key_of_another_algorithm_is_refused(client: redis.Redis) -> None:
                 continue
             strings = not {asked, kept} & {"LOG", "ZLOG"}
             error = f"the key holds no {asked} limiter" if strings else "WRONGTYPE .*"
+            wrong = Caller(client, asked)
             for span_us in (0, SECOND):
                 with pytest.raises(redis.ResponseError, match=f"^{error}"):
-                    client.evalsha(*Caller(client, asked).block_words(at(0), span_us))
+                    wrong.client.evalsha(*wrong.block_words(at(0), span_us))
         assert contents(holder) == before
 
 
@@ -239,3 +240,60 @@ def test_the_servers_clock_is_the_default(call: Caller) -> None:
     found = call.client.evalsha(call.script.sha.decode(), 1, "k", *limiter.argv())
     assert found[:3] == [1, 3, 0]
     assert 598 <= found[3] <= 600
+
+
+# -- a block that is answered by a rule ------------------------------------------------------------
+
+BY_RULE = """
+local mode, clock = %d, ARGV[7]
+if not clock then
+  local time = redis.call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
+local done = (function(ARGV) %s end)({'%s', ARGV[mode], ARGV[3], clock})
+if done.err then return done end
+ARGV[mode], ARGV[7] = 'peek', clock
+%s"""
+
+
+@pytest.mark.parametrize("span_us", [0, 1_500_000, 600 * SECOND])
+@pytest.mark.parametrize("hits", [0, 1, 3])
+def test_a_text_of_both_scripts_replies_as_a_peek(call: Caller, hits: int, span_us: int) -> None:
+    """The length of the block has the place of the mode in the ARGV of a peek."""
+    name, client = call.script.header["algo"], call.client
+    place = 5 if call.script.header["ARGV[5]"].startswith("hit, peek") else 6
+    parts = (place, SCRIPTS["block"].source.decode(), name, call.script.source.decode())
+    text = BY_RULE % parts
+    limiter = rule_of(call, "RL.PEEK 3 60").limiter
+    assert limiter is not None
+
+    def start(key: str) -> Caller:
+        made = Caller(client, name, key)
+        if hits:
+            assert ask(made, 0, f"RL.HIT 3 60 COST {hits}")[0] == 0
+        return made
+
+    peeked = start("k")
+    peeked.block(at(1), span_us)
+    before = contents(peeked)
+    expected = ask(peeked, 1, "RL.PEEK 3 60")
+    client.delete("k")
+    start("k")
+    limiter.mode = b"%d" % span_us
+    argv: list[object] = list(limiter.argv())
+    assert len(argv) <= 6  # a server that requires a password takes no more words
+    argv += [""] * (6 - len(argv))
+    assert client.eval(text, 1, "k", *argv, at(1)) == expected
+    assert contents(call) == before
+    # By the server's clock.
+    found = client.eval(text, 1, "fresh", *limiter.argv())
+    assert found == [
+        int(span_us > 0),
+        3,
+        0 if span_us else 3,
+        -(-span_us // SECOND) or -1,
+        -(-span_us // SECOND),
+    ]
+    client.set("k", "foreign")
+    with pytest.raises(redis.ResponseError, match=r"WRONGTYPE|the key holds no .* limiter$"):
+        client.eval(text, 1, "k", *argv, at(1))
