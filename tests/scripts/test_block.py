@@ -182,6 +182,16 @@ def test_a_clock_that_stepped_back_shortens_no_block(call: Caller) -> None:
     assert ask(call, begun + 600, "RL.HIT 2 60")[0] == 0
 
 
+@pytest.mark.parametrize("algorithm", ["TOKEN", "LEAKY"])
+def test_the_nanoseconds_of_a_time_ahead_shorten_no_block(
+    client: redis.Redis, algorithm: str
+) -> None:
+    call = Caller(client, algorithm)
+    ask(call, 0, "RL.HIT 3 1 COST 3")
+    ask(call, 0.333334, "RL.HIT 3 1")  # the state's time is 333,333.333 us
+    assert call.block(at(0.2), SECOND, 1) == [1, 0, 0, *[1_333_334 - 200_000] * 2]
+
+
 def test_a_time_that_no_rule_can_have_set_delays_nothing(call: Caller) -> None:
     ask(call, 700_000_000, "RL.HIT 2 60")  # 22 years
     assert call.block(at(0), 600 * SECOND) == [1, 0, 0, 600, 600]
