@@ -90,6 +90,20 @@ def test_reset_of_keys_in_several_slots(proxy: Proxy) -> None:
             assert raw.ask("RL.HIT", key, 1, 60) == [0, 1, 0, -1, 60]
 
 
+def test_blocks_go_to_the_node_of_their_key(proxy: Proxy) -> None:
+    """First on the private connections, then by lane."""
+    with proxy.raw() as raw:
+        for start in (0, 20):
+            keys = [f"b{number}" for number in range(start, start + 20)]
+            for key in keys:
+                raw.send(command("RL.BLOCK", key, 600) + command("RL.HIT", key, 1, 60))
+                raw.send(command("RL.BLOCK", key, 0) + command("RL.HIT", key, 1, 60))
+                replies = [raw.reply() for _ in range(4)]
+                assert replies[:2] == [[1, 0, 0, 600, 600], [1, 1, 0, 600, 600]]
+                assert replies[2:] == [[0, 0, 0, -1, 0], [0, 1, 0, -1, 60]]
+            warm(raw)
+
+
 def test_reset_is_not_split_without_cross_slot(cluster: Cluster) -> None:
     with proxy_of(cluster, "--cross-slot", "error") as proxy, proxy.raw() as raw:
         for _ in range(2):  # first on the private connection, then by lane

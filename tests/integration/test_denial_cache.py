@@ -324,6 +324,31 @@ def test_write_and_hit_in_one_pipeline(parts: Parts, name: str, apart: bool) -> 
         assert [raw.reply() for _ in pieces][-1] == ADMITTED
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["one proxy", "two proxies"])
+def test_blocks_apply_to_remembered_refusals(parts: Parts, far: bool) -> None:
+    """Of the clients: one has the refusal, one of its lane shows that pushes came, one blocks."""
+    with contextlib.ExitStack() as stack:
+        raw, probe = (stack.enter_context(parts.proxy.raw()) for _ in range(2))
+        second = stack.enter_context(harness.proxy(parts.server)) if far else parts.proxy
+        other = stack.enter_context(second.raw())
+
+        def next_hit() -> object:
+            assert str(probe.ask("RL.HIT", "probe", 1_000_000, 3600)).startswith("[0, ")
+            return raw.ask("RL.HIT", KEY, *RULE)
+
+        by_lane_of(parts.server, probe, "warm", parts.admin)
+        for words in (("RL.HIT", KEY, 1, 7200), ("RL.BLOCK", KEY, 7200)):
+            parts.admin.ask("DEL", KEY)
+            other.ask(*words)
+            assert cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)[3] > 3599
+            assert other.ask("RL.BLOCK", KEY, 100_000) == [1, 0, 0, 100_000, 100_000]
+            assert next_hit() == [1, 1, 0, 100_000, 100_000]
+            assert cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)[3] > 99_000
+            assert other.ask("RL.BLOCK", KEY, 0) == [0, 0, 0, -1, 0]
+            found = next_hit()
+            assert found == (ADMITTED if words[0] == "RL.BLOCK" else [1, 1, 0, 3600, 3600])
+
+
 @pytest.mark.parametrize("hit", [("RL.REFUND", KEY, *RULE, 1), ("RL.HIT", KEY, 1, 3600, "COST", 1)])
 def test_other_calls_by_lane_drop_the_entry(parts: Parts, hit: Words) -> None:
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
@@ -1239,6 +1264,8 @@ class Walk:
             refund, rule = ("RL.REFUND", key), self._rules[number]
             named: Words = tuple(w for w in rule if w not in ("PENALTY", "0.15", "GAP", "0.01"))
             plain += [[("RL.RESET", key)]]
+            algorithm = named[named.index("ALGO") : named.index("ALGO") + 2]
+            plain += [[("RL.BLOCK", key, t, *algorithm)] for t in (0, "0.02", 1)]
             plain += [[(*refund, *named[:2], count, *named[2:])] for count in (1, 1, 2)]
         found = chance.choice(plain)
         if chance.random() < 0.15 and found[0][0] != "SELECT":

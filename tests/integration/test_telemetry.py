@@ -103,6 +103,8 @@ def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -
             ("RL.HIT", "k", 3, 60, "COST", 0),
             ("RL.REFUND", "k", 3, 60, 1),
             ("RL.RESET", "k"),
+            ("RL.BLOCK", "b", 60),
+            ("RL.BLOCK", "b", 0),
             ("RL.HELP",),
             ("RL.HIT", "k", 0, 60),
             ("RL.HIT", "k"),
@@ -110,8 +112,8 @@ def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -
             raw.ask(*words)
         assert hits(admin) == dict(replied)
         found = stats(admin)
-        calls = ("peek", "refund", "reset", "help", "top", "errors_syntax")
-        assert [int(found[name]) for name in calls] == [2, 1, 1, 1, 0, 2]
+        calls = ("peek", "refund", "reset", "block", "help", "top", "errors_syntax")
+        assert [int(found[name]) for name in calls] == [2, 1, 1, 2, 1, 0, 2]
 
 
 def test_waiting_hits_are_counted(front: Proxy) -> None:

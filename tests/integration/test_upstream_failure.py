@@ -155,6 +155,7 @@ def test_hits_without_any_server_follow_the_mode(unstarted_server: RedisServer, 
             ("RL.PEEK", "k", 5, 60),
             ("RL.REFUND", "k", 5, 60, 1),
             ("RL.RESET", "k"),
+            ("RL.BLOCK", "k", 60),
             ("RL.HELP",),
             ("GET", "k"),
         ):

@@ -841,6 +841,34 @@ def test_reset_or_refund_wakes_waiting_hits(
         assert waiting.reply() == [0, 1, 0, -1, 600]
 
 
+def waiting_hits(raw: Raw) -> int:
+    text = raw.ask("RL.STATS")
+    assert isinstance(text, bytes)
+    return int(text.partition(b"\nwaiting:")[2].split()[0])
+
+
+@pytest.mark.parametrize("algorithm", ["LOG", "LEAKY"])
+def test_hits_wait_until_a_block_is_lifted(
+    server: RedisServer, front: Proxy, algorithm: str
+) -> None:
+    rule = (2, 600, "ALGO", algorithm)
+    with front.raw() as other, front.raw() as waiting, front.raw() as impatient:
+        block = ("RL.BLOCK", "k", 1800, "ALGO", algorithm)
+        assert other.ask(*block) == [1, 0, 0, 1800, 1800]
+        found = numbers(impatient.ask("RL.HIT", "k", *rule, "WAIT", 60))
+        assert found == [1, 2, 0, 1800, 1800]
+        if algorithm == "LEAKY":  # it takes its place at once, or is refused
+            return
+        waiting.send(command("RL.HIT", "k", *rule, "WAIT", 3600))
+        wait_until(lambda: waiting_hits(other) == 1, "it waits")
+        # It tries again, in vain.
+        assert other.ask("RL.BLOCK", "k", 1700) == [1, 0, 0, 1700, 1700]
+        assert numbers(other.ask("RL.HIT", "k", *rule))[0] == 1
+        assert waiting_hits(other) == 1
+        assert other.ask("RL.BLOCK", "k", 0) == [0, 0, 0, -1, 0]
+        assert waiting.reply() == [0, 2, 1, -1, 600]
+
+
 def test_admissible_hits_block_no_other_client(server: RedisServer, front: Proxy) -> None:
     callers = [front.raw() for _ in range(4)]
     with front.raw() as other:

@@ -137,6 +137,17 @@ ENTRIES: Final = (
         many=True,
     ),
     Entry(
+        name=b"rl.block",
+        arity=-3,
+        flags=[b"write", b"denyoom", b"noscript", b"fast"],
+        categories=_WRITE,
+        tips=_VARIES,
+        keys=_CHANGES,
+        summary=b"Refuses every hit on a rate limiter for a time.",
+        complexity=b"O(1)",
+        arguments=(_KEY, Argument(b"block", _TIME), _word(b"MS"), _ALGO),
+    ),
+    Entry(
         name=b"rl.help",
         arity=1,
         flags=[b"noscript", b"fast"],

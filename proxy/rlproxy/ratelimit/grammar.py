@@ -45,6 +45,7 @@ OUT_OF_RANGE: Final = "ERR rate or burst out of range"
 MAX: Final = Argument("max", 1, MAX_HITS)
 WINDOW: Final = Time("window", 1000, MAX_WINDOW_US)
 GIVEN_BACK: Final = Argument("n", 1, MAX_HITS)
+BLOCKED: Final = Time("t", 0, MAX_WINDOW_US)  # length of a block: 0, or at least a millisecond
 COST: Final = Argument("COST", 0, MAX_HITS)
 GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
 
@@ -67,6 +68,7 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
     b"RL.HIT": _OPTIONS,
     b"RL.PEEK": {word: _OPTIONS[word] for word in b"MS ALGO COST BURST GAP AND".split()},
     b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
+    b"RL.BLOCK": {word: _OPTIONS[word] for word in b"MS ALGO".split()},
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 # The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.
@@ -107,6 +109,8 @@ HELP: Final = (
     "    Give back up to <n> hits, the newest first; answers as RL.PEEK does then.",
     "RL.RESET <key> [<key> ...]",
     "    Forget the limiters; answers how many there were.",
+    "RL.BLOCK <key> <t> [MS] [ALGO <name>]",
+    "    Refuse every hit on <key> for so long, whatever its rule; 0 lifts the block.",
     "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
     "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
     "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
@@ -186,7 +190,7 @@ class Rule:
         self.takes = False  # admission consumes quota
         self.limit = 0  # limit in replies made without Redis; 0: not a hit
         self.denies = False  # its refusals may enter the denial cache
-        self.frees = False  # gives quota back: hits that wait on its key may try again
+        self.frees = False  # gives quota back or lifts a block: hits that wait may try again
         self.waits = False  # may be held until it is admitted (WAIT)
         self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
         self._by_sha = b""  # cached words(LOADED)
@@ -288,6 +292,8 @@ class Grammar:
         return rule
 
     def _parse(self, name: bytes, args: list[bytes]) -> Rule:
+        if name == b"RL.BLOCK":
+            return _block(self._scripts["block"], name, args)
         if name in THROTTLES:
             return self._rule(_throttle(name, args))
         if args[1:2] and args[1].upper() == POLICY:
@@ -370,11 +376,21 @@ def _take_all(
     form: Form,
     barred: set[bytes],
 ) -> set[bytes]:
-    """Set the options in `args`, and return their words. Raises GrammarError.
+    """Set the options in `args`, and return their words; see _given()."""
+    given = _given(options, args, form, barred)
+    for word, values in given:
+        _take(limiter, word, values)
+    return {word for word, _ in given}
+
+
+def _given(
+    options: dict[bytes, tuple[Argument, ...]], args: list[bytes], form: Form, barred: set[bytes]
+) -> list[tuple[bytes, list[int]]]:
+    """Parse the options of a command: (word, values), in their order. Raises GrammarError.
 
     barred: words that can't stand in a command with, or without, POLICY.
     """
-    seen: set[bytes] = set()
+    given: list[tuple[bytes, list[int]]] = []
     at = 0
     while at < len(args):
         word = args[at].upper()
@@ -382,17 +398,17 @@ def _take_all(
             beside = "max" if word == POLICY else word.decode()
             raise GrammarError(f"ERR POLICY can't be combined with {beside}")
         arguments = options.get(word)
-        repeated = word in seen and (word != b"AND" or len(limiter.limits) == MAX_LIMITS)
+        most = MAX_LIMITS if word == b"AND" else 1
+        repeated = len([seen for seen, _ in given if seen == word]) == most
         if arguments is None or repeated or at + len(arguments) >= len(args):
             raise _syntax_error(args[at])
-        seen.add(word)
         at += 1
         values = []
         for argument in arguments:
             values.append(argument.read(args[at], form))
             at += 1
-        _take(limiter, word, values)
-    return seen
+        given.append((word, values))
+    return given
 
 
 def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form:
@@ -458,12 +474,37 @@ def _throttle(name: bytes, args: list[bytes]) -> Limiter:
     return limiter
 
 
+def _block(script: Script, name: bytes, args: list[bytes]) -> Rule:
+    """Parse RL.BLOCK into the call of `script`. Raises GrammarError."""
+    if len(args) < 2:
+        raise GrammarError(wrong_arity(name))
+    options = OPTIONS[name]
+    form = _form(options, args[2:])
+    block_us = BLOCKED.read(args[1], form)
+    if 0 < block_us < MILLISECONDS:
+        raise BLOCKED.wrong(form)
+    _given(options, args[2:], form, set())
+    rule = Rule()
+    rule.script = script
+    rule.unit_us = MILLISECONDS if form.milliseconds else MICROSECONDS
+    rule.frees = True
+    rule.row = outcomes.other(outcomes.BLOCK)
+    algorithm = DEFAULT_ALGORITHM if form.algorithm is None else form.algorithm.name
+    _address(rule, [algorithm, b"%d" % block_us, b"%d" % rule.unit_us])
+    return rule
+
+
+def _address(rule: Rule, argv: list[bytes]) -> None:
+    """Set the parts of the request of a rule that calls a script with one key and `argv`."""
+    rule.head = b"*%d\r\n" % (4 + len(argv))
+    rule.tail = b"".join([encoding.bulk(word) for word in argv])
+
+
 def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     """Return the rule that calls `script` with one key.
 
     shape: see Limiter.argv().
     """
-    argv = limiter.argv(shape)
     rule = Rule()
     rule.script = script
     rule.limiter = limiter
@@ -476,9 +517,8 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
-    rule.head = b"*%d\r\n" % (4 + len(argv))
     rule.by_ro = rule.reads
-    rule.tail = b"".join([encoding.bulk(word) for word in argv])
+    _address(rule, limiter.argv(shape))
     return rule
 
 

@@ -189,6 +189,7 @@ RL_HIT: Final = b"RL.HIT"
 RL_PEEK: Final = b"RL.PEEK"
 RL_REFUND: Final = b"RL.REFUND"
 RL_RESET: Final = b"RL.RESET"
+RL_BLOCK: Final = b"RL.BLOCK"
 RL_HELP: Final = b"RL.HELP"
 RL_STATS: Final = b"RL.STATS"
 RL_TOP: Final = b"RL.TOP"
@@ -196,7 +197,10 @@ RL_POLICIES: Final = b"RL.POLICIES"
 RL_THROTTLE: Final = b"RL.THROTTLE"
 CL_THROTTLE: Final = b"CL.THROTTLE"  # of redis-cell; forwarded where the upstream implements it
 TOLD: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)  # reports of the proxy about itself
-FAMILY: Final = (RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, *TOLD, RL_THROTTLE, CL_THROTTLE)
+FAMILY: Final = (
+    *(RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_BLOCK),
+    *(*TOLD, RL_THROTTLE, CL_THROTTLE),
+)
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 
