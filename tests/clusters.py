@@ -272,6 +272,11 @@ class Cluster:
         """Return the master of the slot of `key`."""
         return self.owner(key_slot(key.encode()))
 
+    def other_master(self, slot: int) -> Node:
+        """Return a master that does not own `slot`."""
+        owner = self.owner(slot)
+        return next(node for node in self.masters() if node is not owner)
+
     def keys_at(self, node: Node, prefix: str = "key") -> Iterator[str]:
         """Yield keys whose slots `node` owns now: `prefix` and a number."""
         slots = [row.slots for row in self.serving()[0].view() if row.id == node.id]
@@ -280,6 +285,15 @@ class Cluster:
             slot = key_slot(f"{prefix}{number}".encode())
             if any(first <= slot <= last for first, last in ranges):
                 yield f"{prefix}{number}"
+
+    def key_at(self, node: Node, prefix: str = "key") -> str:
+        """Return the first of keys_at()."""
+        return next(self.keys_at(node, prefix))
+
+    def keys_of_all(self, count: int = 1, prefix: str = "key") -> list[str]:
+        """Return `count` keys of each master, in turn."""
+        each = [itertools.islice(self.keys_at(node, prefix), count) for node in self.masters()]
+        return [key for keys in zip(*each, strict=True) for key in keys]
 
     def wait_ok(self) -> None:
         """Wait until the serving nodes serve all slots and agree on owners and roles."""

@@ -31,11 +31,6 @@ def proxy(cluster: Cluster) -> Iterator[BareClusterProxy]:
         yield made
 
 
-def key_at(cluster: Cluster, node: Node) -> str:
-    """Return a key of `node`."""
-    return next(cluster.keys_at(node))
-
-
 def clients_of_all(proxy: BareClusterProxy, keys: list[str]) -> list[Raw]:
     """Return clients with all masters as homes, each connected to all of them."""
     clients = [proxy.raw() for _ in keys]
@@ -60,7 +55,7 @@ def test_a_stopped_node_holds_up_only_its_own_keys(
     cluster: Cluster, proxy: BareClusterProxy
 ) -> None:
     node, *others = cluster.masters()
-    keys = [key_at(cluster, each) for each in (node, *others)]
+    keys = [cluster.key_at(each) for each in (node, *others)]
     clients = clients_of_all(proxy, keys)
     (replica,) = cluster.replicas(node)
     cluster.stop(node)
@@ -87,7 +82,7 @@ def test_a_stopped_node_holds_up_only_its_own_keys(
 
 def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
     node, *others = cluster.masters()
-    keys = [key_at(cluster, each) for each in (node, *others)]
+    keys = [cluster.key_at(each) for each in (node, *others)]
     clients = clients_of_all(proxy, keys)
     (replica,) = cluster.replicas(node)
     blocked, *free = clients
@@ -134,7 +129,7 @@ def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
 
 def test_manual_failovers_under_load(cluster: Cluster, proxy: BareClusterProxy) -> None:
     (node, *_) = cluster.masters()
-    key = key_at(cluster, node)
+    key = cluster.key_at(node)
     with proxy.raw() as client:
         client.ask("DEL", key)
         pushed = 0

@@ -441,7 +441,7 @@ def test_cluster_node_with_a_password_is_refused_after_login(one_engine: str) ->
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_standalone_accepts_a_cluster_node(one_cluster: Cluster, workers: str) -> None:
     node = one_cluster.nodes[0]
-    owned, foreign = (next(one_cluster.keys_at(each)) for each in one_cluster.nodes[:2])
+    owned, foreign = (one_cluster.key_at(each) for each in one_cluster.nodes[:2])
     upstream = f"{url(node)}?standalone=yes"
     with started(*ANY_PORT, "--upstream", upstream, "--workers", workers) as made:
         with Raw(made.port()) as client:
