@@ -314,7 +314,7 @@ async def _run(
     for hit in hits:
         hit.end()
     await world.check_counts()
-    now = await _resources_after_clients(proxy, base)
+    now = await asyncio.to_thread(proxy.counts_after, base, ("tasks", "Session", "Downstream"))
     for counts in (base, now):  # lanes stay open for a while
         counts["fds but lanes"] = counts["fds"] - counts.get("SharedLane", 0)
     for what in sorted(now):
@@ -339,18 +339,6 @@ async def _run(
         f"proxy after clients: {now}",
         f"the relay made {relay.connections} connections and cut {relay.cuts}",
     ]
-
-
-async def _resources_after_clients(proxy: WatchedProxy, base: dict[str, int]) -> dict[str, int]:
-    """The proxy's resources after it has released its clients."""
-    now: dict[str, int] = {}
-    for _ in range(50):
-        now = await asyncio.to_thread(proxy.counts)
-        names = ("tasks", "Session", "Downstream")
-        if all(now.get(name, 0) <= base.get(name, 0) for name in names):
-            break
-        await asyncio.sleep(0.1)
-    return now
 
 
 def main(argv: list[str] | None = None) -> int:
