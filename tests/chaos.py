@@ -17,15 +17,15 @@ import os
 import random
 import shlex
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
 from tests import harness
+from tests.processes import paused
 from tests.stress import checks
 from tests.stress.checks import Violations
 from tests.stress.load import (
@@ -127,17 +127,8 @@ async def _killed(chaos: Chaos) -> None:
 
 async def _stopped(chaos: Chaos) -> None:
     process = chaos.world.server.pid
-    with _stops(process):
+    with paused(process):
         await asyncio.sleep(chaos.seconds(0.2, 3))
-
-
-@contextlib.contextmanager
-def _stops(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
 
 
 async def _connections_killed(chaos: Chaos) -> None:

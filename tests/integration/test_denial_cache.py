@@ -25,7 +25,6 @@ import random
 import re
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -46,6 +45,7 @@ from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane_of, client_list, lane_commands, lanes
 from tests.integration.test_exact_limits import Monitor
+from tests.processes import paused
 
 Word = bytes | str | int
 Words = tuple[Word, ...]
@@ -629,11 +629,8 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
 def test_stopped_server_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        os.kill(parts.server.pid, signal.SIGSTOP)
-        try:
+        with paused(parts.server.pid):
             assert hit_until_uncached(raw, lambda silent_s: silent_s > 0.3) < MOST_S + SLOW_S
-        finally:
-            os.kill(parts.server.pid, signal.SIGCONT)
         reply = raw.reply()
         assert isinstance(reply, list) and reply[0] == 1
 

@@ -5,9 +5,7 @@ and lost connections.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 
@@ -23,6 +21,7 @@ from tests.integration.started import (
     lanes,
     private,
 )
+from tests.processes import paused
 
 
 def is_error(reply: object, start: str) -> bool:
@@ -243,13 +242,10 @@ def test_hits_on_a_cut_lane_get_upstreamdown_once_each(own_server: RedisServer) 
         by_lane(own_server, client)
         (lane,) = lanes(own_server, admin)
         # The server is stopped, with a kill of the lane and earlier hits in its queue.
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             admin.send(command("CLIENT", "KILL", "ID", lane["id"]))
             client.send(command("RL.HIT", "k", 100, 60) * 10)
             time.sleep(0.05)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         assert admin.reply() == 1
         replies = [client.reply() for _ in range(10)]
         lost = sum(is_error(reply, "UPSTREAMDOWN ") for reply in replies)
@@ -293,13 +289,10 @@ def test_hung_server_delays_hits_and_loses_none(own_server: RedisServer, own_pro
     with own_proxy.raw() as client, own_proxy.raw() as other:
         by_lane(own_server, client)
         by_lane(own_server, other)
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             client.send(command("RL.HIT", "k", 100, 60) * 30)
             other.send(command("RL.HIT", "k", 100, 60) + command("ECHO", "x"))
             time.sleep(0.3)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         replies = [client.reply() for _ in range(30)] + [other.reply()]
         assert sorted(reply[2] for reply in replies if isinstance(reply, list)) == [*range(69, 100)]
         assert other.reply() == b"x"

@@ -37,6 +37,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
+from tests.processes import paused
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 EMBEDDED = ("--upstream", "embedded:")
@@ -792,13 +793,10 @@ def test_stop_while_the_server_hangs(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as raw:
         assert raw.ask("PING") == "PONG"
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             raw.send(harness.command("PING"))
             made.signal(signal.SIGTERM)
             assert made.wait() == 0
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
 
 
 @needs_embedded

@@ -4,8 +4,6 @@ high, and it is Redis' own wherever replies are counted.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from tests.conformance.routing_support import (
     names,
 )
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.processes import paused
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)
@@ -52,11 +51,8 @@ class Pair:
         block.
         """
         self.in_step()
-        os.kill(self.replica.pid, signal.SIGSTOP)
-        try:
+        with paused(self.replica.pid):
             yield
-        finally:
-            os.kill(self.replica.pid, signal.SIGCONT)
 
     def waiting(self) -> int:
         """The number of connections that block in WAIT."""

@@ -32,6 +32,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
+from tests.processes import cpu_s
 
 if not Path("/proc/self/fd").exists():
     pytest.skip("the clients of each worker are read from /proc", allow_module_level=True)
@@ -348,12 +349,6 @@ def test_worker_without_descriptors_logs_once_and_loses_no_client(upstream: str)
         assert [raw.ask("PING") for raw in late] == ["PONG"] * 20
         both = loads(made)
         assert abs(both[0] - both[1]) <= 2, both
-
-
-def cpu_s(pid: int) -> float:
-    """The processor time the process has used so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # -- a worker ends ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from redis import exceptions as errors
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from tests import harness
+from tests import harness, processes
 from tests.harness import RedisServer
 from tests.integration.started import Started
 from tests.stress import checks
@@ -79,8 +79,7 @@ class WatchedProxy(Started):
 
     def rss(self) -> int:
         """Its resident memory in bytes."""
-        text = Path(f"/proc/{self.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return processes.memory(self.pid)
 
     def close(self) -> None:
         """End the process; fail if it wrote a traceback."""
