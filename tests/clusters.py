@@ -82,11 +82,6 @@ class Node(RedisServer):
             assert made.ask("AUTH", self.password) == "OK"
         return made
 
-    def ask(self, *words: bytes | str | int) -> object:
-        """Return the reply to one command on a new connection."""
-        with self.raw() as raw:
-            return raw.ask(*words)
-
     def do(self, *words: bytes | str | int) -> None:
         """Send one command; fail unless the reply is OK."""
         reply = self.ask(*words)

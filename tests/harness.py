@@ -126,6 +126,11 @@ class RedisServer:
         """Return a new connection."""
         return Raw(self.port)
 
+    def ask(self, *words: bytes | str | int) -> object:
+        """Return the reply to one command on a new connection."""
+        with self.raw() as raw:
+            return raw.ask(*words)
+
 
 class Proxy:
     """A proxy process on its own port, in front of `upstream` (a URL)."""

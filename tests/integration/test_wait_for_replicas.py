@@ -19,6 +19,7 @@ from tests.conformance.routing_support import (
     names,
 )
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.info import blocked_clients
 from tests.processes import paused
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
@@ -53,12 +54,6 @@ class Pair:
         self.in_step()
         with paused(self.replica.pid):
             yield
-
-    def waiting(self) -> int:
-        """The number of connections that block in WAIT."""
-        text = self.look.ask("INFO", "clients")
-        assert isinstance(text, bytes)
-        return int(text.partition(b"blocked_clients:")[2].split()[0])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +102,7 @@ def steps(pair: Pair, server: RedisServer | Proxy, write: tuple[str | int, ...])
                 got.append(two.ask(*words))
             got += [two.ask("WAIT", 1), one.ask("WAIT", 1, 20)]  # its own write is older
             two.send(command("WAIT", 1, 0) + command("PING"))
-            wait_until(lambda: pair.waiting() == 1, "it waits")
+            wait_until(lambda: blocked_clients(pair.look) == 1, "it waits")
         got += [two.reply(), two.reply()]
         two.send(command(*write) + command("WAIT", 1, IN_TIME_MS))
         two.reply()
