@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -48,33 +48,46 @@ def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
     return found
 
 
-def check_picture(image: Image, again: Image) -> None:
-    """Check a picture: accessible, small, its labels apart from each other and inside.
+def check_pictures(images: Mapping[str, Image], again: Iterable[Image]) -> None:
+    """Check the pictures of a page: accessible, small, labels apart from each other and inside.
 
-    again: the same picture, drawn once more.
+    images: by name; not none.
+    again: the same pictures, drawn once more.
     """
+    assert {image.name: image.text for image in again} == {
+        name: image.text for name, image in images.items()
+    }
+    assert images
+    for name, image in images.items():
+        _check_accessible(image, name)
+        _check_labels(image.text, name)
+
+
+def _check_accessible(image: Image, name: str) -> None:
     text = image.text
-    assert again.text == text
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MOST_BYTES, name
     root = ElementTree.fromstring(text)
     ids = {child.get("id"): child for child in root if child.get("id")}
-    assert root.get("role") == "img"
+    assert root.get("role") == "img", name
     labels = [ids[label] for label in str(root.get("aria-labelledby")).split()]
-    assert [label.tag for label in labels] == [f"{SVG}title", f"{SVG}desc"]
-    assert all(label.text for label in labels)
-    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
-    assert not re.search('href="(?!#)', text)
-    assert "url(" not in text
-    assert image.told
-    _, _, width, height = map(float, str(root.get("viewBox")).split())
+    assert [label.tag for label in labels] == [f"{SVG}title", f"{SVG}desc"], name
+    assert all(label.text for label in labels), name
+    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style")), name
+    assert not re.search('href="(?!#)', text), name
+    assert "url(" not in text, name
+    assert image.told, name
+
+
+def _check_labels(text: str, name: str) -> None:
+    _, _, width, height = map(float, str(ElementTree.fromstring(text).get("viewBox")).split())
     found = boxes(text)
-    assert len(found) > 10
+    assert len(found) > 10, name
     for at, (words, left, top, right, bottom) in enumerate(found):
-        assert 0 <= left < right <= width, words
-        assert 0 <= top < bottom <= height, words
+        assert 0 <= left < right <= width, (name, words)
+        assert 0 <= top < bottom <= height, (name, words)
         for other, begin, above, end, below in found[at + 1 :]:
             apart = right <= begin or end <= left or bottom <= above or below <= top
-            assert apart, f"{words!r} stands on {other!r}"
+            assert apart, f"{words!r} stands on {other!r} in {name}"
 
 
 def check_invalid_result(
