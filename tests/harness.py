@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +19,11 @@ import pytest
 
 from bench.parts import package_file
 from bench.processes import free_port as free_port
-from tests import processes
+from tests import prefork, processes
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 20.0  # the longest wait for a condition
+MOST_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
 # A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
 START_S = 60.0  # the longest wait for the start of a process, on a busy machine
@@ -31,11 +31,12 @@ START_S = 60.0  # the longest wait for the start of a process, on a busy machine
 
 def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Return when `condition()` is true; fail with `what` after the deadline."""
-    end = time.monotonic() + deadline_s
+    end, pause_s = time.monotonic() + deadline_s, 0.001
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
 
 def engines() -> dict[str, str]:
@@ -140,13 +141,9 @@ class Proxy:
         # A file: a full pipe without a reader would block the proxy.
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._text = ""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
-            + list(args),
-            stderr=self._log,
-            env={**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
-            cwd=ROOT,
-        )
+        arguments = ["--listen", "127.0.0.1:0", "--upstream", upstream, *args]
+        environment = {**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})}
+        self._process = prefork.Forked(arguments, environment, self._log.fileno())
         self.port = 0
         try:
             wait_until(self._listens, "the proxy listens", START_S)
