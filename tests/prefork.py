@@ -1,5 +1,5 @@
-"""Proxies that start by fork: one process has imported the proxy, which takes most of the CPU time of
-a start.
+"""Proxies that start by fork: one process has imported the proxy, which is most of the work of a
+start.
 
 Run as a program: `python -m tests.prefork DESCRIPTOR`, of a socket on which it takes requests.
 """

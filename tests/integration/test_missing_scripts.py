@@ -20,7 +20,7 @@ from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_unt
 from tests.integration.started import by_lane, client_list, lanes
 
 MAX = 1_000_000
-SECONDS = 3.0  # of a load, or until its disturbance has happened often enough
+SECONDS = 1.0  # of a load, or until its disturbance has happened often enough
 
 
 def errors(admin: Raw) -> int:
