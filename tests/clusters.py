@@ -101,6 +101,14 @@ class Node(RedisServer):
         """Return the rows of its CLUSTER NODES."""
         return [Row.parse(line) for line in text(self.ask("CLUSTER", "NODES")).splitlines()]
 
+    def epoch(self) -> int:
+        """Return its configuration epoch."""
+        return next(row.epoch for row in self.view() if "myself" in row.flags)
+
+    def newest_epoch(self) -> int:
+        """Return the newest configuration epoch that it knows of any node."""
+        return max(row.epoch for row in self.view())
+
 
 @dataclass(frozen=True)
 class Row:
@@ -355,9 +363,16 @@ class Cluster:
         """
         owner = self.owner(slot)
         others = [node for node in self.masters() if node is not owner and node is not to]
+        # Otherwise its own new epoch may not be the newest, and an older owner keeps the slot.
+        wait_until(
+            lambda: self._newest_epoch() <= to.newest_epoch(), "it knows all epochs", READY_S
+        )
         for node in (to, owner, *(others if everywhere else ())):
             if node.serves:
                 node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+
+    def _newest_epoch(self) -> int:
+        return max(node.epoch() for node in self.serving())
 
     def move_slot(self, slot: int, to: Node) -> None:
         """Move `slot` and its keys to `to`, and wait until all nodes agree."""

@@ -23,9 +23,12 @@ from tests import prefork, processes
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 20.0  # the longest wait for a condition
+AT_ONCE_S = 0.2  # a reply that waits for nothing
 MOST_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
 # A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
+# Of a proxy. On a machine that stalls for seconds no hit times out, unless a test wants it to.
+ENVIRONMENT = {"RLPROXY_LOG_FORMAT": "text", "RLPROXY_HIT_TIMEOUT": "20000"}
 START_S = 60.0  # the longest wait for the start of a process, on a busy machine
 
 
@@ -37,6 +40,20 @@ def wait_until(condition: Callable[[], object], what: str, deadline_s: float = D
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, MOST_PAUSE_S)
+
+
+def wait_at_once(call: Callable[[], object], what: str) -> None:
+    """Return when `call()` took less than AT_ONCE_S; fail with `what` after the deadline.
+
+    A machine that stalls delays some calls, what waits for a timeout is late each time.
+    """
+
+    def at_once() -> bool:
+        began = time.monotonic()
+        call()
+        return time.monotonic() - began < AT_ONCE_S
+
+    wait_until(at_once, what)
 
 
 def engines() -> dict[str, str]:
@@ -142,7 +159,7 @@ class Proxy:
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._text = ""
         arguments = ["--listen", "127.0.0.1:0", "--upstream", upstream, *args]
-        environment = {**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})}
+        environment = {**os.environ, **ENVIRONMENT, **(env or {})}
         self._process = prefork.Forked(arguments, environment, self._log.fileno())
         self.port = 0
         try:
