@@ -33,6 +33,7 @@ ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 ALONE: Final = "alone"
 WATCHED: Final = "watched"
+NAMED: Final = "named"  # with policies: POLICIES
 # options of rlproxy, by the name of the party
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
@@ -42,7 +43,14 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     TWO_WORKERS: ("--workers", "2"),
     ALONE: (),
     WATCHED: ("--admin", "127.0.0.1:0"),
+    NAMED: (),
 }
+POLICIES: Final = """\
+[policies]
+admits = "1000 60"
+refuses = "1 3600"
+trial = {rule = "1 3600", shadow = true}
+"""
 
 MOST_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
@@ -165,6 +173,9 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
     if name in PROXIES:
         upstream = f"redis://127.0.0.1:{server}"
         argv = [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0"]
+        if name == NAMED:
+            config.write_text(POLICIES)
+            argv += ["--config", str(config)]
         return [*argv, "--upstream", upstream, *PROXIES[name]]
     if name == SPLICE:
         return [sys.executable, "-m", "bench.splice", str(port), str(server)]

@@ -37,8 +37,7 @@ def alive(address: str, header: bool = False) -> str:
             sock.settimeout(TIMEOUT_S)
             sock.connect(where.path)
         else:
-            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(where.host, where.host)  # noqa: S104
-            sock = socket.create_connection((host, where.port), TIMEOUT_S)
+            sock = socket.create_connection((where.dialled().host, where.port), TIMEOUT_S)
         with sock:
             if header and not where.path:
                 sock.sendall(_HEADER)

@@ -507,7 +507,7 @@ def test_modules_in_the_working_directory_are_not_imported(
         "from rlproxy.observability.shared_memory import SharedMemory\n"
         "from rlproxy.config.config import Config\n"
         "from rlproxy.config.urls import Address\n"
-        "made = AdminProcess(Config(admin=Address('127.0.0.1', 0)), SharedMemory(1))\n"
+        "made = AdminProcess(Config(admin=Address('127.0.0.1', 0)), SharedMemory(1), ())\n"
         "made.start()\n"
         "import http.client\n"
         "page = http.client.HTTPConnection('127.0.0.1', made.address.port, timeout=20)\n"

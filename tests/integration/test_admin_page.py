@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tests import harness
 from tests.browser import Browser, browser, executable
 from tests.harness import RedisServer, wait_until
 from tests.integration.started import Started, by_lane, started
+from tests.integration.test_admin_actions import WITH_BLOCK
 
 HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 WIDTHS = (390, 768, 1180)
@@ -398,3 +400,152 @@ def test_prefixes_are_shown_where_they_are_counted(page: Browser, own_server: Re
         shows(page, "#prefixes tbody", "user\t3\t1")
         shows(page, "#prefixes tbody", "login\t1\t0")
         fits_and_is_legible(page)
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+TOKEN = "a-token-of-the-page-0123456789"
+
+
+@pytest.fixture
+def with_actions(own_server: RedisServer, tmp_path: Path) -> Iterator[Started]:
+    """A proxy with actions."""
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    path.chmod(0o600)
+    actions = ("--admin-actions", "--admin-token-file", str(path))
+    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}", *actions) as made:
+        yield made
+
+
+def fill(page: Browser, **fields: str) -> None:
+    """Type texts into the form, as a user does with the keyboard."""
+    for name, text in fields.items():
+        page.value(f"document.querySelector('#actions [name={name}]').select()")
+        page.ask("Input.insertText", text=text)
+
+
+def act(page: Browser, action: str, shown: str) -> str:
+    """Press a button of the form by keyboard; return the text that contains `shown`."""
+    page.value(f"document.querySelector('#actions button[value={action}]').focus()")
+    page.value("document.querySelector('#acted').textContent = ''")
+    page.ask("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r")
+    page.ask("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter")
+    shows(page, "#acted", shown)
+    return page.text("#acted")
+
+
+def click(page: Browser, selector: str) -> None:
+    """Click the middle of an element."""
+    found = f"document.querySelector({selector!r})"
+    page.value(f"{found}.scrollIntoView({{block: 'center'}})")
+    box = page.value(f"{found}.getBoundingClientRect().toJSON()")
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    for kind in ("mousePressed", "mouseReleased"):
+        page.ask(
+            "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1
+        )
+
+
+def test_form_looks_up_and_resets_a_clicked_key(
+    page: Browser, with_actions: Started, own_server: RedisServer
+) -> None:
+    where = opened(page, with_actions)
+    field = "document.querySelector('#actions [name=key]').value"
+    with with_actions.raw() as raw:
+        for _ in range(7):
+            raw.ask("RL.HIT", HOSTILE, 5, 60)
+        shows(page, "#busiest", SHOWN)
+        click(page, "#busiest tbody td")
+        assert page.value(field) == SHOWN
+        assert page.value("document.activeElement.name") == "key"
+        fill(page, token="wrong", rule="5 60")
+        assert act(page, "peek", "wrong token") == "wrong token"
+        assert page.value("document.querySelector('#acted').className") == "bad-text"
+        page.complaints.clear()  # the browser's own line about status 401
+        fill(page, token=TOKEN)
+        text = act(page, "peek", "refused")
+        assert page.value("document.querySelector('#acted').className") == ""
+        assert text.startswith("A hit would be refused. Retry after ")
+        assert "Remaining: 0 of 5. Reset after 60\xa0s (" in text or "Reset after 5" in text
+        fill(page, rule="9 60000 ms")
+        text = act(page, "peek", "admitted")
+        assert text.startswith("A hit would be admitted. Remaining: 4 of 9. Reset after ")
+        assert "\xa0ms (" in text
+        fits_and_is_legible(page)
+        assert act(page, "reset", "removed") == "The key was removed."
+        assert raw.ask("EXISTS", HOSTILE) == 0
+        assert act(page, "reset", "no such key") == "There is no such key."
+        fill(page, rule="5 60")
+        text = act(page, "peek", "unused")
+        assert text == "A hit would be admitted. Remaining: 5 of 5. The limiter is unused."
+        fill(page, rule="0 60")
+        assert "out of range" in act(page, "peek", "out of range")
+    page.complaints.clear()
+    own_server.stop()
+    assert "UPSTREAMDOWN" in act(page, "reset", "UPSTREAMDOWN")
+    assert set(page.fetched) <= {where, f"{where}live.json", f"{where}actions"}
+    for secret in ("localStorage", "sessionStorage", "document.cookie"):
+        assert TOKEN not in page.value(f"JSON.stringify({secret})")
+
+
+@WITH_BLOCK
+def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
+    opened(page, with_actions)
+    fill(page, token=TOKEN, key="k", rule="5 60 ALGO TOKEN")
+    assert act(page, "block", "Blocked").startswith("Blocked for 600\xa0s (")
+    assert act(page, "peek", "refused").startswith("A hit would be refused. Retry after ")
+    assert act(page, "unblock", "not blocked") == "The key is not blocked."
+    assert act(page, "peek", "admitted").startswith("A hit would be admitted. Remaining: 5 of 5.")
+    assert page.complaints == []
+
+
+def test_form_reloads_the_settings_without_a_key(page: Browser, with_actions: Started) -> None:
+    opened(page, with_actions)
+    fill(page, token=TOKEN)
+    act(page, "reload", "The proxy reads its settings again.")
+    with_actions.logged("INFO SIGHUP: settings and certificates were read again")
+    assert page.complaints == []
+
+
+def test_form_uses_no_key_of_which_a_part_is_shown(page: Browser, with_actions: Started) -> None:
+    opened(page, with_actions)
+    with with_actions.raw() as raw:
+        raw.ask("RL.HIT", "short", 5, 60)
+        shows(page, "#busiest", "short")
+        stop_polling(page)
+        hashed, cut = "k" * 105 + "..." + "0123456789abcdef0123", "\\x00" * 50 + "…"
+        rows = [[hashed, 2, 0], [cut, 1, 0], ["whole", 1, 0]]
+        page.value(f"latest.busiest = latest.refused = {json.dumps(rows)}; show(latest)")
+    field = "document.querySelector('#actions [name=key]').value"
+    for row in (1, 2):
+        click(page, f"#busiest tbody tr:nth-child({row}) td")
+        assert page.text("#acted") == "The page has only a part of this key."
+        assert page.value(field) == ""
+    click(page, "#busiest tbody tr:nth-child(3) td")
+    assert (page.value(field), page.text("#acted")) == ("whole", "")
+    offered = "[...document.querySelectorAll('#known-keys option')].map(each => each.value)"
+    assert page.value(offered) == ["whole"]
+
+
+def test_form_is_accessible(page: Browser, with_actions: Started) -> None:
+    opened(page, with_actions)
+    no_axe_violations(page)
+    fits_and_is_legible(page)
+    reached = []
+    page.value("document.activeElement.blur()")
+    for _ in range(40):
+        page.press("Tab")
+        found = page.value("document.activeElement.name || document.activeElement.value || ''")
+        if found:
+            assert page.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            reached.append(found)
+        if found == "reload":
+            break
+    fields, buttons = ["token", "key", "rule", "seconds"], "peek block unblock reset reload"
+    assert reached == fields + buttons.split()
+    assert page.complaints == []
+
+
+def test_page_without_actions_has_no_form(still_page: Browser) -> None:
+    assert still_page.value("document.querySelectorAll('form, input, button').length") == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +24,7 @@ QUICK_S = 0.3  # a block that took longer than this beside its pauses was run on
 ATTEMPTS = 5
 CHOOSING = ROOT / "docs" / "algorithms.md"
 HTTP = ROOT / "docs" / "http-headers.md"
+POLICIES = ROOT / "docs" / "policies.md"
 IMAGES = ROOT / "docs" / "images"
 
 SESSIONS = [
@@ -33,6 +35,18 @@ SESSIONS = [
 ]
 
 PROGRAMS = [program for page in documents.EVERY_PAGE for program in documents.programs(page)]
+
+
+@pytest.fixture(scope="module")
+def module_proxy(
+    module_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Proxy]:
+    """A proxy with the policies of the page about them."""
+    (table,) = [block for block in documents.blocks(POLICIES) if block.language == "toml"]
+    file = tmp_path_factory.mktemp("policies") / "rlproxy.toml"
+    file.write_text(table.text)
+    with harness.proxy(module_server, "--config", str(file)) as made:
+        yield made
 
 
 # -- sessions --------------------------------------------------------------------------------------

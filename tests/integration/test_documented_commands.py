@@ -155,9 +155,19 @@ def admin_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def front(one_server: RedisServer, admin_port: int) -> Iterator[Proxy]:
+def admin_token(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file admin-token of the pages."""
+    made = tmp_path_factory.mktemp("token") / "admin-token"
+    made.write_text("a-token-of-the-pages\n")
+    made.chmod(0o600)
+    return made
+
+
+@pytest.fixture(scope="module")
+def front(one_server: RedisServer, admin_port: int, admin_token: Path) -> Iterator[Proxy]:
     """The proxy for port 6380 of the pages, where a block starts no proxy."""
-    with harness.proxy(one_server, "--admin", f"127.0.0.1:{admin_port}") as made:
+    actions = ("--admin-actions", "--admin-token-file", str(admin_token))
+    with harness.proxy(one_server, "--admin", f"127.0.0.1:{admin_port}", *actions) as made:
         yield made
 
 
@@ -192,6 +202,7 @@ def test_typed_commands_work_as_shown(
     one_server: RedisServer,
     front: Proxy,
     admin_port: int,
+    admin_token: Path,
     certificates: Certificates,
     tmp_path: Path,
 ) -> None:
@@ -209,6 +220,7 @@ def test_typed_commands_work_as_shown(
                     pytest.importorskip("rlproxy.admin.app")
                     harness.wait_until(lambda: listens(admin_port), "something listens at --admin")
             terminal = Shell(tmp_path / str(attempt), ports, hosts, SSL_CERT_FILE=certificates.ca)
+            (terminal.directory / admin_token.name).write_text(admin_token.read_text())
             (terminal.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
             (terminal.directory / "key.pem").write_bytes(Path(certificates.key).read_bytes())
             try:

@@ -5,8 +5,9 @@ memory.
     workers ──publish()──> shared memory ──> Reader ──> /metrics /healthz /readyz /live.json <──┐
                                                                      the page at / polls it ────┘
 
-Operators and monitoring that use it can see keys; requests change nothing. Connections that are
-slow, numerous or malformed do not keep others from being served.
+Operators and monitoring that use it can see keys. Requests change nothing but those for actions,
+which --admin-actions permits. Connections that are slow, numerous or malformed do not keep others
+from being served.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -36,6 +37,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rlproxy.admin.access import Access
 from rlproxy.admin.probes import EXCLUDABLE, Seen, degraded, not_alive, not_ready, without_redis
 from rlproxy.admin.reader import Reader
 from rlproxy.net.peers import Peer
@@ -44,7 +46,12 @@ from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.upstream.embedded import end_with_parent
 
+if TYPE_CHECKING:
+    from rlproxy.admin.actions import Actions
+
 PAGE: Final = Path(__file__).with_name("page.html")
+FORM: Final = Path(__file__).with_name("actions.html")  # it takes the place of FORM_MARK
+FORM_MARK: Final = b"<!-- actions -->\n"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 NOT_HERE: Final = "There is / (the live page), /live.json, /metrics, /healthz and /readyz.\n"
@@ -64,14 +71,19 @@ NICER: Final = 5  # added niceness, so that workers take precedence
 
 
 class Pages:
-    """The routes of the application, and their responses."""
+    """The routes of the application, and their responses.
 
-    def __init__(self, watch: Reader) -> None:
+    actions: None without --admin-actions; then neither the routes nor the page have them.
+    """
+
+    def __init__(self, watch: Reader, actions: Actions | None = None) -> None:
         self._watch = watch
-        self._page = PAGE.read_bytes()
+        self._actions = actions
+        form = b"" if actions is None else FORM.read_bytes()
+        self._page = PAGE.read_bytes().replace(FORM_MARK, form)
 
     def router(self) -> Router:
-        """Return all routes, for GET and HEAD."""
+        """Return all routes: for GET and HEAD, and that of actions for POST."""
         routes = [
             Route("/", self._live),
             Route("/live.json", self._json),
@@ -79,6 +91,8 @@ class Pages:
             Route("/healthz", self._alive),
             Route("/readyz", self._ready),
         ]
+        if self._actions is not None:
+            routes.append(Route("/actions", self._actions.respond, methods=["POST"]))
         return Router(routes, redirect_slashes=False, default=_nothing_here)
 
     def policy(self) -> str:
@@ -207,9 +221,11 @@ def _place(error: BaseException) -> str:
     return "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno})"
 
 
-def application(watch: Reader, local: bool, told: LogThrottle) -> Guard:
-    """Return the ASGI application; see Guard for `local` and `told`."""
-    pages = Pages(watch)
+def application(
+    watch: Reader, local: bool, told: LogThrottle, actions: Actions | None = None
+) -> Guard:
+    """Return the ASGI application; see Guard for `local` and `told`, Pages for `actions`."""
+    pages = Pages(watch, actions)
     return Guard(pages.router(), pages.policy(), local, told)
 
 
@@ -309,17 +325,25 @@ class AdminServer(uvicorn.Server):
         self.should_exit = True
 
 
-def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServer:
+def served(
+    sock: socket.socket, memory: SharedMemory, parent: int, access: Access | None = None
+) -> AdminServer:
     """Return the server for the listening socket `sock` and the samples in `memory`.
 
     parent: the process with which the server ends.
+    access: what actions need; None without --admin-actions.
     """
     name = sock.getsockname()
     local = isinstance(name, tuple) and Peer(name[0]).local
     told = LogThrottle(time.monotonic, logs.log.error)
     watch = Reader(memory)
+    actions = None
+    if access is not None:
+        from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
+
+        actions = Actions(access, parent, told)
     config = uvicorn.Config(
-        application(watch, local, told),
+        application(watch, local, told, actions),
         http=Connection,
         ws="none",
         lifespan="off",
@@ -338,7 +362,10 @@ def served(sock: socket.socket, memory: SharedMemory, parent: int) -> AdminServe
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the admin process, as `admin_process` starts it; the exit code."""
+    """Run the admin process, as `admin_process` starts it; the exit code.
+
+    Standard input is the Access as JSON, or empty without --admin-actions.
+    """
     parser = argparse.ArgumentParser(prog="python -m rlproxy.admin.app")
     for name in ("socket", "memory", "workers", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -351,7 +378,10 @@ def main(argv: Sequence[str]) -> int:
     logs.configure(args.log_level, args.log_format)
     sock = socket.socket(fileno=args.socket)
     sock.setblocking(False)
-    asyncio.run(served(sock, SharedMemory(args.workers, args.memory), args.parent).work(sock))
+    given = sys.stdin.buffer.read()
+    access = Access.from_json(given) if given else None
+    memory = SharedMemory(args.workers, args.memory)
+    asyncio.run(served(sock, memory, args.parent, access).work(sock))
     return 0
 
 

@@ -59,7 +59,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """All settings. Each field is an option: its values, default and help.
+    """All settings. Each field but the last is an option: its values, default and help.
 
     A name's unit, _s for seconds or _ms, is not part of the flag. An empty file name means that
     there is no such file.
@@ -239,6 +239,16 @@ class Config:
         "address of the live page (/), /metrics, /healthz and /readyz, over plain HTTP; use "
         "127.0.0.1 or a private network, since every visitor can see keys",
     )
+    admin_actions: bool = SEEING.fixed(
+        NO,
+        "requests to --admin may look keys up, block, unblock and reset them, and reload the "
+        "settings; they need the token of --admin-token-file and run as the user of --upstream",
+    )
+    admin_token_file: str = SEEING.fixed(
+        FILE,
+        "with --admin-actions: a file that other users can't read, whose first line is the token, "
+        "at least 16 characters; it is read at each request for an action",
+    )
     metrics_prefixes: int = SEEING.fixed(
         number(0, 0, MAX_PREFIXES),
         "count hits also by key prefix, up to the first colon, for this number of prefixes; "
@@ -254,6 +264,9 @@ class Config:
         "elsewhere",
     )
 
+    # (name, rule, shadow) of each policy in the file's table [policies]; changed by SIGHUP.
+    policies: tuple[tuple[str, str, bool], ...] = ()
+
     @property
     def shares(self) -> bool:
         """Whether ordinary commands travel on shared connections: --share, or its default."""
@@ -261,7 +274,9 @@ class Config:
 
 
 _CLUSTER_ONLY: Final = ("announce", "present", "cross_slot")  # options of redis+cluster://
-OPTIONS: Final = tuple(Option(field.name, *field.metadata["row"]) for field in fields(Config))
+OPTIONS: Final = tuple(
+    Option(field.name, *field.metadata["row"]) for field in fields(Config) if field.metadata
+)
 
 
 def contradictions(config: Config) -> list[str]:
@@ -290,9 +305,41 @@ def contradictions(config: Config) -> list[str]:
         )
     if any(_same(config.admin, each) for each in listen):
         found.append(f"--admin: clients connect at {config.admin} (--listen)")
+    found += _admin_contradictions(config)
     if config.proxy_protocol and all(address.path for address in listen):
         found.append("--proxy-protocol: no address of --listen is TCP")
     return found
+
+
+def _admin_contradictions(config: Config) -> list[str]:
+    if not config.admin_actions:
+        return _unused(config, ("admin_token_file",), "--admin-actions is not yes")
+    needs = [
+        f"--admin-actions: it needs --{name.replace('_', '-')}"
+        for name in ("admin", "admin_token_file")
+        if not getattr(config, name)
+    ]
+    if not own_addresses(config, config.listen):
+        needs.append(
+            "--admin-actions: the admin process can't connect to any address of --listen: each "
+            "requires a PROXY header (--proxy-protocol) or a client certificate "
+            "(--tls-client-ca). Add a unix socket: --listen unix:PATH"
+        )
+    return needs
+
+
+def own_addresses(config: Config, listen: Sequence[Address]) -> list[Address]:
+    """Return those of `listen` at which the proxy can be its own client, without TLS first.
+
+    Others require a PROXY header or a client certificate.
+    """
+    certificate = config.tls_client_ca and config.tls_client_auth == "required"
+    found = [
+        address
+        for address in listen
+        if address.path or not (config.proxy_protocol or (address.tls and certificate))
+    ]
+    return sorted(found, key=lambda address: address.tls)
 
 
 def _unused(config: Config, names: Sequence[str], why: str) -> list[str]:
@@ -315,12 +362,12 @@ def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """Return `old` with the options that SIGHUP may change as they are in `new`.
+    """Return `old` with the options that SIGHUP may change, and the policies, as in `new`.
 
     Raises ConfigError if they contradict options that SIGHUP may not change.
     """
     values = {each.field: getattr(new, each.field) for each in OPTIONS if each.reload}
-    made = replace(old, **values)
+    made = replace(old, **values, policies=new.policies)
     mistakes = contradictions(made)
     if mistakes:
         raise ConfigError(mistakes)

@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,11 +35,18 @@ Subcommands:
 
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
 --config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
-the environment over the file. On SIGHUP the file and all certificates are read again.
+the environment over the file. Its section [policies] names rules: login = "5 60 PENALTY 300" is
+for RL.HIT user:42 POLICY login. On SIGHUP the file and all certificates are read again.
 Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 """
 
 
+POLICIES: Final = "policies"  # section of the file
+MAX_SHOWN: Final = 64  # characters of a policy's name in an error
+_OF_A_POLICY: Final = {"rule", "shadow"}
+_POLICY_FORM: Final = (
+    'expected "RULE" or {rule = "RULE", shadow = true}; a name with a dot stands in quotes'
+)
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
 _FLAGS: Final = (*(option.flag for option in OPTIONS), "--config", "--check-config", "--version")
 _CONFIG: Final = f"{PREFIX}CONFIG"
@@ -92,7 +99,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--config",
         metavar="FILE",
-        help="a TOML file whose keys are the options above without their dashes in front "
+        help="a TOML file whose keys are the options above without their dashes in front, and "
+        "whose section [policies] has named rules "
         f"(environment {_CONFIG})",
     )
     made.add_argument(
@@ -104,17 +112,24 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+Policies = tuple[tuple[str, str, bool], ...]  # see Config.policies
+
+
 def load(
-    args: argparse.Namespace, environ: Mapping[str, str] = os.environ, terminal: bool = True
+    args: argparse.Namespace,
+    environ: Mapping[str, str] = os.environ,
+    terminal: bool = True,
+    check: Callable[[Policies], list[str]] = lambda _policies: [],
 ) -> Config:
     """Combine the command line, the environment and the file, in order of precedence.
 
     args: the parsed command line.
     terminal: whether the proxy is started at a terminal. Otherwise an upstream is required.
+    check: returns a line for each mistake in the policies of the file.
     Raises ConfigError naming every mistake.
     """
     path = args.config or environ.get(_CONFIG, "").strip()
-    in_file, mistakes = _read_file(path) if path else ({}, [])
+    in_file, policies, mistakes = _read_file(path) if path else ({}, (), [])
     for name in unknown_variables(environ):
         near = _similar(name, _VARIABLES, PREFIX) or "; see rlproxy --help"
         mistakes.append(f"{name}: no option has this environment variable{near}")
@@ -132,7 +147,8 @@ def load(
             wrong.append(option.flag)
         if found:
             values[option.field] = tuple(found) if option.value.repeats else found[0]
-    made = Config(**values)
+    mistakes += [f"--config {path}: {mistake}" for mistake in check(policies)]
+    made = Config(**values, policies=policies)
     if all_known:
         found = contradictions(made)
         mistakes += [each for each in found if not any(flag in each for flag in wrong)]
@@ -169,29 +185,47 @@ def _parse(option: Option, named: str, texts: Iterable[str], mistakes: list[str]
     return found
 
 
-def _read_file(path: str) -> tuple[dict[str, list[str]], list[str]]:
-    """Read the file. Returns the texts of each option by its name, and the mistakes.
+def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
+    """Read the file. Returns the texts of each option by its name, the policies, and the mistakes.
 
     A syntax error is one mistake. Then nothing of the file is used.
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
-        return {}, [f"--config {path}: {getattr(error, 'strerror', None) or error}"]
+        return {}, (), [f"--config {path}: {getattr(error, 'strerror', None) or error}"]
     found, mistakes = {}, []
+    policies, wrong = _policies(content.pop(POLICIES, {}))
+    mistakes += [f"--config {path}: {mistake}" for mistake in wrong]
     for key, value in content.items():
         option = _BY_NAME.get(key.replace("_", "-"))
         if option is None:
             near = _similar(key.replace("_", "-"), _BY_NAME)
             if isinstance(value, dict):
-                near = "; the file has no sections, its options stand above any [...]"
+                near = f"; its options stand above any [...], and [{POLICIES}] is the only section"
             mistakes.append(f"--config {path}: there is no option {key}{near}")
         elif isinstance(value, dict) or (isinstance(value, list) and not option.value.repeats):
             mistakes.append(f"--config {path}: {key} takes one value")
         else:
             values = value if isinstance(value, list) else [value]
             found[option.name] = [_text(each) for each in values]
-    return found, mistakes
+    return found, policies, mistakes
+
+
+def _policies(table: object) -> tuple[Policies, list[str]]:
+    """Return the policies in a value of the file, and the mistakes. The rules are not parsed."""
+    if not isinstance(table, dict):
+        return (), [f"{POLICIES} is a section: [{POLICIES}]"]
+    found, mistakes = [], []
+    for name, value in table.items():
+        given = {"rule": value} if isinstance(value, str) else value
+        rule = given.get("rule") if isinstance(given, dict) else None
+        shadow = given.get("shadow", False) if isinstance(given, dict) else None
+        if isinstance(rule, str) and isinstance(shadow, bool) and given.keys() <= _OF_A_POLICY:
+            found.append((name, rule, shadow))
+        else:
+            mistakes.append(f"policy {name[:MAX_SHOWN]!r}: {_POLICY_FORM}")
+    return tuple(found), mistakes
 
 
 def _text(value: object) -> str:

@@ -34,6 +34,11 @@ class Address:
     path: str = ""
     tls: bool = False
 
+    def dialled(self) -> Address:
+        """Return the address to which clients on this machine connect: no wildcard."""
+        hosts = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+        return replace(self, host=hosts.get(self.host, self.host))
+
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"

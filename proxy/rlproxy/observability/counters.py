@@ -11,12 +11,17 @@ from rlproxy.ratelimit.outcomes import (
     CALLS,
     FAILED,
     OTHERS,
+    PAIR,
+    PEEK,
     REFUSED,
     REFUSED_LOCALLY,
     ROWS,
+    SHADOW_PEEK,
     UNSEEN,
     WIDTH,
+    shadow,
 )
+from rlproxy.resp.encoding import admitted
 
 MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
 MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")  # the same as a bulk string, bytes
@@ -106,8 +111,10 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        self.hits: list[int] = [0] * (len(ROWS) * WIDTH)  # hits by algorithm and outcome: row_of()
-        self.near: list[int] = [0] * len(ROWS)  # admitted hits that left at most a tenth, see _near
+        # Hits by algorithm or policy, and outcome: a pair of rows of each, see `outcomes`.
+        self.hits: list[int] = [0] * (len(ROWS) * PAIR)
+        # Admitted hits that left at most a tenth, see _near(): one element for each row of `hits`.
+        self.near: list[int] = [0] * (len(self.hits) // WIDTH)
         self.calls: list[int] = [0] * len(CALLS)  # other RL commands
         self.commands: int = 0  # commands forwarded unchanged
         self.client_in: int = 0  # bytes from clients
@@ -135,35 +142,44 @@ class Counters:
         """Count an error; the kinds are in metrics.ERRORS."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
-    def answered(self, row: int, reply: bytes, key: bytes) -> None:
-        """Count a call by the reply that its client gets.
+    def answered(self, row: int, reply: bytes, key: bytes) -> bytes:
+        """Count a call by its reply.
 
         row: see `outcomes`; NO_ROW is not counted.
         reply: reply from Redis, or the error for an unknown outcome.
         key: key as a bulk string.
+        Returns the reply for the client: `reply`, or an admission for a refusal under shadow.
         """
         if row < 0:
-            if row <= OTHERS:
-                self.calls[OTHERS - row] += 1
-            return
+            return self._call_answered(row, reply)
         if reply[0] != 42:
             if reply[0] != 45 and reply[0] != 33:  # +QUEUED, or the upstream is not Redis
                 self.hits[row + UNSEEN] += 1
-                return
+                return reply
             self.hits[row + FAILED] += 1
             self.error("lost" if reply.startswith(b"-UPSTREAMDOWN") else "redis")
-            return
+            return reply
         if reply[1] != 53 or reply[2] != 13 or reply[4] != 58:  # not *5 with an integer first
             self.hits[row + UNSEEN] += 1  # the upstream is not Redis
-            return
+            return reply
         if reply[5] == 49:
             self.hits[row + REFUSED] += 1
             self.key(key, True)
-            return
+            return admitted(reply) if shadow(row) else reply
         self.hits[row + ADMITTED] += 1
         if _near(reply):
             self.near[row // WIDTH] += 1
         self.key(key, False)
+        return reply
+
+    def _call_answered(self, row: int, reply: bytes) -> bytes:
+        """Count a call that is not a hit, or one that is not counted; see answered()."""
+        if row == SHADOW_PEEK:
+            self.calls[PEEK] += 1
+            return admitted(reply) if reply.startswith(b"*5\r\n:") else reply
+        if row <= OTHERS:
+            self.calls[OTHERS - row] += 1
+        return reply
 
     def decided(self) -> int:
         """Return the number of hits that Redis has admitted or refused."""
@@ -181,7 +197,7 @@ class Counters:
         if row >= 0:
             self.hits[row + outcome] += 1
         elif row <= OTHERS and outcome == UNSEEN:
-            self.calls[OTHERS - row] += 1
+            self.calls[PEEK if row == SHADOW_PEEK else OTHERS - row] += 1
 
     def key(self, key: bytes, refused: bool) -> None:
         """Count a hit on `key`, a bulk string, unless sampling skips it."""

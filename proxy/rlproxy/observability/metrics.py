@@ -20,6 +20,8 @@ SUM: Final = "sum"
 MOST: Final = "most"
 LEAST: Final = "least"
 
+POLICY_HITS: Final = "rlproxy_policy_hits_total"
+
 Labels = tuple[str, ...]
 
 
@@ -72,8 +74,16 @@ TABLE: Final = (
         "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by outcome: admitted, refused, "
         "refused_locally (by the denial cache, Redis was not asked), failed_open and failed_closed "
         "(Redis did not answer, --on-upstream-failure did), failed (an error), unseen (in a "
-        "transaction, where replies can't be matched to requests, or with an unexpected reply)",
+        "transaction, where replies can't be matched to requests, or with an unexpected reply), "
+        "shadow_refused (refused by a policy in shadow, and answered as admitted)",
         ("algorithm", "outcome"),
+    ),
+    Row(
+        POLICY_HITS,
+        COUNTER,
+        "Those of rlproxy_hits_total that name a policy, by policy. A policy that is removed from "
+        "the settings is left out",
+        ("policy", "outcome"),
     ),
     Row(
         "rlproxy_hits_near_limit_total",

@@ -4,14 +4,18 @@ restarted when it ends, ended with the proxy.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rlproxy.admin.access import access_of
 from rlproxy.config.config import Config
+from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
@@ -37,7 +41,10 @@ def warnings(config: Config) -> list[str]:
     if admin is None or admin.path or admin.host == "localhost" or Peer(admin.host).local:
         return []
     seen = "every client that reaches it sees keys and addresses of clients"
-    return [f"--admin {admin}: it has no authentication: {seen}"]
+    found = [f"--admin {admin}: it has no authentication: {seen}"]
+    if config.admin_actions:
+        found.append(f"--admin-actions: the token is sent to {admin} without encryption")
+    return found
 
 
 class AdminProcess:
@@ -45,16 +52,18 @@ class AdminProcess:
 
     config: its address, the permissions of its unix socket, and how it logs.
     memory: the samples that the process serves.
+    listening: where the proxy listens; with --admin-actions the process connects there.
     Raises ListenError.
     """
 
-    def __init__(self, config: Config, memory: SharedMemory) -> None:
+    def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
         self._listeners = Listeners([config.admin], 1, config.unix_mode, "--admin")
         self._logs = ["--log-level", config.log_level, "--log-format", config.log_format]
         (self.address,) = self._listeners.addresses()
         ((self._socket, _),) = self._listeners.of(0)
         self._memory = memory
+        self._access = access_of(config, listening)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = RestartPolicy(time.monotonic)
         self._failures = LogThrottle(time.monotonic, log.warning, QUIET_S)
@@ -75,7 +84,7 @@ class AdminProcess:
         try:
             self._process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(self._socket.fileno(), self._memory.descriptor),
                 start_new_session=True,  # Ctrl-C reaches the parent only, which drains first
@@ -84,6 +93,10 @@ class AdminProcess:
             self._ended(f"cannot start: {error.strerror or error}")
             return
         self._restarts.started()
+        # Passwords go by a pipe: other users can read the arguments of a process.
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
+            pipe.write(self._access.to_json() if self._access is not None else b"")
 
     def look(self) -> None:
         """Start the process again if it has ended and `due` has come.

@@ -53,6 +53,8 @@ class Post:
     report: called with READY and the banner's text about the upstream, LEAVING and "", or FAILED
     and the reason.
     look: called every second. It returns a reason to end, or "".
+    read: returns the settings that the supervisor has accepted last, so that all workers have the
+    same; None without a supervisor.
     """
 
     worker: int
@@ -65,6 +67,7 @@ class Post:
     first: bool
     report: Callable[[str, str], None]
     look: Callable[[], str]
+    read: Callable[[], Config] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -77,8 +80,9 @@ async def alone(config: Config) -> AsyncIterator[Post]:
         listeners = Listeners(config.listen, 1, config.unix_mode)
         closing.callback(listeners.close)
         memory = SharedMemory(1)
-        admin = AdminProcess(config, memory) if config.admin is not None else None
-        if admin is not None:
+        admin = None
+        if config.admin is not None:
+            admin = AdminProcess(config, memory, listeners.addresses())
             closing.callback(admin.stop)
         upstream, embedded = config.upstream, embedded_of(config.upstream)
         if upstream.embedded:

@@ -8,7 +8,9 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
+from rlproxy.admin.access import read_token
 from rlproxy.build import describe
 from rlproxy.config import loader
 from rlproxy.config.config import Config, ConfigError, differences, reloaded
@@ -19,7 +21,10 @@ from rlproxy.process import admin_process
 from rlproxy.process.post import CANNOT_RUN, Post, alone
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
+from rlproxy.ratelimit import policies
 from rlproxy.upstream.embedded import EmbeddedError, binary
+
+MAX_NAMES: Final = 10  # policies that one line of the log names
 
 try:
     from uvloop import new_event_loop
@@ -40,10 +45,12 @@ def main(argv: Sequence[str]) -> int:
         terminal = sys.stdin is not None and sys.stdin.isatty()
 
         def read() -> Config:
-            return loader.load(args, terminal=terminal)
+            return loader.load(args, terminal=terminal, check=policies.mistakes)
 
         settings = read()
         tls_contexts.contexts(settings)
+        if settings.admin_actions:
+            read_token(settings.admin_token_file)
         if args.check_config:
             return _approve(settings)
     except (ConfigError, EmbeddedError) as error:
@@ -53,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
     logs.configure(settings.log_level, settings.log_format)
     for warning in _warnings(settings):
         log.warning("settings_doubtful", "check the settings: {reason}", reason=warning)
+    _log_shadows(settings)
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _run(settings, read)
@@ -79,6 +87,19 @@ def _approve(settings: Config) -> int:
 
 def _warnings(settings: Config) -> list[str]:
     return [*tls_contexts.warnings(settings), *admin_process.warnings(settings)]
+
+
+def _log_shadows(settings: Config) -> None:
+    names = sorted(name for name, _, shadow in settings.policies if shadow)
+    if names:
+        text = "policies in shadow, which admit all hits: {policies}"
+        log.info("policies_in_shadow", text, policies=_some(names))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return names as text: the first MAX_NAMES of them."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 def _run(settings: Config, read: Callable[[], Config]) -> None:
@@ -116,6 +137,7 @@ def _reload(
         names = ", ".join(option.flag for option in changed) or "nothing"
         text = "SIGHUP: settings and certificates were read again; changed: {changed}"
         log.info("settings_reloaded", text, changed=names)
+        _log_policies(config, new)
         for option in later:
             text = "SIGHUP: {option} has changed; that takes a restart"
             log.warning("restart_needed", text, option=option.flag)
@@ -123,9 +145,21 @@ def _reload(
     return made, contexts
 
 
+def _log_policies(old: Config, new: Config) -> None:
+    """Log which policies differ, if any."""
+    found = policies.differences(old.policies, new.policies)
+    if any(found):
+        text = "SIGHUP: policies added: {added}; removed: {removed}; changed: {changed}"
+        added, removed, changed = map(_some, found)
+        log.info("policies_reloaded", text, added=added, removed=removed, changed=changed)
+        _log_shadows(new)
+
+
 def _serve(settings: Config, read: Callable[[], Config], post: Post | None = None) -> None:
     if post is not None:
         logs.configure(settings.log_level, settings.log_format, post.worker + 1)
+    if post is not None and post.read is not None:
+        read = post.read
     reload = partial(_reload, read=read, logged=post is None)
     posted = alone(settings) if post is None else contextlib.nullcontext(post)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -77,7 +77,7 @@ class Server:
         else:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop_or_cut)
-        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
         # The supervisor forks with SIGHUP blocked; see Supervisor._become().
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
@@ -101,8 +101,11 @@ class Server:
         """Return the number of clients that are owed replies."""
         return sum(client.owed() for client in wiring.clients.clients)
 
-    def _hang_up(self) -> None:
-        """Read settings and certificates again; nothing changes if there is a mistake."""
+    def reload(self) -> None:
+        """Read settings, policies and certificates again; nothing changes if there is a mistake.
+
+        Called on SIGHUP.
+        """
         self._hung_up = True
         if self._wiring is None or not self._up or self._stop.is_set():
             return
@@ -127,7 +130,7 @@ class Server:
         post.report(READY, describe_upstream(self._config.upstream, wiring))
         self._up = True
         if self._hung_up:
-            self._hang_up()
+            self.reload()
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""

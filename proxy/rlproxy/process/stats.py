@@ -1,23 +1,37 @@
-"""The results of RL.STATS and RL.TOP, and the requests by which Redis sends them to a client."""
+"""The results of RL.STATS, RL.TOP and RL.POLICIES, and the requests by which Redis sends them to a
+client.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import covered
-from rlproxy.observability.metrics import ERRORS, Distribution, Samples, Value, merged
+from rlproxy.observability.metrics import (
+    ERRORS,
+    POLICY_HITS,
+    Distribution,
+    Samples,
+    Value,
+    merged,
+)
 from rlproxy.observability.shared_memory import Published
 from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
+from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import encoding
 
 _TOP: Final = (
     b"local r={} for i=1,#ARGV,3 do "
     b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2])} end return r"
 )
+# Outcomes that count as refused in RL.POLICIES.
+_REFUSED: Final = ("refused", "refused_locally", "shadow_refused")
 
 
 def stats_text(several: Sequence[Published], now: float) -> bytes:
@@ -126,3 +140,27 @@ def top_request(rows: Sequence[tuple[bytes, int, int]]) -> bytes:
     """Return a request to which Redis replies with `rows`: list of (key, count, error)."""
     words = [word for key, count, error in rows for word in (key, b"%d" % count, b"%d" % error)]
     return encoding.bulks(b"EVAL", _TOP, b"0", *words)
+
+
+def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -> bytes:
+    """Return a request to which Redis replies with the result of RL.POLICIES.
+
+    policies: those in force, in the order of the reply.
+    several: the samples of each worker.
+    """
+    found = merged({POLICY_HITS: each.samples.get(POLICY_HITS, {})} for each in several)
+    hits: dict[str, int] = {}
+    refused: dict[str, int] = {}
+    for (name, outcome), value in found.get(POLICY_HITS, {}).items():
+        assert not isinstance(value, Distribution)
+        hits[name] = hits.get(name, 0) + int(value)
+        if outcome in _REFUSED:
+            refused[name] = refused.get(name, 0) + int(value)
+    rows = []
+    for policy in policies:
+        name = policy.name.decode()
+        counts = (hits.get(name, 0), refused.get(name, 0))
+        rows.append((name, policy.text.decode(), mode(policy), *counts))
+    # One argument: Redis takes few of a client that is not authenticated.
+    text = json.dumps(rows, separators=(",", ":")).encode()
+    return encoding.bulks(b"EVAL", b"return cjson.decode(ARGV[1])", b"0", text)

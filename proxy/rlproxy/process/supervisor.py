@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import select
 import signal
 import socket
@@ -125,7 +126,7 @@ class Supervisor:
                 if self._told:
                     break
                 if self._hung_up:
-                    self._reload()
+                    self.reload()
                 ended = self._ended()
                 self._read_reports()  # a worker that has ended sent its last report before
                 for worker, code in ended:
@@ -154,8 +155,11 @@ class Supervisor:
         try:
             self._balance = Balancer(len(self._workers))
             self._memory = SharedMemory(len(self._workers))
+            self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
+            self._accepted.publish(0, pickle.dumps(self._config))
             if self._config.admin is not None:
-                self._admin = AdminProcess(self._config, self._memory)
+                addresses = self._listeners.addresses()
+                self._admin = AdminProcess(self._config, self._memory, addresses)
             self._report_in, self._report_out = os.pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
@@ -171,12 +175,16 @@ class Supervisor:
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
         self._hung_up = True
 
-    def _reload(self) -> None:
-        """Read the settings again; if they are valid, send SIGHUP to every worker."""
+    def reload(self) -> None:
+        """Read the settings again; if they are valid, have every worker take them.
+
+        Called after SIGHUP. Workers do not read the file: it may have changed again.
+        """
         self._hung_up = False
         found = self._reload_settings(self._config)
         if found is not None:
             self._config = found[0]
+            self._accepted.publish(0, pickle.dumps(self._config))
             self._tell(signal.SIGHUP)
 
     # -- starting ---------------------------------------------------------------------------------
@@ -243,6 +251,7 @@ class Supervisor:
             self._up_at is None,
             partial(self._report, worker),
             lambda: "" if os.getppid() == self._pid else "the supervisor has ended",
+            lambda: pickle.loads(self._accepted.latest(0)),  # noqa: S301 (of this very program)
         )
 
     def _report(self, worker: _Worker, word: str, text: str) -> None:

@@ -12,7 +12,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import nlargest
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from rlproxy.observability.hot_keys import HotKeys, Merged, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
+    POLICY_HITS,
     PROBLEMS,
     Distribution,
     Labels,
@@ -33,12 +34,13 @@ from rlproxy.observability.metrics import (
     kept,
     merged,
 )
+from rlproxy.observability.policy_counters import PolicyCounters
 from rlproxy.observability.shared_memory import Published, apart
 from rlproxy.process.post import Post
-from rlproxy.process.stats import stats_request, top_request
+from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
-from rlproxy.ratelimit.algorithms import ALGORITHMS
-from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS, row_of
+from rlproxy.ratelimit.grammar import Policy
+from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 from rlproxy.resp import commands
 from rlproxy.version import VERSION
 
@@ -75,6 +77,9 @@ class Telemetry:
         self._server = server
         self._listen = [str(address) for address in post.listeners.addresses()]
         self._stats: Counters = clients.context.stats
+        self._policies = PolicyCounters(self._stats)
+        self._policies_call: bytes = b""  # latest result of _policies_request()
+        self._policies_until = 0.0  # time.monotonic() until which it is kept
         self._started = post.started
         self._began = time.time()  # the start of this process
         before = post.memory.latest(post.worker)  # samples of the process that this one replaces
@@ -109,11 +114,34 @@ class Telemetry:
         self._top.add(keys, refused, stride_)
         self._prefixes.add(keys, refused)
 
+    def use_policies(self, policies: Collection[Policy]) -> None:
+        """Count hits of `policies` from now on, and forget the counts of others."""
+        self._policies.use(policies)
+        names = {policy.name.decode() for policy in policies}
+        before = self._before.get(POLICY_HITS, {})
+        left = {labels: value for labels, value in before.items() if labels[0] in names}
+        self._before = {**self._before, POLICY_HITS: left}
+        self._policies_until = 0.0
+
     def request(self, name: bytes, args: list[bytes]) -> bytes:
-        """Return the request to which Redis replies with the result of RL.STATS or RL.TOP."""
+        """Return the request to which Redis replies with the result of a command of commands.TOLD.
+
+        RL.HELP is not among them.
+        """
         if name == commands.RL_STATS:
             return stats_request(self.all(), time.time())
+        if name == commands.RL_POLICIES:
+            return self._policies_request()
         return self._tops.told(int(args[0]), len(args) > 1)
+
+    def _policies_request(self) -> bytes:
+        """Return the request for RL.POLICIES, made at most every EVERY_S: it may be large."""
+        now = time.monotonic()
+        if now >= self._policies_until:
+            self._policies_until = now + EVERY_S
+            policies = self._context.grammar.policies.values()
+            self._policies_call = policies_request(policies, self.all())
+        return self._policies_call
 
     def publish(self, now: float) -> None:
         """Publish this worker's samples if they are due.
@@ -234,12 +262,11 @@ class Telemetry:
         waiting, circuit = self._context.waiting, self._context.circuit
         hits: dict[Labels, Value] = {}
         near: dict[Labels, Value] = {}
-        for number, name in enumerate(ALGORITHMS):
-            row = row_of(name)
+        for name, (counts, close) in self._policies.by_algorithm().items():
             algorithm = name.decode().lower()
-            near[(algorithm,)] = stats.near[number]
-            for outcome, of in enumerate(OUTCOMES):
-                hits[(algorithm, of)] = stats.hits[row + outcome]
+            near[(algorithm,)] = close
+            for of, count in zip(OUTCOMES, counts, strict=True):
+                hits[(algorithm, of)] = count
         denials, lanes = self._upstream.denial_cache, self._upstream.lanes()
         ready = [lane.carries() == "hits" for lane in lanes if lane.ready]
         if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
@@ -250,6 +277,7 @@ class Telemetry:
         found: Samples = {
             "rlproxy_hits_total": hits,
             "rlproxy_hits_near_limit_total": near,
+            POLICY_HITS: self._policies.hits(),
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),

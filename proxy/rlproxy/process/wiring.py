@@ -26,6 +26,7 @@ from rlproxy.process.balancer import Intake
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
 from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
+from rlproxy.ratelimit import policies
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
 from rlproxy.session.context import WorkerContext
@@ -57,6 +58,7 @@ class Wiring:
         self.upstream.configure(contexts)
         self.telemetry = Telemetry(config, post, self.clients, self.upstream, lambda: self.server)
         self.context.status_call = self.telemetry.request
+        self._use_policies(config)
 
     def _wire_context(self, config: Config) -> None:
         upstream = self.upstream
@@ -107,6 +109,13 @@ class Wiring:
         self.clients.reconfigure(config)
         self.upstream.configure(contexts)
         self.intake.rate = config.max_accept_rate
+        self._use_policies(config)
+
+    def _use_policies(self, config: Config) -> None:
+        """Put the policies of `config`, which has no mistakes, in the place of the former ones."""
+        found, _ = policies.parse(config.policies)
+        self.telemetry.use_policies(found.values())
+        self.context.grammar.use(found)
 
     # -- callbacks --------------------------------------------------------------------------------
 

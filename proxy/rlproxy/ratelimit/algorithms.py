@@ -178,9 +178,9 @@ class Limiter:
             words.pop()
         return words
 
-    def final(self) -> Limiter:
-        """Return a copy whose reply is in microseconds."""
-        made = Limiter(self.algorithm, self.max, self.window_us, 1)
+    def copy(self, unit_us: int) -> Limiter:
+        """Return a copy whose reply is in another unit: `unit_us` microseconds."""
+        made = Limiter(self.algorithm, self.max, self.window_us, unit_us)
         made.mode = self.mode
         made.cost = self.cost
         made.burst = self.burst
@@ -190,6 +190,10 @@ class Limiter:
         made.wait_us = self.wait_us
         made.limits = self.limits
         return made
+
+    def final(self) -> Limiter:
+        """Return a copy whose reply is in microseconds."""
+        return self.copy(1)
 
     def attempt(self) -> Limiter:
         """Return a copy without STRICT and PENALTY, so that a refusal writes nothing.

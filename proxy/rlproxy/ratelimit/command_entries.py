@@ -63,8 +63,12 @@ _MAX: Final = Argument(b"max", _INTEGER)
 _WINDOW: Final = Argument(b"window", _TIME)
 _ALGO: Final = _algorithm()
 _BURST: Final = _option(b"burst", _INTEGER)
+_NAME: Final = Argument(b"policy", b"string", b"POLICY")
+_RULE: Final = Argument(
+    b"rule", b"oneof", below=(Argument(b"limit", b"block", below=(_MAX, _WINDOW)), _NAME)
+)
 _COMMON: Final = (
-    *(_KEY, _MAX, _WINDOW, _word(b"MS"), _ALGO),
+    *(_KEY, _RULE, _word(b"MS"), _ALGO),
     *(_option(b"cost", _INTEGER), _BURST, _option(b"gap", _TIME)),
 )
 _AND: Final = Argument(
@@ -116,7 +120,7 @@ ENTRIES: Final = (
         summary=b"Gives back the newest hits of a rate limiter.",
         complexity=b"O(N) in the hits given back",
         arguments=(
-            *(_KEY, _MAX, _WINDOW, Argument(b"hits", _INTEGER)),
+            *(_KEY, _RULE, Argument(b"hits", _INTEGER)),
             *(_word(b"MS"), _ALGO, _BURST, _AND),
         ),
     ),
@@ -162,6 +166,16 @@ ENTRIES: Final = (
         summary=b"Returns the keys with most hits, or refusals, of the last minute.",
         complexity=b"O(N) in the number of keys that are asked for",
         arguments=(Argument(b"keys", _INTEGER), _word(b"REFUSED")),
+    ),
+    Entry(
+        name=b"rl.policies",
+        arity=1,
+        flags=[b"noscript"],
+        categories=[b"@slow", b"@scripting"],
+        tips=_VARIES,
+        keys=[],
+        summary=b"Returns the policies, their hits and how many of these were refused.",
+        complexity=b"O(N) in the number of policies",
     ),
     *[
         Entry(

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.resp import encoding
 
 # Longest life of an entry, in seconds. It bounds the delay of changes that Redis does not announce:
@@ -101,7 +102,7 @@ class Denial:
         self._reply_until = 0.0
 
     def answer(self, now: float) -> bytes:
-        """Return the reply at time `now`; empty if the entry has expired.
+        """Return the client's reply at time `now`; empty if the entry has expired.
 
         retry_after and reset_after age from the arrival of Redis' reply, not from the sending. So a
         client that waits `retry_after` is never too early.
@@ -115,7 +116,8 @@ class Denial:
         age_us = max(0, int((now - self._heard_at) * _MICROSECONDS))
         retry = max(1, -((age_us - self._retry_us) // unit_us))
         reset = max(1, -((age_us - self._reset_us) // unit_us))
-        self._reply = encoding.five(1, self._limit, self._remaining, retry, reset)
+        reply = encoding.five(1, self._limit, self._remaining, retry, reset)
+        self._reply = encoding.admitted(reply) if shadow(self.rule.row) else reply
         until_us = min(
             self._retry_us - (retry - 1) * unit_us, self._reset_us - (reset - 1) * unit_us
         )

@@ -9,7 +9,6 @@ hit costs one look-up. The module does not depend on connections.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +22,7 @@ from rlproxy.ratelimit.algorithms import (
     Algorithm,
     Limiter,
 )
+from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time
 from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
@@ -36,119 +36,11 @@ MAX_LIMITS: Final = 8  # largest number of ANDs in a command
 RULES_KEPT: Final = 4096  # bound of the cache of rules
 RULE_BYTES: Final = 512  # longest rule that is cached, bytes; a longer one is parsed each time
 
-NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
+NO_RELOAD: Final = (
+    "ERR clients can't reload policies: send SIGHUP to the proxy, or POST /reload to its admin"
+    " address"
+)
 OUT_OF_RANGE: Final = "ERR rate or burst out of range"
-
-_INTEGER: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
-_SECONDS: Final = re.compile(rb"([0-9]{1,18})(?:\.([0-9]{1,6}))?")
-
-
-class GrammarError(Exception):
-    """A command with a mistake: it is not sent to Redis. The message is the text of the reply."""
-
-
-class Form:
-    """The unit and the algorithm of a command: the options MS and ALGO, at any position."""
-
-    __slots__ = ("algorithm", "milliseconds")
-
-    def __init__(self, milliseconds: bool, algorithm: Algorithm | None) -> None:
-        self.milliseconds = milliseconds
-        self.algorithm = algorithm  # None: the command names an unknown algorithm
-
-
-class Argument:
-    """An integer argument of a command.
-
-    name: name in error texts.
-    least, most: range, both included.
-    """
-
-    __slots__ = ("_least", "_most", "name")
-
-    def __init__(self, name: str, least: int, most: int) -> None:
-        self.name = name
-        self._least = least
-        self._most = most
-
-    def read(self, word: bytes, form: Form) -> int:
-        """Return `word` as an integer, by Redis' syntax.
-
-        Raises GrammarError for another syntax, or outside the widest range of any algorithm. The
-        command's own algorithm may allow less; see check().
-        """
-        if _INTEGER.fullmatch(word) is None or not self._least <= int(word) <= self._most:
-            raise self.wrong(form)
-        return int(word)
-
-    def check(self, value: int, form: Form) -> None:
-        """Raise GrammarError if `value` exceeds the bound of the command's algorithm."""
-        if value > self._largest(form):
-            raise self.wrong(form)
-
-    def wrong(self, form: Form) -> GrammarError:
-        """Return the error for a value outside the range."""
-        most = self._largest(form)
-        text = f"{NOT_AN_INTEGER}: {self.name} is {self._least} to {most}"
-        if form.algorithm is not None and most < self._most:
-            text += f" with ALGO {form.algorithm.name.decode()}"
-        return GrammarError(text)
-
-    def _largest(self, form: Form) -> int:
-        if form.algorithm is None:
-            return self._most
-        return form.algorithm.bounds.get(self.name, self._most)
-
-
-class Time(Argument):
-    """A time argument, in seconds, or in milliseconds with MS.
-
-    least, most: range in microseconds, both included.
-    end: text of the upper bound in errors; default `most` in milliseconds.
-    """
-
-    __slots__ = ("_end",)
-
-    def __init__(self, name: str, least: int, most: int, end: str = "") -> None:
-        super().__init__(name, least, most)
-        self._end = end or str(most // MILLISECONDS)
-
-    def read(self, word: bytes, form: Form) -> int:
-        """Return `word` in microseconds.
-
-        Raises GrammarError for another syntax, or outside the range.
-        """
-        value = -1
-        if form.milliseconds:
-            if _INTEGER.fullmatch(word) is not None:
-                value = int(word) * MILLISECONDS
-        else:
-            match = _SECONDS.fullmatch(word)
-            if match is not None:
-                value = int(match[1]) * MICROSECONDS + int((match[2] or b"").ljust(6, b"0"))
-        if not self._least <= value <= self._most:
-            raise self.wrong(form)
-        return value
-
-    def wrong(self, form: Form) -> GrammarError:
-        """See Argument.wrong()."""
-        if not form.milliseconds:
-            return GrammarError(f"ERR {self.name} is not a valid number of seconds")
-        least = self._least // MILLISECONDS
-        return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
-
-
-class Name(Argument):
-    """The value of ALGO; Form.algorithm holds the algorithm of that name."""
-
-    __slots__ = ()
-
-    def read(self, word: bytes, form: Form) -> int:
-        """Return 0. Raises GrammarError if the command names an unknown algorithm."""
-        if form.algorithm is None:
-            raise GrammarError(f"ERR unknown {self.name} {quoted(word)}")
-        return 0
-
 
 MAX: Final = Argument("max", 1, MAX_HITS)
 WINDOW: Final = Time("window", 1000, MAX_WINDOW_US)
@@ -168,6 +60,8 @@ _OPTIONS: Final[dict[bytes, tuple[Argument, ...]]] = {
     b"WAIT": (Time("WAIT", 1000, MAX_WAIT_US),),
     b"AND": (MAX, WINDOW),
 }
+POLICY: Final = b"POLICY"  # in place of max and window: the name of a policy follows
+_BESIDE: Final[tuple[bytes, ...]] = (b"COST", b"WAIT")  # options of a command that names a policy
 # The option words of each command.
 OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
     b"RL.HIT": _OPTIONS,
@@ -202,6 +96,8 @@ HELP: Final = (
     "    * PENALTY: once refused, refuse everything on the key for so long.",
     "    * WAIT: hold the reply until the hit is admitted, at most so long.",
     "    * AND: a further limit on the same key, up to 8 times (LOG, ZLOG).",
+    "    * POLICY <name> instead of <max> <window>: a rule of the settings file; COST and WAIT",
+    "      may follow. RL.PEEK and RL.REFUND take it, too.",
     (
         "RL.PEEK <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>]"
         " [AND <max> <window> ...]"
@@ -219,9 +115,31 @@ HELP: Final = (
     "    What the proxy has counted since it began, in the style of INFO.",
     "RL.TOP <n> [REFUSED]",
     "    The keys with most hits, or refusals, of the last minute; of each its error, too.",
+    "RL.POLICIES",
+    "    Of each policy its name, rule, mode (enforced or shadow), hits and refused hits.",
     "RL.HELP",
     "    Print this help.",
 )
+
+
+class Policy:
+    """A named rule of the settings file.
+
+    text: RL.HIT's words behind the key.
+    limiter: the hit that `text` describes.
+    shadow: its hits are decided and counted, and answered as admitted.
+    row: the pair of its hits; see `outcomes`.
+    """
+
+    __slots__ = ("limiter", "name", "row", "shadow", "text")
+
+    def __init__(self, name: bytes, text: bytes, shadow: bool) -> None:
+        """Parse `text`. Raises GrammarError."""
+        self.name = name
+        self.text = text
+        self.limiter = _limiter(b"RL.HIT", [b"", *text.split()])
+        self.shadow = shadow
+        self.row: int = outcomes.row_of(self.limiter.algorithm.name)
 
 
 class Rule:
@@ -326,14 +244,26 @@ class Grammar:
     """The parser of RL commands, with a cache of rules.
 
     scripts: scripts by name; see scripts.load().
+
+    policies: the policies in force, by name; see use().
     """
 
-    __slots__ = ("_by_bytes", "_scripts", "help_call")
+    __slots__ = ("_by_bytes", "_scripts", "help_call", "policies")
 
     def __init__(self, scripts: dict[str, Script]) -> None:
         self._scripts = scripts
         self._by_bytes: dict[bytes, Rule] = {}
+        self.policies: dict[bytes, Policy] = {}
         self.help_call = _help_call()
+
+    def use(self, policies: dict[bytes, Policy]) -> None:
+        """Replace all policies at once.
+
+        All later calls have rules of the new policies. Calls under way keep the rule that they
+        have. A remembered refusal answers only calls of the rule that was refused: no later call.
+        """
+        self.policies = policies
+        self._by_bytes = {}
 
     def known(self, written: bytes) -> Rule | None:
         """Return the cached rule for these bytes (command name, then arguments), if any."""
@@ -358,8 +288,29 @@ class Grammar:
         return rule
 
     def _parse(self, name: bytes, args: list[bytes]) -> Rule:
-        limiter = _throttle(name, args) if name in THROTTLES else _limiter(name, args)
+        if name in THROTTLES:
+            return self._rule(_throttle(name, args))
+        if args[1:2] and args[1].upper() == POLICY:
+            return self._policy_rule(name, args)
+        return self._rule(_limiter(name, args))
+
+    def _rule(self, limiter: Limiter) -> Rule:
         return script_call(self._scripts[limiter.algorithm.script], limiter, False)
+
+    def _policy_rule(self, name: bytes, args: list[bytes]) -> Rule:
+        """Parse a command that names a policy: key, POLICY, name, then n of RL.REFUND, options."""
+        if len(args) < (4 if name == b"RL.REFUND" else 3):
+            raise GrammarError(wrong_arity(name))
+        policy = self.policies.get(args[2])
+        if policy is None:
+            raise GrammarError(f"ERR no such policy {quoted(args[2])}")
+        limiter = _limiter_of(policy, name, args)
+        rule = self._rule(limiter)
+        if rule.takes:
+            rule.row = policy.row + (outcomes.WIDTH if policy.shadow else 0)
+        elif limiter.mode == algorithms.HIT and policy.shadow:
+            rule.row = outcomes.SHADOW_PEEK
+        return rule
 
 
 def _limiter(name: bytes, args: list[bytes]) -> Limiter:
@@ -381,10 +332,55 @@ def _limiter(name: bytes, args: list[bytes]) -> Limiter:
         limiter.cost = GIVEN_BACK.read(args[3], form)
     elif name == b"RL.PEEK":
         limiter.mode = algorithms.PEEK
+    _check(limiter, _take_all(limiter, options, args[first:], form, {POLICY}), form)
+    return limiter
+
+
+def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
+    """Parse RL.HIT, RL.PEEK or RL.REFUND of a policy. Raises GrammarError.
+
+    What the policy's rule has and the command lacks, as RL.PEEK lacks STRICT, is left out.
+    """
+    rule = policy.limiter
+    limiter = rule.copy(rule.unit_us)
+    form = Form(rule.unit_us == MILLISECONDS, rule.algorithm)
+    first = 3
+    if name != b"RL.HIT":
+        limiter.mode = algorithms.PEEK
+        limiter.strict = False
+        limiter.penalty_us = 0
+    if name == b"RL.REFUND":
+        limiter.mode = algorithms.REFUND
+        limiter.gap_us = 0
+        limiter.cost = GIVEN_BACK.read(args[3], form)
+        first = 4
+    options = OPTIONS[name]
+    allowed = {word: options[word] for word in _BESIDE if word in options}
+    barred = set(options) - set(_BESIDE)
+    _check(limiter, _take_all(limiter, allowed, args[first:], form, barred), form)
+    if policy.shadow or limiter.mode != algorithms.HIT:
+        limiter.wait_us = 0  # a hit under shadow never waits
+    return limiter
+
+
+def _take_all(
+    limiter: Limiter,
+    options: dict[bytes, tuple[Argument, ...]],
+    args: list[bytes],
+    form: Form,
+    barred: set[bytes],
+) -> set[bytes]:
+    """Set the options in `args`, and return their words. Raises GrammarError.
+
+    barred: words that can't stand in a command with, or without, POLICY.
+    """
     seen: set[bytes] = set()
-    at = first
+    at = 0
     while at < len(args):
         word = args[at].upper()
+        if word in barred:
+            beside = "max" if word == POLICY else word.decode()
+            raise GrammarError(f"ERR POLICY can't be combined with {beside}")
         arguments = options.get(word)
         repeated = word in seen and (word != b"AND" or len(limiter.limits) == MAX_LIMITS)
         if arguments is None or repeated or at + len(arguments) >= len(args):
@@ -396,8 +392,7 @@ def _limiter(name: bytes, args: list[bytes]) -> Limiter:
             values.append(argument.read(args[at], form))
             at += 1
         _take(limiter, word, values)
-    _check(limiter, seen, form)
-    return limiter
+    return seen
 
 
 def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form:
@@ -493,7 +488,9 @@ def _other(limiter: Limiter) -> int:
 
 
 def wrong_told(name: bytes, args: list[bytes]) -> bytes:
-    """Return the error reply to a wrong RL.HELP, RL.STATS or RL.TOP; empty for a correct one."""
+    """Return the error reply to a wrong command of commands.TOLD; empty for a correct one."""
+    if name == b"RL.POLICIES" and [arg.upper() for arg in args] == [b"RELOAD"]:
+        return encoding.error(NO_RELOAD)
     if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:
         return encoding.error(wrong_arity(name))
     try:

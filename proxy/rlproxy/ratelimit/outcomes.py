@@ -6,7 +6,7 @@ from typing import Final
 
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-# The outcomes of a hit: offsets into the row of its algorithm.
+# The outcomes of a hit: offsets into its row.
 ADMITTED: Final = 0
 REFUSED: Final = 1
 REFUSED_LOCALLY: Final = 2  # refused by the denial cache, without Redis
@@ -22,8 +22,10 @@ OUTCOMES: Final = (
     "failed_closed",
     "failed",
     "unseen",
+    "shadow_refused",  # would have been refused, and was answered as admitted; see by_outcome()
 )
-WIDTH: Final = 7  # number of outcomes, the length of a row
+WIDTH: Final = 7  # length of a row
+PAIR: Final = 2 * WIDTH  # length of a pair: the row of enforced hits, then that of shadow hits
 
 # Answered RL commands that are not hits.
 PEEK: Final = 0
@@ -32,7 +34,8 @@ RESET: Final = 2
 HELP: Final = 3
 STATS: Final = 4
 TOP: Final = 5
-CALLS: Final = ("peek", "refund", "reset", "help", "stats", "top")
+POLICIES: Final = 6
+CALLS: Final = ("peek", "refund", "reset", "help", "stats", "top", "policies")
 
 # The ends of a wait, for hits with WAIT that were not admitted at once.
 WAIT_ADMITTED: Final = 0
@@ -40,9 +43,11 @@ WAIT_REFUSED: Final = 1
 WAIT_LEFT: Final = 2  # the client disconnected, or Redis did not reply
 WAITS: Final = ("admitted", "refused", "left")
 
-# Rows: that of its algorithm for a hit (see row_of), OTHERS and below for other RL commands.
+# Rows: that of its algorithm for a hit (see row_of), or that of its policy; OTHERS and below for
+# other RL commands.
 NO_ROW: Final = -1  # not counted
 OTHERS: Final = -2  # row of the first of CALLS; the next ones count down
+SHADOW_PEEK: Final = -100  # a hit with COST 0 under shadow: counted as PEEK
 
 
 def other(call: int) -> int:
@@ -50,9 +55,23 @@ def other(call: int) -> int:
     return OTHERS - call
 
 
-ROWS: Final = {name: number * WIDTH for number, name in enumerate(ALGORITHMS)}
+ROWS: Final = {name: number * PAIR for number, name in enumerate(ALGORITHMS)}
 
 
 def row_of(algorithm: bytes) -> int:
-    """Return the index in Counters.hits at which the outcomes of `algorithm` begin."""
+    """Return the index in Counters.hits at which the pair of `algorithm` begins."""
     return ROWS[algorithm]
+
+
+def shadow(row: int) -> bool:
+    """Return whether hits that count in `row` are answered as admitted when they are refused."""
+    return (row // WIDTH) & 1 == 1 if row >= 0 else row == SHADOW_PEEK
+
+
+def by_outcome(hits: list[int], row: int) -> list[int]:
+    """Return the hits of the pair that begins at `row`, in the order of OUTCOMES."""
+    other = row + WIDTH
+    found = [hits[row + outcome] + hits[other + outcome] for outcome in range(WIDTH)]
+    found[REFUSED] = hits[row + REFUSED]
+    found[REFUSED_LOCALLY] = hits[row + REFUSED_LOCALLY]
+    return [*found, hits[other + REFUSED] + hits[other + REFUSED_LOCALLY]]

@@ -18,12 +18,13 @@ import rlproxy
 
 MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVAL carries it
 
-# The ways in which a call names its script. They use three texts with different digests: from
+# The ways in which a call names its script. They use texts with different digests: from
 # version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 BROUGHT: Final = 1  # EVALSHA of a text that a lane sends by EVAL where SCRIPT LOAD is not possible
 BRING: Final = 2  # EVAL of the text that BROUGHT names
 SOURCE: Final = 3  # EVAL of a text that no EVALSHA names
+SHADOW: Final = 4  # EVAL of a text that answers a refusal as an admission; see encoding.admitted()
 
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
@@ -33,6 +34,9 @@ _TOKEN: Final = re.compile(
     r"--[^\n]*|'(?:[^'\\]|\\.)*'|[A-Za-z_]\w*|\d+(?:\.\d+)?|\.\.\.|\.\.|[=~<>]=|\S"
 )
 _GLUED: Final = re.compile(r"\w\w|--|\[\[")
+_SHADOWED: Final = (
+    b"local r=(function()%b end)()if r[1]==1 then r[1],r[4]=0,-1 end return r"  # r: maybe an error
+)
 _ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
 
 
@@ -67,7 +71,7 @@ class Script:
     def words(self, way: int, ro: bool, lane: int = 1) -> bytes:
         """Return the words of a call between the array header and the key.
 
-        way: LOADED, BROUGHT, BRING or SOURCE.
+        way: LOADED, BROUGHT, BRING, SOURCE or SHADOW.
         ro: use EVAL_RO or EVALSHA_RO.
         lane: number of the lane that calls, from 1. BROUGHT and BRING have a text for each, so that
             no lane brings the text that another one has just missed.
@@ -75,11 +79,17 @@ class Script:
         key = (way, ro, lane)
         found = self._words.get(key)
         if found is None:
-            end = b"" if way == LOADED else b" " if way == SOURCE else b"\n" * lane
-            found = _words(self.source + end, way, b"_RO" if ro else b"")
+            found = _words(self._text(way, lane), way, b"_RO" if ro else b"")
             if way != BRING:  # it is long, and sent once
                 self._words[key] = found
         return found
+
+    def _text(self, way: int, lane: int) -> bytes:
+        if way == LOADED:
+            return self.source
+        if way == SHADOW:
+            return _SHADOWED % self.source
+        return self.source + (b" " if way == SOURCE else b"\n" * lane)
 
 
 def _sha(text: bytes) -> bytes:

@@ -41,6 +41,13 @@ def five(limited: int, limit: int, remaining: int, retry_after: int, reset_after
     )
 
 
+def admitted(reply: bytes) -> bytes:
+    """Return the reply to a hit as an admission: limited 0, retry_after -1, the rest as it is."""
+    lines = reply.split(b"\r\n")
+    lines[1], lines[4] = b":0", b":-1"
+    return b"\r\n".join(lines)
+
+
 def integers(frame: bytes) -> list[int]:
     """Return the integers of a script's reply to a hit: five or six, the first of them 0 or 1.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MAX_QUOTED: Final = 32  # longest part of a word in an error, bytes
+_ESCAPE: Final = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 
 def shown(name: bytes) -> str:
@@ -13,6 +15,15 @@ def shown(name: bytes) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def unescaped(text: str) -> bytes:
+    r"""Return the bytes that `text` stands for: UTF-8, where \xHH is a byte.
+
+    It is the inverse of shown(), except for bytes that contain such an escape themselves: their
+    backslash is \x5c. Raises UnicodeEncodeError for half of a surrogate pair.
+    """
+    return _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())
 
 
 def quoted(word: bytes) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN
+from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shadow
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -103,7 +103,7 @@ class FailurePolicy:
             counts.failed += 1
             self._stats.unanswered(row, FAILED)
             return error
-        if self.mode == _ALLOW:
+        if self.mode == _ALLOW or shadow(row):
             counts.failed_open += 1
             self._stats.unanswered(row, FAILED_OPEN)
             return r.five(0, limit, limit, -1, 0)

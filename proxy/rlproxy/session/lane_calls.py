@@ -114,9 +114,9 @@ class LaneCalls:
         """Pass on the replies that have come, in order."""
         call = self.head
         while call is not None and call.reply:
-            self._replies.append(call.reply)
             if call.row != NO_ROW or call.rule.error:
                 self.count_outcome(call)
+            self._replies.append(call.reply)
             self.count -= 1
             call = call.next
         self.head = call
@@ -166,11 +166,11 @@ class LaneCalls:
         self.count = 0
 
     def count_outcome(self, call: Call) -> None:
-        """Count the outcome of `call`, whose reply goes to the client."""
+        """Count the outcome of `call`. Then `call.reply` is the reply for the client."""
         row = call.row
         if row != NO_ROW:
             call.counted()
-            self._context.stats.answered(row, call.reply, call.key)
+            call.reply = self._context.stats.answered(row, call.reply, call.key)
         elif call.rule.error:
             self._context.stats.error("syntax")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.observability.counters import brief
-from rlproxy.ratelimit.outcomes import HELP, STATS, TOP, UNSEEN, other
-from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other, shadow
+from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.commands import Command
@@ -35,6 +35,7 @@ from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
+_TOLD: Final = {c.RL_HELP: HELP, c.RL_STATS: STATS, c.RL_TOP: TOP, c.RL_POLICIES: POLICIES}
 _EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 
 # Values of PrivateStream.status.
@@ -340,7 +341,10 @@ class PrivateStream:
             call.behind = None
         waiting = self._context.waiting
         caught = counted and key_queue.concerns(call, waiting)
-        self.put(call, LOADED if by_sha else SOURCE)
+        if counted or not shadow(call.row):
+            self.put(call, LOADED if by_sha else SOURCE)
+        else:
+            self.put(call, SHADOW)  # its reply cannot be edited
         if by_sha:
             slot: Slot = BySha(call)
         elif caught:
@@ -385,7 +389,7 @@ class PrivateStream:
             self.hit(call)
 
     def answer_status(self, requests: ClientRequests) -> None:
-        """Answer RL.HELP, RL.STATS or RL.TOP by a script that returns the reply.
+        """Answer a command of commands.TOLD by a script that returns the reply.
 
         So Redis refuses it to a client that has no right to make hits.
         """
@@ -399,8 +403,7 @@ class PrivateStream:
             call = context.grammar.help_call
         else:
             call = context.status_call(name, requests.arguments())
-        of = HELP if name == c.RL_HELP else STATS if name == c.RL_STATS else TOP
-        context.stats.answered(other(of), b"", b"")
+        context.stats.answered(other(_TOLD[name]), b"", b"")
         self.out.append(call)
         self.expanded += len(call)
         self.slots.expect_one()

@@ -30,7 +30,7 @@ NARROW: Final = 60  # columns below which the table has only the rate that it is
 SORTS: Final = {"h": "hits/s", "r": "refused/s", "k": "key of the last minute"}  # by key stroke
 _COUNTS: Final = "clients private_connections lanes waiting denials timeouts errors"
 _OUTCOMES: Final = (  # title, style, counters
-    ("admitted", "", "admitted"),
+    ("admitted", "", "admitted shadow_refused"),
     ("refused", "yellow", "refused refused_locally"),
     ("locally", "dim", "refused_locally"),
     ("failed", "red", "failed failed_open failed_closed"),

@@ -7,6 +7,7 @@ from rlproxy.config import loader
 from rlproxy.config.config import Config, ConfigError
 
 TLS = ("--listen", "tls::1", "--tls-cert", "c", "--tls-key", "k")
+ADMIN = ("--admin", "127.0.0.1:9121")
 CLUSTER = ("--upstream", "redis+cluster://h")
 REDISS = ("--upstream", "rediss://h", "--upstream-tls-cert", "c", "--upstream-tls-key", "k")
 

@@ -8,7 +8,9 @@ import pytest
 from rlproxy.config import config
 from rlproxy.config.urls import Address, Upstream
 
-from tests.unit.config.loading import REDISS, TLS, load, mistakes
+from tests.unit.config.loading import ADMIN, REDISS, TLS, load, mistakes
+
+ACTIONS = (*ADMIN, "--admin-actions", "--admin-token-file", "t")
 
 
 def test_defaults() -> None:
@@ -30,6 +32,11 @@ def test_defaults() -> None:
         (["--announce", "h:1"], "--announce: the URL of --upstream has no cluster"),
         (["--present", "standalone"], "--present: the URL of --upstream has no cluster"),
         (["--cross-slot", "error"], "--cross-slot: the URL of --upstream has no cluster"),
+        (["--admin-token-file", "t"], "--admin-token-file: --admin-actions is not yes"),
+        (["--admin-actions", "--admin-token-file", "t"], "--admin-actions: it needs --admin"),
+        ([*ADMIN, "--admin-actions"], "--admin-actions: it needs --admin-token-file"),
+        ([*ACTIONS, "--proxy-protocol"], "--admin-actions: the admin process can't connect to"),
+        ([*ACTIONS, *TLS, "--tls-client-ca", "x"], "--admin-actions: the admin process can't"),
         (["--proxy-protocol", "--listen", "unix:/s"], "--proxy-protocol: no address of --listen"),
     ],
 )
@@ -81,6 +88,19 @@ def test_options_of_a_cluster() -> None:
     assert load("--upstream", "embedded:cluster", "--cross-slot", "error").cross_slot == "error"
     # The defaults may be written where there is no cluster.
     assert load("--present", "cluster", "--cross-slot", "split") == load()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("--proxy-protocol", "--listen", ":1", "--listen", "unix:/s"),
+        (*TLS, "--tls-client-ca", "x", "--tls-client-auth", "optional"),
+        (*TLS, "--tls-client-ca", "x", "--listen", ":1"),
+    ],
+)
+def test_actions_need_one_address_without_header_and_certificate(argv: tuple[str, ...]) -> None:
+    assert load(*ACTIONS, *argv).admin_actions
 
 
 def test_what_a_reload_may_change() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from rlproxy.config import loader
-from rlproxy.config.config import OPTIONS, Config, ConfigError
+from rlproxy.config.config import OPTIONS, Config, ConfigError, reloaded
 from rlproxy.config.urls import Address, Upstream
 
-from tests.unit.config.loading import CLUSTER, REDISS, TLS, load, mistakes, variable
+from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistakes, variable
 
 REPEATED = ("--listen", "--deny-command")
 
@@ -53,6 +53,8 @@ GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--write-timeout", "0", "write_timeout_s", 0.0, ()),
     ("--tcp-keepalive", "0", "tcp_keepalive_s", 0, ()),
     ("--admin", "[::1]:9", "admin", Address("::1", 9), ()),
+    ("--admin-actions", "yes", "admin_actions", True, ADMIN + ("--admin-token-file", "t")),
+    ("--admin-token-file", "t", "admin_token_file", "t", ADMIN + ("--admin-actions", "yes")),
     ("--metrics-prefixes", "9", "metrics_prefixes", 9, ()),
     ("--log-level", "error", "log_level", "error", ()),
     ("--log-format", "json", "log_format", "json", ()),
@@ -113,7 +115,16 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("nope = 1", "there is no option nope"),
-        ("[rlproxy]\nworkers = 2", "there is no option rlproxy; the file has no sections"),
+        ("[rlproxy]\nworkers = 2", "there is no option rlproxy; its options stand above any"),
+        ("policies = 5", "policies is a section: [policies]"),
+        ("[policies]\na = 5", "policy 'a': expected "),
+        ("[policies]\na.b = '5 60'", "policy 'a': expected "),
+        ("[policies]\na = ['5 60']", "policy 'a': expected "),
+        ("[policies]\na = {shadow = true}", "policy 'a': expected "),
+        ("[policies]\na = {rule = '5 60', shadow = 'yes'}", "policy 'a': expected "),
+        ("[policies]\na = {rule = '5 60', shadows = true}", "policy 'a': expected "),
+        ("[policies]\n'x\\ny' = 5", "policy 'x\\\\ny': expected "),
+        ("[policies]\na = '5 60'\na = '5 60'", "Cannot overwrite a value"),
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
@@ -318,3 +329,46 @@ def test_help_tells_every_option_and_variable() -> None:
         assert option.flag in text
         assert option.variable in text
         assert not option.value.default or f"(default {option.value.default};" in text
+
+
+POLICIES = """
+workers = 2
+[policies]
+search = {rule = "100 60 ALGO COUNTER", shadow = true}
+login = "5 60"
+"a.b" = {rule = "1 1"}
+[policies."c:d"]
+rule = "2 2"
+"""
+
+
+def test_policies_are_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(POLICIES)
+    made = load("--config", str(file))
+    assert made.workers == 2
+    assert made.policies == (
+        ("search", "100 60 ALGO COUNTER", True),
+        ("login", "5 60", False),
+        ("a.b", "1 1", False),
+        ("c:d", "2 2", False),
+    )
+    assert load().policies == ()
+
+
+def test_wrong_rules_are_among_all_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("workers = 0\n[policies]\na = '5 60'\nb = 5\n")
+    args = loader.parser().parse_args(["--config", str(file)])
+    with pytest.raises(ConfigError) as caught:
+        loader.load(args, {}, check=lambda policies: [f"policy {policies[0][0]}: wrong"])
+    found = caught.value.mistakes
+    assert len(found) == 3
+    assert f"--config {file}: policy a: wrong" in found
+
+
+def test_a_reload_replaces_the_policies() -> None:
+    old = dataclasses.replace(load(), policies=(("a", "5 60", False),))
+    new = dataclasses.replace(old, policies=(("b", "5 60", False),), workers=2)
+    made = reloaded(old, new)
+    assert (made.policies, made.workers) == (new.policies, 1)

@@ -20,14 +20,14 @@ KEY = r.bulk(b"k")
 
 
 def outcomes(stats: Counters, row: int) -> dict[str, int]:
-    """The outcomes that are not 0."""
-    found = stats.hits[row : row + len(oc.OUTCOMES)]
+    """The outcomes of a pair of rows that are not 0."""
+    found = oc.by_outcome(stats.hits, row)
     return {name: count for name, count in zip(oc.OUTCOMES, found, strict=True) if count}
 
 
 def test_rows_do_not_overlap() -> None:
     rows = sorted(oc.row_of(name) for name in ALGORITHMS)
-    assert rows == list(range(0, len(Counters().hits), len(oc.OUTCOMES)))
+    assert rows == list(range(0, len(Counters().hits), oc.PAIR))
 
 
 REPLIES = [
@@ -53,6 +53,44 @@ def test_outcome_of_a_hit_by_its_reply(reply: bytes, outcome: str, row: int) -> 
     stats.answered(row, reply, KEY)
     assert outcomes(stats, row) == {outcome: 1}
     assert sum(stats.hits) == 1
+
+
+SHADOW = LOG + oc.WIDTH
+
+
+@pytest.mark.parametrize(("reply", "outcome"), REPLIES)
+def test_a_shadow_hit_is_answered_as_admitted(reply: bytes, outcome: str) -> None:
+    stats = Counters()
+    refused = outcome == "refused"
+    shown = r.five(0, 10, 0, -1, 60) if refused else reply
+    assert stats.answered(SHADOW, reply, KEY) == shown
+    assert stats.answered(LOG, reply, KEY) == reply
+    assert outcomes(stats, LOG) == (
+        {"refused": 1, "shadow_refused": 1} if refused else {outcome: 2}
+    )
+
+
+def test_a_shadow_hit_with_cost_0_counts_as_a_peek() -> None:
+    stats = Counters()
+    for reply in (r.five(1, 10, 0, 60, 60), r.five(0, 10, 0, -1, 60)):
+        assert stats.answered(oc.SHADOW_PEEK, reply, KEY) == r.five(0, 10, 0, -1, 60)
+    assert stats.answered(oc.SHADOW_PEEK, r.LOST, KEY) == r.LOST
+    stats.unanswered(oc.SHADOW_PEEK, oc.UNSEEN)
+    stats.unanswered(oc.SHADOW_PEEK, oc.FAILED)
+    assert stats.calls == [4] + [0] * (len(oc.CALLS) - 1)
+    assert sum(stats.hits) == 0
+
+
+def test_rows_tell_whether_hits_are_in_shadow() -> None:
+    shadows = {oc.row_of(name) + oc.WIDTH for name in ALGORITHMS} | {oc.SHADOW_PEEK}
+    rows = (
+        {oc.row_of(name) for name in ALGORITHMS}
+        | {oc.NO_ROW}
+        | {oc.other(call) for call in range(len(oc.CALLS))}
+    )
+    assert all(map(oc.shadow, shadows))
+    assert not any(map(oc.shadow, rows))
+    assert min(rows) > oc.SHADOW_PEEK
 
 
 def lines(kinds: str, of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
@@ -157,7 +195,7 @@ def test_hits_near_the_limit_are_counted(limit: int, remaining: int, near: int) 
     stats = Counters()
     stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
-    assert stats.near[GCRA // len(oc.OUTCOMES)] == near
+    assert stats.near[GCRA // oc.WIDTH] == near
 
 
 def test_refused_hit_is_not_near_the_limit() -> None:

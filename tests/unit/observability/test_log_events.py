@@ -20,7 +20,7 @@ ROW = re.compile(r"^\| `(\w+)` \| ([a-z, ]+) \| (.*) \| (.*) \|$", re.MULTILINE)
 FIELD = re.compile(r"\{(\w+)[^}]*\}")
 RESERVED = {"timestamp", "level", "event", "message", "logger", "exception", "worker", logs.PLAIN}
 ADDED = {"happened": {"count", "client"}}  # fields that LogThrottle adds
-OPTIONS = {"one", "client", "exc_info"}  # arguments that are no fields
+OPTIONS = {"one", "exc_info"}  # arguments that are no fields
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def lines_of(path: Path) -> Iterator[Line]:
         elif ast.unparse(node.func).partition(".")[0] == "log" and name in LEVELS:
             level = name
         elif name == "happened":
-            level = "error" if path.stem == "app" else "warning"
+            level = "error" if path.parent.name == "admin" else "warning"
         else:
             continue
         (event,) = meant(args[0], tree)

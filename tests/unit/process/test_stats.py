@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.metrics import ERRORS, Distribution, Samples
+from rlproxy.observability.metrics import ERRORS, POLICY_HITS, Distribution, Samples, Value
 from rlproxy.observability.shared_memory import Published
-from rlproxy.process.stats import stats_request, stats_text, top_request
+from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 FACTS = {
@@ -83,3 +84,18 @@ def test_the_requests() -> None:
     request = top_request([(b"k\r\n", 5, 1)])
     assert request.startswith(b"*6\r\n$4\r\nEVAL\r\n")
     assert request.endswith(b"$1\r\n0\r\n$3\r\nk\r\n\r\n$1\r\n5\r\n$1\r\n1\r\n")
+
+
+def test_policies_are_the_sums_of_all_workers() -> None:
+    policies = [Policy(b"a", b"5 60 GAP 1", False), Policy(b"b", b"1 1", True)]
+    counts: list[dict[tuple[str, ...], Value]] = [
+        {("a", "admitted"): 3.0, ("a", "refused"): 1.0, ("gone", "refused"): 9.0},
+        {("a", "admitted"): 1.0, ("a", "refused_locally"): 5.0, ("a", "failed_closed"): 1.0},
+        {},
+    ]
+    several = [Published(0.0, {POLICY_HITS: each}) for each in counts]
+    request = policies_request(policies, [*several, Published(0.0, {})])
+    rows = b'[["a","5 60 GAP 1","enforced",11,6],["b","1 1","shadow",0,0]]'
+    assert request.startswith(b"*4\r\n$4\r\nEVAL\r\n")
+    assert request.endswith(b"$1\r\n0\r\n$%d\r\n%b\r\n" % (len(rows), rows))
+    assert policies_request([], several).endswith(b"$1\r\n0\r\n$2\r\n[]\r\n")

@@ -15,7 +15,7 @@ IDS = [name.decode() for name in BY_NAME]
 FLAGS = {b"write", b"readonly", b"denyoom", b"noscript", b"blocking", b"loading", b"stale", b"fast"}
 CATEGORIES = {b"@keyspace", b"@read", b"@write", b"@fast", b"@slow", b"@blocking", b"@scripting"}
 KEY_FLAGS = {b"RO", b"RW", b"OW", b"RM", b"access", b"update", b"insert", b"delete"}
-KINDS = {b"key", b"integer", b"double", b"pure-token", b"oneof", b"block"}
+KINDS = {b"key", b"integer", b"double", b"string", b"pure-token", b"oneof", b"block"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
@@ -32,12 +32,29 @@ def test_entry(entry: Entry) -> None:
     assert entry.arity != 0
 
 
+def words(argument: Argument) -> int:
+    """The least number of words that an argument takes."""
+    if b"optional" in argument.flags:
+        return 0
+    below = [words(each) for each in argument.below]
+    own = (argument.token != b"") + (argument.kind not in (b"oneof", b"block", b"pure-token"))
+    return own + (min(below) if argument.kind == b"oneof" else sum(below))
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
 def test_the_arity_is_that_of_the_arguments(entry: Entry) -> None:
-    needed = [each for each in entry.arguments if b"optional" not in each.flags]
-    fixed = len(needed) == len(entry.arguments) and not entry.many
-    assert abs(entry.arity) == 1 + len(needed)
+    fixed = all(words(each) for each in entry.arguments) and not entry.many
+    assert abs(entry.arity) == 1 + sum(map(words, entry.arguments))
     assert (entry.arity > 0) == fixed
+
+
+@pytest.mark.parametrize("name", [b"rl.hit", b"rl.peek", b"rl.refund"], ids=bytes.decode)
+def test_a_policy_stands_in_place_of_max_and_window(name: bytes) -> None:
+    _, rule, *_ = BY_NAME[name].arguments
+    limit, policy = rule.below
+    assert [each.name for each in limit.below] == [b"max", b"window"]
+    assert policy.token == grammar.POLICY
+    assert words(limit) == words(policy)
 
 
 def nodes(arguments: tuple[Argument, ...]) -> Iterator[Argument]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rlproxy.ratelimit import denial_cache as d
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.outcomes import WIDTH, row_of
 from rlproxy.resp import encoding as r
 
 SECOND = 1_000_000
@@ -114,6 +115,13 @@ def test_times_age_and_are_rounded_up() -> None:
     assert integers(denial.answer(100.5)) == [1, 5, 0, 3, 60]
     assert integers(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
     assert integers(denial.answer(100.875)) == [1, 5, 0, 2, 60]
+
+
+def test_a_shadow_hit_is_answered_as_admitted() -> None:
+    denial = opened([1, 10, 3, 5 * SECOND, 60 * SECOND, SECOND], 0.0, 0.0)
+    denial.rule.row = row_of(b"LOG") + WIDTH
+    assert denial.answer(0.5) == r.five(0, 10, 3, -1, 60)
+    assert denial.answer(0.5) is denial.answer(0.5)
 
 
 def test_times_in_milliseconds() -> None:

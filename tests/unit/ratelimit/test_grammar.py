@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import algorithms, scripts
 from rlproxy.ratelimit import grammar as g
-from rlproxy.ratelimit.grammar import Grammar, GrammarError, Rule
+from rlproxy.ratelimit import outcomes as oc
+from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
@@ -969,68 +970,151 @@ def test_long_commands_are_not_cached(grammar: Grammar) -> None:
         assert (grammar.known(written) is rule) == kept
 
 
-# -- the parts -------------------------------------------------------------------------------------
+# -- policies --------------------------------------------------------------------------------------
 
-SECONDS = g.Form(False, None)
+TABLE = {
+    "login": ("5 60 PENALTY 300 STRICT GAP 2 AND 20 3600", False),
+    "quick": ("5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 50", False),
+    "even": ("9 60 ALGO LEAKY WAIT 5", False),
+    "trial": ("5 60 ALGO COUNTER WAIT 5", True),
+}
 
-INTEGERS = [
-    (b"0", 0),
-    (b"7", 7),
-    (b"1000", 1000),
-    (b"1001", None),
-    (b"00", None),
-    (b"-0", None),
-    (b"", None),
-    (b" 1", None),
-    (b"1 ", None),
-    (b"1_0", None),
-    (b"1\0", None),
+
+@pytest.fixture
+def named() -> Grammar:
+    """A grammar with the policies of TABLE."""
+    made = Grammar(SCRIPTS)
+    made.use(
+        {
+            name.encode(): g.Policy(name.encode(), text.encode(), shadow)
+            for name, (text, shadow) in TABLE.items()
+        }
+    )
+    return made
+
+
+def parsed(grammar: Grammar, text: str) -> Rule:
+    name, *args = text.encode().split()
+    return grammar.rule(text.encode(), name, args)
+
+
+# A command with POLICY, and the same one written out.
+WRITTEN_OUT = [
+    ("RL.HIT k POLICY login", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600"),
+    ("RL.HIT k policy login cost 2", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600 COST 2"),
+    ("RL.HIT k POLICY login COST 0", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600 COST 0"),
+    ("RL.PEEK k POLICY login", "RL.PEEK k 5 60 GAP 2 AND 20 3600"),
+    ("RL.PEEK k POLICY login COST 9", "RL.PEEK k 5 60 GAP 2 AND 20 3600 COST 9"),
+    ("RL.REFUND k POLICY login 7", "RL.REFUND k 5 60 7 AND 20 3600"),
+    ("RL.HIT k POLICY quick", "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 50"),
+    ("RL.HIT k POLICY quick WAIT 7", "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 7"),
+    (
+        "RL.HIT k POLICY quick WAIT 7 COST 1",
+        "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 1 WAIT 7",
+    ),
+    ("RL.PEEK k POLICY quick", "RL.PEEK k 5 1000 MS ALGO GCRA BURST 9 COST 3"),
+    ("RL.REFUND k POLICY quick 1", "RL.REFUND k 5 1000 1 MS ALGO GCRA BURST 9"),
+    ("RL.HIT k POLICY even", "RL.HIT k 9 60 ALGO LEAKY WAIT 5"),
+    ("RL.HIT k POLICY even WAIT 0.5", "RL.HIT k 9 60 ALGO LEAKY WAIT 0.5"),
+    ("RL.HIT k POLICY trial WAIT 9", "RL.HIT k 5 60 ALGO COUNTER"),  # it never waits
+    ("RL.PEEK k POLICY trial", "RL.PEEK k 5 60 ALGO COUNTER"),
 ]
 
 
-@pytest.mark.parametrize(("word", "value"), INTEGERS)
-def test_integer_parses_a_word(word: bytes, value: int | None) -> None:
-    argument = g.Argument("n", 0, 1000)
-    if value is None:
-        with pytest.raises(GrammarError, match=f"^ERR {beyond('n is 0 to 1000')}$"):
-            argument.read(word, SECONDS)
-    else:
-        assert argument.read(word, SECONDS) == value
+@pytest.mark.parametrize(("named_rule", "written_out"), WRITTEN_OUT)
+def test_a_policy_is_the_written_out_rule(
+    named: Grammar, named_rule: str, written_out: str
+) -> None:
+    one, other = parsed(named, named_rule), parsed(named, written_out)
+    assert not one.error
+    assert not other.error
+    for field in Rule.__slots__:
+        if not field.startswith("_") and field not in ("limiter", "row"):
+            assert getattr(one, field) == getattr(other, field), field
+    for variant in (Rule.look, Rule.attempt, Rule.final) if one.waits else (Rule.look,):
+        assert variant(one).tail == variant(other).tail
+    assert one.limiter is not None
+    assert other.limiter is not None
+    assert one.limiter.wait_us == other.limiter.wait_us
 
 
-def test_integer_bounds() -> None:
-    argument = g.Argument("n", 2, 2)
-    assert argument.read(b"2", SECONDS) == 2
-    for word in (b"1", b"3"):
-        with pytest.raises(GrammarError):
-            argument.read(word, SECONDS)
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("RL.HIT k POLICY login", oc.row_of(b"LOG")),
+        ("RL.HIT k POLICY trial", oc.row_of(b"COUNTER") + oc.WIDTH),
+        ("RL.HIT k POLICY login COST 0", oc.other(oc.PEEK)),
+        ("RL.HIT k POLICY trial COST 0", oc.SHADOW_PEEK),
+        ("RL.PEEK k POLICY trial", oc.other(oc.PEEK)),
+        ("RL.REFUND k POLICY trial 1", oc.other(oc.REFUND)),
+    ],
+)
+def test_the_row_of_a_policy(named: Grammar, text: str, row: int) -> None:
+    assert parsed(named, text).row == row
 
 
-@pytest.mark.parametrize("algo", EVERY.split())
-def test_algorithm_bounds_the_values_named_in_its_row(algo: str) -> None:
-    row = algorithms.ALGORITHMS[algo.encode()]
-    form = g.Form(False, row)
-    for name, most in row.bounds.items():
-        argument = g.Argument(name, 0, BILLION)
-        argument.check(most, form)
-        text = f"{name} is 0 to {most}" + (f" with ALGO {algo}" if most < BILLION else "")
-        with pytest.raises(GrammarError, match=f"^ERR {beyond(text)}$"):
-            argument.check(most + 1, form)
+WRONG_POLICY = [
+    ("RL.HIT k POLICY", ARITY),
+    ("RL.PEEK k POLICY", ARITY.replace("hit", "peek")),
+    ("RL.REFUND k POLICY login", ARITY.replace("hit", "refund")),
+    ("RL.HIT k POLICY nope", "no such policy 'nope'"),
+    ("RL.HIT k POLICY LOGIN", "no such policy 'LOGIN'"),
+    ("RL.HIT k POLICY nope GAP 5", "no such policy 'nope'"),
+    ("RL.HIT k POLICY login GAP 5", "POLICY can't be combined with GAP"),
+    ("RL.HIT k POLICY login strict", "POLICY can't be combined with STRICT"),
+    ("RL.HIT k POLICY login COST 2 ms", "POLICY can't be combined with MS"),
+    ("RL.HIT k POLICY login AND POLICY quick", "POLICY can't be combined with AND"),
+    ("RL.HIT k POLICY login POLICY quick", near("POLICY")),
+    ("RL.HIT k POLICY login 5 60", near("5")),
+    ("RL.HIT k POLICY login COST 1 COST 2", near("COST")),
+    ("RL.HIT k POLICY login COST", near("COST")),
+    ("RL.HIT k POLICY login COST 100001", COST),
+    ("RL.HIT k POLICY quick WAIT 0.5", WAIT_MS),
+    ("RL.HIT k POLICY login WAIT 3601", WAIT),
+    ("RL.HIT k 5 60 POLICY login", "POLICY can't be combined with max"),
+    ("RL.HIT k 5 60 GAP 1 POLICY login", "POLICY can't be combined with max"),
+    ("RL.HIT k 5 60 AND POLICY login", MAX),
+    ("RL.HIT k COST 2 POLICY login", MAX),
+    ("RL.PEEK k POLICY login WAIT 5", near("WAIT")),
+    ("RL.PEEK k POLICY login GAP 5", "POLICY can't be combined with GAP"),
+    ("RL.REFUND k POLICY login 0", GIVEN_BACK),
+    ("RL.REFUND k POLICY login COST 1", GIVEN_BACK),
+    ("RL.REFUND k POLICY login 1 COST 1", near("COST")),
+    ("RL.REFUND k POLICY login 1 BURST 1", "POLICY can't be combined with BURST"),
+]
 
 
-def test_seconds_reports_the_error() -> None:
-    argument = g.Time("GAP", 0, 10_000_000)
-    assert argument.read(b"0", SECONDS) == 0
-    assert argument.read(b"0.000001", SECONDS) == 1
-    assert argument.read(b"10", SECONDS) == 10_000_000
-    with pytest.raises(GrammarError, match=r"^ERR GAP is not a valid number of seconds$"):
-        argument.read(b"10.000001", SECONDS)
+@pytest.mark.parametrize(("text", "error"), WRONG_POLICY)
+def test_a_wrong_use_of_a_policy(named: Grammar, text: str, error: str) -> None:
+    assert parsed(named, text).error == f"-ERR {error}\r\n".encode()
 
 
-@given(st.integers(0, 10**15), st.integers(0, 3))
-def test_seconds_are_exact(time_us: int, zeros: int) -> None:
-    word = "0" * zeros + written(time_us, False)
-    assert g.Time("GAP", 0, 10**15).read(word.encode(), SECONDS) == time_us
+def test_new_policies_take_effect_at_once(named: Grammar) -> None:
+    text = "RL.HIT k POLICY login"
+    before = parsed(named, text)
+    assert named.known(text.encode()) is before
+    named.use({b"login": g.Policy(b"login", b"7 60", False)})
+    assert named.known(text.encode()) is None
+    after = parsed(named, text)
+    assert (before.limit, after.limit) == (5, 7)
+    assert parsed(named, "RL.HIT k POLICY trial").error
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        ([], ""),
+        ([b"reload"], g.NO_RELOAD),
+        ([b"x"], "ERR wrong number of arguments for 'rl.policies' command"),
+        ([b"RELOAD", b"x"], "ERR wrong number of arguments for 'rl.policies' command"),
+    ],
+)
+def test_a_wrong_policies_command(args: list[bytes], error: str) -> None:
+    expected = f"-{error}\r\n".encode() if error else b""
+    assert g.wrong_told(b"RL.POLICIES", args) == expected
+
+
+# -- the other parts -------------------------------------------------------------------------------
 
 
 def test_wrong_arity_names_the_command_in_small_letters() -> None:

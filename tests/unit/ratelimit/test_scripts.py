@@ -136,3 +136,11 @@ def test_sha_belongs_to_the_sent_text() -> None:
     other = Script("x", HEAD.replace("nothing", "much") + "\n" + BODY)
     assert (one.sha, one.source) == (other.sha, other.source)
     assert len(one.sha) == 40
+
+
+def test_the_text_for_shadow_hits_is_another_one() -> None:
+    script = Script("x", HEAD + BODY)
+    words = script.words(s.SHADOW, False)
+    assert script.source in words
+    assert b"local r=(function()" in words
+    assert words != script.words(s.SOURCE, False)

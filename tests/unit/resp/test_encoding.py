@@ -19,6 +19,11 @@ def test_five() -> None:
     assert r.five(1, 10, 0, -1, 60) == b"*5\r\n:1\r\n:10\r\n:0\r\n:-1\r\n:60\r\n"
 
 
+def test_an_admission_keeps_all_but_two_integers() -> None:
+    assert r.admitted(r.five(1, 10, 3, 42, 60)) == r.five(0, 10, 3, -1, 60)
+    assert r.admitted(r.five(0, 10, 3, -1, 60)) == r.five(0, 10, 3, -1, 60)
+
+
 def test_integers_are_those_of_any_reply_of_a_script() -> None:
     assert r.integers(r.five(1, 10, 0, -1, 60)) == [1, 10, 0, -1, 60]
     assert r.integers(b"*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n:7\r\n") == [1, 5, 0, 7, 9, 7]

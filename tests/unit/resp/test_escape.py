@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from rlproxy.resp.escape import MAX_QUOTED, quoted, shown
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.resp.escape import MAX_QUOTED, quoted, shown, unescaped
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,18 @@ from rlproxy.resp.escape import MAX_QUOTED, quoted, shown
 )
 def test_shown(name: bytes, text: str) -> None:
     assert shown(name) == text
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_unescaped_is_the_inverse(name: bytes) -> None:
+    if not re.search(rb"\\x[0-9a-fA-F]{2}", name):
+        assert unescaped(shown(name)) == name
+
+
+def test_unescaped() -> None:
+    assert unescaped(r"\xFF\x5cx41\x4\n") == b"\xff\\x41\\x4\\n"
+    with pytest.raises(UnicodeEncodeError):
+        unescaped("\ud800")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, row_of
+from rlproxy.ratelimit.outcomes import (
+    FAILED,
+    FAILED_CLOSED,
+    FAILED_OPEN,
+    SHADOW_PEEK,
+    WIDTH,
+    row_of,
+)
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -57,6 +64,15 @@ def test_the_reply_without_redis(
     assert failing.stats.hits[ROW + outcome] == 1
     assert sum(failing.stats.hits) == 1
     assert failing.stats.errors == {"unreachable": 1}
+
+
+@pytest.mark.parametrize("mode", ["allow", "deny"])
+@pytest.mark.parametrize("row", [ROW + WIDTH, SHADOW_PEEK])
+def test_a_shadow_hit_is_admitted_in_every_mode_but_error(mode: str, row: int) -> None:
+    failing = Failing(mode)
+    assert failing.policy.reply(10, row, ERROR, "unreachable") == ADMITS
+    assert failing.counts() == (0, 1, 0)
+    assert Failing("error").policy.reply(10, row, ERROR, "unreachable") == ERROR
 
 
 def test_hits_are_answered_in_every_mode_but_error() -> None:

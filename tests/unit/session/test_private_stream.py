@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit.outcomes import ADMITTED, HELP, STATS, TOP, UNSEEN
+from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.grammar import Grammar, Policy
+from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNSEEN
+from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import encoding as r
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import admitted, bulks
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import slots as s
 from rlproxy.session import wait_cover
-from rlproxy.session.call import Caller
+from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.private_stream import (
@@ -21,7 +24,17 @@ from rlproxy.session.private_stream import (
 )
 from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
 
-from tests.unit.session.bench import BASE, FIVE, GRAMMAR, NOAUTH, PING, PONG, UNKNOWN, in_place
+from tests.unit.session.bench import (
+    BASE,
+    DENIED,
+    FIVE,
+    GRAMMAR,
+    NOAUTH,
+    PING,
+    PONG,
+    UNKNOWN,
+    in_place,
+)
 from tests.unit.session.parts import Parts, call_of
 
 OK = b"+OK\r\n"
@@ -392,6 +405,7 @@ def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
         ((b"RL.HELP",), GRAMMAR.help_call, HELP),
         ((b"RL.STATS",), b"call RL.STATS ", STATS),
         ((b"RL.TOP", b"5"), b"call RL.TOP 5", TOP),
+        ((b"RL.POLICIES",), b"call RL.POLICIES ", POLICIES),
     ],
 )
 def test_status_commands_are_answered_by_a_script(
@@ -540,3 +554,19 @@ def test_a_probe_shows_whether_ordinary_commands_may_share() -> None:
     assert parts.answer(b"$-1\r\n") == b"$-1\r\n"
     assert parts.private.state.probed
     assert not parts.private.state.probing
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_shadow_hit_whose_reply_is_not_counted_goes_by_a_text_that_admits(shadow: bool) -> None:
+    parts = Parts()
+    parts.opened()
+    grammar = Grammar(scripts.load())
+    grammar.use({b"p": Policy(b"p", b"10 60", shadow)})
+    rule = grammar.rule(b"", b"RL.HIT", [b"k", b"POLICY", b"p"])
+    parts.private.hit(Call(parts.caller, rule, b"$1\r\nk\r\n"))
+    assert parts.up() == rule.words(SOURCE) + b"$1\r\nk\r\n" + rule.tail
+    assert parts.answer(DENIED) == (admitted(DENIED) if shadow else DENIED)
+    parts.private.state.multi = True
+    parts.private.hit(Call(parts.caller, rule, b"$1\r\nk\r\n"))
+    way = SHADOW if shadow else SOURCE
+    assert parts.up() == rule.words(way) + b"$1\r\nk\r\n" + rule.tail

@@ -1,0 +1,83 @@
+"""The access that actions need: the token that permits them, and the address and credentials with
+which the admin process connects to its own proxy. No HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from rlproxy.config.config import Config, ConfigError, own_addresses
+from rlproxy.config.urls import Address
+
+MIN_TOKEN: Final = 16  # characters
+MAX_TOKEN: Final = 1024  # characters
+_TOKEN: Final = re.compile(rb"[!-~]{%d,%d}" % (MIN_TOKEN, MAX_TOKEN))
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the admin process needs for actions.
+
+    address: of the proxy, as a client on this machine connects to it.
+    user, password: those of --upstream; None where its URL has none.
+    token_file: the file of --admin-token-file.
+    """
+
+    address: Address
+    user: str | None
+    password: str | None = field(repr=False)
+    token_file: str
+
+    def to_json(self) -> bytes:
+        """Return all of it, passwords included, for from_json()."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_json(data: bytes) -> Access:
+        """Return the access of which to_json() returned `data`."""
+        fields = json.loads(data)
+        return Access(Address(**fields.pop("address")), **fields)
+
+
+def access_of(config: Config, listening: Sequence[Address]) -> Access | None:
+    """Return the access of a proxy that listens at `listening`; None without --admin-actions."""
+    if not config.admin_actions:
+        return None
+    address = own_addresses(config, listening)[0].dialled()
+    upstream = config.upstream
+    return Access(address, upstream.user, upstream.password, config.admin_token_file)
+
+
+def read_token(path: str) -> bytes:
+    """Return the token in the file of --admin-token-file: its first line.
+
+    Raises ConfigError if it can't be used, with a message that contains no part of the file.
+    """
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            line = file.readline(MAX_TOKEN + 2).strip() if stat.S_ISREG(mode) else b""
+    except OSError as error:
+        raise ConfigError([f"--admin-token-file {path}: {error.strerror or error}"]) from None
+    if not stat.S_ISREG(mode):
+        why = "it is not a regular file"
+    elif mode & (stat.S_IROTH | stat.S_IWOTH):
+        why = f"other users can read or change it; permit that to its owner only: chmod 600 {path}"
+    elif not _TOKEN.fullmatch(line):
+        why = (
+            f"its first line is no token: expected {MIN_TOKEN} to {MAX_TOKEN} printable ASCII "
+            "characters without blanks"
+        )
+    else:
+        return line
+    raise ConfigError([f"--admin-token-file {path}: {why}"])
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO has no writer

@@ -1,0 +1,264 @@
+"""Actions: the requests to the admin address that look a key up, change it, or reload the settings.
+
+    POST /actions ──token──> body ──command_of()──> RL command ──> the proxy, as any client sends it
+                                       └──reload──> SIGHUP to the parent
+
+The commands run as the user of --upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as LateError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from rlproxy.admin.access import Access, read_token
+from rlproxy.admin.page_data import shown
+from rlproxy.config.config import ConfigError
+from rlproxy.net.peers import NOBODY, Peer
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.logs import log
+from rlproxy.resp.escape import unescaped
+
+MAX_BODY: Final = 4096  # bytes
+TIMEOUT_S: Final = 2.0  # seconds for connecting to the proxy, sending a command, and its reply
+WRONG_TOKEN_S: Final = 0.5  # seconds until a wrong token is answered
+RELOAD: Final = "reload"
+_REQUIRED: Final = {  # fields of each action; all of them may have all fields
+    "peek": ("key", "rule"),
+    "block": ("key", "seconds"),
+    "unblock": ("key",),
+    "reset": ("key",),
+    RELOAD: (),
+}
+_FIELDS: Final = ("action", "key", "rule", "seconds")
+_ALGORITHM: Final = ("ALGO", "POLICY")  # the words of a rule that RL.BLOCK takes, each with a name
+
+
+class ActionError(Exception):
+    """A request that gets an error: the HTTP status, and its text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Command:
+    """The RL command of an action: `words` with its name; empty for `reload`."""
+
+    action: str
+    key: bytes
+    words: tuple[bytes, ...]
+
+
+def command_of(body: bytes) -> Command:
+    r"""Return the command for a request's body: {"action": ..., "key": ..., ...}.
+
+    In a key, \xHH stands for a byte, as the page shows it. Numbers and words of the rule are left
+    for the proxy to check. Raises ActionError.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ActionError(400, "the body is no JSON object")
+    for name in found:
+        if name not in _FIELDS:
+            raise ActionError(400, f"unknown field {shown(name)}; known: {', '.join(_FIELDS)}")
+    texts = {name: _text(name, value) for name, value in found.items()}
+    action = texts.get("action", "")
+    if action not in _REQUIRED:
+        raise ActionError(400, f"action: expected one of {', '.join(_REQUIRED)}")
+    for name in _REQUIRED[action]:
+        if name not in texts:
+            raise ActionError(400, f"the action {action} needs the field {name}")
+    try:
+        key, seconds = unescaped(texts.get("key", "")), texts.get("seconds", "").encode()
+        rule = [word.encode() for word in texts.get("rule", "").split()]
+    except UnicodeEncodeError:
+        raise ActionError(400, "a text contains half of a surrogate pair") from None
+    words = {
+        "peek": (b"RL.PEEK", key, *rule),
+        "block": (b"RL.BLOCK", key, seconds, *_algorithm(rule)),
+        "unblock": (b"RL.BLOCK", key, b"0", *_algorithm(rule)),
+        "reset": (b"RL.RESET", key),
+        RELOAD: (),
+    }
+    return Command(action, key, words[action])
+
+
+def _text(name: str, value: object) -> str:
+    """Return the text of a field. Raises ActionError."""
+    number = name == "seconds" and isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number or isinstance(value, str)):
+        raise ActionError(400, f"{name}: expected a text{' or a number' * (name == 'seconds')}")
+    return str(value)
+
+
+def _algorithm(rule: Sequence[bytes]) -> Sequence[bytes]:
+    """Return ALGO or POLICY and the name behind it; empty if the rule has none."""
+    for at, word in enumerate(rule):
+        if word.decode().upper() in _ALGORITHM:
+            return rule[at : at + 2]
+    return ()
+
+
+class Actions:
+    """The handler of requests for actions.
+
+    access: the token that permits them, and the way to the proxy.
+    parent: the process that reloads the settings on SIGHUP.
+    told: the log of wrong tokens.
+    """
+
+    def __init__(self, access: Access, parent: int, told: LogThrottle) -> None:
+        self._access = access
+        self._parent = parent
+        self._told = told
+
+    async def respond(self, request: Request) -> Response:
+        """Carry out the action of a request: 200 with its reply, or an error; both as JSON."""
+        client = str(Peer(*request.client) if request.client else NOBODY)
+        try:
+            await self._check_token(request, client)
+            command = command_of(await _body(request))
+            return JSONResponse(await self._carry_out(command, client))
+        except ActionError as error:
+            headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
+            return JSONResponse({"error": str(error)}, error.status, headers)
+
+    async def _check_token(self, request: Request, client: str) -> None:
+        """Raise ActionError unless the request has the token. A wrong one is answered late."""
+        try:
+            token = read_token(self._access.token_file)
+        except ConfigError as error:
+            text = "no action is possible: {reason}"
+            self._told.happened("admin_token_unusable", text, reason=str(error))
+            why = "the file of the token can't be used; the proxy's log has the reason"
+            raise ActionError(503, why) from None
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise ActionError(401, "no token: expected the header Authorization: Bearer TOKEN")
+        if not hmac.compare_digest(given.strip().encode("latin-1"), token):
+            self._told.happened(
+                "admin_token_wrong",
+                "{count:,} requests for actions had a wrong token",
+                client=client,
+                one="a request for an action had a wrong token ({client})",
+            )
+            await asyncio.sleep(WRONG_TOKEN_S)
+            raise ActionError(401, "wrong token")
+
+    async def _carry_out(self, command: Command, client: str) -> dict[str, Any]:
+        """Return the answer to a command. All commands but a look are logged.
+
+        Raises ActionError.
+        """
+        if command.action == RELOAD:
+            log.info("admin_reload", "{client} requests a reload of the settings", client=client)
+            if os.getppid() == self._parent:
+                os.kill(self._parent, signal.SIGHUP)
+            return {"reply": "OK"}
+        result = "failed"
+        try:
+            answer = await self._answer(command.words)
+            result = "done"
+        except ActionError as error:
+            result = str(error)
+            raise
+        finally:
+            if command.action != "peek":
+                log.info(
+                    "admin_action",
+                    "{client} requests {action} of the key {key}: {result}",
+                    client=client,
+                    action=command.action,
+                    key=shown(command.key),
+                    result=result,
+                )
+        return answer
+
+    async def _answer(self, words: Sequence[bytes]) -> dict[str, Any]:
+        """Return the proxy's reply to a command on a new connection, and the unit of its times.
+
+        Raises ActionError.
+        """
+        access = self._access
+        try:
+            async with asyncio.timeout(TIMEOUT_S), _connection(access) as connection:
+                unit = await _unit(connection, words)  # first: if it fails, nothing has changed
+                reply = await connection.execute_command(*words)  # type: ignore[no-untyped-call]
+                return (
+                    {"reply": reply, "unit": unit} if isinstance(reply, list) else {"reply": reply}
+                )
+        except (TimeoutError, LateError):
+            why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
+            raise ActionError(504, why) from None
+        except (LostError, OSError) as error:
+            why = f"the connection to the proxy at {access.address} failed: {_shown(error)}"
+            raise ActionError(502, why) from None
+        except RedisError as error:
+            raise ActionError(502, _shown(error)) from None
+
+
+async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
+    """Return the unit of the times in the reply to `words`: ms if their rule has MS, else s."""
+    rule = [word.upper() for word in words[2:]]
+    if b"POLICY" in rule[:-1]:
+        named = words[rule.index(b"POLICY") + 3]
+        policies = await connection.execute_command("RL.POLICIES")  # type: ignore[no-untyped-call]
+        rule = [
+            word for name, text, *_ in policies if name == named for word in text.upper().split()
+        ]
+    return "ms" if b"MS" in rule else "s"
+
+
+def _connection(access: Access) -> Redis:
+    """Return a connection to the proxy; it is opened with the first command, and never again."""
+    address = access.address
+    return Redis(
+        host=address.host,
+        port=address.port,
+        unix_socket_path=address.path or None,
+        username=access.user,
+        password=access.password,
+        ssl=address.tls,
+        ssl_cert_reqs="none",
+        ssl_check_hostname=False,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        single_connection_client=True,
+    )
+
+
+def _shown(error: Exception) -> str:
+    return shown(str(error).strip()) or type(error).__name__
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request. Raises ActionError if it has more than MAX_BODY bytes."""
+    data = b""
+    try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > MAX_BODY:
+                raise ActionError(413, f"the body has more than {MAX_BODY} bytes")
+    except ClientDisconnect:
+        raise ActionError(400, "the body ended early") from None
+    return data

@@ -1,0 +1,392 @@
+"""--admin-actions of real proxies: what an action does, and what it takes to send one."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlproxy.admin.actions import TIMEOUT_S, WRONG_TOKEN_S
+from rlproxy.resp.commands import FAMILY
+
+from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
+from tests.integration import test_acl
+from tests.integration.started import Started, children, ended, started
+from tests.integration.test_admin import HERE, TWO, admin_pid, answers, get, port, url
+from tests.tlsparts import Certificates
+
+WITH_BLOCK = pytest.mark.skipif(b"RL.BLOCK" not in FAMILY, reason="the proxy lacks RL.BLOCK")
+TOKEN = "a-token-of-the-tests-0123456789"
+SECRET = "hunter2-of-the-proxy"
+USER = ("ACL", "SETUSER", "operator", "on", f">{SECRET}", "~*", "+@all")
+KEY = b"user:\x00\xff\r\n\xe2\x80\xae\xc3\xa9 '"
+SHOWN = "user:\\x00\\xff\\x0d\\x0a\\xe2\\x80\\xaeé '"  # as the page shows it
+
+
+@pytest.fixture
+def actions(tmp_path: Path) -> list[str]:
+    """The options of actions."""
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+    return ["--admin-actions", "--admin-token-file", str(path)]
+
+
+def post(
+    made: Started, body: object, token: str | None = TOKEN, data: bytes | None = None
+) -> tuple[int, Any]:
+    """Status and answer to a request for an action."""
+    connection = http.client.HTTPConnection("127.0.0.1", port(made), timeout=DEADLINE_S)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with contextlib.closing(connection):
+        connection.request("POST", "/actions", data or json.dumps(body), headers)
+        found = connection.getresponse()
+        return found.status, json.loads(found.read())
+
+
+def send(made: Started, action: str, **fields: object) -> Any:
+    """The reply to an action that succeeds."""
+    status, found = post(made, {"action": action, **fields})
+    assert status == 200, found
+    return found["reply"]
+
+
+def with_user(server: RedisServer) -> str:
+    """The URL of the server with the name and password of a user that it creates."""
+    with server.raw() as raw:
+        assert raw.ask(*USER) == "OK"
+    return f"redis://operator:{SECRET}@127.0.0.1:{server.port}"
+
+
+# -- what they do ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
+def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple[str, ...]) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions, *more) as made, made.raw() as raw:
+        for left in (4, 3, 2):
+            assert raw.ask("RL.HIT", KEY, 5, 60) == [0, 5, left, -1, 60]
+        reply = send(made, "peek", key=SHOWN, rule="5 60")
+        assert reply[:4] == [0, 5, 2, -1]
+        assert 0 < reply[4] <= 60
+        fields = {"action": "peek", "key": SHOWN, "rule": " 3\t60000  algo log ms "}
+        status, found = post(made, fields)
+        assert (status, found["unit"], found["reply"][:3]) == (200, "ms", [1, 3, 0])
+        assert post(made, {**fields, "rule": "3 60"})[1]["unit"] == "s"
+        assert raw.ask("LLEN", KEY) == 3
+        assert send(made, "reset", key=SHOWN) == 1
+        assert send(made, "reset", key=SHOWN) == 0
+        assert raw.ask("EXISTS", KEY) == 0
+        assert raw.ask("RL.HIT", KEY, 5, 60) == [0, 5, 4, -1, 60]
+        one = r"INFO 127\.0\.0\.1:\d+ requests reset of the key user:\\x00\\xff\\x0d.*é ': done\n"
+        made.logged(one)
+        assert made.log().count(" requests reset of the key ") == 2
+        assert "peek" not in made.log()
+
+
+@pytest.mark.skipif(b"RL.POLICIES" not in FAMILY, reason="the proxy lacks policies")
+def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
+    config = ("--config", str(file))
+    with started(*HERE, "--upstream", url(own_server), *actions, *config) as made:
+        for name, limit, unit in (("login", 5, "s"), ("fast", 9, "ms"), ("ms", 7, "s")):
+            status, found = post(made, {"action": "peek", "key": "k", "rule": f"policy {name}"})
+            assert (status, found) == (200, {"reply": [0, limit, limit, -1, 0], "unit": unit})
+        for rule in ("POLICY nothing", "POLICY"):
+            status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
+            assert (status, bool(found["error"])) == (502, True)
+
+
+@WITH_BLOCK
+@pytest.mark.parametrize("rule", ["5 60", "5 60 ALGO GCRA"])
+def test_block_and_unblock(own_server: RedisServer, actions: list[str], rule: str) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions) as made, made.raw() as raw:
+        assert send(made, "block", key=SHOWN, seconds=600, rule=rule)[0] == 1
+        limited, _, left, retry_after, _ = send(made, "peek", key=SHOWN, rule=rule)
+        assert (limited, left) == (1, 0)
+        assert 0 < retry_after <= 600
+        refused = raw.ask("RL.HIT", KEY, *rule.split())
+        assert isinstance(refused, list) and refused[:3] == [1, 5, 0]
+        assert send(made, "unblock", key=SHOWN, rule=rule)[0] == 0
+        admitted = raw.ask("RL.HIT", KEY, *rule.split())
+        assert isinstance(admitted, list) and admitted[:3] == [0, 5, 4]
+        status, found = post(made, {"action": "block", "key": "k", "seconds": "soon"})
+        assert (status, "number of seconds" in found["error"]) == (502, True), found
+        for action in ("block", "unblock"):
+            made.logged(rf"requests {action} of the key user:\\x00.*: done\n")
+
+
+def test_errors_of_the_proxy_are_passed_on(own_server: RedisServer, actions: list[str]) -> None:
+    with own_server.raw() as raw:
+        raw.ask("SET", "text", "x")
+    with started(*HERE, "--upstream", url(own_server), *actions) as made:
+        for rule, why in (
+            ("", "wrong number of arguments for 'rl.peek' command"),
+            ("5 60 STRICT", "STRICT"),
+            ("0 60", "value is not an integer or out of range: max is 1 to 1000000 with ALGO LOG"),
+        ):
+            status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
+            assert (status, why in found["error"]) == (502, True), found
+        status, found = post(made, {"action": "peek", "key": "text", "rule": "5 60"})
+        assert (status, "wrong kind of value" in found["error"]) == (502, True), found
+        status, found = post(made, {"action": "peek", "key": "k"})
+        assert (status, found) == (400, {"error": "the action peek needs the field rule"})
+        status, found = post(made, None, data=b"x" * 5000)
+        assert (status, found) == (413, {"error": "the body has more than 4096 bytes"})
+        assert get(made, "/actions").status == 405
+
+
+def test_denied_command_is_logged_as_an_error(own_server: RedisServer, actions: list[str]) -> None:
+    denied = ("--deny-command", "rl.reset")
+    with started(*HERE, "--upstream", url(own_server), *actions, *denied) as made:
+        status, found = post(made, {"action": "reset", "key": "k"})
+        assert status == 502
+        assert "rl.reset" in found["error"].lower()
+        made.logged(r"requests reset of the key k: .*(?i:rl\.reset)")
+
+
+@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
+def test_reload(
+    own_server: RedisServer, actions: list[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text("hit-timeout = 700\n")
+    config = ("--config", str(file))
+    with started(*HERE, "--upstream", url(own_server), *actions, *config, *more) as made:
+        answers(made, "/readyz", 200, r"ok\n")
+        file.write_text("hit-timeout = 800\n")
+        assert send(made, "reload") == "OK"
+        made.logged(r"INFO 127\.0\.0\.1:\d+ requests a reload of the settings\n")
+        made.logged("INFO SIGHUP: .* changed: --hit-timeout\n")
+
+
+# -- the way to the proxy --------------------------------------------------------------------------
+
+
+def test_commands_run_as_the_user_of_the_url(
+    own_server: RedisServer, actions: list[str], tmp_path: Path
+) -> None:
+    upstream = f"{with_user(own_server)}/3"
+    environment = {"RLPROXY_UPSTREAM": upstream}
+    with started(*HERE, *actions, *TWO, env=environment) as made:
+        answers(made, "/readyz", 200, r"ok\n")
+        with own_server.raw() as raw:
+            assert (
+                raw.ask("ACL", "SETUSER", "default", "nopass", "-@all", "+acl", "+ping", "+select")
+                == "OK"
+            )
+        with made.raw() as raw:
+            assert raw.ask("AUTH", "operator", SECRET) == "OK"
+            assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
+        assert send(made, "peek", key="k", rule="5 60")[2] == 4
+        assert send(made, "reset", key="k") == 1
+        # No secret can be seen.
+        read = [Path(f"/proc/{pid}/cmdline") for pid in (made.pid, *children(made.pid))]
+        assert len(read) == 4
+        shown = b"".join(path.read_bytes() for path in read).decode()
+        shown += made.log() + made.output() + get(made, "/live.json").text + get(made, "/").text
+        shown += get(made, "/metrics").text
+        for secret in (SECRET, TOKEN):
+            assert secret not in shown
+        with own_server.raw() as raw:
+            assert raw.ask("ACL", "SETUSER", "operator", "-eval_ro", "-evalsha_ro") == "OK"
+            assert raw.ask("ACL", "SETUSER", "operator", "-eval", "-evalsha") == "OK"
+        status, found = post(made, {"action": "peek", "key": "k", "rule": "5 60"})
+        assert status == 502
+        assert "permissions" in found["error"]
+
+
+def test_documented_rights_suffice(own_server: RedisServer, actions: list[str]) -> None:
+    """The rights of SECURITY.md for the proxy's user, and those of a client."""
+    for line in (test_acl.OWN, test_acl.LINE):
+        assert line is not None
+    rights = test_acl.for_server(" ".join(test_acl.RULES), own_server).split(" ")
+    words = test_acl.OWN[0].split() if test_acl.OWN else []
+    with own_server.raw() as raw:
+        assert raw.ask(*[word.strip("'") for word in words], *rights) == "OK"
+        assert raw.ask("ACL", "SETUSER", "default", "-@all", "+acl", "+ping") == "OK"
+    upstream = f"redis://rlproxy:secret@127.0.0.1:{own_server.port}"
+    with started(*HERE, "--upstream", upstream, *actions) as made:
+        assert send(made, "peek", key="limit:k", rule="5 60") == [0, 5, 5, -1, 0]
+        assert send(made, "reset", key="limit:k") == 0
+        status, found = post(made, {"action": "reset", "key": "other:k"})
+        assert (status, "permission" in found["error"]) == (502, True), found
+
+
+@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
+def test_unix_and_tls_listeners(
+    own_server: RedisServer,
+    actions: list[str],
+    certificates: Certificates,
+    tmp_path: Path,
+    more: tuple[str, ...],
+) -> None:
+    unix = f"unix:{tmp_path}/rlproxy.sock"
+    tls = ("--listen", "tls:127.0.0.1:0", *certificates.server_args())
+    admin = ("--admin", "127.0.0.1:0")
+    ways: tuple[tuple[str, ...], ...] = (
+        ("--listen", unix),
+        ("--listen", "127.0.0.1:0", "--listen", unix, "--proxy-protocol"),
+        tls,
+        (*tls, "--tls-client-ca", certificates.ca, "--tls-client-auth", "optional"),
+        (*tls, "--tls-client-ca", certificates.ca, "--listen", "127.0.0.1:0"),
+    )
+    for way in ways:
+        with started(*way, *admin, "--upstream", url(own_server), *actions, *more) as made:
+            assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
+            assert send(made, "reset", key="k") == 0
+
+
+def test_cluster(actions: list[str]) -> None:
+    with started(*HERE, "--upstream", "embedded:cluster", *actions) as made, made.raw() as raw:
+        for key in ("a", "b", "c", "d"):
+            assert raw.ask("RL.HIT", key, 5, 60) == [0, 5, 4, -1, 60]
+            assert send(made, "peek", key=key, rule="5 60")[2] == 4
+            assert send(made, "reset", key=key) == 1
+
+
+def test_each_action_closes_its_connection(own_server: RedisServer, actions: list[str]) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions) as made:
+        for _ in range(5):
+            send(made, "peek", key="k", rule="5 60")
+        wait_until(
+            lambda: json.loads(get(made, "/live.json").text)["clients"] == 0, "all are closed"
+        )
+
+
+def test_restarted_admin_process_has_actions(own_server: RedisServer, actions: list[str]) -> None:
+    upstream = with_user(own_server)
+    with started(*HERE, "--upstream", upstream, *actions) as made:
+        answers(made, "/healthz", 200)
+        first = admin_pid(made)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: admin_pid(made) != first, "there is another one")
+        answers(made, "/healthz", 200)
+        assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_absent_redis_is_an_error(own_server: RedisServer, actions: list[str]) -> None:
+    for upstream in (url, with_user):
+        with started(*HERE, "--upstream", upstream(own_server), *actions) as made:
+            answers(made, "/readyz", 200, r"ok\n")
+            own_server.stop()
+            answers(made, "/readyz", 503)
+            status, found = post(made, {"action": "peek", "key": "k", "rule": "5 60"})
+            assert (status, found["error"].startswith("UPSTREAMDOWN")) == (502, True), found
+            status, found = post(made, {"action": "reset", "key": "k"})
+            assert (status, found["error"].startswith("UPSTREAMDOWN")) == (502, True), found
+            made.logged(r"requests reset of the key k: UPSTREAMDOWN .*\n")
+            assert get(made, "/healthz").status == 200
+            own_server.start()
+
+
+def test_hung_redis_delays_an_action_for_two_seconds_at_most(
+    own_server: RedisServer, actions: list[str]
+) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions) as made:
+        answers(made, "/readyz", 200, r"ok\n")
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            status, found = post(made, {"action": "reset", "key": "k"})
+            assert time.monotonic() - before < DEADLINE_S / 2
+            assert status == 504
+            why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
+            assert found == {"error": why}
+            made.logged(f"requests reset of the key k: {why}\n")
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        answers(made, "/readyz", 200, r"ok\n")
+        assert send(made, "reset", key="k") == 0
+
+
+def test_wrong_tokens_are_answered_late_and_logged_once(
+    own_server: RedisServer, actions: list[str]
+) -> None:
+    body = {"action": "reset", "key": "k"}
+    with started(*HERE, "--upstream", url(own_server), *actions) as made, own_server.raw() as raw:
+        raw.ask("SET", "k", "v")
+        assert post(made, body, token=None)[0] == 401
+        for _ in range(3):
+            before = time.monotonic()
+            assert post(made, body, token=TOKEN[:-1]) == (401, {"error": "wrong token"})
+            assert time.monotonic() - before >= WRONG_TOKEN_S
+        assert raw.ask("GET", "k") == b"v"
+        where = r"\(127\.0\.0\.1:\d+\)"
+        made.logged(f"ERROR a request for an action had a wrong token {where}\n")
+        assert made.log().count("wrong token") == 1
+        assert TOKEN[:-1] not in made.log()
+        # The body of a request without a token is not awaited.
+        with Raw(port(made)) as slow:
+            slow.send(
+                b"POST /actions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n\r\n"
+            )
+            assert slow.line() == b"HTTP/1.1 401 Unauthorized\r\n"
+
+
+def test_slow_body_delays_no_other_request(own_server: RedisServer, actions: list[str]) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions) as made:
+        head = f"POST /actions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        answers(made, "/healthz", 200)
+        with Raw(port(made)) as slow:
+            slow.send(head.encode() + b"Content-Length: 100\r\n\r\n{")
+            assert send(made, "reset", key="k") == 0
+            slow.sock.shutdown(socket.SHUT_WR)
+            slow.quiet(0.1)
+        assert get(made, "/healthz").status == 200
+        assert "failed" not in made.log()
+
+
+def test_actions_are_off_by_default(own_server: RedisServer) -> None:
+    with started(*HERE, "--upstream", url(own_server)) as made:
+        answers(made, "/healthz", 200)
+        connection = http.client.HTTPConnection("127.0.0.1", port(made), timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/actions", '{"action": "reload"}')
+            assert connection.getresponse().status == 404
+        assert "<form" not in get(made, "/").text
+        assert "SIGHUP" not in made.log()
+
+
+def test_unusable_settings_are_errors_at_start(
+    own_server: RedisServer, actions: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    always = (*HERE, "--upstream", url(own_server))
+    for more in ((), ("--check-config",)):
+        for change, why in (
+            (lambda: path.write_text("short\n"), "its first line is no token: expected 16 to 1024"),
+            (lambda: path.chmod(0o644), "other users can read or change it; permit that to its"),
+            (lambda: path.unlink(), "No such file or directory\n"),
+        ):
+            change()
+            code, out, log = ended(*always, *actions, *more)
+            assert (code, out) == (2, "")
+            assert log.startswith(f"rlproxy: --admin-token-file {path}: {why}")
+        path.write_text(TOKEN)
+        path.chmod(0o600)
+    for args, why in (
+        (actions[:1], "--admin-actions: it needs --admin-token-file"),
+        ((*actions, "--proxy-protocol"), "--admin-actions: the admin process can't connect to any"),
+    ):
+        code, _, log = ended(*always, *args)
+        assert (code, log.startswith(f"rlproxy: {why}")) == (2, True), log
+
+
+def test_token_over_the_network_is_a_warning(own_server: RedisServer, actions: list[str]) -> None:
+    listen = ("--listen", "127.0.0.1:0", "--upstream", url(own_server))
+    code, _, log = ended(*listen, "--admin", "0.0.0.0:9121", *actions, "--check-config")
+    assert code == 0
+    warning = "rlproxy: warning: --admin-actions: the token is sent to 0.0.0.0:9121 without"
+    assert warning in log

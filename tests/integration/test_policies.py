@@ -1,0 +1,573 @@
+"""Policies: named rules in front of real servers, in shadow, over reloads, and at their bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rlproxy.ratelimit.policies import MAX_POLICIES
+
+from tests import harness
+from tests.clusters import Cluster
+from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+RULES = """
+login = "2 60 PENALTY 300 AND 20 3600"
+trial = {rule = "1 60", shadow = true}
+bucket = {rule = "1 60 ALGO GCRA PENALTY 100", shadow = true}
+shaped = {rule = "1 60 ALGO LEAKY WAIT 50", shadow = true}
+quick = "3 60000 MS WAIT 10"
+"""
+TRIAL = (0, 1, 0, -1, 60)
+
+
+def settings(path: Path, rules: str = RULES) -> Path:
+    file = path / "rlproxy.toml"
+    file.write_text(f"[policies]\n{rules}")
+    return file
+
+
+class Named:
+    """A proxy with policies."""
+
+    def __init__(self, proxy: Proxy, file: Path) -> None:
+        self.proxy = proxy
+        self.file = file
+
+    def reload(self, rules: str) -> None:
+        """Replace the policies, and wait until the log has the reload."""
+        settings(self.file.parent, rules)
+        lines = self.proxy.read_log().count("SIGHUP")
+        os.kill(self.proxy.pid, signal.SIGHUP)
+        wait_until(lambda: self.proxy.read_log().count("SIGHUP") > lines, "it has read them")
+
+    def logs(self, text: str) -> None:
+        """Wait until the log has `text`."""
+        wait_until(lambda: text in self.proxy.read_log(), f"{text} is logged")
+
+    def policies(self) -> dict[bytes, list[object]]:
+        with self.proxy.raw() as raw:
+            found = raw.ask("RL.POLICIES")
+            assert isinstance(found, list)
+            return {each[0]: each[1:] for each in found}
+
+    def stats(self) -> dict[str, str]:
+        with self.proxy.raw() as raw:
+            text = raw.ask("RL.STATS")
+            assert isinstance(text, bytes)
+            lines = text.decode().split("\r\n")
+            return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def settled(self, wanted: dict[bytes, list[object]]) -> None:
+        """Wait until RL.POLICIES has these rows. It is made four times a second."""
+        wait_until(lambda: self.policies() == wanted, f"{wanted}")
+
+
+@contextlib.contextmanager
+def named(
+    upstream: str | RedisServer, path: Path, *args: str, rules: str = RULES
+) -> Iterator[Named]:
+    file = settings(path, rules)
+    with harness.proxy(upstream, "--config", str(file), *args) as proxy:
+        yield Named(proxy, file)
+
+
+@pytest.fixture
+def made(redis_server: RedisServer, tmp_path: Path) -> Iterator[Named]:
+    with named(redis_server, tmp_path) as found:
+        yield found
+
+
+def hit(key: str, policy: str, *more: object) -> bytes:
+    return command("RL.HIT", key, "POLICY", policy, *map(str, more))
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def test_a_policy_counts_as_the_written_out_rule(made: Named, redis_server: RedisServer) -> None:
+    rule = ["2", "60", "PENALTY", "300", "AND", "20", "3600"]
+    with made.proxy.raw() as raw:
+        for _ in range(4):
+            assert raw.ask("RL.HIT", "a", "POLICY", "login") == raw.ask("RL.HIT", "b", *rule)
+            assert raw.ask("RL.PEEK", "a", "POLICY", "login") == raw.ask(
+                "RL.PEEK", "b", "2", "60", "AND", "20", "3600"
+            )
+        assert raw.ask("RL.REFUND", "a", "POLICY", "login", 1) == raw.ask(
+            "RL.REFUND", "b", "2", "60", "1", "AND", "20", "3600"
+        )
+        assert raw.ask("RL.HIT", "c", "POLICY", "login", "COST", 2) == [0, 2, 0, -1, 60]
+        assert raw.ask("RL.HIT", "q", "POLICY", "quick", "COST", 3) == [0, 3, 0, -1, 60000]
+        began = time.monotonic()
+        reply = raw.ask("RL.HIT", "q", "POLICY", "quick", "WAIT", 20)
+        assert isinstance(reply, list)
+        assert reply[0] == 1
+        assert 50_000 < reply[3] <= 60_000
+        assert time.monotonic() - began < harness.DEADLINE_S
+        assert raw.ask("RL.HIT", "a", "POLICY", "x") == ReplyError("ERR no such policy 'x'")
+        assert raw.ask("GET", "nothing") is None
+    with redis_server.raw() as raw:
+        assert raw.ask("EXISTS", "a", "b") == 2
+
+
+def test_policies_are_listed_by_redis(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        for policy, times in (("login", 3), ("trial", 4), ("quick", 1)):
+            for _ in range(times):
+                raw.ask("RL.HIT", policy, "POLICY", policy)
+        raw.ask("RL.PEEK", "login", "POLICY", "login")
+        made.settled(
+            {
+                b"bucket": [b"1 60 ALGO GCRA PENALTY 100", b"shadow", 0, 0],
+                b"login": [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 3, 1],
+                b"quick": [b"3 60000 MS WAIT 10", b"enforced", 1, 0],
+                b"shaped": [b"1 60 ALGO LEAKY WAIT 50", b"shadow", 0, 0],
+                b"trial": [b"1 60", b"shadow", 4, 3],
+            }
+        )
+        assert list(made.policies()) == sorted(made.policies())
+        found = made.stats()
+        assert (found["hits"], found["admitted"]) == ("8", "4")
+        assert (found["refused"], found["shadow_refused"]) == ("1", "3")
+        reply = raw.ask("RL.POLICIES", "RELOAD")
+        assert isinstance(reply, ReplyError)
+        assert "SIGHUP" in str(reply)
+        assert "admin" in str(reply)
+        assert raw.ask("MULTI") == "OK"
+        assert isinstance(raw.ask("RL.POLICIES"), ReplyError)
+        assert isinstance(raw.ask("EXEC"), ReplyError)
+        assert raw.ask("ACL", "SETUSER", "guest", "on", ">x", "~*", "+get") == "OK"
+        assert raw.ask("AUTH", "guest", "x") == "OK"
+        assert str(raw.ask("RL.POLICIES")).startswith("NOPERM ")
+
+
+def test_the_metrics_have_each_policy(redis_server: RedisServer, tmp_path: Path) -> None:
+    admin = harness.free_port()
+    with (
+        named(redis_server, tmp_path, "--admin", f"127.0.0.1:{admin}") as made,
+        made.proxy.raw() as raw,
+    ):
+        for _ in range(3):
+            raw.ask("RL.HIT", "k", "POLICY", "trial")
+        wanted = 'rlproxy_policy_hits_total{outcome="shadow_refused",policy="trial"} 2.0'
+        wait_until(lambda: wanted in metrics(admin), wanted)
+        lines = [line for line in metrics(admin).splitlines() if "policy=" in line]
+        assert len(lines) == 2  # zeros are left out
+        algorithm = 'rlproxy_hits_total{algorithm="log",outcome="shadow_refused"} 2.0'
+        assert algorithm in metrics(admin)
+
+
+def metrics(port: int) -> str:
+    with contextlib.suppress(OSError), Raw(port) as raw:
+        raw.send(b"GET /metrics HTTP/1.0\r\n\r\n")
+        raw.closes()
+        return raw.quiet().decode()
+    return ""
+
+
+# -- shadow ----------------------------------------------------------------------------------------
+
+
+def shadow_hits(raw: Raw, key: str, policy: str = "trial") -> list[object]:
+    return [raw.ask("RL.HIT", key, "POLICY", policy) for _ in range(3)]
+
+
+@pytest.mark.parametrize("policy", ["trial", "bucket", "shaped"])
+def test_a_shadow_hit_is_admitted_by_lane_and_in_place(made: Named, policy: str) -> None:
+    with made.proxy.raw() as raw:
+        began = time.monotonic()
+        for _ in range(8):
+            (first,) = shadow_hits(raw, "k", policy)[:1]
+            assert isinstance(first, list)
+            assert (first[0], first[3]) == (0, -1)
+        assert time.monotonic() - began < 40  # none has waited for 50 s
+        raw.send((hit("k", policy) + command("GET", "x")) * 3)
+        for _ in range(3):
+            reply = raw.reply()
+            assert isinstance(reply, list)
+            assert (reply[0], reply[3]) == (0, -1)
+            assert raw.reply() is None
+        peek = raw.ask("RL.PEEK", "k", "POLICY", policy)
+        assert isinstance(peek, list)
+        assert peek[0] == 1
+        assert peek[3] > 0
+
+
+IN_PLACE = {
+    "MULTI": [command("MULTI")],
+    "an unknown command": [command("NO.SUCH", "x")],
+    "a subscription in RESP3": [command("HELLO", 3), command("SUBSCRIBE", "c")],
+    "MULTI twice": [command("MULTI"), command("SET", "x", 1)],
+}
+
+
+@pytest.mark.parametrize("state", IN_PLACE)
+@pytest.mark.parametrize("policy", ["trial", "bucket", "shaped"])
+def test_a_shadow_hit_is_admitted_where_replies_are_not_counted(
+    made: Named, state: str, policy: str
+) -> None:
+    if "RESP3" in state and not has_hello(made.proxy):
+        pytest.skip("the server has no HELLO")
+    with made.proxy.raw() as raw:
+        for each in IN_PLACE[state]:
+            raw.send(each)
+            raw.reply()
+        replies: list[object] = shadow_hits(raw, "k", policy)
+        if "MULTI" in state:
+            assert replies == ["QUEUED"] * 3
+            executed = raw.ask("EXEC")
+            assert isinstance(executed, list)
+            replies = executed[-3:]
+        for reply in replies:
+            assert isinstance(reply, list), reply
+            assert (reply[0], reply[1], reply[3]) == (0, 1, -1)
+    made_hits = made.stats()
+    assert int(made_hits["unseen"]) + int(made_hits["shadow_refused"]) >= 2
+
+
+def has_hello(proxy: Proxy) -> bool:
+    with proxy.raw() as raw:
+        return not isinstance(raw.ask("HELLO", 3), ReplyError)
+
+
+def test_errors_of_a_shadow_hit_are_those_of_redis(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        raw.ask("SET", "k", "x")
+        wrong = raw.ask("RL.HIT", "k", "1", "60")
+        assert isinstance(wrong, ReplyError)
+        assert raw.ask("RL.HIT", "k", "POLICY", "trial") == wrong
+        raw.ask("MULTI")
+        raw.ask("RL.HIT", "k", "POLICY", "trial")
+        assert raw.ask("EXEC") == [wrong]
+
+
+def test_a_remembered_refusal_of_a_shadow_hit_admits(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        raw.ask("RL.HIT", "k", "POLICY", "trial")
+        hits = 1
+
+        def remembered() -> bool:
+            nonlocal hits
+            reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
+            hits += 1
+            assert isinstance(reply, list)
+            assert (reply[0], reply[3]) == (0, -1)
+            return calls(made.proxy) < hits
+
+        wait_until(remembered, "a refusal is remembered")
+    made.settled({**made.policies(), b"trial": [b"1 60", b"shadow", hits, hits - 1]})
+    assert made.stats()["shadow_refused"] == str(hits - 1)
+    assert made.stats()["refused_locally"] == "0"
+
+
+def calls(proxy: Proxy) -> int:
+    """The scripts that Redis has run."""
+    with proxy.raw() as raw:
+        text = raw.ask("INFO", "commandstats")
+        assert isinstance(text, bytes)
+        found = [line for line in text.decode().split("\r\n") if line.startswith("cmdstat_eval")]
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in found)
+
+
+def test_a_shadow_hit_that_is_sent_again_admits(made: Named) -> None:
+    with made.proxy.raw() as raw, made.proxy.raw() as other:
+        shadow_hits(raw, "k")
+        for _ in range(5):
+            other.ask("SCRIPT", "FLUSH")
+            raw.send(command("GET", "x") + hit("k", "trial") + hit("k", "trial"))
+            assert raw.reply() is None
+            for _ in range(2):
+                reply = raw.reply()
+                assert isinstance(reply, list)
+                assert (reply[0], reply[3]) == (0, -1)
+
+
+@pytest.mark.parametrize("mode", ["allow", "deny", "error"])
+def test_shadow_hits_while_redis_is_away(
+    redis_server: RedisServer, tmp_path: Path, mode: str
+) -> None:
+    with named(redis_server, tmp_path, "--on-upstream-failure", mode) as made:
+        redis_server.stop()
+        try:
+            with made.proxy.raw() as raw:
+                reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
+                if mode == "error":
+                    assert str(reply).startswith("UPSTREAMDOWN ")
+                else:
+                    assert reply == [0, 1, 1, -1, 0]
+                    enforced = raw.ask("RL.HIT", "k", "POLICY", "login")
+                    assert enforced == ([0, 2, 2, -1, 0] if mode == "allow" else [1, 2, 0, 1, 1])
+        finally:
+            redis_server.start()
+
+
+def test_a_shadow_hit_behind_hits_that_wait_is_admitted(made: Named) -> None:
+    with made.proxy.raw() as waits, made.proxy.raw() as raw:
+        raw.ask("RL.HIT", "k", "1", "60")
+        waits.send(command("RL.HIT", "k", "1", "60", "WAIT", "3000"))
+        wait_until(lambda: made.stats()["waiting"] == "1", "a hit waits")
+        for _ in range(3):
+            reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
+            assert isinstance(reply, list)
+            assert (reply[0], reply[3]) == (0, -1)
+
+
+# -- a cluster -------------------------------------------------------------------------------------
+
+
+def test_policies_on_a_cluster(module_cluster: Cluster, tmp_path: Path) -> None:
+    url = f"redis+cluster://127.0.0.1:{module_cluster.nodes[0].port}"
+    with named(url, tmp_path) as made, made.proxy.raw() as raw:
+        for key in range(12):
+            for _ in range(3):
+                reply = raw.ask("RL.HIT", f"k{key}", "POLICY", "trial")
+                assert isinstance(reply, list)
+                assert (reply[0], reply[1], reply[3]) == (0, 1, -1)
+            assert raw.ask("MULTI") == "OK"
+            raw.ask("RL.HIT", f"k{key}", "POLICY", "trial")
+            executed = raw.ask("EXEC")
+            assert isinstance(executed, list)
+            assert executed[0][:2] == [0, 1]
+            assert executed[0][3] == -1
+            raw.send(hit(f"k{key}", "trial") + command("GET", f"k-{key}"))
+            reply = raw.reply()
+            assert isinstance(reply, list)
+            assert (reply[0], reply[3]) == (0, -1)
+            assert raw.reply() is None
+            for limited in (0, 0, 1):
+                reply = raw.ask("RL.HIT", f"e{key}", "POLICY", "login")
+                assert isinstance(reply, list)
+                assert reply[0] == limited
+        wait_until(lambda: made.policies()[b"trial"][2] == 60, "all hits are counted")
+        made.settled(
+            {
+                **made.policies(),
+                b"login": [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 36, 12],
+                b"trial": [b"1 60", b"shadow", 60, 36],
+            }
+        )
+
+
+# -- reloads ---------------------------------------------------------------------------------------
+
+
+def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        made.logs("policies in shadow, which admit all hits: bucket, shaped, trial\n")
+        assert raw.ask("RL.HIT", "k", "POLICY", "trial") == list(TRIAL)
+        made.reload('trial = "1 60"\nfresh = {rule = "7 60", shadow = true}\n')
+        made.logs("policies added: fresh; removed: bucket, login, quick, shaped; changed: trial\n")
+        made.logs("policies in shadow, which admit all hits: fresh\n")
+        refused = raw.ask("RL.HIT", "k", "POLICY", "trial")
+        assert isinstance(refused, list)
+        assert refused[0] == 1
+        assert raw.ask("RL.HIT", "n", "POLICY", "fresh") == [0, 7, 6, -1, 60]
+        assert raw.ask("RL.HIT", "k", "POLICY", "login") == ReplyError("ERR no such policy 'login'")
+        made.settled(
+            {
+                b"fresh": [b"7 60", b"shadow", 1, 0],
+                b"trial": [b"1 60", b"enforced", 2, 1],
+            }
+        )
+
+
+def test_a_reload_with_a_mistake_changes_nothing(made: Named) -> None:
+    before = made.policies()
+    made.reload('login = "9 60"\ntrial = "5 60 GAP x"\nnew = "POLICY login"\n')
+    made.logs(f"--config {made.file}: policy 'trial': GAP is not a valid number of seconds")
+    made.logs(f"--config {made.file}: policy 'new': a rule can't name a policy")
+    assert made.policies() == before
+    with made.proxy.raw() as raw:
+        assert raw.ask("RL.HIT", "k", "POLICY", "login") == [0, 2, 1, -1, 60]
+
+
+def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        made.reload('p = "1 3600"\n')
+        raw.ask("RL.HIT", "k", "POLICY", "p")
+        local = "refused_locally"
+
+        def remembered() -> bool:
+            reply = raw.ask("RL.HIT", "k", "POLICY", "p")
+            assert isinstance(reply, list)
+            assert reply[0] == 1
+            return made.stats()[local] != "0"
+
+        wait_until(remembered, "a refusal is remembered")
+        made.reload('p = "2 3600"\n')
+        reply = raw.ask("RL.HIT", "k", "POLICY", "p")
+        assert isinstance(reply, list)
+        assert reply[:3] == [0, 2, 0]
+
+
+class Load:
+    """Clients that send hits by one policy until stopped, and check each reply."""
+
+    def __init__(self, proxy: Proxy, check: Callable[[list[int]], None], clients: int) -> None:
+        self.replies = 0
+        self.errors: list[object] = []
+        self._proxy = proxy
+        self._check = check
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        # Each client has another way: by lane, among other commands, and in MULTI.
+        before, behind = [(b"", b""), (b"", command("GET", "x")), (command("MULTI"), b"")][
+            number % 3
+        ]
+        with self._proxy.raw() as raw:
+            while not self._stopped.is_set() and not self.errors:
+                key = f"{number}:{self.replies}"
+                one = hit(key, "p")
+                raw.send(before + one * 4 + behind + (command("EXEC") if before else b""))
+                if before:
+                    for _ in range(5):
+                        raw.reply()
+                    found = raw.reply()
+                    replies = found if isinstance(found, list) else [found]
+                else:
+                    replies = [raw.reply() for _ in range(4)]
+                if behind:
+                    raw.reply()
+                for reply in replies:
+                    try:
+                        assert isinstance(reply, list), reply
+                        self._check(reply)
+                    except AssertionError as error:
+                        self.errors.append(error)
+                self.replies += len(replies)
+
+
+# Two rules of a policy. In a reply, max, unit and mode must be those of one rule.
+ONE = 'p = "1 100"\n'
+TWO = 'p = {rule = "3 7000 MS", shadow = true}\n'
+
+
+def check_reply(reply: list[int]) -> None:
+    limited, limit, remaining, retry, reset = reply
+    assert limit in (1, 3), reply
+    assert 0 <= remaining < limit, reply
+    if limit == 1:
+        assert reset <= 100, reply  # seconds
+        assert (limited, retry) == (0, -1) or (limited == 1 and 0 < retry <= 100), reply
+    else:
+        assert (limited, retry) == (0, -1), reply  # in shadow
+        assert 100 < reset <= 7000, reply  # milliseconds
+
+
+@ON_ONE_ENGINE
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hundred_reloads_under_load(
+    redis_server: RedisServer, tmp_path: Path, workers: int
+) -> None:
+    with named(redis_server, tmp_path, "--workers", str(workers), rules=ONE) as made:
+        pids = processes(made.proxy.pid) if workers > 1 else [made.proxy.pid]
+        sizes: list[tuple[int, int]] = []
+        with Load(made.proxy, check_reply, clients=6) as load:
+            for number in range(100):
+                rules = [ONE, TWO][number % 2]
+                others = "".join(f'n{number}-{other} = "5 60"\n' for other in range(50))
+                seen = load.replies
+                made.reload(rules + others)
+                wait_until(
+                    lambda seen=seen: load.replies > seen + 40 or load.errors,  # type: ignore[misc]
+                    "hits are answered",
+                )
+                if number in (20, 99):
+                    sizes.append((sum(map(resident, pids)), sum(map(descriptors, pids))))
+        assert not load.errors, load.errors[:3]
+        (memory, files), (memory_after, files_after) = sizes
+        assert memory_after < memory + workers * (6 << 20)
+        assert files_after <= files + 2
+        assert made.stats()["failed"] == "0"
+        wait_until(lambda: len(made.policies()) == 51, "the last policies are in force")
+
+
+def processes(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [parent, *map(int, text.split())]
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_a_reload_reaches_all_workers(redis_server: RedisServer, tmp_path: Path) -> None:
+    with named(redis_server, tmp_path, "--workers", "2") as made, contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(made.proxy.raw()) for _ in range(8)]
+        for client in clients:
+            assert client.ask("RL.HIT", "k", "POLICY", "trial") == list(TRIAL)
+        made.reload('trial = "9 60"\n')
+        for client in clients:
+            wait_until(
+                lambda client=client: client.ask("RL.PEEK", "k", "POLICY", "trial")[1] == 9,  # type: ignore[misc]
+                "each worker has the new rule",
+            )
+            client.ask("RL.HIT", "k", "POLICY", "trial")
+        made.settled({b"trial": [b"9 60", b"enforced", 16, 7]})
+
+
+# -- bounds, and mistakes at the start -------------------------------------------------------------
+
+
+@ON_ONE_ENGINE
+def test_ten_thousand_policies(redis_server: RedisServer, tmp_path: Path) -> None:
+    rules = "".join(
+        f'policy-{number:05} = "5 60 PENALTY 300 AND 20 3600"\n' for number in range(MAX_POLICIES)
+    )
+    with named(redis_server, tmp_path, rules=rules) as made, made.proxy.raw() as raw:
+        assert raw.ask("RL.HIT", "k", "POLICY", "policy-09999") == [0, 5, 4, -1, 60]
+        wait_until(lambda: made.policies()[b"policy-09999"][2] == 1, "it is counted")
+        found = made.policies()
+        assert len(found) == MAX_POLICIES
+        assert list(found) == sorted(found)
+        assert raw.ask("PING") == "PONG"
+
+
+def test_wrong_policies_are_refused_at_the_start(tmp_path: Path) -> None:
+    file = settings(
+        tmp_path,
+        'login = "5 60 GAP"\n"a b" = "5 60"\nself = "POLICY self"\nnext = {rule = 5}\nok = "5 60"\n'
+        '"x\\u001b[31m\\ny" = "5 60"\n',
+    )
+    for more in ([], ["--check-config"]):
+        made = subprocess.run(
+            [sys.executable, "-m", "rlproxy", "--upstream", "redis://h", "--config", file, *more],
+            capture_output=True,
+            text=True,
+            cwd=harness.ROOT,
+        )
+        assert made.returncode == 2
+        assert made.stdout == ""
+        lines = made.stderr.splitlines()
+        assert len(lines) == 5
+        prefix = f"rlproxy: --config {file}: policy"
+        name = "a name is 1 to 64 letters, digits, '_', '.', ':' and '-'"
+        assert f"{prefix} 'login': syntax error near 'GAP'" in lines
+        assert f"{prefix} 'a b': {name}" in lines
+        assert rf"{prefix} 'x\x1b[31m\x0ay': {name}" in lines
+        assert f"{prefix} 'self': a rule can't name a policy" in lines
+        assert any(line.startswith(f"{prefix} 'next': expected ") for line in lines)

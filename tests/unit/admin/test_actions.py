@@ -1,0 +1,246 @@
+r"""Actions without a proxy: from the body to the command, tokens, sizes and methods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rlproxy.admin import actions
+from rlproxy.admin.access import Access
+from rlproxy.admin.actions import MAX_BODY, ActionError, Actions, command_of
+from rlproxy.admin.app import FORM, FORM_MARK, NOT_HERE, PAGE, application
+from rlproxy.admin.reader import Reader
+from rlproxy.config.urls import Address
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.shared_memory import SharedMemory
+
+TOKEN = "0123456789abcdef"
+RIGHT = {"authorization": f"Bearer {TOKEN}"}
+PEEK = {"action": "peek", "key": "k", "rule": "5 60"}
+
+
+def words(**body: object) -> list[bytes]:
+    return list(command_of(json.dumps(body).encode()).words)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (PEEK, b"RL.PEEK k 5 60"),
+        ({**PEEK, "rule": " 5  60\talgo token "}, b"RL.PEEK k 5 60 algo token"),
+        ({**PEEK, "rule": "POLICY login"}, b"RL.PEEK k POLICY login"),
+        ({**PEEK, "seconds": "9"}, b"RL.PEEK k 5 60"),
+        ({"action": "block", "key": "k", "seconds": 600}, b"RL.BLOCK k 600"),
+        ({"action": "block", "key": "k", "seconds": 0.5}, b"RL.BLOCK k 0.5"),
+        ({"action": "block", "key": "k", "seconds": "600"}, b"RL.BLOCK k 600"),
+        (
+            {"action": "block", "key": "k", "seconds": 1, "rule": "5 60 BURST 9 algo token MS"},
+            b"RL.BLOCK k 1 algo token",
+        ),
+        (
+            {"action": "block", "key": "k", "seconds": 1, "rule": "POLICY login"},
+            b"RL.BLOCK k 1 POLICY login",
+        ),
+        ({"action": "block", "key": "k", "seconds": 1, "rule": "5 60"}, b"RL.BLOCK k 1"),
+        ({"action": "block", "key": "k", "seconds": 1, "rule": "ALGO"}, b"RL.BLOCK k 1 ALGO"),
+        ({"action": "unblock", "key": "k"}, b"RL.BLOCK k 0"),
+        ({"action": "unblock", "key": "k", "rule": "ALGO GCRA"}, b"RL.BLOCK k 0 ALGO GCRA"),
+        ({"action": "reset", "key": "k", "rule": "5 60"}, b"RL.RESET k"),
+        ({"action": "reload"}, b""),
+    ],
+)
+def test_command_of_a_body(body: dict[str, object], expected: bytes) -> None:
+    assert words(**body) == expected.split()
+
+
+def test_keys_are_utf8_with_escapes() -> None:
+    for key, data in (
+        ("", b""),
+        ("a b\r\n", b"a b\r\n"),
+        ("é\\x00\\xFf\\xe2", b"\xc3\xa9\x00\xff\xe2"),
+        ("C:\\x", b"C:\\x"),
+        ("\\x5cx41", b"\\x41"),
+    ):
+        assert words(action="reset", key=key) == [b"RL.RESET", data]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "the body is no JSON object"),
+        (b"[]", "the body is no JSON object"),
+        (b"{", "the body is no JSON object"),
+        (b"\xff\xfe\xfd", "the body is no JSON object"),
+        (b"[" * MAX_BODY, "the body is no JSON object"),
+        (b"{}", "action: expected one of peek, block, unblock, reset, reload"),
+        (b'{"action": "PEEK"}', "action: expected one of"),
+        (b'{"action": null}', "action: expected a text"),
+        (b'{"action": ["peek"]}', "action: expected a text"),
+        (b'{"action": "peek", "key": "k"}', "the action peek needs the field rule"),
+        (b'{"action": "peek", "rule": "5 60"}', "the action peek needs the field key"),
+        (b'{"action": "block", "key": "k"}', "the action block needs the field seconds"),
+        (b'{"action": "reset"}', "the action reset needs the field key"),
+        (b'{"action": "reset", "key": 5}', "key: expected a text"),
+        (b'{"action": "reset", "key": "\\ud800"}', "a text contains half of a surrogate pair"),
+        (b'{"action": "peek", "key": "k", "rule": "\\ud800"}', "a text contains half"),
+        (
+            b'{"action": "block", "key": "k", "seconds": true}',
+            "seconds: expected a text or a number",
+        ),
+        (b'{"action": "reset", "keys": "k"}', "unknown field keys; known: action, key, rule, "),
+        (b'{"\\n": 1}', "unknown field \\x0a"),
+    ],
+)
+def test_wrong_bodies(body: bytes, why: str) -> None:
+    with pytest.raises(ActionError) as caught:
+        command_of(body)
+    assert caught.value.status == 400
+    assert str(caught.value).startswith(why)
+
+
+# -- over HTTP -------------------------------------------------------------------------------------
+
+
+class Site:
+    """The application with actions, and its log. Nothing listens where the proxy should be."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.token_file = tmp_path / "token"
+        self.token_file.write_text(f"{TOKEN}\n")
+        self.token_file.chmod(0o600)
+        nowhere = Address(path=str(tmp_path / "nothing.sock"))
+        access = Access(nowhere, "bob", "hunter2", str(self.token_file))
+        self.log: list[str] = []
+        told = LogThrottle(lambda: 0.0, self.write)
+        made = Actions(access, os.getppid(), told)
+        self.guard = application(Reader(SharedMemory(1)), True, told, made)
+
+    def write(self, _: str, text: str, **fields: object) -> None:
+        self.log.append(text.format(**fields))
+
+    async def ask(self, method: str = "POST", path: str = "/actions", **more: Any) -> Any:
+        transport = httpx.ASGITransport(self.guard, client=("10.0.0.9", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, **more)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(actions, "WRONG_TOKEN_S", 0.0)
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+async def test_actions_are_for_post_only(site: Site, method: str) -> None:
+    found = await site.ask(method, headers=RIGHT)
+    assert (found.status_code, found.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "no token: expected the header Authorization: Bearer TOKEN"),
+        (f"Basic {TOKEN}", "no token: expected the header Authorization: Bearer TOKEN"),
+        (TOKEN, "no token: expected the header Authorization: Bearer TOKEN"),
+        ("Bearer", "wrong token"),
+        (f"Bearer {TOKEN}x", "wrong token"),
+        (f"Bearer {TOKEN[:-1]}", "wrong token"),
+        (f"Bearer x {TOKEN}", "wrong token"),
+        (b"Bearer \xff", "wrong token"),
+    ],
+)
+async def test_requests_without_the_token_get_nothing(site: Site, given: Any, why: str) -> None:
+    headers = {} if given is None else {"authorization": given}
+    for _ in range(3):  # without the token, the body does not matter
+        found = await site.ask(headers=headers, content=b"x" * 10 * MAX_BODY)
+        assert (found.status_code, found.json()) == (401, {"error": why})
+        assert found.headers["www-authenticate"] == "Bearer"
+    one = "a request for an action had a wrong token (10.0.0.9:5)"
+    assert site.log == ([one] if why == "wrong token" else [])
+
+
+async def test_wrong_token_is_answered_late(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(actions, "WRONG_TOKEN_S", 0.5)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await site.ask(headers={"authorization": "Bearer wrong"})
+    assert slept == [0.5]
+    await site.ask(headers=RIGHT)
+    await site.ask()
+    assert slept == [0.5]
+
+
+async def test_token_is_read_at_each_request(site: Site) -> None:
+    assert (await site.ask(headers=RIGHT)).status_code == 400
+    site.token_file.write_text("another-token-of-16\n")
+    assert (await site.ask(headers=RIGHT)).status_code == 401
+    new = {"authorization": "Bearer another-token-of-16"}
+    assert (await site.ask(headers=new)).status_code == 400
+    site.token_file.chmod(0o644)
+    found = await site.ask(headers=new)
+    assert found.status_code == 503
+    assert str(site.token_file) not in found.text
+    assert site.log[-1].startswith(
+        f"no action is possible: --admin-token-file {site.token_file}: other users can read"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER"])
+async def test_scheme_is_case_insensitive(site: Site, scheme: str) -> None:
+    found = await site.ask(headers={"authorization": f"{scheme} {TOKEN}"})
+    assert found.status_code == 400
+
+
+async def test_long_body_is_refused(site: Site) -> None:
+    for size, status in ((MAX_BODY, 400), (MAX_BODY + 1, 413)):
+        assert (await site.ask(headers=RIGHT, content=b"x" * size)).status_code == status
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY):
+            yield b"xx"
+
+    found = await site.ask(headers=RIGHT, content=pieces())
+    assert (found.status_code, found.json()) == (
+        413,
+        {"error": "the body has more than 4096 bytes"},
+    )
+
+
+async def test_unreachable_proxy_is_an_error_without_secrets(site: Site) -> None:
+    found = await site.ask(headers=RIGHT, json=PEEK)
+    assert found.status_code == 502
+    assert found.json()["error"].startswith("the connection to the proxy at unix:")
+    assert "hunter2" not in found.text
+    assert site.log == []
+
+
+async def test_host_and_headers_are_those_of_the_other_pages(site: Site) -> None:
+    found = await site.ask(headers={**RIGHT, "host": "evil.example"}, json=PEEK)
+    assert found.status_code == 421
+    found = await site.ask(headers={**RIGHT, "origin": "http://evil.example"}, json=PEEK)
+    assert found.headers["cache-control"] == "no-store"
+    assert not [name for name in found.headers if name.startswith("access-control")]
+
+
+async def test_without_actions_there_is_no_route_and_no_form(site: Site) -> None:
+    with_form = await site.ask("GET", "/")
+    assert with_form.content == PAGE.read_bytes().replace(FORM_MARK, FORM.read_bytes())
+    policy = with_form.headers["content-security-policy"]
+    assert policy.count("'sha256-") == 4
+    site.guard = application(Reader(SharedMemory(1)), True, LogThrottle(lambda: 0.0, site.write))
+    found = await site.ask(headers=RIGHT, json=PEEK)
+    assert (found.status_code, found.text) == (404, NOT_HERE)
+    plain = (await site.ask("GET", "/")).content
+    assert plain == PAGE.read_bytes().replace(FORM_MARK, b"")
+    for word in (b"<form", b"token", b"acted"):
+        assert word not in plain.lower()

@@ -1,0 +1,120 @@
+"""Policy counters: which policy a row counts, through any number of reloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlproxy.observability.counters import Counters
+from rlproxy.observability.policy_counters import PolicyCounters
+from rlproxy.ratelimit import outcomes as oc
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Policy
+from rlproxy.resp import encoding as r
+
+KEY = r.bulk(b"k")
+ADMITTED = r.five(0, 10, 9, -1, 60)
+REFUSED = r.five(1, 10, 0, 60, 60)
+NEAR = r.five(0, 10, 0, -1, 60)
+
+
+def policy(name: str, text: str = "10 60", shadow: bool = False) -> Policy:
+    return Policy(name.encode(), text.encode(), shadow)
+
+
+def row(of: Policy) -> int:
+    """The row of a policy's hits, as the grammar chooses it."""
+    return of.row + (oc.WIDTH if of.shadow else 0)
+
+
+class Used:
+    """Counters, and policies in force."""
+
+    def __init__(self, *policies: Policy) -> None:
+        self.stats = Counters()
+        self.counters = PolicyCounters(self.stats)
+        self.counters.use(policies)
+
+    def hit(self, of: Policy | int, *replies: bytes) -> None:
+        for reply in replies:
+            self.stats.answered(of if isinstance(of, int) else row(of), reply, KEY)
+
+    def of_algorithm(self, name: bytes = b"LOG") -> dict[str, int]:
+        counts, _ = self.counters.by_algorithm()[name]
+        return {of: count for of, count in zip(oc.OUTCOMES, counts, strict=True) if count}
+
+
+def test_hits_by_policy_are_among_those_of_the_algorithm() -> None:
+    login, search = policy("login"), policy("search", "5 60 ALGO GCRA", shadow=True)
+    used = Used(login, search)
+    used.hit(login, ADMITTED, REFUSED)
+    used.hit(search, NEAR, REFUSED, REFUSED)
+    used.hit(oc.row_of(b"LOG"), ADMITTED)
+    assert used.counters.hits() == {
+        ("login", "admitted"): 1,
+        ("login", "refused"): 1,
+        ("search", "admitted"): 1,
+        ("search", "shadow_refused"): 2,
+    }
+    assert used.of_algorithm() == {"admitted": 2, "refused": 1}
+    assert used.of_algorithm(b"GCRA") == {"admitted": 1, "shadow_refused": 2}
+    near = {name: found[1] for name, found in used.counters.by_algorithm().items()}
+    assert near == {name: int(name == b"GCRA") for name in ALGORITHMS}
+
+
+def test_rows_survive_a_reload_by_name_and_algorithm() -> None:
+    used = Used(before := policy("a"))
+    used.hit(before, ADMITTED, REFUSED)
+    after = policy("a", "3 5 GAP 1", shadow=True)
+    used.counters.use([after])
+    used.hit(after, REFUSED)
+    found = {("a", "admitted"): 1, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
+    assert used.counters.hits() == found
+    used.counters.use([other := policy("a", "3 5 ALGO FIXED")])
+    assert used.counters.hits() == {}
+    assert used.of_algorithm() == {"admitted": 1, "refused": 1, "shadow_refused": 1}
+    used.hit(other, ADMITTED)
+    assert used.of_algorithm(b"FIXED") == {"admitted": 1}
+
+
+def test_a_hit_under_way_counts_for_no_other_policy() -> None:
+    used = Used(old := policy("old"))
+    used.hit(old, NEAR)
+    used.counters.use([new := policy("new")])
+    used.hit(old, ADMITTED)  # sent before the reload
+    assert used.counters.hits() == {}
+    assert new.row != old.row
+    used.counters.use([newer := policy("newer")])
+    assert newer.row == old.row
+    used.hit(newer, ADMITTED)
+    assert used.counters.hits() == {("newer", "admitted"): 1}
+    assert used.of_algorithm() == {"admitted": 3}
+    assert used.counters.by_algorithm()[b"LOG"][1] == 1
+
+
+def test_refusals_of_the_denial_cache_count_before_a_row_is_retired() -> None:
+    used = Used(old := policy("old"))
+    harvest = [[(old.row, KEY, 3)]]
+    used.stats.harvest = lambda: harvest.pop() if harvest else []
+    used.counters.use([])
+    assert used.of_algorithm() == {"refused_locally": 3}
+
+
+def names(reload: int) -> Iterable[Policy]:
+    return [policy(f"{reload}-{number}") for number in range(10)]
+
+
+def test_reloads_with_new_names_take_no_more_rows() -> None:
+    used = Used()
+    sizes = set()
+    total = 0
+    for reload in range(300):
+        used.counters.use(policies := list(names(reload)))
+        for each in policies:
+            used.hit(each, ADMITTED)
+            total += 1
+        assert len({each.row for each in policies}) == len(policies)
+        assert list(used.counters.hits().values()) == [1] * len(policies)
+        assert used.of_algorithm() == {"admitted": total}
+        if reload > 2:
+            sizes.add((len(used.stats.hits), len(used.stats.near)))
+    assert len(sizes) == 1
