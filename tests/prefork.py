@@ -22,11 +22,23 @@ MOST_BYTES = 1 << 20  # of a request
 PAUSE_S = 0.005  # between two looks at whether a process has ended
 
 
+def start(
+    args: list[str], environment: dict[str, str], log: int
+) -> Forked | subprocess.Popen[bytes]:
+    """Start `python -m rlproxy ARGS`, by fork on Linux.
+
+    environment: the RLPROXY_INTERPRETED in it has no effect on a forked process.
+    log: the descriptor of a file for stderr.
+    """
+    if sys.platform == "linux":
+        return Forked(args, environment, log)
+    return subprocess.Popen([sys.executable, "-m", "rlproxy", *args], env=environment, stderr=log)
+
+
 class Forked:
-    """A process of `python -m rlproxy ARGS`, with the interface of Popen.
+    """A forked proxy, with the interface of Popen.
 
     It inherits the limit of open files and the CPUs of this process.
-    log: the descriptor of a file for stderr.
     """
 
     def __init__(self, args: list[str], environment: dict[str, str], log: int) -> None:
