@@ -31,7 +31,7 @@ from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.slot_map import SlotMap
 from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of, slot_of
 from rlproxy.upstream.lane import settle, touch
-from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES, MAX_LANES_PER_USER
+from rlproxy.upstream.lane_pool import IDLE_S, at_limit
 
 TICK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
@@ -471,9 +471,7 @@ class ClusterLanes:
         lane = self._lanes.get(key)
         if lane is None or lane.retired:
             self._lanes.pop(key, None)
-            if len(self._lanes) >= MAX_LANES:
-                return None
-            if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
+            if at_limit([other[0] for other in self._lanes], key[0]):
                 return None
             lane = self._lanes[key] = ClusterLane(self, identity)
         return lane

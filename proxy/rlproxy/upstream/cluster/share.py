@@ -21,7 +21,7 @@ from rlproxy.upstream.cluster.request import NO_SLOT
 from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
 from rlproxy.upstream.lane import LaneKey
-from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER
+from rlproxy.upstream.lane_pool import at_limit
 
 PROTOCOLS: Final = (2, 3)
 
@@ -122,9 +122,7 @@ class ClusterShares:
         key = LaneKey(*identity.key(), kind, protocol)
         share = self._shares.get(key)
         if share is None:
-            if len(self._shares) >= MAX_LANES:
-                return None
-            if sum(1 for other in self._shares if other.user == key.user) >= MAX_LANES_PER_USER:
+            if at_limit([other.user for other in self._shares], key.user):
                 return None
             share = self._shares[key] = ClusterShare(self._cluster, self._nodes, key)
         return share
