@@ -35,6 +35,7 @@ class Call:
         "opens",
         "others",
         "reply",
+        "returned",
         "row",
         "rule",
         "shared",
@@ -50,6 +51,7 @@ class Call:
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
         self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
+        self.returned = False  # its lane has given it back: it goes to the private connection
         self.waiter: Waiter | None = None  # the waiter that sends this call
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
@@ -140,8 +142,11 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
-    def chosen(self, written: bytes) -> Lane | None:
-        """Return the lane for the ordinary command `written`; None: it must be sent privately."""
+    def chosen(self, written: bytes, key: bytes) -> Lane | None:
+        """Return the lane for the ordinary command `written`; None: it must be sent privately.
+
+        key: its only key; empty if it may have none, or several.
+        """
         return self
 
     def submit(self, call: Call) -> bytes:

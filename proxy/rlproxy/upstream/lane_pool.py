@@ -118,11 +118,11 @@ class LanePool:
         since = self.loop.time() - IDLE_S
         self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
 
-    def close_idle_shares(self) -> None:
-        """Do so with the lanes for ordinary commands only."""
+    def close_shares(self, used: bool) -> None:
+        """Close the lanes for ordinary commands: those without calls for IDLE_S; all if `used`."""
         since = self.loop.time() - IDLE_S
         shares = [lane for lane in self._lanes.values() if lane.key.kind != HITS]
-        self._retire([lane for lane in shares if lane.idle(since)])
+        self._retire([lane for lane in shares if used or lane.idle(since)])
 
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""

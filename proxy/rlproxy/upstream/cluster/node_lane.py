@@ -112,6 +112,7 @@ class ShareLane(NodeLane):
     """
 
     cluster: Cluster | None = None
+    most_unsent: int = 64  # pipelines come here in parts: fewer writes cost less than waiting
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
         cluster = self.cluster
