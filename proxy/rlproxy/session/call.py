@@ -12,6 +12,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import commands as c
+from rlproxy.resp.key_slot import slot_of_bulk
 
 MAX_LANE_HITS: Final = 65536
 
@@ -24,6 +25,7 @@ class Call:
     """One call on a lane or a private connection: what to send, and its reply once it has come."""
 
     __slots__ = (
+        "_slot",
         "behind",
         "caller",
         "denial",
@@ -58,7 +60,14 @@ class Call:
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
         self.late = False  # its client has a reply already
+        self._slot: int = -1  # of its key; -1 until needed
         self.missed = False  # its first reply was NOSCRIPT
+
+    def slot(self) -> int:
+        """Return the slot of its key in a cluster."""
+        if self._slot < 0:
+            self._slot = slot_of_bulk(self.key)
+        return self._slot
 
     def counted(self) -> None:
         """Record that its outcome is counted."""

@@ -261,10 +261,7 @@ class Session(SessionParts):
             self._emit()
 
     def lane_returned(self, call: Call) -> None:
-        """See Caller.lane_returned(). The call, and all behind it, go to the private connection.
-
-        An ordinary command waits until it is the first one; see resume().
-        """
+        """See Caller.lane_returned(). The private connection gets it, and all behind it."""
         if call.waiter is not None:
             call.waiter.unsent()
         elif call.reply:
@@ -314,10 +311,10 @@ class Session(SessionParts):
         """See Caller.resume()."""
         head = self.lanes.head
         if head is not None and head.returned and self.lanes.gives_back():
-            if self.private.status != OPEN_NOW:
+            if self.private.status == OPEN_NOW:
+                self.lanes.move_to(self.private, head)
+            else:
                 self._close(answered=False)  # as after a loss of the private connection
-                return
-            self.lanes.move_to(self.private, head)
         if self._closing:
             return
         wait = self.wait

@@ -84,10 +84,7 @@ class SharedLane(Lane):
     """The lane of one identity: a connection that is opened on demand, and again when lost.
 
     number: see ScriptCalls; no two lanes have the same.
-    most_unsent: calls that may wait for the end of the tick.
     """
-
-    most_unsent: int = MAX_UNSENT
 
     def __init__(self, pool: LanePool, key: LaneKey, number: int) -> None:
         super().__init__()
@@ -145,11 +142,14 @@ class SharedLane(Lane):
     def _queue(self, call: Call) -> None:
         self._unsent.append(call)
         self.room -= 1
-        if len(self._unsent) >= self.most_unsent:
+        if len(self._unsent) >= self._most_unsent():
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
             self._pool.loop.call_soon(self._flush_soon)
+
+    def _most_unsent(self) -> int:
+        return MAX_UNSENT
 
     def _tick_over(self) -> None:
         self._scheduled = False
