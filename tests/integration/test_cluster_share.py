@@ -243,6 +243,25 @@ def test_a_stopped_node_delays_no_key_of_others(one_engine: str) -> None:
             assert client.ask("GET", lost) is None
 
 
+def test_a_stopped_master_that_is_replaced_holds_no_pipeline(one_engine: str) -> None:
+    with Cluster(one_engine, replicas=1) as cluster, proxy_of(cluster) as proxy:
+        stopped = cluster.nodes[0]
+        lost, kept = key_of(cluster, stopped), key_of(cluster, cluster.nodes[1])
+        with proxy.raw() as reader, proxy.raw() as writer:
+            warm(cluster, [reader, writer])
+            assert reader.ask("SET", lost, "v") == "OK"
+            assert stopped.ask("WAIT", 1, 1000) == 1
+            cluster.stop(stopped)
+            try:
+                reader.send(bulks(b"GET", lost.encode()) + bulks(b"GET", kept.encode()))
+                writer.send(bulks(b"INCR", kept.encode()) + bulks(b"INCR", lost.encode()))
+                assert writer.reply() == 1
+                assert (reader.reply(), reader.reply()) == (b"v", b"1")  # asked of the new master
+                assert writer.line() == b"" and writer.closed  # it may have run
+            finally:
+                cluster.cont(stopped)
+
+
 def test_a_killed_node_fails_only_its_keys(one_engine: str) -> None:
     with (
         Cluster(one_engine, args=("--cluster-require-full-coverage", "no")) as cluster,
