@@ -25,7 +25,6 @@ import random
 import re
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -44,8 +43,10 @@ from rlproxy.ratelimit.grammar import Grammar, Rule
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import by_lane_of, client_list, lane_commands, lanes
+from tests.info import lane_calls, script_calls
+from tests.integration.started import by_lane_of, client_list, lanes
 from tests.integration.test_exact_limits import Monitor
+from tests.processes import paused
 
 Word = bytes | str | int
 Words = tuple[Word, ...]
@@ -161,19 +162,12 @@ class Parts:
 
     def script_calls(self) -> int:
         """How many script calls the server has run."""
-        return calls(self.admin)
+        return script_calls(self.admin)
 
     def lane_caught_up(self, raw: Raw) -> None:
         """Return when `raw`'s lane has received everything Redis has sent to it before now."""
         reply = raw.ask("RL.HIT", "sync", 1_000_000, 3600)
         assert isinstance(reply, list) and reply[0] == 0, reply
-
-
-def calls(admin: Raw) -> int:
-    """How many script calls the server has run."""
-    text = admin.ask("INFO", "commandstats")
-    assert isinstance(text, bytes)
-    return sum(int(n) for n in re.findall(rb"cmdstat_eval(?:sha)?(?:_ro)?:calls=(\d+)", text))
 
 
 @contextlib.contextmanager
@@ -654,11 +648,8 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
 def test_stopped_server_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        os.kill(parts.server.pid, signal.SIGSTOP)
-        try:
+        with paused(parts.server.pid):
             assert hit_until_uncached(raw, lambda silent_s: silent_s > 0.3) < MOST_S + SLOW_S
-        finally:
-            os.kill(parts.server.pid, signal.SIGCONT)
         reply = raw.reply()
         assert isinstance(reply, list) and reply[0] == 1
 
@@ -927,7 +918,7 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
     checker = ReplyChecker(parts.admin)
     with parts.proxy.raw() as raw, parts.server.raw() as stats:
         by_lane_of(parts.server, raw, "warm", parts.admin)
-        before = lane_commands(parts.server, stats)
+        before = lane_calls(stats)
         began = time.monotonic()
         late = began + DEADLINE_S  # where the machine is slow
         while time.monotonic() < began + 2.5 or (
@@ -944,7 +935,7 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
                 assert sent <= (waits.get(hit) or sent), f"{hit} got {reply}, and had waited"
                 at = time.monotonic() + reply[3] * rule_of(hit).unit_us / 1e6
                 waits[hit] = min(waits.get(hit) or at, at)
-        runs = lane_commands(parts.server, stats) - before
+        runs = lane_calls(stats) - before
     assert min(admitted.values()) >= 1 and sum(admitted.values()) > 2 * len(hits)
     print(f"{checker.hits} hits, {checker.refused} refused, {runs} script calls")
     # An entry lives for a second: with few hits in a second, few of them find it.
@@ -1332,7 +1323,7 @@ def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
                 walk.run(next(seeds), each_s)
         finally:
             direct.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
-        runs = lane_commands(module_server, direct)
+        runs = lane_calls(direct)
     checker = walk.checker
     print(
         f"{module_server.engine}: {checker.hits} hits, {walk.strict} of them strict,"

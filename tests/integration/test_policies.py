@@ -119,6 +119,7 @@ def test_a_policy_counts_as_the_written_out_rule(made: Named, redis_server: Redi
 
 
 def test_policies_are_listed_by_redis(made: Named) -> None:
+    assert made.policies()[b"login"] == [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 0, 0]
     with made.proxy.raw() as raw:
         for policy, times in (("login", 3), ("trial", 4), ("quick", 1)):
             for _ in range(times):

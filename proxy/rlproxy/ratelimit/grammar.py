@@ -37,8 +37,8 @@ RULES_KEPT: Final = 4096  # bound of the cache of rules
 RULE_BYTES: Final = 512  # longest rule that is cached, bytes; a longer one is parsed each time
 
 NO_RELOAD: Final = (
-    "ERR clients can't reload policies: send SIGHUP to the proxy, or POST /reload to its admin"
-    " address"
+    "ERR clients can't reload policies: send SIGHUP to the proxy, or the action reload to its"
+    " admin address"
 )
 OUT_OF_RANGE: Final = "ERR rate or burst out of range"
 

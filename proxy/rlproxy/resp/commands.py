@@ -82,25 +82,36 @@ class Ban:
         return b"" if complete else self.unseen
 
 
+# Commands of SHARED_READS and SHARED_WRITES that may have no key, or several.
+_OTHER_KEYS: Final = frozenset(
+    b"""
+    DEL ECHO EXISTS MGET MSET MSETNX RENAME RENAMENX SDIFF SINTER SINTERCARD SMOVE SUNION TIME TOUCH
+    UNLINK
+    """.split()
+)
+
+
 class Command:
     """One row of the table.
 
     kind: PASS, UNKNOWN, OURS ...
     reads: True if it changes no data and no rights.
     shared: PRIVATE, SHARED_READ or SHARED_WRITE.
+    one_key: it is shared, and its first argument is its only key.
 
     ours: True for RL commands.
     whole: True if its arguments are needed before it can be forwarded.
     ban: forms that clients must not send, if any.
     """
 
-    __slots__ = ("ban", "kind", "name", "ours", "reads", "shared", "whole")
+    __slots__ = ("ban", "kind", "name", "one_key", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name
         self.kind = kind
         self.reads = reads
         self.shared = shared
+        self.one_key: bool = shared != PRIVATE and name not in _OTHER_KEYS
         self.ours = kind == OURS
         self.ban: Ban | None = None
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)

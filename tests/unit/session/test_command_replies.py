@@ -232,7 +232,7 @@ LISTS: list[tuple[bytes, bytes, set[bytes]]] = [
     (b"PATTERN", b"", set()),
     (b"ACLCAT", b"READ", {b"rl.peek"}),
     (b"aclcat", b"keyspace", {b"rl.reset"}),
-    (b"ACLCAT", b"slow\0x", {b"rl.reset", b"rl.top"}),
+    (b"ACLCAT", b"slow\0x", {b"rl.policies", b"rl.reset", b"rl.top"}),
     (b"ACLCAT", b"", set()),
     (b"MODULE", b"*", set()),
 ]
