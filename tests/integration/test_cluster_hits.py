@@ -262,7 +262,7 @@ def test_a_lost_master_is_replaced(one_engine: str, how: str) -> None:
             served: list[float] = []
 
             def watch() -> None:
-                wait_until(lambda: not isinstance(replica.ask("GET", lost), ReplyError), "served")
+                wait_until(lambda: not isinstance(replica.ask("TYPE", lost), ReplyError), "served")
                 served.append(time.monotonic())
 
             watcher = threading.Thread(target=watch)

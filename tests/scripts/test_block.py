@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 
@@ -254,26 +255,13 @@ def test_the_servers_clock_is_the_default(call: Caller) -> None:
 
 # -- a block that is answered by a rule ------------------------------------------------------------
 
-BY_RULE = """
-local mode, clock = %d, ARGV[7]
-if not clock then
-  local time = redis.call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
-local done = (function(ARGV) %s end)({'%s', ARGV[mode], ARGV[3], clock})
-if done.err then return done end
-ARGV[mode], ARGV[7] = 'peek', clock
-%s"""
-
 
 @pytest.mark.parametrize("span_us", [0, 1_500_000, 600 * SECOND])
 @pytest.mark.parametrize("hits", [0, 1, 3])
 def test_a_text_of_both_scripts_replies_as_a_peek(call: Caller, hits: int, span_us: int) -> None:
     """The length of the block has the place of the mode in the ARGV of a peek."""
     name, client = call.script.header["algo"], call.client
-    place = 5 if call.script.header["ARGV[5]"].startswith("hit, peek") else 6
-    parts = (place, SCRIPTS["block"].source.decode(), name, call.script.source.decode())
-    text = BY_RULE % parts
+    text = SCRIPTS[scripts.blocking(call.script.name)].source
     limiter = rule_of(call, "RL.PEEK 3 60").limiter
     assert limiter is not None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit import algorithms, outcomes
+from rlproxy.ratelimit import algorithms, outcomes, scripts
 from rlproxy.ratelimit.algorithms import (
     ALGORITHMS,
     DEFAULT_ALGORITHM,
@@ -22,7 +22,7 @@ from rlproxy.ratelimit.algorithms import (
     Algorithm,
     Limiter,
 )
-from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time
+from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time, Word
 from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
@@ -68,7 +68,7 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
     b"RL.HIT": _OPTIONS,
     b"RL.PEEK": {word: _OPTIONS[word] for word in b"MS ALGO COST BURST GAP AND".split()},
     b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
-    b"RL.BLOCK": {word: _OPTIONS[word] for word in b"MS ALGO".split()},
+    b"RL.BLOCK": {b"MS": (), b"ALGO": _OPTIONS[b"ALGO"], POLICY: (Word("POLICY", 0, 0),)},
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 # The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.
@@ -111,6 +111,7 @@ HELP: Final = (
     "    Forget the limiters; answers how many there were.",
     "RL.BLOCK <key> <t> [MS] [ALGO <name>]",
     "    Refuse every hit on <key> for so long, whatever its rule; 0 lifts the block.",
+    "    * POLICY <name> instead of ALGO: answers as RL.PEEK does then.",
     "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
     "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
     "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
@@ -293,7 +294,7 @@ class Grammar:
 
     def _parse(self, name: bytes, args: list[bytes]) -> Rule:
         if name == b"RL.BLOCK":
-            return _block(self._scripts["block"], name, args)
+            return self._block(name, args)
         if name in THROTTLES:
             return self._rule(_throttle(name, args))
         if args[1:2] and args[1].upper() == POLICY:
@@ -307,15 +308,48 @@ class Grammar:
         """Parse a command that names a policy: key, POLICY, name, then n of RL.REFUND, options."""
         if len(args) < (4 if name == b"RL.REFUND" else 3):
             raise GrammarError(wrong_arity(name))
-        policy = self.policies.get(args[2])
-        if policy is None:
-            raise GrammarError(f"ERR no such policy {quoted(args[2])}")
+        policy = self._policy(args[2])
         limiter = _limiter_of(policy, name, args)
         rule = self._rule(limiter)
         if rule.takes:
             rule.row = policy.row + (outcomes.WIDTH if policy.shadow else 0)
         elif limiter.mode == algorithms.HIT and policy.shadow:
             rule.row = outcomes.SHADOW_PEEK
+        return rule
+
+    def _policy(self, name: bytes) -> Policy:
+        policy = self.policies.get(name)
+        if policy is None:
+            raise GrammarError(f"ERR no such policy {quoted(name)}")
+        return policy
+
+    def _block(self, name: bytes, args: list[bytes]) -> Rule:
+        """Parse RL.BLOCK. Its MS is the unit of t, also with POLICY. Raises GrammarError."""
+        if len(args) < 2:
+            raise GrammarError(wrong_arity(name))
+        options = OPTIONS[name]
+        form = _form(options, args[2:])
+        block_us = BLOCKED.read(args[1], form)
+        if 0 < block_us < MILLISECONDS:
+            raise BLOCKED.wrong(form)
+        given = dict(_given(options, args[2:], form, set()))
+        if POLICY in given:
+            if b"ALGO" in given:
+                raise GrammarError("ERR POLICY can't be combined with ALGO")
+            at = [word.upper() for word in args].index(POLICY, 2)
+            policy = self._policy(args[at + 1])
+            limiter = _limiter_of(policy, b"RL.PEEK", [b"", POLICY, policy.name])
+            limiter.mode = b"%d" % block_us
+            script = self._scripts[scripts.blocking(limiter.algorithm.script)]
+            rule = script_call(script, limiter, False)
+        else:
+            algorithm = form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM]
+            rule = Rule()
+            rule.script = self._scripts[scripts.BLOCK]
+            rule.unit_us = MILLISECONDS if form.milliseconds else MICROSECONDS
+            _address(rule, [algorithm.name, b"%d" % block_us, b"%d" % rule.unit_us])
+        rule.frees = True
+        rule.row = outcomes.other(outcomes.BLOCK)
         return rule
 
 
@@ -472,26 +506,6 @@ def _throttle(name: bytes, args: list[bytes]) -> Limiter:
     if not limiter.exact():
         raise GrammarError(OUT_OF_RANGE)
     return limiter
-
-
-def _block(script: Script, name: bytes, args: list[bytes]) -> Rule:
-    """Parse RL.BLOCK into the call of `script`. Raises GrammarError."""
-    if len(args) < 2:
-        raise GrammarError(wrong_arity(name))
-    options = OPTIONS[name]
-    form = _form(options, args[2:])
-    block_us = BLOCKED.read(args[1], form)
-    if 0 < block_us < MILLISECONDS:
-        raise BLOCKED.wrong(form)
-    _given(options, args[2:], form, set())
-    rule = Rule()
-    rule.script = script
-    rule.unit_us = MILLISECONDS if form.milliseconds else MICROSECONDS
-    rule.frees = True
-    rule.row = outcomes.other(outcomes.BLOCK)
-    algorithm = DEFAULT_ALGORITHM if form.algorithm is None else form.algorithm.name
-    _address(rule, [algorithm, b"%d" % block_us, b"%d" % rule.unit_us])
-    return rule
 
 
 def _address(rule: Rule, argv: list[bytes]) -> None:

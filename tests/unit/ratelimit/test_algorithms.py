@@ -67,7 +67,8 @@ def test_table_equals_the_contract() -> None:
 
 
 def test_every_script_but_that_of_blocks_is_a_row() -> None:
-    assert sorted(["block", *(row.script for row in ALGORITHMS.values())]) == sorted(SCRIPTS)
+    names = [row.script for row in ALGORITHMS.values()]
+    assert sorted([scripts.BLOCK, *names, *map(scripts.blocking, names)]) == sorted(SCRIPTS)
 
 
 @pytest.mark.parametrize("row", ALGORITHMS.values(), ids=lambda row: row.name.decode())
