@@ -244,9 +244,9 @@ def test_a_stopped_node_delays_no_key_of_others(one_engine: str) -> None:
 
 
 def test_a_stopped_master_that_is_replaced_holds_no_pipeline(one_engine: str) -> None:
-    with Cluster(one_engine, replicas=1) as cluster, proxy_of(cluster) as proxy:
+    with Cluster(one_engine, replicas=1) as cluster, harness.proxy(cluster.url) as proxy:
         stopped = cluster.nodes[0]
-        lost, kept = key_of(cluster, stopped), key_of(cluster, cluster.nodes[1])
+        lost, kept = cluster.key_at(stopped), cluster.key_at(cluster.nodes[1])
         with proxy.raw() as reader, proxy.raw() as writer:
             warm(cluster, [reader, writer])
             assert reader.ask("SET", lost, "v") == "OK"
