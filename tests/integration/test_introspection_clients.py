@@ -31,7 +31,9 @@ from tests.harness import DEADLINE_S, Proxy, RedisServer, wait_until
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
 NAMES = [entry.name.decode() for entry in ENTRIES]
-SYNTAX = "key max window|POLICY policy [MS] [ALGO LOG|ZLOG|FIXED|COUNTER|TOKEN|LEAKY|GCRA] [COST cost]"
+SYNTAX = (
+    "key max window|POLICY policy [MS] [ALGO LOG|ZLOG|FIXED|COUNTER|TOKEN|LEAKY|GCRA] [COST cost]"
+)
 
 
 # -- redis-cli -------------------------------------------------------------------------------------
