@@ -68,7 +68,11 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
     b"RL.HIT": _OPTIONS,
     b"RL.PEEK": {word: _OPTIONS[word] for word in b"MS ALGO COST BURST GAP AND".split()},
     b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
-    b"RL.BLOCK": {b"MS": (), b"ALGO": _OPTIONS[b"ALGO"], POLICY: (Word("POLICY", 0, 0),)},
+    b"RL.BLOCK": {word: _OPTIONS[word] for word in b"MS ALGO".split()},
+}
+_OF_BLOCK: Final[dict[bytes, tuple[Argument, ...]]] = {
+    **OPTIONS[b"RL.BLOCK"],
+    POLICY: (Word("POLICY", 0, 0),),
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 # The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.
@@ -327,12 +331,11 @@ class Grammar:
         """Parse RL.BLOCK. Its MS is the unit of t, also with POLICY. Raises GrammarError."""
         if len(args) < 2:
             raise GrammarError(wrong_arity(name))
-        options = OPTIONS[name]
-        form = _form(options, args[2:])
+        form = _form(_OF_BLOCK, args[2:])
         block_us = BLOCKED.read(args[1], form)
         if 0 < block_us < MILLISECONDS:
             raise BLOCKED.wrong(form)
-        given = dict(_given(options, args[2:], form, set()))
+        given = dict(_given(_OF_BLOCK, args[2:], form, set()))
         if POLICY in given:
             if b"ALGO" in given:
                 raise GrammarError("ERR POLICY can't be combined with ALGO")

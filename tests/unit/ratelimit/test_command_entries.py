@@ -86,6 +86,6 @@ def test_every_option_is_told(name: bytes) -> None:
         for each in BY_NAME[name.lower()].arguments
         for argument in (each.below if each.name == b"limiter" else (each,))
     ]
-    assert {each.token for each in arguments} - {b""} == set(grammar.OPTIONS[name])
+    assert {each.token for each in arguments} - {b"", grammar.POLICY} == set(grammar.OPTIONS[name])
     (algorithm,) = (each for each in arguments if each.token == b"ALGO")
     assert {each.token for each in algorithm.below} == set(algorithms.ALGORITHMS)
