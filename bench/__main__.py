@@ -12,6 +12,7 @@ from typing import Final
 
 from . import (
     bounds,
+    clusters,
     cost,
     growth,
     idle,
@@ -38,6 +39,7 @@ from .plan import Plan
 from .progress import Progress
 from .rows import (
     CLIENTS,
+    CLUSTER,
     COST,
     GROWTH,
     IDLE,
@@ -141,6 +143,8 @@ def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         return tasks.measure(row, plan, running)
     if row.kind == WORKERS:
         return workers.measure(row, plan)
+    if row.kind == CLUSTER:
+        return clusters.measure(row, plan)
     if row.kind == LATENCY:
         return latency.measure(row, plan, running)
     if row.kind == GROWTH:

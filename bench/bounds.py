@@ -62,6 +62,17 @@ BOUNDS: Final = (
     *_both(" --share, P1", "HAProxy", 1, "share/haproxy", 1.25, 1.5),
     *_both(" --share, P1", "twemproxy", 1, "share/twemproxy", 0.95, 1.1),
     *_both(", P16", "twemproxy", 16, "proxy/twemproxy", 1.3, 2.0),
+    *(
+        Bound(
+            f"{name.upper()} on three masters, P16",
+            "redis-benchmark --cluster",
+            f"cluster-{name}-16",
+            f"cluster-{name}-16",
+            "proxy/direct",
+            0.7,
+        )
+        for name in ("get", "set")
+    ),
     Bound("GET of 1 MB", "HAProxy", "values", "values", "proxy/haproxy", 0.9, 1.0),
     Bound(
         "50 tasks, admitted",

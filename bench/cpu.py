@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from .figures import Figure
-from .rows import CPU, TASKS, TASKS_CPU, WORKERS, WORKERS_CPU, Row
+from .rows import CLUSTER, CLUSTER_CPU, CPU, TASKS, TASKS_CPU, WORKERS, WORKERS_CPU, Row
 
 PROC: Final = Path("/proc")
 UNIT: Final = "s"
@@ -22,7 +22,8 @@ SERVERS: Final = "servers"  # Redis and the party together
 DRIVER: Final = "driver"  # the load generator
 SYSTEM: Final = "system"  # after one of these: its part in kernel mode
 
-KINDS: Final = {TASKS: TASKS_CPU, WORKERS: WORKERS_CPU}  # kind of figures by row; others: CPU
+# kind of figures by row; others: CPU
+KINDS: Final = {TASKS: TASKS_CPU, WORKERS: WORKERS_CPU, CLUSTER: CLUSTER_CPU}
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -272,29 +272,39 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(wrapped(line, "- ", "  ") for line in lines)
 
 
-def write(result: Result, path: Path) -> None:
-    """Write the page to `path`, and its pictures; older pictures of the benchmark are removed.
+def write(text: str, images: Iterable[Image], prefix: str, path: Path) -> None:
+    """Write a page to `path` and its pictures beside it; older ones with `prefix` are removed.
 
     Raises OSError.
     """
-    text, images = page(result)
     directory = path.parent / charts.IMAGES
     directory.mkdir(exist_ok=True)
-    for old in directory.glob(f"{charts.PREFIX}*.svg"):
+    for old in directory.glob(f"{prefix}*.svg"):
         old.unlink()
     for image in images:
         (directory / image.name).write_text(image.text)
     path.write_text(text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; the exit code: 0 done, 1 failed, 2 wrong usage."""
-    parser = argparse.ArgumentParser(prog="python -m bench.page")
-    parser.add_argument("result", type=Path, help="the JSON that python -m bench wrote")
+def run_command(
+    program: str,
+    make: Callable[[Path], tuple[str, list[Image]]],
+    prefix: str,
+    argv: Sequence[str] | None,
+) -> int:
+    """Run the command line that makes a page of a result.
+
+    program: the module's name.
+    make: returns the page and its pictures of a file of JSON.
+    prefix: of the pictures' names.
+    Returns the exit code: 0 done, 1 failed, 2 wrong usage.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
+    parser.add_argument("result", type=Path, help="the JSON that the benchmark wrote")
     parser.add_argument("file", type=Path, help="the page; its pictures go to images/ beside it")
     args = parser.parse_args(argv)
     try:
-        write(read(args.result), args.file)
+        write(*make(args.result), prefix, args.file)
     except UsageError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -302,6 +312,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page; see run_command()."""
+    return run_command("bench.page", lambda path: page(read(path, Result)), charts.PREFIX, argv)
 
 
 if __name__ == "__main__":

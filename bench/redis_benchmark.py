@@ -26,13 +26,17 @@ def rate(
     requests: int,
     clients: int,
     limit_s: float,
+    cluster: bool = False,
 ) -> float:
     """Measure commands per second of `requests` times `command`.
 
+    cluster: the server at `port` is a node of a cluster, all of which get commands; `{tag}` in the
+        key becomes a tag of each one's slots.
     Raises BenchError on an error reply, without a server or after `limit_s` seconds.
     """
     argv = [NAME, "-p", str(port), "-c", str(clients), "-n", str(requests), "-r", str(keys)]
-    argv += ["-P", str(pipeline), "--csv", *(word.decode() for word in command)]
+    argv += ["-P", str(pipeline), "--csv", *(["--cluster"] if cluster else [])]
+    argv += [word.decode() for word in command]
     return parse(run(argv, limit_s))
 
 

@@ -13,6 +13,8 @@ from .bounds import NOT_MEASURED, Verdict
 from .figures import Figure
 from .progress import number
 from .rows import (
+    CLUSTER,
+    CLUSTER_CPU,
     COST,
     CPU,
     GROWTH,
@@ -39,6 +41,8 @@ TABLES: Final = (
     ("Hits of one Python program, CPU seconds per million", (TASKS_CPU,)),
     ("One and two proxy processes", (WORKERS,)),
     ("One and two proxy processes, CPU seconds per million", (WORKERS_CPU,)),
+    ("Three masters", (CLUSTER,)),
+    ("Three masters, CPU seconds per million", (CLUSTER_CPU,)),
     ("Latency at fixed rates", (LATENCY,)),
     ("Growth", (GROWTH,)),
     ("Start", (START,)),

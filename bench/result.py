@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import UsageError
 from .report import SCHEMA
 
 Row = Mapping[str, Any]
+Parsed = TypeVar("Parsed")
 
 
 class Result:
@@ -54,10 +55,14 @@ def wanted(verdict: Row) -> tuple[str, float]:
     return "at most", float(verdict["at_most"])
 
 
-def read(path: Path) -> Result:
-    """Read a result from its file. Raises UsageError."""
+def read(path: Path, parse: Callable[[object], Parsed]) -> Parsed:
+    """Read a result from its file.
+
+    parse: makes the result of a JSON value; raises UsageError if it is none.
+    Raises UsageError, which names the file.
+    """
     try:
-        return Result(json.loads(path.read_text()))
+        return parse(json.loads(path.read_text()))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:

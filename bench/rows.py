@@ -24,13 +24,15 @@ IDLE: Final = "idle"
 START: Final = "start"
 COST: Final = "cost"
 SPACE: Final = "space"
-# kinds of figures only, not of rows: CPU time in rows of kind RATE, TASKS and WORKERS
+# kinds of figures only, not of rows: CPU time in rows of kind RATE, TASKS, WORKERS and CLUSTER
 CPU: Final = "cpu"
 TASKS_CPU: Final = "tasks-cpu"
 WORKERS_CPU: Final = "workers-cpu"
+CLUSTER_CPU: Final = "cluster-cpu"
 VALUES: Final = "values"
 TASKS: Final = "tasks"
 WORKERS: Final = "workers"
+CLUSTER: Final = "cluster"
 LATENCY: Final = "latency"
 GROWTH: Final = "growth"
 GROWTH_CLIENTS: Final = "growth-clients"
@@ -149,6 +151,18 @@ ROWS: Final = (
         fill=_REFUSED_TODAY,
     ),
     Row("workers", WORKERS, "/s", "RL.HIT through one and two proxy processes", (_HIT,)),
+    *(
+        Row(
+            f"cluster-{name}-{size}",
+            CLUSTER,
+            "/s",
+            f"{name.upper()} on {what}three masters, pipeline {size} (direct: a cluster client)",
+            (command,),
+            size,
+        )
+        for name, what, command in (("get", "absent keys of ", _GET), ("set", "", _SET))
+        for size in (1, DEEP)
+    ),
     Row("start", START, "ms", "from the start of a program to its first reply through it"),
     Row("idle", IDLE, "kB", "resident memory for each idle client that has said PING"),
     Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),

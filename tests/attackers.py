@@ -42,6 +42,7 @@ from rlproxy.resp import encoding
 
 from tests import harness
 from tests.harness import ROOT, Proxy, RedisServer, command
+from tests.processes import cpu_s, forget_peak, peak
 
 KB: Final = 1 << 10
 MB: Final = 1 << 20
@@ -395,12 +396,6 @@ def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def cpu_s(pid: int) -> float:
-    """The CPU time a process has used, in seconds."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
 THEIRS: Final[list[int]] = []  # the attackers' CPU, while it is reserved
 # not empty: attackers get only CPU time that no other process needs
 LEFT_OVER: Final[list[bool]] = []
@@ -516,17 +511,6 @@ class Found:
     lines: list[str] = field(default_factory=list)
 
 
-def peak(proxy: Proxy) -> int:
-    """The proxy's peak memory since forget_peak()."""
-    text = Path(f"/proc/{proxy.pid}/status").read_text()
-    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
-    return 1024 * int(line.split()[1])
-
-
-def forget_peak(proxy: Proxy) -> None:
-    Path(f"/proc/{proxy.pid}/clear_refs").write_text("5")
-
-
 @contextlib.contextmanager
 def parts(engine: str, *args: str) -> Iterator[tuple[RedisServer, Proxy]]:
     """A server with a password, and a proxy in front of it."""
@@ -547,7 +531,7 @@ def endure(
     others.serve(min(seconds, 0.3))
     before = proxy.memory()
     logged = len(proxy.read_log().splitlines())
-    forget_peak(proxy)
+    forget_peak(proxy.pid)
     for _ in range(rounds):
         alone = others.serve(seconds)
         pids = (proxy.pid, server.pid)
@@ -557,7 +541,7 @@ def endure(
         found.alone_ms.append(alone)
         found.p99_ms.append(beside)
         found.ratios.append(beside / alone)
-    found.most = max(0, peak(proxy) - before)
+    found.most = max(0, peak(proxy.pid) - before)
     harness.wait_until(lambda: clients_of(proxy) <= len(others.socks) + 4, "they are all gone", 120)
     others.serve(min(seconds, 0.3))
     found.kept = max(0, proxy.memory() - before)

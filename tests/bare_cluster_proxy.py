@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 from rlproxy.config.urls import parse_upstream
@@ -24,7 +23,7 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.target import ClusterTarget
 
-from tests import clusters
+from tests import clusters, processes
 from tests.harness import ROOT, START_S, Raw, free_port, wait_until
 
 TIMEOUT_S = 5.0
@@ -132,8 +131,7 @@ class BareClusterProxy:
 
     def memory(self) -> int:
         """Return the resident memory of the process in bytes."""
-        text = Path(f"/proc/{self._process.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return processes.memory(self._process.pid)
 
     def raw(self) -> Raw:
         """Return a new connection."""

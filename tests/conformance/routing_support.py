@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.info import lane_calls as lane_calls
 
 MANY = 1_000_000  # a max that no test reaches
 UPSTREAMDOWN = "UPSTREAMDOWN the connection to Redis was lost before it answered"
@@ -24,14 +25,6 @@ def hit(key: bytes | str = "k", limit: int = MANY) -> bytes:
 def admitted(count: int, limit: int = MANY) -> list[int]:
     """The reply to hit number `count` on its key."""
     return [0, limit, limit - count, -1, 60]
-
-
-def lane_calls(look: Raw) -> int:
-    """How many EVALSHAs the server has run: only lanes send them."""
-    text = look.ask("INFO", "commandstats")
-    assert isinstance(text, bytes)
-    found = re.search(rb"cmdstat_evalsha:calls=(\d+)", text)
-    return int(found[1]) if found else 0
 
 
 def goes_by_lane(client: Raw, look: Raw) -> bool:

@@ -31,8 +31,7 @@ from rlproxy.resp import encoding
 
 from tests.conformance.compare import SCRIPT_NAMES, Bench, rewritten
 from tests.harness import Raw, ReplyError, command, wait_until
-from tests.integration.started import lane_commands
-from tests.integration.test_denial_cache import calls
+from tests.info import lane_calls, script_calls
 
 Word = bytes | str | int
 
@@ -352,14 +351,14 @@ class Run:
         keys = ["bwarm", "cwarm"]
         end = time.monotonic() + LANE_S
         while time.monotonic() < end:
-            before = lane_commands(self.bench.server, self.bench.look)
+            before = lane_calls(self.bench.look)
             raw.send(command("RL.HIT", keys[0], 1_000_000, 3600))
             found = answer(raw)
             if not isinstance(found, list):
                 del keys[0]
                 if found == OUT or not keys:
                     return
-            elif lane_commands(self.bench.server, self.bench.look) > before:
+            elif lane_calls(self.bench.look) > before:
                 return
         # Its user was disabled, or its credential is too long to be tracked.
 
@@ -459,9 +458,9 @@ def test_revoked_rights_apply_to_cached_refusals_within_a_second(bench: Bench) -
 
 def from_cache(bench: Bench, raw: Raw, written: bytes) -> bool:
     """Whether a refusal came from the denial cache."""
-    before = calls(bench.look)
+    before = script_calls(bench.look)
     raw.send(written)
-    return answer(raw) == [1, 1, 0] and calls(bench.look) == before
+    return answer(raw) == [1, 1, 0] and script_calls(bench.look) == before
 
 
 def test_new_client_does_not_use_a_lane_older_than_the_password(bench: Bench) -> None:

@@ -11,16 +11,11 @@ import pytest
 
 from tests.conformance.compare import HIT, Bench
 from tests.harness import Raw, ReplyError, command, wait_until
+from tests.info import blocked_clients
 
 PING = command("PING")
 BLPOP = command("BLPOP", "l", 0)
 WRONG_AUTH = command("AUTH", "nobody", "no")
-
-
-def blocked(bench: Bench) -> int:
-    text = bench.look.ask("INFO", "clients")
-    assert isinstance(text, bytes)
-    return int(text.split(b"blocked_clients:")[1].split()[0])
 
 
 def client_id(raw: Raw) -> int:
@@ -61,7 +56,7 @@ def test_wrong_auth_behind_a_blocking_command_gets_its_reply(bench: Bench) -> No
     bench.reset()
     with bench.proxy.raw() as raw:
         raw.send(BLPOP + WRONG_AUTH + HIT.proxied + PING)
-        wait_until(lambda: blocked(bench), "blocked")
+        wait_until(lambda: blocked_clients(bench.look), "blocked")
         bench.look.ask("RPUSH", "l", "x")
         assert raw.reply() == [b"l", b"x"]
         assert str(raw.reply()).startswith("WRONGPASS ")
@@ -72,7 +67,7 @@ def test_hit_behind_a_blocking_command_is_counted_after_it(bench: Bench) -> None
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit + BLPOP)
         got = [raw.reply()]
-        wait_until(lambda: blocked(bench), "blocked")
+        wait_until(lambda: blocked_clients(bench.look), "blocked")
         raw.send(hit)
         got += [bench.look.ask("LLEN", "k"), bench.look.ask("RPUSH", "l", "x")]
         return got + [raw.reply(), raw.reply(), bench.look.ask("LLEN", "k")]
@@ -105,9 +100,11 @@ def test_disconnected_client_consumes_no_element(
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit + BLPOP + behind)
         raw.reply()
-        wait_until(lambda: blocked(bench), "blocked")
+        wait_until(lambda: blocked_clients(bench.look), "blocked")
         leave(raw)
-        wait_until(lambda: not blocked(bench), "Redis has noticed that the client left")
+        wait_until(
+            lambda: not blocked_clients(bench.look), "Redis has noticed that the client left"
+        )
         return bench.look.ask("RPUSH", "l", "x"), bench.look.ask("LLEN", "l")
 
     both(bench, talk)
@@ -119,7 +116,7 @@ def test_client_unblock(bench: Bench) -> None:
         got: list[object] = []
         for how in ("TIMEOUT", "ERROR"):
             raw.send(BLPOP + hit)
-            wait_until(lambda: blocked(bench), "blocked")
+            wait_until(lambda: blocked_clients(bench.look), "blocked")
             got.append(bench.look.ask("CLIENT", "UNBLOCK", number, how))
             got += [raw.reply(), raw.reply()]
         return got
@@ -135,7 +132,7 @@ def test_client_kill_by_id(bench: Bench, state: bytes) -> None:
         number = client_id(raw)
         raw.send(state)
         if state == BLPOP:
-            wait_until(lambda: blocked(bench), "blocked")
+            wait_until(lambda: blocked_clients(bench.look), "blocked")
         elif state:
             raw.reply()
         return bench.look.ask("CLIENT", "KILL", "ID", number), raw.closes(), raw.quiet(0.001)

@@ -266,6 +266,8 @@ GETKEYS: list[tuple[str, str]] = [
     ("RL.RESET a b c", "DEL a b c"),
     ("RL.PEEK k 10 60", "GETRANGE k 0 1"),
     ("RL.REFUND k 10 60 1", "INCRBY k 10"),
+    ("RL.BLOCK k 60", "INCRBY k 10"),
+    ("RL.BLOCK k", "GET a b"),
     ("CL.THROTTLE k 1 2 3", "INCRBY k 10"),
     ("RL.HIT k 10", "GET a b"),
     ("RL.RESET", "DEL"),

@@ -31,6 +31,7 @@ WRONG = [
     ("Rl.Peek k 10", arity("rl.peek")),
     ("RL.REFUND k 10 60", arity("rl.refund")),
     ("RL.RESET", arity("rl.reset")),
+    ("RL.BLOCK k", arity("rl.block")),
     ("RL.HELP me", arity("rl.help")),
     ("CL.THROTTLE k 15 30", arity("cl.throttle")),
     ("CL.THROTTLE k 15 30 60 1 1", arity("cl.throttle")),
@@ -63,6 +64,8 @@ WRONG = [
     ("RL.HIT k 10 60 AND 5 1e3", WINDOW),
     ("RL.PEEK k 10 0.0005", WINDOW),
     ("RL.REFUND k 10 +5 1", WINDOW),
+    ("RL.BLOCK k 0.0001", "ERR t is not a valid number of seconds"),
+    ("RL.BLOCK k x MS", f"{INTEGER}: t is 0 to 315360000000 with MS"),
     ("RL.HIT k 10 60 GAP 60.000001", "ERR GAP is not a valid number of seconds"),
     ("RL.PEEK k 10 60 GAP x", "ERR GAP is not a valid number of seconds"),
     ("RL.HIT k 10 60 PENALTY 0", "ERR PENALTY is not a valid number of seconds"),
@@ -78,6 +81,7 @@ WRONG = [
     ("RL.PEEK k 10 60 STRICT", "ERR syntax error near 'STRICT'"),
     ("RL.PEEK k 10 60 PENALTY 1", "ERR syntax error near 'PENALTY'"),
     ("RL.REFUND k 10 60 1 COST 1", "ERR syntax error near 'COST'"),
+    ("RL.BLOCK k 60 COST 1", "ERR syntax error near 'COST'"),
     ("RL.REFUND k 10 60 1 WAIT 1", "ERR syntax error near 'WAIT'"),
     # options of other algorithms
     ("RL.HIT k 10 60 GAP 1 ALGO GCRA", "ERR GAP is not supported by ALGO GCRA"),
@@ -274,6 +278,7 @@ LIMIT = 65536
 ROWS = {
     "a hit": ("RL.HIT {} 10 60", [0, 10, 9, -1, 60]),
     "a look": ("RL.PEEK {} 10 60", [0, 10, 10, -1, 0]),
+    "a block": ("RL.BLOCK {} 60", [1, 0, 0, 60, 60]),
     "a refund": ("RL.REFUND {} 10 60 1", [0, 10, 10, -1, 0]),
     "CL.THROTTLE": ("CL.THROTTLE {} 15 30 60", [0, 16, 15, -1, 2]),
     "RL.THROTTLE": ("RL.THROTTLE {} 15 30 60", [0, 16, 15, -1, 2]),

@@ -6,10 +6,7 @@ actors: changed users, new passwords, flushed scripts, and pushes without a requ
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +25,7 @@ from tests.conformance.routing_support import (
     stays_private,
 )
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.processes import paused
 
 
 @pytest.fixture
@@ -646,19 +644,10 @@ def test_http_request_line_closes_the_connection(client: Raw, proxy: Proxy, look
     assert goes_by_lane(client, look)
 
 
-@contextlib.contextmanager
-def paused(server: RedisServer) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
 def test_mixed_chunks_keep_their_order_while_the_server_is_stopped(
     client: Raw, proxy: Proxy, look: Raw, redis_server: RedisServer
 ) -> None:
-    with paused(redis_server):
+    with paused(redis_server.pid):
         expected: list[object] = []
         client.send(hit() * 3)
         client.send(command("RL.HIT", "k") + hit())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.harness import (
     command,
     wait_until,
 )
+from tests.processes import paused
 
 MB = 1 << 20
 STUCK_S = 0.25  # no write possible for this many seconds: the proxy takes no more
@@ -119,14 +119,10 @@ def test_stopped_server_uses_bounded_memory(redis_server: RedisServer, name: str
             nonlocal peak
             peak = max(peak, proxy.memory())
 
-        os.kill(redis_server.pid, signal.SIGSTOP)
-        try:
-            with proxy.raw() as cold:
-                push(cold, block, most, watch)
-                push(warm, block, most, watch)
-                watch()
-        finally:
-            os.kill(redis_server.pid, signal.SIGCONT)
+        with paused(redis_server.pid), proxy.raw() as cold:
+            push(cold, block, most, watch)
+            push(warm, block, most, watch)
+            watch()
         assert peak - before < bound, f"{(peak - before) // MB} MB"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Iterator
 
@@ -13,6 +11,7 @@ import pytest
 from tests import harness
 from tests.conformance.compare import HIT, Bench
 from tests.harness import Proxy, RedisServer, command, wait_until
+from tests.processes import paused
 
 PING = command("PING")
 
@@ -138,15 +137,12 @@ def test_wait_covers_hits(replicated: tuple[RedisServer, Proxy, RedisServer]) ->
             for _ in range(2):  # everything raw has written so far is acknowledged
                 look.ask("INCR", "n")
                 assert look.ask("WAIT", 1, 5000) == 1
-            os.kill(replica.pid, signal.SIGSTOP)
-            try:
+            with paused(replica.pid):
                 for _ in range(2):
                     raw.send(hit)
                     got += [raw.reply(), raw.ask("WAIT", 1, 100)]
                 raw.send(hit + command("WAIT", 1, 100) + PING)
                 got += [raw.reply() for _ in range(3)]
-            finally:
-                os.kill(replica.pid, signal.SIGCONT)
             got.append(raw.ask("WAIT", 1, 5000))
             answers.append(got)
     assert answers[0] == answers[1]

@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.routing_support import Gate, Pipe, gated, password, rounds
 from tests.conformance.test_cluster import cluster_node
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.info import calls
 
 SHARE = ("--share", "yes")
 LARGE = 65536  # bytes; a shared connection carries no larger reply
@@ -108,12 +107,6 @@ def lanes(look: Raw) -> list[int]:
 def cut_lanes(look: Raw) -> None:
     for number in lanes(look):
         look.ask("CLIENT", "KILL", "ID", number)
-
-
-def calls(look: Raw, name: str) -> int:
-    """How often the server has run the command `name`."""
-    found = re.search(rf"cmdstat_{name}:calls=(\d+)", text(look, "INFO", "commandstats"))
-    return int(found[1]) if found else 0
 
 
 class Pair:
@@ -1280,12 +1273,3 @@ def test_clients_own_write_drops_cached_refusals(pair: Pair, protocol: int) -> N
                 client.ask("GET", "other")
             for words in ENDINGS[at % len(ENDINGS)]:
                 raw_reply(client, *words)
-
-
-@contextlib.contextmanager
-def stopped(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)

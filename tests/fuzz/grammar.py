@@ -22,7 +22,15 @@ from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 
 SCRIPTS = scripts.load()
-NAMES = (b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"CL.THROTTLE", b"RL.THROTTLE", b"rl.hit")
+NAMES = (
+    b"RL.HIT",
+    b"RL.PEEK",
+    b"RL.REFUND",
+    b"CL.THROTTLE",
+    b"RL.THROTTLE",
+    b"rl.hit",
+    b"RL.BLOCK",
+)
 OTHERS = (b"RL.RESET", b"RL.HELP")
 WORDS = (
     *(b"10", b"60", b"1", b"0", b"0.5", b"1000", b"1e3", b"-1", b"nan", b"0x10", b"", b"\0"),
@@ -90,8 +98,12 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
         assert quote is None or f"'{quote[1]}'" in [quoted(word) for word in args[1:]]
         return
     limiter = rule.limiter
-    assert limiter is not None
     assert rule.script is not None
+    if name == b"RL.BLOCK":
+        assert limiter is None
+        assert rule.script is SCRIPTS["block"]
+        return
+    assert limiter is not None
     throttle = name in g.THROTTLES
     most = g.MAX_CELL if throttle else algorithms.MAX_HITS
     assert 1 <= limiter.max <= most

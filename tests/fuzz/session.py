@@ -49,6 +49,7 @@ LINES: tuple[tuple[bytes, ...], ...] = (
     (b"RL.PEEK", b"{n}", b"10", b"60"),
     (b"RL.REFUND", b"{n}", b"10", b"60", b"2"),
     (b"RL.RESET", b"{n}", b"x"),
+    (b"RL.BLOCK", b"{n}", b"0.1"),
     (b"RL.HELP",),
     (b"CL.THROTTLE", b"{n}", b"4", b"5", b"60"),
     (b"PING",),

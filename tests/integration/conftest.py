@@ -11,7 +11,7 @@ import pytest
 from tests import harness
 from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster
-from tests.harness import Proxy, RedisServer
+from tests.harness import Proxy, Raw, RedisServer
 from tests.tlsparts import Certificates
 
 
@@ -38,6 +38,21 @@ def one_proxy(one_server: RedisServer) -> Iterator[Proxy]:
         yield made
 
 
+@pytest.fixture
+def cluster(module_cluster: Cluster) -> Cluster:
+    """Empty the module's cluster."""
+    for node in module_cluster.nodes:
+        node.do("FLUSHALL")
+    return module_cluster
+
+
+@pytest.fixture(scope="module")
+def module_cluster_proxy(module_cluster: Cluster) -> Iterator[Proxy]:
+    """Run a proxy in front of `module_cluster`."""
+    with harness.proxy(module_cluster.url) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def one_cluster(one_engine: str) -> Iterator[Cluster]:
     """Run a cluster of three masters that a module's tests share; see module_cluster."""
@@ -49,6 +64,15 @@ def one_cluster(one_engine: str) -> Iterator[Cluster]:
 def cluster_proxy(module_cluster: Cluster) -> Iterator[BareClusterProxy]:
     """Run a bare proxy in front of `module_cluster`."""
     with bare_cluster_proxy(module_cluster) as made:
+        yield made
+
+
+@pytest.fixture(params=[2, 3])
+def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+    """Connect a client to `cluster_proxy`, whose cluster is empty, in both protocols."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", request.param)
+        assert made.ask("FLUSHALL") == "OK"
         yield made
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests import harness
 from tests.harness import DEADLINE_S, START_S, Raw, RedisServer, wait_until
+from tests.info import lane_calls
 
 
 class Started:
@@ -224,22 +225,12 @@ def by_lane_of(server: RedisServer, raw: Raw, key: str, admin: Raw | None = None
     """Hit `key` with `raw` until its hits go by lane."""
 
     def went() -> bool:
-        before = lane_commands(server, admin)
+        before = lane_calls(admin or server)
         reply = raw.ask("RL.HIT", key, 1_000_000, 3600)
         assert isinstance(reply, list) or str(reply).startswith("UPSTREAMDOWN"), reply
-        return lane_commands(server, admin) > before
+        return lane_calls(admin or server) > before
 
     wait_until(went, "a hit goes by lane")
-
-
-def lane_commands(server: RedisServer, admin: Raw | None = None) -> int:
-    """How many EVALSHAs the server has run. While no script is missing, only lanes send them."""
-    with contextlib.ExitStack() as stack:
-        raw = admin or stack.enter_context(server.raw())
-        text = raw.ask("INFO", "commandstats")
-    assert isinstance(text, bytes), text
-    found = re.search(rb"cmdstat_evalsha:calls=(\d+)", text)
-    return int(found[1]) if found else 0
 
 
 def stopped_listening(made: Started) -> None:

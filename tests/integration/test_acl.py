@@ -62,6 +62,7 @@ def everything(raw: Raw, admin: Raw) -> list[object]:
         key = f"limit:{name.decode()}"
         each(*[f"RL.HIT {key} 2 60 {algo} PENALTY 1"] * 3)
         each(f"RL.PEEK {key} 2 60 {algo}", f"RL.REFUND {key} 2 60 1 {algo}")
+        each(f"RL.BLOCK {key} 60 {algo}", f"RL.BLOCK {key} 0 {algo}")
     each("RL.HIT limit:and 2 60 GAP 1 STRICT AND 5 600", "RL.HIT limit:wait 5 1 WAIT 1")
     each("CL.THROTTLE limit:cell 1 10 60", "RL.THROTTLE limit:cell 1 10 60")
     each("RL.RESET limit:log limit:LOG", "RL.HELP")
@@ -111,6 +112,21 @@ def test_hits_fail_without_any_one_right(
         assert found
         for error in found:
             assert "user_script" not in str(error)
+
+
+def test_without_pttl_keys_without_hits_can_be_blocked(
+    proxy: Proxy, redis_server: RedisServer, admin: Raw
+) -> None:
+    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules(redis_server, "+pttl")) == "OK"
+    with proxy.raw() as raw:
+        raw.ask("AUTH", "app", "secret")
+        for name in ALGORITHMS:
+            block = ("RL.BLOCK", f"limit:{name.decode()}", 60, "ALGO", name)
+            assert raw.ask(*block) == [1, 0, 0, 60, 60]
+            assert raw.ask(block[0], block[1], 0, *block[3:]) == [0, 0, 0, -1, 0]
+            assert str(raw.ask("RL.HIT", block[1], 2, 3600, *block[3:])).startswith("[0, 2, 1")
+            assert refused([raw.ask(*block)]) != []
+            assert str(raw.ask("RL.HIT", block[1], 2, 3600, *block[3:])).startswith("[0, 2, 0")
 
 
 @pytest.mark.parametrize("missing", ["", *REMEMBERS])

@@ -14,7 +14,6 @@ from tests import harness
 from tests.browser import Browser, browser, executable
 from tests.harness import RedisServer, wait_until
 from tests.integration.started import Started, by_lane, started
-from tests.integration.test_admin_actions import WITH_BLOCK
 
 HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 WIDTHS = (390, 768, 1180)
@@ -522,7 +521,6 @@ def test_form_looks_up_and_resets_a_clicked_key(
         assert TOKEN not in page.value(f"JSON.stringify({secret})")
 
 
-@WITH_BLOCK
 def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
     opened(page, with_actions)
     fill(page, token=TOKEN, key="k", rule="5 60 ALGO TOKEN")

@@ -5,7 +5,6 @@ stuck clients.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import resource
 import socket
@@ -21,6 +20,7 @@ from rlproxy.process.wiring import NEARLY
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started
+from tests.processes import cpu_s
 
 EVERYWHERE = ("--listen", "0.0.0.0:0")
 FULL = ReplyError("ERR max number of clients reached")
@@ -249,20 +249,14 @@ def test_without_descriptors_new_clients_wait(own_server: RedisServer) -> None:
         wait_until(
             lambda: "cannot accept: Too many open files" in proxy.read_log(), "the log reports it"
         )
-        used = cpu_s(proxy)
+        used = cpu_s(proxy.pid)
         assert raw.ask("PING") == "PONG"
         time.sleep(1.5)  # longer than between two checks
-        assert cpu_s(proxy) - used < 0.2
+        assert cpu_s(proxy.pid) - used < 0.2
         assert proxy.read_log().count("cannot accept: Too many open files") == 1
         resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
         for each in late:  # clients that waited are served
             assert each.ask("PING") == "PONG"
-
-
-def cpu_s(proxy: Proxy) -> float:
-    """The processor time the proxy has used so far, in seconds."""
-    fields = Path(f"/proc/{proxy.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
@@ -454,6 +448,6 @@ def test_max_unread_bounds_unread_replies(own_server: RedisServer) -> None:
 
 def idle(proxy: Proxy) -> bool:
     """Whether the process uses no processor time for a moment."""
-    before = cpu_s(proxy)
+    before = cpu_s(proxy.pid)
     time.sleep(0.3)
-    return cpu_s(proxy) - before < 0.02
+    return cpu_s(proxy.pid) - before < 0.02

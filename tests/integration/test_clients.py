@@ -13,7 +13,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.harness import Proxy, RedisServer, wait_until
-from tests.integration.started import by_lane, lane_commands, lanes, private
+from tests.info import lane_calls
+from tests.integration.started import by_lane, lanes, private
 
 HIT = ("RL.HIT", "limit", 5, 60)
 FIVE = [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
@@ -299,9 +300,9 @@ def test_hits_go_by_lane_after_every_handshake(
     assert same["id"] == lane["id"]
     assert same["cmd"] == "evalsha"
     (own,) = (row for row in private(redis_server) if row["cmd"] != "client|list")
-    before = lane_commands(redis_server)
+    before = lane_calls(redis_server)
     assert client.execute_command(*HIT) == FIVE[4]
-    assert lane_commands(redis_server) == before + 1
+    assert lane_calls(redis_server) == before + 1
     (same,) = (row for row in private(redis_server) if row["id"] == own["id"])
     assert same["cmd"] == own["cmd"]
 

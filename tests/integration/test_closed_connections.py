@@ -12,6 +12,7 @@ import pytest
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, command, wait_until
+from tests.info import script_calls
 from tests.integration.started import private
 from tests.tlsparts import Certificates, tls_proxy
 
@@ -47,10 +48,7 @@ def stop_with_hits_in_flight(server: RedisServer, proxy: Proxy, raw: Raw) -> Non
     sending = send_in_the_background(raw, HIT * HITS)
 
     def in_flight() -> bool:
-        with server.raw() as admin:
-            text = admin.ask("INFO", "commandstats")
-            assert isinstance(text, bytes)
-            return sum(map(int, re.findall(rb"cmdstat_eval(?:sha)?:calls=(\d+)", text))) > 500
+        return script_calls(server) > 500
 
     wait_until(in_flight, "hits are counted")
     proxy.terminate()

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
-import pytest
 from rlproxy.resp.key_slot import key_slot
 
 from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
-from tests.clusters import Cluster, Node
+from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
 
 KEY, ELSEWHERE = "list", "b"  # at two nodes
 SLOT = key_slot(KEY.encode())
-
-
-@pytest.fixture(params=[2, 3])
-def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
-    """A client of an empty cluster, in both protocols."""
-    with cluster_proxy.raw() as made:
-        made.ask("HELLO", request.param)
-        assert made.ask("FLUSHALL") == "OK"
-        yield made
-
-
-def elsewhere(cluster: Cluster) -> Node:
-    """Return a master that does not own SLOT."""
-    return next(node for node in cluster.masters() if node is not cluster.owner(SLOT))
 
 
 def wait_blocked(cluster: Cluster) -> None:
@@ -102,7 +86,7 @@ def test_the_slot_moves_while_it_is_blocked(
         client.send(command("BLPOP", KEY, 0))
         for _ in range(3):
             wait_blocked(module_cluster)
-            module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+            module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
         wait_blocked(module_cluster)
         assert other.ask("RPUSH", KEY, "x") == 1
         assert client.reply() == [KEY.encode(), b"x"]
@@ -110,7 +94,7 @@ def test_the_slot_moves_while_it_is_blocked(
         client.send(command("BLPOP", KEY, "1.5"))
         wait_blocked(module_cluster)
         time.sleep(max(0.0, 1.0 - (time.monotonic() - begun)))
-        module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+        module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
         assert client.reply() is None
         assert 1.5 <= time.monotonic() - begun < 2.4  # with the whole timeout again it would be 2.5
 

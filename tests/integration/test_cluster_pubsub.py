@@ -12,14 +12,6 @@ from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
 
 
-@pytest.fixture(params=[2, 3])
-def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
-    """A client, in both protocols."""
-    with cluster_proxy.raw() as made:
-        made.ask("HELLO", request.param)
-        yield made
-
-
 @pytest.fixture
 def other(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
     """Another client."""
@@ -30,11 +22,6 @@ def other(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
 def patterns(cluster: Cluster) -> list[object]:
     """Return the number of patterns at each master."""
     return [node.ask("PUBSUB", "NUMPAT") for node in cluster.masters()]
-
-
-def keys_of_all(cluster: Cluster, prefix: str = "key") -> list[str]:
-    """Return one key of each master."""
-    return [next(cluster.keys_at(node, prefix)) for node in cluster.masters()]
 
 
 def test_channels_and_patterns(client: Raw, other: Raw) -> None:
@@ -136,7 +123,7 @@ def test_large_messages(client: Raw, other: Raw) -> None:
 
 def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster: Cluster) -> None:
     assert other.ask("CONFIG", "SET", "notify-keyspace-events", "KEA") == "OK"
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     reply = client.ask("PSUBSCRIBE", "__keyevent@0__:set", "news*")
     assert reply == [b"psubscribe", b"__keyevent@0__:set", 1]
     assert client.reply() == [b"psubscribe", b"news*", 2]
@@ -183,7 +170,7 @@ def test_keyspace_events_of_a_master_that_joins(
 def test_shard_channels(client: Raw, other: Raw, module_cluster: Cluster) -> None:
     if module_cluster.nodes[0].version < (7,):
         pytest.skip("no shard channels")
-    one, two, three = keys_of_all(module_cluster, "channel")
+    one, two, three = module_cluster.keys_of_all(prefix="channel")
     assert client.ask("SSUBSCRIBE", one) == [b"ssubscribe", one.encode(), 1]
     client.send(command("SSUBSCRIBE", two) + command("SSUBSCRIBE", three))
     assert [client.reply()[2] for _ in range(2)] == [2, 3]  # type: ignore[index]

@@ -5,7 +5,6 @@ of all, its protocol, name, tracking and CLIENT REPLY.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -37,12 +36,6 @@ def users(module_cluster: Cluster) -> Iterator[None]:
         assert node.ask("ACL", "DELUSER", "reader", "writer") in (1, 2)
 
 
-def keys_of_all(cluster: Cluster, count: int = 1) -> list[str]:
-    """Return `count` keys of each master, in turn."""
-    each = [list(itertools.islice(cluster.keys_at(node), count)) for node in cluster.masters()]
-    return [key for keys in zip(*each, strict=True) for key in keys]
-
-
 def is_refused(reply: object, code: str = "NOPERM") -> bool:
     """Return whether a reply is an error with this code."""
     return isinstance(reply, ReplyError) and reply.args[0].startswith(code)
@@ -52,7 +45,7 @@ def is_refused(reply: object, code: str = "NOPERM") -> bool:
 @pytest.mark.parametrize("by", ["AUTH", "HELLO"])
 @pytest.mark.parametrize("slowly", [False, True])
 def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
 
     def login(user: str, password: str) -> bytes:
         if by == "AUTH":
@@ -81,7 +74,7 @@ def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> 
 def test_logins_of_two_clients_stay_apart(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    keys = keys_of_all(module_cluster, 3)
+    keys = module_cluster.keys_of_all(3)
     with cluster_proxy.raw() as reader, cluster_proxy.raw() as writer, cluster_proxy.raw() as none:
         for _ in range(5):
             assert writer.ask("AUTH", "writer", "w") == "OK"
@@ -99,7 +92,7 @@ def test_logins_of_two_clients_stay_apart(
 def test_a_user_is_missing_at_one_node(
     client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     one = module_cluster.masters()[0]
     assert one.ask("ACL", "DELUSER", "writer") == 1
     for home in range(3):
@@ -119,7 +112,7 @@ def test_a_user_is_missing_at_one_node(
 
 
 def test_the_protocol_holds_at_all_nodes(client: Raw, module_cluster: Cluster) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     client.ask("DEL", *keys)
     for key in keys:
         assert client.ask("HSET", key, "f", "v") == 1
@@ -140,7 +133,7 @@ def test_the_protocol_holds_at_all_nodes(client: Raw, module_cluster: Cluster) -
 def test_names_and_ids(
     client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     assert client.ask("CLIENT", "SETNAME", "mine") == "OK"
     assert client.ask("CLIENT", "SETNAME", "not mine") != "OK"
     assert client.ask("CLIENT", "NO-EVICT", "ON") == "OK" or module_cluster.nodes[0].version < (7,)
@@ -173,7 +166,7 @@ def test_names_and_ids(
 
 
 def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
-    one, two, three = keys_of_all(module_cluster)
+    one, two, three = module_cluster.keys_of_all()
     client.ask("DEL", one, two, three)
     client.send(
         b"".join(
@@ -202,7 +195,7 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
 def test_invalidations_of_all_nodes(
     client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    keys = keys_of_all(module_cluster)
+    keys = module_cluster.keys_of_all()
     with cluster_proxy.raw() as other:
         assert isinstance(client.ask("CLIENT", "TRACKING", "ON", "REDIRECT", 1), ReplyError)
         client.ask("HELLO", 3)

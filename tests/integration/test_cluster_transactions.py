@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from rlproxy.resp.key_slot import key_slot
 
 from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
-from tests.clusters import Cluster, Node
+from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
 
 CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
 ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
 KEY, SAME, OTHER = "{tx}1", "{tx}2", "other"  # OTHER is in another slot, at another node
 SLOT = key_slot(KEY.encode())
-
-
-@pytest.fixture(params=[2, 3])
-def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
-    """A client of an empty cluster, in both protocols."""
-    with cluster_proxy.raw() as made:
-        made.ask("HELLO", request.param)
-        assert made.ask("FLUSHALL") == "OK"
-        yield made
-
-
-def elsewhere(cluster: Cluster) -> Node:
-    """Return a master that does not own SLOT."""
-    return next(node for node in cluster.masters() if node is not cluster.owner(SLOT))
 
 
 def all_replies(client: Raw, *lines: str, slowly: bool = False) -> list[object]:
@@ -130,7 +114,7 @@ def test_the_slot_moves_before_a_transaction(
     client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
     assert client.ask("SET", KEY, 0) == "OK"
-    module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+    module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
     lines = ("MULTI", f"INCR {KEY}", "EXEC")
     assert all_replies(client, f"INCR {KEY}", *lines * 5, f"GET {KEY}") == [
         1,
@@ -150,7 +134,7 @@ def test_the_slot_moves_inside_a_transaction(
             lines = ["MULTI", f"INCR {KEY}", "PING", f"INCR {KEY}"]
             for number, line in enumerate(lines):
                 if number == at:
-                    module_cluster.move_slot(SLOT, elsewhere(module_cluster))
+                    module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
                 assert client.ask(*line.split()) in ("OK", "QUEUED")
             expected = None if watches else [1, "PONG", 2]
             assert client.ask("EXEC") == expected, (at, watches)
@@ -161,7 +145,7 @@ def test_transactions_while_keys_of_the_slot_move(
     client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
     client.ask("MSET", KEY, 0, SAME, 0)
-    to = elsewhere(module_cluster)
+    to = module_cluster.other_master(SLOT)
     module_cluster.begin_move(SLOT, to)
     module_cluster.move_keys(SLOT, to, 1)
     # One key is at each node now.
@@ -198,7 +182,7 @@ def test_a_command_with_several_keys_is_not_overtaken_while_the_slot_moves(
     client: Raw, module_cluster: Cluster, lines: tuple[str, ...]
 ) -> None:
     client.ask("MSET", KEY, 0, SAME, 0)
-    owner, to = module_cluster.owner(SLOT), elsewhere(module_cluster)
+    owner, to = module_cluster.owner(SLOT), module_cluster.other_master(SLOT)
     module_cluster.begin_move(SLOT, to)
     owner.do("MIGRATE", "127.0.0.1", to.port, KEY, 0, 5000)
     errors = int(owner.info("stats")["total_error_replies"])

@@ -17,7 +17,6 @@ import importlib
 import importlib.util
 import itertools
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from redis import asyncio as redis_asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 
-from tests import harness
+from tests import harness, info
 from tests.harness import Raw, RedisServer, wait_until
 from tests.integration.started import client_list, private
 
@@ -309,15 +308,6 @@ class Disturber:
             thread.join(20)
 
 
-def errors_of(server: RedisServer, name: str) -> int:
-    """How often the server has answered with this error."""
-    with server.raw() as raw:
-        text = raw.ask("INFO", "errorstats")
-    assert isinstance(text, bytes)
-    found = re.search(rb"errorstat_%b:count=(\d+)" % name.encode(), text)
-    return int(found[1]) if found else 0
-
-
 @pytest.mark.parametrize("kill_private", [True, False], ids=["all-killed", "lanes-killed"])
 def test_every_hit_counts_once(own_server: RedisServer, kill_private: bool) -> None:
     numbers = itertools.count()
@@ -388,7 +378,7 @@ def missing(workers: list[Worker], disturber: Disturber) -> str:
             return f"{killed}"
         if sum(worker.cuts for worker in workers) < 20:
             return "hardly a client was cut"
-    if errors_of(disturber.server, "NOSCRIPT") < 5:
+    if info.errors(disturber.server, "NOSCRIPT") < 5:
         return "no script was missed: nothing was mended"
     return ""
 

@@ -25,7 +25,6 @@ import random
 import re
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -44,8 +43,10 @@ from rlproxy.ratelimit.grammar import Grammar, Rule
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import by_lane_of, client_list, lane_commands, lanes
+from tests.info import lane_calls, script_calls
+from tests.integration.started import by_lane_of, client_list, lanes
 from tests.integration.test_exact_limits import Monitor
+from tests.processes import paused
 
 Word = bytes | str | int
 Words = tuple[Word, ...]
@@ -161,19 +162,12 @@ class Parts:
 
     def script_calls(self) -> int:
         """How many script calls the server has run."""
-        return calls(self.admin)
+        return script_calls(self.admin)
 
     def lane_caught_up(self, raw: Raw) -> None:
         """Return when `raw`'s lane has received everything Redis has sent to it before now."""
         reply = raw.ask("RL.HIT", "sync", 1_000_000, 3600)
         assert isinstance(reply, list) and reply[0] == 0, reply
-
-
-def calls(admin: Raw) -> int:
-    """How many script calls the server has run."""
-    text = admin.ask("INFO", "commandstats")
-    assert isinstance(text, bytes)
-    return sum(int(n) for n in re.findall(rb"cmdstat_eval(?:sha)?(?:_ro)?:calls=(\d+)", text))
 
 
 @contextlib.contextmanager
@@ -322,6 +316,31 @@ def test_write_and_hit_in_one_pipeline(parts: Parts, name: str, apart: bool) -> 
         for piece in pieces if apart else [b"".join(pieces)]:
             raw.send(piece)
         assert [raw.reply() for _ in pieces][-1] == ADMITTED
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["one proxy", "two proxies"])
+def test_blocks_apply_to_remembered_refusals(parts: Parts, far: bool) -> None:
+    """Of the clients: one has the refusal, one of its lane shows that pushes came, one blocks."""
+    with contextlib.ExitStack() as stack:
+        raw, probe = (stack.enter_context(parts.proxy.raw()) for _ in range(2))
+        second = stack.enter_context(harness.proxy(parts.server)) if far else parts.proxy
+        other = stack.enter_context(second.raw())
+
+        def next_hit() -> object:
+            assert str(probe.ask("RL.HIT", "probe", 1_000_000, 3600)).startswith("[0, ")
+            return raw.ask("RL.HIT", KEY, *RULE)
+
+        by_lane_of(parts.server, probe, "warm", parts.admin)
+        for words in (("RL.HIT", KEY, 1, 7200), ("RL.BLOCK", KEY, 7200)):
+            parts.admin.ask("DEL", KEY)
+            other.ask(*words)
+            assert cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)[3] > 3599
+            assert other.ask("RL.BLOCK", KEY, 100_000) == [1, 0, 0, 100_000, 100_000]
+            assert next_hit() == [1, 1, 0, 100_000, 100_000]
+            assert cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)[3] > 99_000
+            assert other.ask("RL.BLOCK", KEY, 0) == [0, 0, 0, -1, 0]
+            found = next_hit()
+            assert found == (ADMITTED if words[0] == "RL.BLOCK" else [1, 1, 0, 3600, 3600])
 
 
 @pytest.mark.parametrize("hit", [("RL.REFUND", KEY, *RULE, 1), ("RL.HIT", KEY, 1, 3600, "COST", 1)])
@@ -629,11 +648,8 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
 def test_stopped_server_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        os.kill(parts.server.pid, signal.SIGSTOP)
-        try:
+        with paused(parts.server.pid):
             assert hit_until_uncached(raw, lambda silent_s: silent_s > 0.3) < MOST_S + SLOW_S
-        finally:
-            os.kill(parts.server.pid, signal.SIGCONT)
         reply = raw.reply()
         assert isinstance(reply, list) and reply[0] == 1
 
@@ -902,7 +918,7 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
     checker = ReplyChecker(parts.admin)
     with parts.proxy.raw() as raw, parts.server.raw() as stats:
         by_lane_of(parts.server, raw, "warm", parts.admin)
-        before = lane_commands(parts.server, stats)
+        before = lane_calls(stats)
         began = time.monotonic()
         late = began + DEADLINE_S  # where the machine is slow
         while time.monotonic() < began + 2.5 or (
@@ -919,7 +935,7 @@ def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
                 assert sent <= (waits.get(hit) or sent), f"{hit} got {reply}, and had waited"
                 at = time.monotonic() + reply[3] * rule_of(hit).unit_us / 1e6
                 waits[hit] = min(waits.get(hit) or at, at)
-        runs = lane_commands(parts.server, stats) - before
+        runs = lane_calls(stats) - before
     assert min(admitted.values()) >= 1 and sum(admitted.values()) > 2 * len(hits)
     print(f"{checker.hits} hits, {checker.refused} refused, {runs} script calls")
     # An entry lives for a second: with few hits in a second, few of them find it.
@@ -1239,6 +1255,8 @@ class Walk:
             refund, rule = ("RL.REFUND", key), self._rules[number]
             named: Words = tuple(w for w in rule if w not in ("PENALTY", "0.15", "GAP", "0.01"))
             plain += [[("RL.RESET", key)]]
+            algorithm = named[named.index("ALGO") : named.index("ALGO") + 2]
+            plain += [[("RL.BLOCK", key, t, *algorithm)] for t in (0, "0.02", 1)]
             plain += [[(*refund, *named[:2], count, *named[2:])] for count in (1, 1, 2)]
         found = chance.choice(plain)
         if chance.random() < 0.15 and found[0][0] != "SELECT":
@@ -1305,7 +1323,7 @@ def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
                 walk.run(next(seeds), each_s)
         finally:
             direct.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
-        runs = lane_commands(module_server, direct)
+        runs = lane_calls(direct)
     checker = walk.checker
     print(
         f"{module_server.engine}: {checker.hits} hits, {walk.strict} of them strict,"

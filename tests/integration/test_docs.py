@@ -71,13 +71,16 @@ def session(block: Block, proxy: Proxy) -> tuple[list[tuple[str, list[str]]], fl
 
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
 def test_each_reply_is_as_shown(block: Block, redis_server: RedisServer, proxy: Proxy) -> None:
-    wanted = [(" ".join(step.words), step.shown) for step in documents.steps(block)]
+    steps = documents.steps(block)
+    wanted = [(" ".join(step.words), step.shown) for step in steps]
+    waits = any("WAIT" in step.words for step in steps)  # how long such a reply was late is unknown
     assert wanted, f"{block} has no command"
     for attempt in range(1, ATTEMPTS + 1):
         with redis_server.raw() as raw:
             raw.ask("FLUSHALL")
         found, extra_s = session(block, proxy)
-        if found == wanted or extra_s < QUICK_S or attempt == ATTEMPTS:
+        quick = extra_s < QUICK_S and not waits
+        if found == wanted or quick or attempt == ATTEMPTS:
             assert found == wanted
             return
 
@@ -99,7 +102,7 @@ def test_each_command_in_the_text_is_valid(module_proxy: Proxy) -> None:
     for page in documents.PAGES:
         text = documents.outside(page)
         for command in re.findall(r"`((?:RL|CL)\.[A-Z]+ [^`]+)`", text):
-            if command in SIGNATURES:
+            if command in SIGNATURES or "POLICY name" in command:  # the form of a command
                 continue
             with module_proxy.raw() as raw:
                 raw.ask("FLUSHALL")

@@ -5,9 +5,7 @@ and lost connections.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 
@@ -15,14 +13,15 @@ import pytest
 
 from tests import harness
 from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.info import errors, lane_calls
 from tests.integration.started import (
     by_lane,
     by_lane_of,
     client_list,
-    lane_commands,
     lanes,
     private,
 )
+from tests.processes import paused
 
 
 def is_error(reply: object, start: str) -> bool:
@@ -134,24 +133,15 @@ def test_client_that_selects_moves_to_another_lane(
 # -- missing scripts -------------------------------------------------------------------------------
 
 
-def noscripts(server: RedisServer) -> int:
-    """How often the server has answered NOSCRIPT."""
-    with server.raw() as raw:
-        text = raw.ask("INFO", "errorstats")
-    assert isinstance(text, bytes)
-    found = re.search(rb"errorstat_NOSCRIPT:count=(\d+)", text)
-    return int(found[1]) if found else 0
-
-
 def test_hits_by_lane_survive_a_missing_script(server: RedisServer, made: Proxy) -> None:
     with made.raw() as client, server.raw() as admin:
         by_lane(server, client)
-        before = noscripts(server)
+        before = errors(server, "NOSCRIPT")
         for turn in range(3):
             assert admin.ask("SCRIPT", "FLUSH") == "OK"
             assert client.ask("RL.HIT", f"one{turn}", 5, 60) == admitted(4)[0]
-        assert noscripts(server) >= before + 1
-        before = noscripts(server)
+        assert errors(server, "NOSCRIPT") >= before + 1
+        before = errors(server, "NOSCRIPT")
         for turn in range(20):
             assert admin.ask("SCRIPT", "FLUSH") == "OK"
             client.send(command("RL.HIT", f"many{turn}", 5, 60) * 7)
@@ -160,7 +150,7 @@ def test_hits_by_lane_survive_a_missing_script(server: RedisServer, made: Proxy)
             left = [reply[2] for reply in replies if isinstance(reply, list) and not reply[0]]
             assert sorted(left) == [0, 1, 2, 3, 4]
             assert admin.ask("LLEN", f"many{turn}") == 5
-        assert noscripts(server) >= before + 20
+        assert errors(server, "NOSCRIPT") >= before + 20
         assert len(lanes(server)) == 1
 
 
@@ -243,13 +233,10 @@ def test_hits_on_a_cut_lane_get_upstreamdown_once_each(own_server: RedisServer) 
         by_lane(own_server, client)
         (lane,) = lanes(own_server, admin)
         # The server is stopped, with a kill of the lane and earlier hits in its queue.
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             admin.send(command("CLIENT", "KILL", "ID", lane["id"]))
             client.send(command("RL.HIT", "k", 100, 60) * 10)
             time.sleep(0.05)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         assert admin.reply() == 1
         replies = [client.reply() for _ in range(10)]
         lost = sum(is_error(reply, "UPSTREAMDOWN ") for reply in replies)
@@ -293,13 +280,10 @@ def test_hung_server_delays_hits_and_loses_none(own_server: RedisServer, own_pro
     with own_proxy.raw() as client, own_proxy.raw() as other:
         by_lane(own_server, client)
         by_lane(own_server, other)
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             client.send(command("RL.HIT", "k", 100, 60) * 30)
             other.send(command("RL.HIT", "k", 100, 60) + command("ECHO", "x"))
             time.sleep(0.3)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         replies = [client.reply() for _ in range(30)] + [other.reply()]
         assert sorted(reply[2] for reply in replies if isinstance(reply, list)) == [*range(69, 100)]
         assert other.reply() == b"x"
@@ -497,11 +481,11 @@ def test_busy_client_outlives_the_servers_timeout(one_engine: str) -> None:
         with proxy.raw() as busy, proxy.raw() as idle:
             assert idle.ask("PING") == "PONG"
             by_lane(server, busy)
-            number, before = busy.ask("CLIENT", "ID"), lane_commands(server)
+            number, before = busy.ask("CLIENT", "ID"), lane_calls(server)
             count = keep_hitting(busy, 3.5)
             assert busy.ask("CLIENT", "ID") == number
             assert idle.closes()  # as with Redis itself
-            assert lane_commands(server) - before > count / 2
+            assert lane_calls(server) - before > count / 2
         # The control connection must not reconnect each second, nor fill the log.
         assert proxy.read_log().count("WARNING") <= 1, proxy.read_log()
 

@@ -10,12 +10,12 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests import harness
 from tests.harness import Proxy, RedisServer, command
+from tests.processes import forget_peak, peak
 
 MB = 1 << 20
 VALUE = 512 * MB
@@ -25,25 +25,13 @@ IDLE = 5000
 pytestmark = pytest.mark.heavy
 
 
-def peak(proxy: Proxy) -> int:
-    """The proxy's peak memory in bytes since forget_peak()."""
-    text = Path(f"/proc/{proxy.pid}/status").read_text()
-    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
-    return 1024 * int(line.split()[1])
-
-
-def forget_peak(proxy: Proxy) -> None:
-    """Reset the peak to the current memory."""
-    Path(f"/proc/{proxy.pid}/clear_refs").write_text("5")
-
-
 def warmed_up(proxy: Proxy, sock: socket.socket) -> int:
     """The proxy's memory after a first value of some size."""
     sock.sendall(command("SET", "small", b"x" * 300_000) + command("GET", "small"))
     left = len(b"+OK\r\n$300000\r\n") + 300_002
     while left:
         left -= len(sock.recv(left))
-    forget_peak(proxy)
+    forget_peak(proxy.pid)
     return proxy.memory()
 
 
@@ -87,13 +75,13 @@ def test_value_of_512_mb_passes_in_bounded_memory(own_server: RedisServer) -> No
         sock.sendall(b"\r\n")
         sock.settimeout(60)
         assert sock.recv(5, socket.MSG_WAITALL) == b"+OK\r\n"
-        into = peak(proxy) - before
+        into = peak(proxy.pid) - before
         assert raw.ask("STRLEN", "big") == VALUE
-        forget_peak(proxy)
+        forget_peak(proxy.pid)
         now = proxy.memory()
         sock.sendall(command("GET", "big"))
         assert receive_value(sock, 0.5) == crc
-        out_of = peak(proxy) - now
+        out_of = peak(proxy.pid) - now
         print(f"512 MB in: {into / MB:.1f} MB more, out: {out_of / MB:.1f} MB more")
         assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 4, -1, 60]
         assert into < 32 * MB
@@ -113,7 +101,7 @@ def test_unread_replies_fill_the_server_and_not_the_proxy(
         end = time.monotonic() + 1
         while time.monotonic() < end:
             assert other.ask("RL.HIT", "k", 1_000_000, 60) is not None  # no other client is held up
-        more = peak(proxy) - before
+        more = peak(proxy.pid) - before
         print(f"200 MB of replies unread: {more / MB:.1f} MB more")
         assert more < 32 * MB
         left = 200 * (MB + len(b"$1048576\r\n\r\n"))
@@ -145,7 +133,7 @@ def test_five_thousand_idle_clients_use_little_memory(one_engine: str) -> None:
         raw = stack.enter_context(proxy.raw())
         assert raw.ask("PING") == "PONG"
         before = proxy.memory()
-        forget_peak(proxy)
+        forget_peak(proxy.pid)
         socks = []
         for first in range(0, IDLE, 250):
             batch = []
@@ -158,7 +146,7 @@ def test_five_thousand_idle_clients_use_little_memory(one_engine: str) -> None:
                 assert sock.recv(7, socket.MSG_WAITALL) == b"+PONG\r\n", f"after {first}"
             socks += batch
         cost = proxy.memory() - before
-        at_most = peak(proxy) - before
+        at_most = peak(proxy.pid) - before
         print(
             f"{IDLE} idle clients: {cost / MB:.1f} MB ({cost / IDLE:.0f} bytes each), "
             f"at most {at_most / MB:.1f} MB"

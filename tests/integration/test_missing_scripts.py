@@ -14,36 +14,19 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from rlproxy.ratelimit import scripts
 
-from tests import harness
+from tests import harness, info
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane, client_list, lanes
 
 MAX = 1_000_000
-SECONDS = 3.0  # of a load, or until its disturbance has happened often enough
-
-
-def info(admin: Raw, section: str, name: str) -> int:
-    """A counter of INFO; 0 where there is none yet."""
-    text = admin.ask("INFO", section)
-    assert isinstance(text, bytes), text
-    found = re.search(re.escape(name.encode()) + rb"(\d+)", text)
-    return int(found[1]) if found else 0
-
-
-def noscripts(admin: Raw) -> int:
-    """How often the server has answered NOSCRIPT."""
-    return info(admin, "errorstats", "errorstat_NOSCRIPT:count=")
-
-
-def loads(admin: Raw) -> int:
-    """How many SCRIPT LOADs the server has run."""
-    return info(admin, "commandstats", "cmdstat_script|load:calls=")
+SECONDS = 1.0  # of a load, or until its disturbance has happened often enough
 
 
 def errors(admin: Raw) -> int:
     """How many errors the server has answered, without those of INFO itself."""
-    return info(admin, "stats", "total_error_replies:")
+    return info.value(admin, "stats", "total_error_replies")
 
 
 def has_lane(server: RedisServer, raw: Raw, admin: Raw) -> None:
@@ -99,11 +82,11 @@ def test_refusals_are_cached_without_evalsha(engine: str) -> None:
     with server_without(engine, "EVALSHA") as (server, proxy, admin), proxy.raw() as raw:
         has_lane(server, raw, admin)
         assert raw.ask("RL.HIT", "k", 1, 3600) == [0, 1, 0, -1, 3600]
-        calls = info(admin, "commandstats", "cmdstat_eval:calls=")
+        calls = info.calls(admin, "eval")
         for _ in range(50):
             reply = raw.ask("RL.HIT", "k", 1, 3600)
             assert isinstance(reply, list) and reply[0] == 1
-        assert info(admin, "commandstats", "cmdstat_eval:calls=") - calls < 10
+        assert info.calls(admin, "eval") - calls < 10
 
 
 def test_missing_eval_is_one_error_per_hit(engine: str) -> None:
@@ -207,13 +190,13 @@ def test_order_is_kept_where_no_script_can_be_loaded(redis_server: RedisServer) 
         assert other.ask("AUTH", "bob", "pw") == "OK"
         for each in (raw, other):
             by_lane(redis_server, each, admin)
-        loaded = loads(admin)
+        loaded = info.calls(admin, "script|load")
         for turn in range(20):
             fixed_then_log(raw, f"a{turn}")
             assert admin.ask("SCRIPT", "FLUSH") == "OK"
             assert isinstance(other.ask("RL.HIT", "another", MAX, 60), list)
             fixed_then_log(raw, f"b{turn}")
-        assert loads(admin) == loaded
+        assert info.calls(admin, "script|load") == loaded
         assert admin.ask("ACL", "DELUSER", "bob") == 1
 
 
@@ -253,24 +236,24 @@ def test_loaded_scripts_are_not_evicted_by_hits_sent_as_eval(
         assert admin.ask("SCRIPT", "FLUSH") == "OK"
         raw.send(command("MULTI") + command("RL.HIT", "place", 5, 60) + command("EXEC"))  # by EVAL
         assert [raw.reply() for _ in range(3)] == ["OK", "QUEUED", [[0, 5, 4, -1, 60]]]
-        missing, loaded = noscripts(admin), loads(admin)
+        missing, loaded = info.errors(admin, "NOSCRIPT"), info.calls(admin, "script|load")
         hits_among_evals(raw, admin, "k")
-        assert info(admin, "stats", "evicted_scripts:") > 1000
-        assert noscripts(admin) - missing == 1
-        assert loads(admin) - loaded == 7
+        assert info.value(admin, "stats", "evicted_scripts") > 1000
+        assert info.errors(admin, "NOSCRIPT") - missing == 1
+        assert info.calls(admin, "script|load") - loaded == len(scripts.load())
         with proxy.raw() as other:
             by_lane(evicting, other, admin)
             hits_among_evals(other, admin, "again")
-        assert noscripts(admin) - missing == 1
+        assert info.errors(admin, "NOSCRIPT") - missing == 1
 
 
 def test_evicted_scripts_are_sent_again_where_none_can_be_loaded(evicting: RedisServer) -> None:
     with not_loading(evicting) as proxy, proxy.raw() as raw, evicting.raw() as admin:
         by_lane(evicting, raw, admin)
-        missing = noscripts(admin)
+        missing = info.errors(admin, "NOSCRIPT")
         hits_among_evals(raw, admin, "k")
-        assert 0 < noscripts(admin) - missing <= 20  # one for each eviction
-        assert loads(admin) == 0
+        assert 0 < info.errors(admin, "NOSCRIPT") - missing <= 20  # one for each eviction
+        assert info.calls(admin, "script|load") == 0
 
 
 # -- scripts that are flushed repeatedly -----------------------------------------------------------
@@ -361,12 +344,14 @@ def test_repeatedly_flushed_scripts_change_no_reply(
         end = time.monotonic() + SECONDS
         last = time.monotonic() + 60.0
         flushes = 0
-        missing = 0 if redis_server.engine == "redis-6.2" else noscripts(admin)
+        missing = 0 if redis_server.engine == "redis-6.2" else info.errors(admin, "NOSCRIPT")
 
         def enough() -> bool:
             if time.monotonic() > last:
                 return True
-            seen = redis_server.engine == "redis-6.2" or noscripts(admin) - missing > 20
+            seen = (
+                redis_server.engine == "redis-6.2" or info.errors(admin, "NOSCRIPT") - missing > 20
+            )
             return time.monotonic() > end and seen and all(one.hits > 50 for one in clients)
 
         while not enough() and not any(client.problem for client in clients):

@@ -118,7 +118,27 @@ def test_a_policy_counts_as_the_written_out_rule(made: Named, redis_server: Redi
         assert raw.ask("EXISTS", "a", "b") == 2
 
 
+def test_a_block_by_a_policy_replies_as_a_peek(made: Named, redis_server: RedisServer) -> None:
+    with made.proxy.raw() as raw, redis_server.raw() as admin:
+        assert raw.ask("RL.BLOCK", "k", 600, "POLICY", "login") == [1, 2, 0, 600, 600]
+        assert raw.ask("RL.HIT", "k", "POLICY", "login") == [1, 2, 0, 600, 600]
+        assert raw.ask("RL.BLOCK", "k", 0, "POLICY", "login") == [0, 2, 2, -1, 0]
+        assert raw.ask("RL.HIT", "k", "POLICY", "login") == [0, 2, 1, -1, 60]
+        # The times of the reply are the policy's, that of the command is its own.
+        assert raw.ask("RL.BLOCK", "q", 60, "POLICY", "quick") == [1, 3, 0, 60_000, 60_000]
+        assert raw.ask("RL.BLOCK", "q", 50, "MS", "POLICY", "quick") == [1, 3, 0, 50, 50]
+        wrong = ReplyError("ERR POLICY can't be combined with ALGO")
+        assert raw.ask("RL.BLOCK", "q", 5, "ALGO", "LOG", "POLICY", "quick") == wrong
+        # In a transaction, and once the script is gone.
+        raw.send(command("MULTI") + command("RL.BLOCK", "m", "9", "POLICY", "login"))
+        raw.send(command("EXEC"))
+        assert [raw.reply() for _ in range(3)] == ["OK", "QUEUED", [[1, 2, 0, 9, 9]]]
+        assert admin.ask("SCRIPT", "FLUSH") == "OK"
+        assert raw.ask("RL.BLOCK", "m", 0, "POLICY", "login") == [0, 2, 2, -1, 0]
+
+
 def test_policies_are_listed_by_redis(made: Named) -> None:
+    assert made.policies()[b"login"] == [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 0, 0]
     with made.proxy.raw() as raw:
         for policy, times in (("login", 3), ("trial", 4), ("quick", 1)):
             for _ in range(times):

@@ -49,6 +49,12 @@ def test_replica_reports_the_primarys_counts(pair: tuple[Proxy, Proxy], algorith
         assert peek(replica, rule)[4] > 0
         assert str(replica.ask("RL.HIT", "new", *rule[1:])) == READONLY
         assert str(replica.ask("RL.REFUND", key, 3, 600, 1, "ALGO", algorithm)) == READONLY
+        for words in (("new", 60), (key, 60)):
+            assert str(replica.ask("RL.BLOCK", *words, "ALGO", algorithm)) == READONLY
+        assert primary.ask("RL.BLOCK", key, 7200, "ALGO", algorithm) == [1, 0, 0, 7200, 7200]
+        wait_until(lambda: peek(replica, rule)[3] > 7000, "the block is replicated")
+        for t in (3600, 0):
+            assert str(replica.ask("RL.BLOCK", key, t, "ALGO", algorithm)) == READONLY
 
 
 def peek(raw: Raw, rule: list[str | int]) -> list[int]:

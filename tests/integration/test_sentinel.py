@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from rlproxy.config.urls import Address, parse_upstream
 from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.upstream.failover import Failover, MasterTarget, Tls
 
 from tests import harness
@@ -286,6 +287,32 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
                 assert worker.counted <= int(raw.ask("GET", worker.counter) or 0)  # type: ignore[call-overload]
         was = f"master mymaster is now 127.0.0.1:{port} (was 127.0.0.1:{old.port})"
         assert proxy.log().count("is now") == 1 and was in proxy.log(), proxy.log()
+
+
+def test_blocks_hold_after_a_failover(watched: Group) -> None:
+    blocks = {name.decode(): ("ALGO", name) for name in ALGORITHMS}
+    with started(*LISTEN, watched.url()) as proxy:
+        with proxy.raw() as raw:
+            for key, algo in blocks.items():
+                assert limited(raw.ask("RL.HIT", key, 3, 60, *algo)) == 0
+                assert raw.ask("RL.BLOCK", key, 3600, *algo) == [1, 0, 0, 3600, 3600]
+            assert raw.ask("WAIT", 2, 20_000) == 2
+        watched.demote()
+        port = watched.sentinels[0].master()
+        wait_until(lambda: serves(proxy, port), "hits are admitted again")
+        with proxy.raw() as raw:
+            for key, algo in blocks.items():
+                found = raw.ask("RL.HIT", key, 3, 60, *algo)
+                assert isinstance(found, list)
+                assert found[:3] == [1, 3, 0]
+                assert 3000 < found[3] <= 3600
+                assert raw.ask("RL.BLOCK", key, 0, *algo) == [0, 0, 0, -1, 0]
+                assert limited(raw.ask("RL.HIT", key, 3, 60, *algo)) == 0
+
+
+def limited(reply: object) -> int:
+    assert isinstance(reply, list), reply
+    return int(reply[0])
 
 
 # -- which Sentinel is queried ---------------------------------------------------------------------

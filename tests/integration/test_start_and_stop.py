@@ -24,6 +24,7 @@ from rlproxy.version import VERSION
 from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
+from tests.info import blocked_clients
 from tests.integration.started import (
     Started,
     UnixRaw,
@@ -37,6 +38,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
+from tests.processes import paused
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 EMBEDDED = ("--upstream", "embedded:")
@@ -441,7 +443,7 @@ def test_cluster_node_with_a_password_is_refused_after_login(one_engine: str) ->
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_standalone_accepts_a_cluster_node(one_cluster: Cluster, workers: str) -> None:
     node = one_cluster.nodes[0]
-    owned, foreign = (next(one_cluster.keys_at(each)) for each in one_cluster.nodes[:2])
+    owned, foreign = (one_cluster.key_at(each) for each in one_cluster.nodes[:2])
     upstream = f"{url(node)}?standalone=yes"
     with started(*ANY_PORT, "--upstream", upstream, "--workers", workers) as made:
         with Raw(made.port()) as client:
@@ -665,20 +667,13 @@ def draining(made: Started) -> None:
     stopped_listening(made)
 
 
-def blocked(server: RedisServer, count: int = 1) -> bool:
-    with server.raw() as raw:
-        text = raw.ask("INFO", "clients")
-    assert isinstance(text, bytes)
-    return b"blocked_clients:%d\r\n" % count in text
-
-
 def test_outstanding_reply_is_sent_before_the_end(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", url(own_server)) as made:
         with made.raw() as waiting, made.raw() as idle, made.raw() as subscriber:
             assert idle.ask("PING") == "PONG"
             assert subscriber.ask("SUBSCRIBE", "news") == [b"subscribe", b"news", 1]
             waiting.send(harness.command("BLPOP", "list", 0))
-            wait_until(lambda: blocked(own_server), "BLPOP waits")
+            wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
             draining(made)
             assert idle.closes()
             assert subscriber.closes()
@@ -736,7 +731,7 @@ def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.4")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(harness.command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(own_server), "BLPOP waits")
+        wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
         begin = time.monotonic()
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
@@ -744,7 +739,7 @@ def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
         assert waiting.closes()
         assert "1 client(s) were cut" in made.log()
     # The element pushed afterwards is not lost to a closed client.
-    wait_until(lambda: blocked(own_server, 0), "no client waits")
+    wait_until(lambda: blocked_clients(own_server) == 0, "no client waits")
     assert ask_once(own_server.port, "RPUSH", "list", "x") == 1
     assert ask_once(own_server.port, "LLEN", "list") == 1
 
@@ -754,7 +749,7 @@ def test_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> Non
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(harness.command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(own_server), "BLPOP waits")
+        wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
         draining(made)
         assert made.running()
         made.signal(second)
@@ -767,7 +762,7 @@ def test_drain_does_not_wait_for_a_client_that_left(own_server: RedisServer) -> 
     with started(*args) as made:
         with made.raw() as waiting:
             waiting.send(harness.command("BLPOP", "list", 0))
-            wait_until(lambda: blocked(own_server), "BLPOP waits")
+            wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
             draining(made)
             assert made.running()
         assert made.wait() == 0
@@ -792,13 +787,10 @@ def test_stop_while_the_server_hangs(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as raw:
         assert raw.ask("PING") == "PONG"
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             raw.send(harness.command("PING"))
             made.signal(signal.SIGTERM)
             assert made.wait() == 0
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
 
 
 @needs_embedded

@@ -19,6 +19,7 @@ import redis.asyncio
 from tests import harness
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane, children, started
+from tests.processes import paused
 
 OUTCOMES = (
     *("admitted", "refused", "refused_locally"),
@@ -103,6 +104,8 @@ def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -
             ("RL.HIT", "k", 3, 60, "COST", 0),
             ("RL.REFUND", "k", 3, 60, 1),
             ("RL.RESET", "k"),
+            ("RL.BLOCK", "b", 60),
+            ("RL.BLOCK", "b", 0),
             ("RL.HELP",),
             ("RL.HIT", "k", 0, 60),
             ("RL.HIT", "k"),
@@ -110,8 +113,8 @@ def test_hits_on_every_path_are_counted(one_server: RedisServer, front: Proxy) -
             raw.ask(*words)
         assert hits(admin) == dict(replied)
         found = stats(admin)
-        calls = ("peek", "refund", "reset", "help", "top", "errors_syntax")
-        assert [int(found[name]) for name in calls] == [2, 1, 1, 1, 0, 2]
+        calls = ("peek", "refund", "reset", "block", "help", "top", "errors_syntax")
+        assert [int(found[name]) for name in calls] == [2, 1, 1, 2, 1, 0, 2]
 
 
 def test_waiting_hits_are_counted(front: Proxy) -> None:
@@ -138,8 +141,7 @@ def test_hits_without_redis_are_counted(own_server: RedisServer, mode: str, outc
         private.ask("WATCH", "x")
         with front.raw() as admin:
             before = hits(admin)
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with paused(own_server.pid):
             sent = 0
             for client in (raw, private):
                 client.send(command("RL.HIT", "k", 1000, 60) * 3)
@@ -152,8 +154,6 @@ def test_hits_without_redis_are_counted(own_server: RedisServer, mode: str, outc
             with front.raw() as new:
                 new.ask("RL.HIT", "k", 1000, 60)
                 sent += 1
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         with front.raw() as admin:
             wait_until(lambda: isinstance(admin.ask("RL.STATS"), bytes), "Redis answers")
             after = hits(admin)
@@ -258,13 +258,10 @@ def test_stalled_worker_contributes_only_its_counters(one_server: RedisServer) -
             client.ask("RL.HIT", f"still:{of[client]}", 5, 60)
         wait_until(lambda: keys(here[0]) == 2, "both keys are reported")
         assert stats(here[0])["clients"] == "4"
-        os.kill(of[there[0]], signal.SIGSTOP)
-        try:
+        with paused(of[there[0]]):
             wait_until(lambda: stats(here[0])["clients"] == str(len(here)), "they are left out")
             wait_until(lambda: keys(here[0]) == 1, "and its key")
             assert by_redis_or_not(here[0]) == (2, 0)
-        finally:
-            os.kill(of[there[0]], signal.SIGCONT)
         wait_until(lambda: stats(here[0])["clients"] == "4", "it is back")
 
 

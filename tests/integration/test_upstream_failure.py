@@ -22,6 +22,7 @@ from rlproxy.session.missing_hit import MAX_BY_SHA
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane, by_lane_of, client_list, lanes, private
+from tests.processes import paused
 
 MODES = ("error", "allow", "deny")
 TIMEOUT_S = 0.4
@@ -46,16 +47,6 @@ def counted(reply: object, limit: int) -> bool:
     window is still long.
     """
     return isinstance(reply, list) and reply[:2] == [0, limit] and reply[4] > 0
-
-
-@contextlib.contextmanager
-def stopped(server: RedisServer) -> Iterator[None]:
-    """The server hangs: its connections stay open, and it answers nothing."""
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 def failing(
@@ -155,6 +146,7 @@ def test_hits_without_any_server_follow_the_mode(unstarted_server: RedisServer, 
             ("RL.PEEK", "k", 5, 60),
             ("RL.REFUND", "k", 5, 60, 1),
             ("RL.RESET", "k"),
+            ("RL.BLOCK", "k", 60),
             ("RL.HELP",),
             ("GET", "k"),
         ):
@@ -220,7 +212,7 @@ def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
             raw.ask("RL.PEEK", "k", 5, 60)  # from now on the lane sends it behind hits
         elif way == "private":
             assert raw.ask("PING") == other.ask("PING") == "PONG"
-        with stopped(own_server):
+        with paused(own_server.pid):
             begin = time.monotonic()
             raw.send(command("RL.HIT", "k", 5, 60) * 3 + command("RL.PEEK", "k", 5, 60))
             other.send(command("RL.HIT", "k", 6, 60))
@@ -253,7 +245,7 @@ def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
 def test_clients_that_begin_with_hello_when_redis_hangs(own_server: RedisServer, mode: str) -> None:
     """The first waits for Redis. Its handshake opens the circuit, and later clients are served."""
     hello, hit = command("HELLO", 3), command("RL.HIT", "k", 5, 60)
-    with failing(own_server, mode) as proxy, proxy.raw() as first, stopped(own_server):
+    with failing(own_server, mode) as proxy, proxy.raw() as first, paused(own_server.pid):
         begin = time.monotonic()
         first.send(hello + hit)
 
@@ -278,7 +270,7 @@ def test_clients_that_begin_with_hello_when_redis_hangs(own_server: RedisServer,
 def test_late_hits_count_and_their_replies_are_dropped(own_server: RedisServer) -> None:
     with failing(own_server, "allow") as proxy, proxy.raw() as raw, own_server.raw() as admin:
         by_lane(own_server, raw, admin)
-        with stopped(own_server):
+        with paused(own_server.pid):
             raw.send(command("RL.HIT", "k", 100, 60) * 80)
             assert [raw.reply() for _ in range(80)] == [[0, 100, 100, -1, 0]] * 80
         assert recovered_after_s(raw, time.monotonic()) < BACK_S
@@ -292,11 +284,11 @@ def test_hit_behind_a_clients_own_command_has_no_timeout(own_server: RedisServer
         raw.send(command("BLPOP", "nothing", "0.5") + command("RL.HIT", "k", 5, 60))
         assert raw.reply() is None
         assert raw.reply() == [0, 5, 4, -1, 60]
-        with stopped(own_server):
+        with paused(own_server.pid):
             raw.send(command("ECHO", "a") + command("RL.HIT", "k", 5, 60) + command("ECHO", "b"))
             assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""
         assert [raw.reply() for _ in range(3)] == [b"a", [0, 5, 3, -1, 60], b"b"]
-        with stopped(own_server):
+        with paused(own_server.pid):
             raw.send(command("RL.HIT", "k", 5, 60) + command("RL.HIT", "k", 0, 60))
             raw.send(command("RL.HIT", "k", 5, 60) + command("ECHO", "c"))
             assert raw.reply() == [0, 5, 5, -1, 0]
@@ -310,7 +302,7 @@ def test_hits_in_a_transaction_have_no_timeout(own_server: RedisServer) -> None:
     with failing(own_server, "allow") as proxy, proxy.raw() as raw, proxy.raw() as subscriber:
         assert raw.ask("MULTI") == "OK"
         assert subscriber.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
-        with stopped(own_server):
+        with paused(own_server.pid):
             raw.send(command("RL.HIT", "k", 5, 60) + command("EXEC"))
             subscriber.send(command("RL.HIT", "k", 5, 60))
             assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""
@@ -328,14 +320,14 @@ def test_wait_time_is_not_a_hit_timeout(own_server: RedisServer, by: str) -> Non
             by_lane(own_server, raw)
         else:
             assert raw.ask("PING") == "PONG"
-        with stopped(own_server):
+        with paused(own_server.pid):
             raw.send(command("RL.HIT", "w", 5, 60, "WAIT", 30))
             assert raw.reply() == [1, 5, 0, 1, 1]
         assert recovered_after_s(raw, time.monotonic()) < BACK_S
         assert first.ask("RL.HIT", "q", 1, 1) == [0, 1, 0, -1, 1]
         raw.send(command("RL.HIT", "q", 1, 1, "WAIT", 30))
         assert raw.quiet(0.1) == b""  # it sleeps for a second
-        with stopped(own_server):
+        with paused(own_server.pid):
             assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""  # and it is not served yet
         assert raw.reply() == [0, 1, 0, -1, 1]
 
@@ -345,7 +337,7 @@ def test_hit_without_a_timeout_waits_for_redis(own_server: RedisServer) -> None:
     with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw, proxy.raw() as own:
         by_lane(own_server, raw)
         assert own.ask("PING") == "PONG"
-        with stopped(own_server):
+        with paused(own_server.pid):
             for each in (raw, own):
                 each.send(command("RL.HIT", "k", 5, 60))
             assert raw.quiet(0.1, 1.3) == b""
@@ -357,12 +349,12 @@ def test_hit_without_a_timeout_waits_for_redis(own_server: RedisServer) -> None:
 
 def test_stop_does_not_wait_for_a_hung_server(own_server: RedisServer) -> None:
     with failing(own_server, "error", "--drain-timeout", "15") as proxy:
-        with proxy.raw() as by_lanes, proxy.raw() as own, stopped(own_server):
+        with proxy.raw() as by_lanes, proxy.raw() as own, paused(own_server.pid):
             pass
         with proxy.raw() as by_lanes, proxy.raw() as own:
             by_lane(own_server, by_lanes)
             assert own.ask("PING") == "PONG"
-            with stopped(own_server):
+            with paused(own_server.pid):
                 begin = time.monotonic()
                 for raw in (by_lanes, own):
                     raw.send(command("RL.HIT", "k", 5, 60))
@@ -381,7 +373,7 @@ def test_client_that_leaves_during_a_hang_affects_no_other_client(own_server: Re
         gone = [proxy.raw() for _ in range(4)]
         for raw in (stays, *gone[:2]):
             by_lane(own_server, raw)
-        with stopped(own_server):
+        with paused(own_server.pid):
             for raw in (*gone, stays):
                 raw.send(command("RL.HIT", "k", 9, 60) * 3)
             for raw in gone:
@@ -397,7 +389,7 @@ def test_late_refusal_opens_no_stale_entry(own_server: RedisServer) -> None:
         by_lane(own_server, raw, admin)
         assert raw.ask("RL.HIT", "d", 1, 60)[0] == 0  # type: ignore[index]
         assert raw.ask("RL.HIT", "d", 1, 60)[0] == 1  # type: ignore[index]
-        with stopped(own_server):
+        with paused(own_server.pid):
             raw.send(command("RL.HIT", "d", 1, 60))
             assert raw.reply() == [1, 1, 0, 1, 1]
             admin.send(command("DEL", "d"))
@@ -495,7 +487,7 @@ def test_hits_beyond_a_full_lane_use_private_connections(own_server: RedisServer
         with own_server.raw() as admin:
             before = private(own_server, admin)
             assert len(before) == 3
-            with stopped(own_server):
+            with paused(own_server.pid):
                 for raw in raws:
                     raw.send(command("RL.HIT", "k", 100, 60) * 10)
                 time.sleep(0.1)
@@ -579,7 +571,7 @@ def test_every_reply_matches_its_request_during_random_hangs(
         late = began + DEADLINE_S
         while time.monotonic() < began + 2.2 or (not enough() and time.monotonic() < late):
             time.sleep(chance.uniform(0.02, 0.2))
-            with stopped(own_server):
+            with paused(own_server.pid):
                 time.sleep(chance.choice((0.01, 0.05, 0.09, 0.15, 0.3)))
         over.set()
         for thread in threads:

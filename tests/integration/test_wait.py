@@ -21,8 +21,9 @@ from redis import asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests import harness
+from tests import harness, info
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.info import blocked_clients
 from tests.integration.started import by_lane, client_list, lanes, private, started
 
 SECOND_US = 1_000_000
@@ -407,14 +408,14 @@ def refused_beside_a_waiting_hit(server: RedisServer, front: Proxy, key: str) ->
 def test_refusal_comes_at_once_or_in_time(server: RedisServer, front: Proxy) -> None:
     with front.raw() as client:
         for _ in range(3):
-            client.ask("RL.HIT", "k", 1, 60)
-        began = time.monotonic()
-        assert client.ask("RL.HIT", "k", 1, 60, "WAIT", 5) == [1, 1, 0, 60, 60]
-        reply = numbers(client.ask("RL.HIT", "k", 1, 60_000, "MS", "WAIT", 5_000))
-        assert reply[:3] == [1, 1, 0]
-        assert 50_000 < reply[3] == reply[4] <= 60_000
-        assert client.ask("RL.HIT", "k", 1, 60, "WAIT", 600, "COST", 2)[:4] == [1, 1, 0, -1]  # type: ignore[index]
-        assert time.monotonic() - began < 4.5
+            client.ask("RL.HIT", "k", 1, 600)
+        # Each would be admitted too late, and waiting for that would last beyond the deadline.
+        for unit in (1, 1000):
+            words = ("RL.HIT", "k", 1, 600 * unit, *(("MS",) if unit > 1 else ()))
+            reply = numbers(client.ask(*words, "WAIT", 500 * unit))
+            assert reply[:3] == [1, 1, 0]
+            assert 500 * unit < reply[3] == reply[4] <= 600 * unit
+        assert numbers(client.ask("RL.HIT", "k", 1, 600, "WAIT", 600, "COST", 2))[3] == -1
 
 
 def test_wait_in_milliseconds(server: RedisServer, front: Proxy) -> None:
@@ -559,12 +560,12 @@ def test_waiting_hit_survives_lost_lanes_and_scripts(server: RedisServer) -> Non
         before = 0
 
         def has_called() -> bool:
-            return evals(admin) > before
+            return info.script_calls(admin) > before
 
         for _ in range(3):
             by_lane(server, client, admin)
             assert numbers(client.ask("RL.HIT", "k", 1, "0.2", "WAIT", 5))[0] == 0
-            before = evals(admin)
+            before = info.script_calls(admin)
             client.send(command("RL.HIT", "k", 1, "0.2", "WAIT", 5))
             wait_until(has_called, "it has called a script")
             for lane in lanes(server, admin):
@@ -574,13 +575,6 @@ def test_waiting_hit_survives_lost_lanes_and_scripts(server: RedisServer) -> Non
             # During a script call: then its outcome is unknown.
             assert is_error(reply, "UPSTREAMDOWN ") or numbers(reply)[0] == 0
             assert client.ask("PING") == "PONG"
-
-
-def evals(admin: Raw) -> int:
-    """The number of scripts the server has run."""
-    text = admin.ask("INFO", "commandstats")
-    assert isinstance(text, bytes)
-    return sum(int(count) for count in re.findall(rb"cmdstat_eval\w*:calls=(\d+)", text))
 
 
 def test_killed_private_connection_closes_its_waiting_client(
@@ -705,11 +699,11 @@ def test_client_that_does_not_read_delays_no_other(server: RedisServer, front: P
         before = 0
 
         def has_called() -> bool:
-            return evals(admin) > before
+            return info.script_calls(admin) > before
 
         for number in range(1000):
             hit = ("RL.HIT", f"k{number}", 10, 60, "WAIT")
-            before = evals(admin)
+            before = info.script_calls(admin)
             slow.send(command("GET", "some") + command(*hit, 1))
             with contextlib.suppress(AssertionError):
                 wait_until(has_called, "it has called a script", 0.3)
@@ -726,20 +720,20 @@ def test_client_that_does_not_read_delays_no_other(server: RedisServer, front: P
 def test_waiting_hits_make_one_script_call_each(server: RedisServer, front: Proxy) -> None:
     with connected(front, 201) as clients, server.raw() as admin:
         assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
-        start = evals(admin)
+        start = info.script_calls(admin)
         for client in clients[1:]:
             client.send(command("RL.HIT", "k", 1, 60, "WAIT", 600))
-        wait_until(lambda: evals(admin) >= start + 200, "all hits have called a script")
-        joined = evals(admin)
+        wait_until(lambda: info.script_calls(admin) >= start + 200, "all hits have called a script")
+        joined = info.script_calls(admin)
         # One call each; a hit that was the first when it came may have called again.
         assert joined <= start + 202
         time.sleep(1)  # nothing is to happen, so there is no condition to wait for
-        assert evals(admin) == joined
+        assert info.script_calls(admin) == joined
         for client in clients[1:]:
             client.close()
         wait_until(lambda: len(private(server, admin)) == 1, "they have left")
         # Each that became the first called once more, at most.
-        assert evals(admin) <= joined + 200
+        assert info.script_calls(admin) <= joined + 200
         assert clients[0].ask("RL.RESET", "k") == 1
         assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
 
@@ -784,9 +778,9 @@ def test_end_of_file_behind_a_blocking_command_reaches_redis(
     with server.raw() as admin:
         client = front.raw()
         client.send(command("BLPOP", "q", 0) + command("RL.HIT", "k", 1, 60, "WAIT", 5))
-        wait_until(lambda: blocked(admin) == 1, "it blocks")
+        wait_until(lambda: blocked_clients(admin) == 1, "it blocks")
         client.close()
-        wait_until(lambda: blocked(admin) == 0, "Redis has noticed the disconnect")
+        wait_until(lambda: blocked_clients(admin) == 0, "Redis has noticed the disconnect")
         admin.ask("RPUSH", "q", "element")
         assert admin.ask("LLEN", "q") == 1
 
@@ -807,12 +801,6 @@ def test_unauthenticated_hits_block_no_other_client(one_engine: str) -> None:
             assert good.ask("RL.HIT", "k", 1000, 600) == [0, 1000, 999 - turn, -1, 600]
             for stranger in strangers:
                 assert str(stranger.reply()).startswith("NOAUTH")
-
-
-def blocked(admin: Raw) -> int:
-    found = admin.ask("INFO", "clients")
-    assert isinstance(found, bytes)
-    return int(found.partition(b"blocked_clients:")[2].split()[0])
 
 
 # -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
@@ -839,6 +827,34 @@ def test_reset_or_refund_wakes_waiting_hits(
             assert not isinstance(other.reply(), ReplyError)
             assert other.reply() == "PONG"
         assert waiting.reply() == [0, 1, 0, -1, 600]
+
+
+def waiting_hits(raw: Raw) -> int:
+    text = raw.ask("RL.STATS")
+    assert isinstance(text, bytes)
+    return int(text.partition(b"\nwaiting:")[2].split()[0])
+
+
+@pytest.mark.parametrize("algorithm", ["LOG", "LEAKY"])
+def test_hits_wait_until_a_block_is_lifted(
+    server: RedisServer, front: Proxy, algorithm: str
+) -> None:
+    rule = (2, 600, "ALGO", algorithm)
+    with front.raw() as other, front.raw() as waiting, front.raw() as impatient:
+        block = ("RL.BLOCK", "k", 1800, "ALGO", algorithm)
+        assert other.ask(*block) == [1, 0, 0, 1800, 1800]
+        found = numbers(impatient.ask("RL.HIT", "k", *rule, "WAIT", 60))
+        assert found == [1, 2, 0, 1800, 1800]
+        if algorithm == "LEAKY":  # it takes its place at once, or is refused
+            return
+        waiting.send(command("RL.HIT", "k", *rule, "WAIT", 3600))
+        wait_until(lambda: waiting_hits(other) == 1, "it waits")
+        # It tries again, in vain.
+        assert other.ask("RL.BLOCK", "k", 1700) == [1, 0, 0, 1700, 1700]
+        assert numbers(other.ask("RL.HIT", "k", *rule))[0] == 1
+        assert waiting_hits(other) == 1
+        assert other.ask("RL.BLOCK", "k", 0) == [0, 0, 0, -1, 0]
+        assert waiting.reply() == [0, 2, 1, -1, 600]
 
 
 def test_admissible_hits_block_no_other_client(server: RedisServer, front: Proxy) -> None:

@@ -4,8 +4,6 @@ high, and it is Redis' own wherever replies are counted.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ from tests.conformance.routing_support import (
     names,
 )
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.info import blocked_clients
+from tests.processes import paused
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)
@@ -52,17 +52,8 @@ class Pair:
         block.
         """
         self.in_step()
-        os.kill(self.replica.pid, signal.SIGSTOP)
-        try:
+        with paused(self.replica.pid):
             yield
-        finally:
-            os.kill(self.replica.pid, signal.SIGCONT)
-
-    def waiting(self) -> int:
-        """The number of connections that block in WAIT."""
-        text = self.look.ask("INFO", "clients")
-        assert isinstance(text, bytes)
-        return int(text.partition(b"blocked_clients:")[2].split()[0])
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +102,7 @@ def steps(pair: Pair, server: RedisServer | Proxy, write: tuple[str | int, ...])
                 got.append(two.ask(*words))
             got += [two.ask("WAIT", 1), one.ask("WAIT", 1, 20)]  # its own write is older
             two.send(command("WAIT", 1, 0) + command("PING"))
-            wait_until(lambda: pair.waiting() == 1, "it waits")
+            wait_until(lambda: blocked_clients(pair.look) == 1, "it waits")
         got += [two.reply(), two.reply()]
         two.send(command(*write) + command("WAIT", 1, IN_TIME_MS))
         two.reply()

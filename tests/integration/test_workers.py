@@ -22,6 +22,7 @@ from redis.retry import Retry
 from rlproxy.process.restart_policy import MAX_FAILURES
 
 from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, command, wait_until
+from tests.info import blocked_clients
 from tests.integration.started import (
     Started,
     UnixRaw,
@@ -32,6 +33,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
+from tests.processes import cpu_s
 
 if not Path("/proc/self/fd").exists():
     pytest.skip("the clients of each worker are read from /proc", allow_module_level=True)
@@ -119,12 +121,6 @@ def closing(raws: list[Raw]) -> Iterator[list[Raw]]:
     finally:
         for raw in raws:
             raw.close()
-
-
-def blocked(made: RedisServer, count: int) -> bool:
-    text = ask_once(made.port, "INFO", "clients")
-    assert isinstance(text, bytes)
-    return b"blocked_clients:%d\r\n" % count in text
 
 
 # -- load ------------------------------------------------------------------------------------------
@@ -350,12 +346,6 @@ def test_worker_without_descriptors_logs_once_and_loses_no_client(upstream: str)
         assert abs(both[0] - both[1]) <= 2, both
 
 
-def cpu_s(pid: int) -> float:
-    """The processor time the process has used so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 # -- a worker ends ---------------------------------------------------------------------------------
 
 
@@ -430,7 +420,7 @@ def test_terminated_worker_drains_and_delays_no_client(
         others = len(served(other, port))
         first, *rest = [raw for raw in raws if peer(raw) in mine]
         first.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
+        wait_until(lambda: blocked_clients(one_server) == 1, "BLPOP waits")
         os.kill(old, signal.SIGTERM)
         assert all(raw.closes() for raw in rest)
         made.logged(rf"worker \d \(process {old}\) ends\n")
@@ -511,7 +501,7 @@ def test_no_reply_is_lost_when_all_processes_are_signalled(
         port = made.port()
         pids = workers(made)
         waiting.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
+        wait_until(lambda: blocked_clients(one_server) == 1, "BLPOP waits")
         hammers = [Hammer(port, number) for number in range(6)]
         with running(*hammers):
             wait_until(lambda: min(hammer.admitted for hammer in hammers) > 50, "all are at work")
@@ -542,7 +532,7 @@ def test_second_signal_cuts_at_once(one_server: RedisServer, upstream: str, numb
         pids = workers(made)
         one.send(command("BLPOP", "list", 0))
         two.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(one_server, 2), "both wait")
+        wait_until(lambda: blocked_clients(one_server) == 2, "both wait")
         for pid in (made.pid, *pids):
             os.kill(pid, number)
         stopped_listening(made)
@@ -559,7 +549,7 @@ def test_supervisor_sleeps_while_its_workers_drain(one_server: RedisServer, upst
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "1")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
+        wait_until(lambda: blocked_clients(one_server) == 1, "BLPOP waits")
         before = cpu_s(made.pid)
         made.signal(signal.SIGTERM)
         used = 0.0
@@ -574,7 +564,7 @@ def test_drain_deadline_cuts_blocked_clients(one_server: RedisServer, upstream: 
     args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "0.3")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(command("BLPOP", "list", 0))
-        wait_until(lambda: blocked(one_server, 1), "BLPOP waits")
+        wait_until(lambda: blocked_clients(one_server) == 1, "BLPOP waits")
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
         assert waiting.closes()

@@ -52,6 +52,7 @@ class Caller:
         self.ttl_ms = -2
         self.stays_us = 0
         self.client.script_load(self.script.source)
+        self.client.script_load(SCRIPTS["block"].source)
         text = (scripts.directory() / f"{self.script.name}.lua").read_text()
         self._clocked = self.client.script_load(text.replace("call('TIME')", "{KEYS[2], KEYS[3]}"))
 
@@ -72,16 +73,33 @@ class Caller:
         words: tuple[object, ...] = (self.script.sha.decode(), 1, self.key, *argv)
         if clock_us is not None:
             words = self.words(clock_us, *argv)
-        with self.client.pipeline() as pipe:
-            pipe.evalsha(*words)
-            pipe.pttl(self.key)
-            pipe.persist(self.key)
-            found, self.ttl_ms, _ = pipe.execute()
-        assert isinstance(found, list)
+        found = self._run(words)
         shaping = len(argv) > 5 and " " in str(argv[5]) and self.script.header["algo"] == "LEAKY"
         self.stays_us = 0
         if len(found) == 6 and not shaping:
             assert str(argv[2]) == "1"
             assert found[0] == 1
             self.stays_us = found.pop()
+        return found
+
+    def block(self, clock_us: int, span_us: int, unit_us: int = SECOND) -> list[int]:
+        """Return the reply to a block of the key for `span_us`; 0 lifts it.
+
+        Raises redis.ResponseError.
+        """
+        return self._run(self.block_words(clock_us, span_us, unit_us))
+
+    def block_words(self, clock_us: int, span_us: int, unit_us: int = SECOND) -> tuple[object, ...]:
+        """Return the words of a block behind EVALSHA."""
+        argv = (self.script.header["algo"], span_us, unit_us, clock_us)
+        return (SCRIPTS["block"].sha.decode(), 1, self.key, *argv)
+
+    def _run(self, words: tuple[object, ...]) -> list[int]:
+        """Return the reply to EVALSHA with these words, and note the key's time to live."""
+        with self.client.pipeline() as pipe:
+            pipe.evalsha(*words)
+            pipe.pttl(self.key)
+            pipe.persist(self.key)
+            found, self.ttl_ms, _ = pipe.execute()
+        assert isinstance(found, list)
         return found

@@ -126,6 +126,10 @@ class Model(ABC, Generic[State]):
     def text(self, state: State) -> str:
         """The stored text."""
 
+    @abstractmethod
+    def empty(self) -> State:
+        """The state of a limiter that was blocked before its first hit."""
+
     def effective(self, state: State | None, clock: int) -> int:
         """The clock, or the newest time of the state where that is later."""
         return clock if state is None else max(clock, self.newest(state))
@@ -203,6 +207,27 @@ class Model(ABC, Generic[State]):
         self.retry_us, self.reset_us = -1, whole_us - hold_us
         reply = [0, rule.limit, self.spare(state, rule, clock), -1, up(self.reset_us, ask.unit)]
         return reply if ask.wait_us is None else [*reply, hold_us]
+
+    def block(self, clock_us: int, span_us: int, unit_us: int) -> list[int]:
+        """Return the reply to RL.BLOCK; 0 lifts the block. `ttl_ms` is the least that it needs.
+
+        The key holds what it held, or an empty limiter. A time that no rule can have set does
+        not delay.
+        """
+        kept, empty = self.kept, self.empty()
+        self.choices, self.ttl_ms, self.optional = [kept], None, False
+        if span_us == 0:
+            if kept is not None and kept.until_us:
+                self.choices = [None if kept.state == empty else Kept(kept.state)]
+            return [0, 0, 0, -1, 0]
+        state = empty if kept is None else kept.state
+        now_us = up(self.effective(state, clock_us * NS), NS)
+        if now_us - clock_us > TEN_YEARS_US:
+            now_us = clock_us
+        left_us = now_us + span_us - clock_us
+        self.choices = [Kept(state, now_us + span_us)]
+        self.ttl_ms = ttl_ms(left_us)
+        return [1, 0, 0, up(left_us, unit_us), up(left_us, unit_us)]
 
     def _refund(
         self, rule: Rule, clock: int, found: State, state: State, until_us: int, hits: int
@@ -318,7 +343,10 @@ class Fixed(Model[FixedState]):
         return FixedState(max(0, state.hits - hits), state.start)
 
     def text(self, state: FixedState) -> str:
-        return f"F{state.hits}:{state.start // NS}"
+        return f"F{state.hits}:{state.start // NS:016}"
+
+    def empty(self) -> FixedState:
+        return FixedState(0, 0)
 
 
 class CounterState(NamedTuple):
@@ -378,7 +406,10 @@ class Counter(Model[CounterState]):
         return aged._replace(current=max(0, aged.current - hits))
 
     def text(self, state: CounterState) -> str:
-        return f"C{state.start // NS}:{state.current}:{state.previous}"
+        return f"C{state.start // NS:016}:{state.current}:{state.previous}"
+
+    def empty(self) -> CounterState:
+        return CounterState(0, 0, 0)
 
 
 class Level(NamedTuple):
@@ -426,7 +457,10 @@ class Token(Model[Level]):
         return Level(min(rule.limit, aged.hits + hits), aged.time)
 
     def text(self, state: Level) -> str:
-        return f"T{state.hits}:{state.time}"
+        return f"T{state.hits}:{state.time:019}"
+
+    def empty(self) -> Level:
+        return Level(0, 0)
 
 
 class Leaky(Model[Level]):
@@ -471,7 +505,10 @@ class Leaky(Model[Level]):
         return aged.time + aged.hits * rule.interval_ns - clock if aged.hits else aged.time - clock
 
     def text(self, state: Level) -> str:
-        return f"L{state.hits}:{state.time}"
+        return f"L{state.hits}:{state.time:019}"
+
+    def empty(self) -> Level:
+        return Level(0, 0)
 
 
 class Gcra(Model[int]):
@@ -510,7 +547,10 @@ class Gcra(Model[int]):
         return max(clock, state - hits * rule.interval_ns)
 
     def text(self, state: int) -> str:
-        return str(state)
+        return f"{state:019}"
+
+    def empty(self) -> int:
+        return 0
 
 
 AnyModel = Model[FixedState] | Model[CounterState] | Model[Level] | Model[int]

@@ -799,6 +799,10 @@ def test_foreign_values_are_refused_and_unchanged(
             for ask, amount in asks:
                 with pytest.raises(redis.ResponseError, match=f" {error}$"):
                     ask(call, clock, asked, amount)
+    for span_us in (0, SECOND):
+        with pytest.raises(redis.ResponseError) as caught:
+            call.client.evalsha(*call.block_words(at(0), span_us))
+        assert str(caught.value) == error
     assert client.dump("k") == before
     assert client.ttl("k") == -1
 
@@ -892,6 +896,28 @@ class Twin:
             assert self.caller.ttl_ms in (-1, -2)  # not even an EXPIRE
         return found
 
+    def block(self, clock: int, span_us: int, unit_us: int) -> None:
+        """RL.BLOCK, which only ever extends the time to live of hits."""
+        left_ms, started_s = -1, time.monotonic()
+        if self.ends_us is not None and self.ends_us - clock > 10 * SECOND:
+            left_ms = (self.ends_us - clock) // 1000
+            self.caller.client.pexpire(self.caller.key, left_ms)  # PERSIST has removed it
+        found = self.caller.block(clock, span_us, unit_us)
+        assert found == self.model.block(clock, span_us, unit_us)
+        assert state(self.caller) == (self.model.stamps, self.model.until)
+        expected_ms = self.model.ttl_ms
+        if self.model.stamps:
+            expected_ms = max(left_ms, expected_ms) if left_ms >= 0 else -1
+        if expected_ms > 0:
+            assert ttl_is(self.caller, expected_ms, started_s), self.caller.ttl_ms
+        else:
+            assert self.caller.ttl_ms == (-1 if self.model.stamps else -2)
+        if span_us > 0:
+            end_us = clock + self.model.ttl_ms * 1000
+            self.ends_us = max(self.ends_us or 0, end_us) if self.model.stamps else end_us
+        elif not self.model.stamps:
+            self.ends_us = None
+
     def forget(self) -> None:
         """DEL."""
         self.caller.client.delete(self.caller.key)
@@ -926,7 +952,7 @@ class Ask:
     """One call of a random sequence."""
 
     step: tuple[str, int, int]  # by: microseconds; event: which one, and the offset from it
-    mode: str  # hit, peek, refund or del
+    mode: str  # hit, peek, refund, block or del
     amount: int
     words: str  # which of gap, strict and penalty are given
     other: int  # another rule, occasionally
@@ -962,7 +988,7 @@ STEPS = st.one_of(
 ASKS = st.builds(
     Ask,
     step=STEPS,
-    mode=st.sampled_from(["hit"] * 7 + ["peek"] * 2 + ["refund", "del"]),
+    mode=st.sampled_from(["hit"] * 7 + ["peek"] * 2 + ["refund", "del", "block", "block"]),
     amount=st.sampled_from([1, 1, 1, 1, 1, 2, 2, 3, 4, 7, 0]),
     words=st.sampled_from(["", "", "", "gap", "gap", "strict", "penalty", "gap strict penalty"]),
     other=st.sampled_from([0] * 12 + [1, 2, 3, 4]),
@@ -1026,6 +1052,10 @@ def test_every_reply_equals_the_models(
         if ask.mode == "del" or (ask.sweep and twin.ends_us is not None and clock >= twin.ends_us):
             twin.forget()
         if ask.mode == "del":
+            continue
+        if ask.mode == "block":
+            span_us = [0, 0, 1000, 400_000, 2 * SECOND, 60 * SECOND, TEN_YEARS_US]
+            twin.block(clock, span_us[ask.amount % 7], unit_us)
             continue
         amount = max(1, ask.amount) if ask.mode == "refund" else ask.amount
         found = twin.call(ask.mode, clock, asked, amount)

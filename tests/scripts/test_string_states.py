@@ -197,6 +197,39 @@ class Pair:
         self.written = (rule, self.real_us + model.ttl_ms * 1000, self.clock_us - self.real_us)
         return found
 
+    def block(self, rule: Rule, span_us: int, unit_us: int) -> None:
+        """Block the key or lift its block. Raises AssertionError where script and model differ."""
+        model, before, written = self.model, self.value, self.written
+        left_ms = -1
+        if before is not None and written is not None:
+            left_ms = (written[1] - self.real_us) // 1000
+            if left_ms > 10 * SLOW_MS:
+                self.limiter.client.pexpire("k", left_ms)  # what the caller's PERSIST has removed
+            else:
+                left_ms = -1
+        expected = model.block(self.clock_us, span_us, unit_us)
+        found = self.limiter.caller.block(self.clock_us, span_us, unit_us)
+        assert found == expected, f"{before!r} at {self.clock_us}: blocked for {span_us}"
+        value = self.value = self.limiter.client.get("k")
+        model.adopt(value)
+        ttl_ms = self.limiter.caller.ttl_ms
+        if model.kept is None:
+            assert ttl_ms == -2
+            self.written = None
+            return
+        filled = model.kept.state != model.empty()
+        expected_ms = left_ms
+        if model.ttl_ms is not None:
+            end_us, jump_us = self.real_us + model.ttl_ms * 1000, self.clock_us - self.real_us
+            if not filled:
+                expected_ms = model.ttl_ms
+            elif written is not None:
+                rule, end_us = written[0], max(end_us, written[1])
+                jump_us = max(jump_us, written[2])
+                expected_ms = max(left_ms, model.ttl_ms) if left_ms >= 0 else -1
+            self.written = (rule, end_us, jump_us)
+        assert expected_ms - SLOW_MS < ttl_ms <= expected_ms, f"{value!r}, PTTL {ttl_ms}"
+
     def end(self, rule: Rule, remove: bool) -> None:
         """The key's time to live has passed, if it has; then remove the key or keep it."""
         if self.written is None or self.real_us < self.written[1]:
@@ -251,7 +284,9 @@ MOVES += ["jump", "back", "back part", "back to the horizon", "far back"]
 CALLS = st.tuples(
     st.one_of(st.just("stay"), st.sampled_from(MOVES)),
     st.integers(0, 1 << 20),
-    st.sampled_from(["hit"] * 12 + ["peek", "peek", "refund", "refund", "reset", "other rule"]),
+    st.sampled_from(
+        ["hit"] * 12 + ["peek", "peek", "refund", "refund", "reset", "other rule", "block", "block"]
+    ),
     st.sampled_from(["1", "1", "1", "2", "3", "0", "spare", "spare", "half", "max", "more"]),
     st.integers(0, 9),  # which words a hit has
     st.booleans(),  # whether an expired key is removed
@@ -305,6 +340,11 @@ def words_of(number: int, choice: int, ask: Ask, rule: Rule, algorithm: str) -> 
     return ask
 
 
+def blocked_us(number: int, rule: Rule) -> int:
+    """The length of a block: none, short, of the rule, or the longest one."""
+    return [0, 0, 1000, 1_500_000, max(1000, rule.interval_ns // NS), TEN_YEARS_US][number % 6]
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm: str) -> None:
     limiter = Limiter(client, algorithm)
@@ -328,6 +368,9 @@ def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm:
             pair.end(rule, remove)
             if kind == "reset":
                 pair.forget()
+                continue
+            if kind == "block":
+                pair.block(rule, blocked_us(number, rule), unit)
                 continue
             asked = another(rule, number, algorithm) if kind == "other rule" else rule
             if not measurable(asked, pair.model):
@@ -995,6 +1038,10 @@ def refuses(limiter: Limiter, wrong: str) -> None:
         with pytest.raises(redis.ResponseError) as caught:
             limiter.plain(START_US, rule, ask)
         assert str(caught.value) == wrong, (before, ask)
+    for span_us in (0, SECOND):
+        with pytest.raises(redis.ResponseError) as caught:
+            client.evalsha(*limiter.caller.block_words(START_US, span_us))
+        assert str(caught.value) == wrong, (before, span_us)
     assert client.dump("k") == before, before
     assert client.pttl("k") > 900_000
 

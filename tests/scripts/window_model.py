@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 SECOND = 1_000_000
+TEN_YEARS_US = 315_360_000 * SECOND
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,23 @@ class Model:
         if mode == "peek" or amount == 0:
             return look(self._repaired(clock, rule), self.until, clock, rule, amount).reply
         return self._hit(clock, rule, amount)
+
+    def block(self, clock: int, span_us: int, unit_us: int) -> list[int]:
+        """The reply to RL.BLOCK; 0 lifts the block. `ttl_ms` is the least that the key needs.
+
+        A stamp that no rule can have set does not delay.
+        """
+        self.wrote, self.ttl_ms = span_us > 0 or self.until is not None, 0
+        if span_us == 0:
+            self.until = None
+            return [0, 0, 0, -1, 0]
+        now = effective(self.stamps, clock)
+        if now - clock > TEN_YEARS_US:
+            now = clock
+        self.until = now + span_us
+        left_us = self.until - clock
+        self.ttl_ms = up(left_us, 1000) + 1
+        return [1, 0, 0, up(left_us, unit_us), up(left_us, unit_us)]
 
     def too_far_ahead(self, clock: int, rule: Rule) -> bool:
         """Whether the newest stamp is further ahead of the clock than the rule can produce."""

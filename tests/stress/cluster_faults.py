@@ -77,13 +77,11 @@ class Suffering:
         over = threading.Event()
         kept = [node for node in cluster.masters() if node is not hurt]
         neighbours = [
-            asyncio.to_thread(
-                self._neighbour, f"{where}: {kind}", next(cluster.keys_at(node)), over
-            )
+            asyncio.to_thread(self._neighbour, f"{where}: {kind}", cluster.key_at(node), over)
             for node in kept
             for kind in ("SET", "RL.HIT", "a new client")
         ]
-        key = next(cluster.keys_at(hurt, f"probe:{numbered}:"))
+        key = cluster.key_at(hurt, f"probe:{numbered}:")
         nodes = [hurt, *cluster.replicas(hurt)]
         hitter = await asyncio.to_thread(Hitter, self.port, f"{{{key}}}hit")
         tasks = [asyncio.ensure_future(each) for each in neighbours]

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from redis import exceptions as errors
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from tests import harness
+from tests import harness, processes
 from tests.harness import RedisServer
 from tests.integration.started import Started
 from tests.stress import checks
@@ -34,6 +34,7 @@ REPLY_TIMEOUT_S = 12.0  # seconds; a client that waits longer for a reply has be
 EPOCH_S = 1.0  # seconds for which a key is hit before its count is checked
 FIRST_MAX = 20_000  # of the rules, which are identified by their max
 LIVE_S = 3600
+RELEASE_S = 5.0  # seconds in which the proxy must have released its clients
 
 # Errors a client may get while the server is unreachable; they reveal no other client's data.
 EXPECTED_ERRORS = (
@@ -62,14 +63,23 @@ class WatchedProxy(Started):
         found["rss_kb"] = self.rss() // 1024
         return found
 
+    def counts_after(self, base: dict[str, int], names: Collection[str]) -> dict[str, int]:
+        """Return the counts once those of `names` are back at `base`, or after RELEASE_S."""
+        end = time.monotonic() + RELEASE_S
+        while True:
+            now = self.counts()
+            back = all(now.get(name, 0) <= base.get(name, 0) for name in names)
+            if back or time.monotonic() > end:
+                return now
+            time.sleep(0.1)
+
     def fds(self) -> int:
         """The number of its open files."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def rss(self) -> int:
         """Its resident memory in bytes."""
-        text = Path(f"/proc/{self.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return processes.memory(self.pid)
 
     def close(self) -> None:
         """End the process; fail if it wrote a traceback."""

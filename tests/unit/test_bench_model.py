@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -20,7 +19,7 @@ from bench.model.laws import Laws
 from bench.model.runs import Run
 from tests import documents
 from tests.harness import ROOT
-from tests.unit.test_bench_page import SVG, boxes
+from tests.unit import pages
 
 TRUE = Laws(
     scale=1.2,
@@ -100,6 +99,7 @@ def made(noise: float = 0.0) -> result.Result:
     return result.parse(json.loads(json.dumps(found.to_json())))
 
 
+@cache
 def images() -> dict[str, Image]:
     return {image.name: image for image in page.page(made())[1]}
 
@@ -227,17 +227,7 @@ def test_rates_of_limits() -> None:
 
 
 def test_page_follows_the_rules_of_pages() -> None:
-    text = page.page(made(0.1))[0]
-    assert text.startswith("# Scale\n")
-    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
-    for line in text.splitlines():
-        assert len(line) <= 110 or re.match(r"\||!\[", line), line
-    assert not re.search(r"(?<![\w./:])/(home|root|tmp|usr|var|work)\b", text)
-    shown = re.findall(r"!\[[^]]{20,}\]\(images/([\w.-]+)\)", text)
-    assert sorted(shown) == sorted(images())
-    assert all(name.startswith(SCALE) for name in shown)
-    assert "Some CPU" in text
-    assert "- One turn of all.\n- And so on.\n" in text
+    pages.check_page(page.page(made(0.1))[0], "Scale", images(), SCALE)
 
 
 def test_tables_equal_the_result() -> None:
@@ -255,15 +245,6 @@ def test_tables_equal_the_result() -> None:
     assert "Load 50/16, 2 workers: at most 102 script calls per second" in text.replace("\n  ", " ")
 
 
-def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / f"{SCALE}old.svg").touch()
-    (tmp_path / "images" / "bench-speed.svg").touch()
-    page.write(made(), tmp_path / "page.md")
-    found = {path.name for path in (tmp_path / "images").iterdir()}
-    assert found == {*images(), "bench-speed.svg"}
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -276,30 +257,11 @@ def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
 def test_invalid_result_is_an_error(
     text: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "x.json"
-    if text is not None:
-        path.write_text(text)
-    assert page.main([str(path), str(tmp_path / "page.md")]) == 2
-    assert named in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
+    pages.check_invalid_result(page.main, text, named, tmp_path, capsys)
 
 
-@pytest.mark.parametrize("name", sorted(images()))
-def test_pictures_are_legible_and_accessible(name: str) -> None:
-    text = images()[name].text
-    root = ElementTree.fromstring(text)
-    assert root.get("role") == "img"
-    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
-    assert len(text.encode()) < 60_000
-    assert images()[name].text == text
-    _, _, width, height = map(float, str(root.get("viewBox")).split())
-    found = boxes(text)
-    for at, (words, left, top, right, bottom) in enumerate(found):
-        assert 0 <= left < right <= width, words
-        assert 0 <= top < bottom <= height, words
-        for other, begin, above, end, below in found[at + 1 :]:
-            apart = right <= begin or end <= left or bottom <= above or below <= top
-            assert apart, f"{words!r} stands on {other!r}"
+def test_pictures_are_legible_and_accessible() -> None:
+    pages.check_pictures(images(), page.page(made())[1])
 
 
 # -- a real run ------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from bench import bounds, openloop, page, plots, report, rows, svg
+from bench import bounds, openloop, page, plots, report, rows
 from bench.bounds import Bound, Verdict
 from bench.charts import PREFIX, Image
 from bench.errors import UsageError
@@ -20,8 +20,7 @@ from bench.plots import Bar, Line, Panel
 from bench.result import Result
 from tests import documents
 from tests.harness import ROOT
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.unit import pages
 
 
 def figure(name: str, kind: str, unit: str = "/s", **samples: float) -> Figure:
@@ -49,26 +48,30 @@ FIGURES = [
     ),
     figure("idle", rows.IDLE, "kB", proxy=4.25),
 ]
-BOUNDS = [
+BOUNDS = (
     Verdict(Bound("hit | P1", "EVALSHA", "hit-1", "hit-1", "proxy/direct", 0.95, 1.0), 0.7),
     Verdict(Bound("idle client", "kB", "idle", "idle", "proxy", 6.0, 4.0, True), 4.25),
     Verdict(Bound("tasks", "libraries", "tasks", "tasks", "proxy/script", 1.0), None),
-]
+)
 
 
-def result(verdicts: list[Verdict] = BOUNDS) -> Result:
+def result(verdicts: tuple[Verdict, ...] = BOUNDS) -> Result:
     """The result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
     told = ["one turn of all", "and so on"]
-    made = report.Report("2026-01-02T03:04:05+00:00", facts, versions, told, {}, FIGURES, verdicts)
+    made = report.Report(
+        "2026-01-02T03:04:05+00:00", facts, versions, told, {}, FIGURES, list(verdicts)
+    )
     return Result(json.loads(json.dumps(made.to_json())))
 
 
-def rendered(verdicts: list[Verdict] = BOUNDS) -> str:
+@cache
+def rendered(verdicts: tuple[Verdict, ...] = BOUNDS) -> str:
     return page.page(result(verdicts))[0]
 
 
+@cache
 def images() -> dict[str, Image]:
     return {image.name: image for image in page.page(result())[1]}
 
@@ -96,7 +99,7 @@ def test_reached_bounds_are_reported() -> None:
     text = rendered(BOUNDS[1:2])
     assert "All of the 1 bounds that were measured are reached." in text
     assert "Not" not in text.partition("## The machine")[0].partition("## What")[2]
-    assert "What is required" not in rendered([])
+    assert "What is required" not in rendered(())
 
 
 def test_every_table_of_the_result_is_there() -> None:
@@ -156,18 +159,7 @@ def test_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
 
 
 def test_page_follows_the_rules_of_pages() -> None:
-    text = rendered()
-    assert text.startswith("# Benchmarks\n")
-    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
-    for line in text.splitlines():
-        assert len(line) <= page.WIDTH or re.match(r"\||!\[", line), line
-    assert not re.search(r"(?<![\w./:])/(home|root|tmp|usr|var|work)\b", text)
-    shown = re.findall(r"!\[[^]]{20,}\]\(images/([\w.-]+)\)", text)
-    assert sorted(shown) == sorted(images())
-    assert all(name.startswith(PREFIX) for name in shown)
-    assert "2026-01-02" in text
-    assert "Some CPU" in text
-    assert "- One turn of all.\n- And so on.\n" in text
+    pages.check_page(rendered(), "Benchmarks", images(), PREFIX)
 
 
 def test_result_without_rows_is_a_page() -> None:
@@ -181,7 +173,7 @@ def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / f"{PREFIX}old.svg").touch()
     (tmp_path / "images" / "log.svg").touch()
-    page.write(result(), tmp_path / "page.md")
+    page.write(*page.page(result()), PREFIX, tmp_path / "page.md")
     assert {path.name for path in (tmp_path / "images").iterdir()} == {*images(), "log.svg"}
     assert (tmp_path / "page.md").read_text() == rendered()
 
@@ -199,15 +191,7 @@ def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
 def test_invalid_result_is_an_error(
     text: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "x.json"
-    if text is not None:
-        path.write_text(text)
-    assert page.main([str(path), str(tmp_path / "page.md")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"bench: {path}: ")
-    assert said.count("\n") == 1
-    assert named in said
-    assert not (tmp_path / "page.md").exists()
+    pages.check_invalid_result(page.main, text, named, tmp_path, capsys)
 
 
 def test_missing_part_is_named() -> None:
@@ -227,46 +211,8 @@ def test_labels_are_short(value: float, label: str) -> None:
     assert plots.short(value) == label
 
 
-def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
-    """The approximate place of each text of a picture: words, left, top, right, bottom."""
-    found = []
-    for one in ElementTree.fromstring(text).iter(f"{SVG}text"):
-        words, style = str(one.text), str(one.get("style"))
-        x, y = float(one.get("x", "")), float(one.get("y", ""))
-        width = svg.LETTER * len(words)
-        anchor = re.search(r"text-anchor: (\w+)", style)
-        left = {"middle": x - width / 2, "end": x - width}.get(anchor[1] if anchor else "", x)
-        found.append((words, left, y - 10, left + width, y + 3))
-    return found
-
-
-@pytest.mark.parametrize("name", sorted(images()))
-def test_picture_is_accessible(name: str) -> None:
-    text = images()[name].text
-    root = ElementTree.fromstring(text)
-    ids = {child.get("id"): child for child in root if child.get("id")}
-    assert root.get("role") == "img"
-    labels = [ids[label] for label in str(root.get("aria-labelledby")).split()]
-    assert [label.tag for label in labels] == [f"{SVG}title", f"{SVG}desc"]
-    assert all(label.text for label in labels)
-    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
-    assert not re.search('href="(?!#)', text)
-    assert "url(" not in text
-    assert images()[name].told
-
-
-@pytest.mark.parametrize("name", sorted(images()))
-def test_labels_do_not_overlap_and_stay_inside(name: str) -> None:
-    text = images()[name].text
-    _, _, width, height = map(float, str(ElementTree.fromstring(text).get("viewBox")).split())
-    found = boxes(text)
-    assert len(found) > 10
-    for at, (words, left, top, right, bottom) in enumerate(found):
-        assert 0 <= left < right <= width, words
-        assert 0 <= top < bottom <= height, words
-        for other, begin, above, end, below in found[at + 1 :]:
-            apart = right <= begin or end <= left or bottom <= above or below <= top
-            assert apart, f"{words!r} stands on {other!r}"
+def test_pictures_are_accessible_legible_and_the_same_each_time() -> None:
+    pages.check_pictures(images(), page.page(result())[1])
 
 
 def paths(text: str, style: str, light: str) -> list[list[tuple[float, float]]]:
@@ -304,13 +250,6 @@ def test_bars_begin_at_one_and_show_their_bound() -> None:
     (begin, _), (end, _) = paths(text, "stroke", plots.BOUND[0])[0]
     assert begin == end == pytest.approx(min(slower))
     assert "a: x/y 2.00. b: z 0.50." in text
-
-
-@pytest.mark.parametrize("name", sorted(images()))
-def test_a_picture_is_small_and_the_same_each_time(name: str) -> None:
-    text = images()[name].text
-    assert len(text.encode()) < 60_000
-    assert images()[name].text == text
 
 
 # -- a real run ------------------------------------------------------------------------------------

@@ -93,8 +93,9 @@ class Config:
     share: bool | None = SERVING.fixed(
         AUTO,
         "single ordinary commands (GET, SET, ...) of many clients travel on shared connections "
-        "too, in order. All other commands use the client's private connection. auto: yes with "
-        "redis+cluster:// and embedded:cluster, else no",
+        "too, in order; in front of a cluster also short pipelines. All other commands use the "
+        "client's private connection. auto: yes with redis+cluster:// and embedded:cluster, "
+        "else no",
     )
     denial_cache: int = SERVING.fixed(
         number(65536, 0, 100_000_000),

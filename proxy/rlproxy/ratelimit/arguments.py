@@ -112,6 +112,16 @@ class Time(Argument):
         return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
 
 
+class Word(Argument):
+    """A word that the command's parser looks up."""
+
+    __slots__ = ()
+
+    def read(self, word: bytes, form: Form) -> int:
+        """Return 0."""
+        return 0
+
+
 class Name(Argument):
     """The value of ALGO; Form.algorithm holds the algorithm of that name."""
 

@@ -67,6 +67,9 @@ _NAME: Final = Argument(b"policy", b"string", b"POLICY")
 _RULE: Final = Argument(
     b"rule", b"oneof", below=(Argument(b"limit", b"block", below=(_MAX, _WINDOW)), _NAME)
 )
+_STATE: Final = Argument(  # the sort of limiter that RL.BLOCK expects at the key
+    b"limiter", b"oneof", flags=_OPTIONAL, below=(_ALGO._replace(flags=()), _NAME)
+)
 _COMMON: Final = (
     *(_KEY, _RULE, _word(b"MS"), _ALGO),
     *(_option(b"cost", _INTEGER), _BURST, _option(b"gap", _TIME)),
@@ -135,6 +138,17 @@ ENTRIES: Final = (
         complexity=b"O(N) in the number of keys and of the hits that they hold",
         arguments=(Argument(b"key", b"key", flags=(b"multiple",)),),
         many=True,
+    ),
+    Entry(
+        name=b"rl.block",
+        arity=-3,
+        flags=[b"write", b"denyoom", b"noscript", b"fast"],
+        categories=_WRITE,
+        tips=_VARIES,
+        keys=_CHANGES,
+        summary=b"Refuses every hit on a rate limiter for a time.",
+        complexity=b"O(1)",
+        arguments=(_KEY, Argument(b"block", _TIME), _word(b"MS"), _STATE),
     ),
     Entry(
         name=b"rl.help",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit import algorithms, outcomes
+from rlproxy.ratelimit import algorithms, outcomes, scripts
 from rlproxy.ratelimit.algorithms import (
     ALGORITHMS,
     DEFAULT_ALGORITHM,
@@ -22,7 +22,7 @@ from rlproxy.ratelimit.algorithms import (
     Algorithm,
     Limiter,
 )
-from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time
+from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time, Word
 from rlproxy.ratelimit.rule_text import rule_text
 from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
@@ -38,14 +38,15 @@ RULES_KEPT: Final = 4096  # bound of the cache of rules
 RULE_BYTES: Final = 512  # longest rule that is cached, bytes; a longer one is parsed each time
 
 NO_RELOAD: Final = (
-    "ERR clients can't reload policies: send SIGHUP to the proxy, or the action reload to its admin"
-    " address"
+    "ERR clients can't reload policies: send SIGHUP to the proxy, or the action reload to its"
+    " admin address"
 )
 OUT_OF_RANGE: Final = "ERR rate or burst out of range"
 
 MAX: Final = Argument("max", 1, MAX_HITS)
 WINDOW: Final = Time("window", 1000, MAX_WINDOW_US)
 GIVEN_BACK: Final = Argument("n", 1, MAX_HITS)
+BLOCKED: Final = Time("t", 0, MAX_WINDOW_US)  # length of a block: 0, or at least a millisecond
 COST: Final = Argument("COST", 0, MAX_HITS)
 GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
 
@@ -68,6 +69,11 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
     b"RL.HIT": _OPTIONS,
     b"RL.PEEK": {word: _OPTIONS[word] for word in b"MS ALGO COST BURST GAP AND".split()},
     b"RL.REFUND": {word: _OPTIONS[word] for word in b"MS ALGO BURST AND".split()},
+    b"RL.BLOCK": {word: _OPTIONS[word] for word in b"MS ALGO".split()},
+}
+_OF_BLOCK: Final[dict[bytes, tuple[Argument, ...]]] = {
+    **OPTIONS[b"RL.BLOCK"],
+    POLICY: (Word("POLICY", 0, 0),),
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 # The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.
@@ -108,6 +114,9 @@ HELP: Final = (
     "    Give back up to <n> hits, the newest first; answers as RL.PEEK does then.",
     "RL.RESET <key> [<key> ...]",
     "    Forget the limiters; answers how many there were.",
+    "RL.BLOCK <key> <t> [MS] [ALGO <name>]",
+    "    Refuse every hit on <key> for so long, whatever its rule; 0 lifts the block.",
+    "    * POLICY <name> instead of ALGO: answers as RL.PEEK does then.",
     "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
     "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
     "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
@@ -189,7 +198,7 @@ class Rule:
         self.takes = False  # admission consumes quota
         self.limit = 0  # limit in replies made without Redis; 0: not a hit
         self.denies = False  # its refusals may enter the denial cache
-        self.frees = False  # gives quota back: hits that wait on its key may try again
+        self.frees = False  # gives quota back or lifts a block: hits that wait may try again
         self.waits = False  # may be held until it is admitted (WAIT)
         self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
         self._by_sha = b""  # cached words(LOADED)
@@ -300,6 +309,8 @@ class Grammar:
         return rule
 
     def _parse(self, name: bytes, args: list[bytes]) -> Rule:
+        if name == b"RL.BLOCK":
+            return self._block(name, args)
         if name in THROTTLES:
             return self._rule(_throttle(name, args))
         if args[1:2] and args[1].upper() == POLICY:
@@ -313,9 +324,7 @@ class Grammar:
         """Parse a command that names a policy: key, POLICY, name, then n of RL.REFUND, options."""
         if len(args) < (4 if name == b"RL.REFUND" else 3):
             raise GrammarError(wrong_arity(name))
-        policy = self.policies.get(args[2])
-        if policy is None:
-            raise GrammarError(f"ERR no such policy {quoted(args[2])}")
+        policy = self._policy(args[2])
         limiter = _limiter_of(policy, name, args)
         rule = self._rule(limiter)
         rule._label = policy.name
@@ -323,6 +332,40 @@ class Grammar:
             rule.row = policy.row + (outcomes.WIDTH if policy.shadow else 0)
         elif limiter.mode == algorithms.HIT and policy.shadow:
             rule.row = outcomes.SHADOW_PEEK
+        return rule
+
+    def _policy(self, name: bytes) -> Policy:
+        policy = self.policies.get(name)
+        if policy is None:
+            raise GrammarError(f"ERR no such policy {quoted(name)}")
+        return policy
+
+    def _block(self, name: bytes, args: list[bytes]) -> Rule:
+        """Parse RL.BLOCK. Its MS is the unit of t, also with POLICY. Raises GrammarError."""
+        if len(args) < 2:
+            raise GrammarError(wrong_arity(name))
+        form = _form(_OF_BLOCK, args[2:])
+        block_us = BLOCKED.read(args[1], form)
+        if 0 < block_us < MILLISECONDS:
+            raise BLOCKED.wrong(form)
+        given = dict(_given(_OF_BLOCK, args[2:], form, set()))
+        if POLICY in given:
+            if b"ALGO" in given:
+                raise GrammarError("ERR POLICY can't be combined with ALGO")
+            at = [word.upper() for word in args].index(POLICY, 2)
+            policy = self._policy(args[at + 1])
+            limiter = _limiter_of(policy, b"RL.PEEK", [b"", POLICY, policy.name])
+            limiter.mode = b"%d" % block_us
+            script = self._scripts[scripts.blocking(limiter.algorithm.script)]
+            rule = script_call(script, limiter, False)
+        else:
+            algorithm = form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM]
+            rule = Rule()
+            rule.script = self._scripts[scripts.BLOCK]
+            rule.unit_us = MILLISECONDS if form.milliseconds else MICROSECONDS
+            _address(rule, [algorithm.name, b"%d" % block_us, b"%d" % rule.unit_us])
+        rule.frees = True
+        rule.row = outcomes.other(outcomes.BLOCK)
         return rule
 
 
@@ -383,11 +426,21 @@ def _take_all(
     form: Form,
     barred: set[bytes],
 ) -> set[bytes]:
-    """Set the options in `args`, and return their words. Raises GrammarError.
+    """Set the options in `args`, and return their words; see _given()."""
+    given = _given(options, args, form, barred)
+    for word, values in given:
+        _take(limiter, word, values)
+    return {word for word, _ in given}
+
+
+def _given(
+    options: dict[bytes, tuple[Argument, ...]], args: list[bytes], form: Form, barred: set[bytes]
+) -> list[tuple[bytes, list[int]]]:
+    """Parse the options of a command: (word, values), in their order. Raises GrammarError.
 
     barred: words that can't stand in a command with, or without, POLICY.
     """
-    seen: set[bytes] = set()
+    given: list[tuple[bytes, list[int]]] = []
     at = 0
     while at < len(args):
         word = args[at].upper()
@@ -395,17 +448,17 @@ def _take_all(
             beside = "max" if word == POLICY else word.decode()
             raise GrammarError(f"ERR POLICY can't be combined with {beside}")
         arguments = options.get(word)
-        repeated = word in seen and (word != b"AND" or len(limiter.limits) == MAX_LIMITS)
+        most = MAX_LIMITS if word == b"AND" else 1
+        repeated = len([seen for seen, _ in given if seen == word]) == most
         if arguments is None or repeated or at + len(arguments) >= len(args):
             raise _syntax_error(args[at])
-        seen.add(word)
         at += 1
         values = []
         for argument in arguments:
             values.append(argument.read(args[at], form))
             at += 1
-        _take(limiter, word, values)
-    return seen
+        given.append((word, values))
+    return given
 
 
 def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form:
@@ -471,12 +524,17 @@ def _throttle(name: bytes, args: list[bytes]) -> Limiter:
     return limiter
 
 
+def _address(rule: Rule, argv: list[bytes]) -> None:
+    """Set the parts of the request of a rule that calls a script with one key and `argv`."""
+    rule.head = b"*%d\r\n" % (4 + len(argv))
+    rule.tail = b"".join([encoding.bulk(word) for word in argv])
+
+
 def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     """Return the rule that calls `script` with one key.
 
     shape: see Limiter.argv().
     """
-    argv = limiter.argv(shape)
     rule = Rule()
     rule.script = script
     rule.limiter = limiter
@@ -489,9 +547,8 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
-    rule.head = b"*%d\r\n" % (4 + len(argv))
     rule.by_ro = rule.reads
-    rule.tail = b"".join([encoding.bulk(word) for word in argv])
+    _address(rule, limiter.argv(shape))
     return rule
 
 

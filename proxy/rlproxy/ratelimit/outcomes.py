@@ -31,11 +31,12 @@ PAIR: Final = 2 * WIDTH  # length of a pair: the row of enforced hits, then that
 PEEK: Final = 0
 REFUND: Final = 1
 RESET: Final = 2
-HELP: Final = 3
-STATS: Final = 4
-TOP: Final = 5
-POLICIES: Final = 6
-CALLS: Final = ("peek", "refund", "reset", "help", "stats", "top", "policies")
+BLOCK: Final = 3
+HELP: Final = 4
+STATS: Final = 5
+TOP: Final = 6
+POLICIES: Final = 7
+CALLS: Final = ("peek", "refund", "reset", "block", "help", "stats", "top", "policies")
 
 # The ends of a wait, for hits with WAIT that were not admitted at once.
 WAIT_ADMITTED: Final = 0

@@ -39,34 +39,53 @@ _SHADOWED: Final = (
 )
 _ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
 
+BLOCK: Final = "block"  # the script of RL.BLOCK without a policy
+# With a policy: block.lua, then the algorithm's script as a peek, by one clock. In the arguments of
+# the peek the length of the block stands in the place of the mode.
+_BLOCKING: Final = """
+local mode, clock = %d, ARGV[7]
+if not clock then
+  local time = redis.call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
+local done = (function(ARGV) %s end)({'%s', ARGV[mode], ARGV[3], clock})
+if done.err then return done end
+ARGV[mode], ARGV[7] = 'peek', clock
+%s"""
+
 
 class ScriptError(ValueError):
     """A Lua file that is too long, or whose header is wrong or incomplete."""
 
 
 class Script:
-    """One Lua file.
+    """One Lua file, or two that run one after the other.
 
     name: stem of the file's name.
     text: content of the file.
+    block: script to run before it, which blocks the key; then it is called with the arguments of a
+        peek, and the length of the block in microseconds in the place of the mode.
 
-    header: header text by word.
+    header: header text by word; with `block`, its header.
     source: stripped script, as the control connection loads it.
     sha: SHA-1 digest of `source`, in hexadecimal.
 
-    Raises ScriptError for a wrong header, or if `source` is longer than MAX_EVAL_BYTES.
+    Raises ScriptError for a wrong header, or if a stripped file is longer than MAX_EVAL_BYTES.
     """
 
     __slots__ = ("_words", "header", "name", "sha", "source")
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, block: Script | None = None) -> None:
         self.name = name
         self.header = parse_header(name, text)
         self.source = strip(text)
-        self.sha = _sha(self.source)
-        self._words: dict[tuple[int, bool, int], bytes] = {}
         if len(self.source) > MAX_EVAL_BYTES:
             raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
+        if block is not None:
+            self.source = _blocking(block.source, self.header, self.source)
+            self.header = block.header
+        self.sha = _sha(self.source)
+        self._words: dict[tuple[int, bool, int], bytes] = {}
 
     def words(self, way: int, ro: bool, lane: int = 1) -> bytes:
         """Return the words of a call between the array header and the key.
@@ -90,6 +109,17 @@ class Script:
         if way == SHADOW:
             return _SHADOWED % self.source
         return self.source + (b" " if way == SOURCE else b"\n" * lane)
+
+
+def _blocking(block: bytes, header: dict[str, str], source: bytes) -> bytes:
+    """Return the text that runs `block`, then `source` as a peek."""
+    (mode,) = [n for n in (5, 6) if header.get(f"ARGV[{n}]", "").startswith("hit, peek")]
+    return (_BLOCKING % (mode, block.decode(), header["algo"], source.decode())).encode()
+
+
+def blocking(name: str) -> str:
+    """Return the name of the script that blocks a key and runs the script `name` as a peek."""
+    return f"{BLOCK} {name}"
 
 
 def _sha(text: bytes) -> bytes:
@@ -188,11 +218,15 @@ def directory() -> Path:
 
 
 def load() -> dict[str, Script]:
-    """Return all scripts by name (the stem of the file's name).
+    """Return all scripts by name: the stem of the file's name, and blocking() of that.
 
     Raises ScriptError if there is no Lua file, or if one of them is wrong.
     """
-    found = {path.stem: Script(path.stem, path.read_text()) for path in directory().glob("*.lua")}
-    if not found:
-        raise ScriptError(f"no Lua files in {directory()}")
-    return dict(sorted(found.items()))
+    texts = {path.stem: path.read_text() for path in sorted(directory().glob("*.lua"))}
+    if BLOCK not in texts:
+        raise ScriptError(f"no {BLOCK}.lua in {directory()}")
+    found = {name: Script(name, text) for name, text in texts.items()}
+    for name, text in texts.items():
+        if name != BLOCK:
+            found[blocking(name)] = Script(blocking(name), text, found[BLOCK])
+    return found

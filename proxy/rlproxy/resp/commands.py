@@ -82,25 +82,36 @@ class Ban:
         return b"" if complete else self.unseen
 
 
+# Commands of SHARED_READS and SHARED_WRITES that may have no key, or several.
+_OTHER_KEYS: Final = frozenset(
+    b"""
+    DEL ECHO EXISTS MGET MSET MSETNX RENAME RENAMENX SDIFF SINTER SINTERCARD SMOVE SUNION TIME TOUCH
+    UNLINK
+    """.split()
+)
+
+
 class Command:
     """One row of the table.
 
     kind: PASS, UNKNOWN, OURS ...
     reads: True if it changes no data and no rights.
     shared: PRIVATE, SHARED_READ or SHARED_WRITE.
+    one_key: it is shared, and its first argument is its only key.
 
     ours: True for RL commands.
     whole: True if its arguments are needed before it can be forwarded.
     ban: forms that clients must not send, if any.
     """
 
-    __slots__ = ("ban", "kind", "name", "ours", "reads", "shared", "whole")
+    __slots__ = ("ban", "kind", "name", "one_key", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name
         self.kind = kind
         self.reads = reads
         self.shared = shared
+        self.one_key: bool = shared != PRIVATE and name not in _OTHER_KEYS
         self.ours = kind == OURS
         self.ban: Ban | None = None
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)
@@ -189,6 +200,7 @@ RL_HIT: Final = b"RL.HIT"
 RL_PEEK: Final = b"RL.PEEK"
 RL_REFUND: Final = b"RL.REFUND"
 RL_RESET: Final = b"RL.RESET"
+RL_BLOCK: Final = b"RL.BLOCK"
 RL_HELP: Final = b"RL.HELP"
 RL_STATS: Final = b"RL.STATS"
 RL_TOP: Final = b"RL.TOP"
@@ -196,7 +208,10 @@ RL_POLICIES: Final = b"RL.POLICIES"
 RL_THROTTLE: Final = b"RL.THROTTLE"
 CL_THROTTLE: Final = b"CL.THROTTLE"  # of redis-cell; forwarded where the upstream implements it
 TOLD: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)  # reports of the proxy about itself
-FAMILY: Final = (RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, *TOLD, RL_THROTTLE, CL_THROTTLE)
+FAMILY: Final = (
+    *(RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_BLOCK),
+    *(*TOLD, RL_THROTTLE, CL_THROTTLE),
+)
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 

@@ -12,6 +12,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import commands as c
+from rlproxy.resp.key_slot import slot_of_bulk
 
 MAX_LANE_HITS: Final = 65536
 
@@ -24,6 +25,7 @@ class Call:
     """One call on a lane or a private connection: what to send, and its reply once it has come."""
 
     __slots__ = (
+        "_slot",
         "behind",
         "caller",
         "denial",
@@ -35,6 +37,7 @@ class Call:
         "opens",
         "others",
         "reply",
+        "returned",
         "row",
         "rule",
         "shared",
@@ -50,13 +53,21 @@ class Call:
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
         self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
+        self.returned = False  # its lane has given it back: it goes to the private connection
         self.waiter: Waiter | None = None  # the waiter that sends this call
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
         self.late = False  # its client has a reply already
+        self._slot: int = -1  # of its key; -1 until needed
         self.missed = False  # its first reply was NOSCRIPT
+
+    def slot(self) -> int:
+        """Return the slot of its key in a cluster."""
+        if self._slot < 0:
+            self._slot = slot_of_bulk(self.key)
+        return self._slot
 
     def counted(self) -> None:
         """Record that its outcome is counted."""
@@ -140,8 +151,11 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
-    def chosen(self, written: bytes) -> Lane | None:
-        """Return the lane for the ordinary command `written`; None: it must be sent privately."""
+    def chosen(self, written: bytes, key: bytes) -> Lane | None:
+        """Return the lane for the ordinary command `written`; None: it must be sent privately.
+
+        key: its only key; empty if it may have none, or several.
+        """
         return self
 
     def submit(self, call: Call) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_told
 from rlproxy.ratelimit.outcomes import RESET, other
@@ -10,6 +12,8 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
+
+_CR: Final = 13
 
 
 class ClientRequests(RequestFramer):
@@ -57,6 +61,21 @@ class ClientRequests(RequestFramer):
     def written(self) -> bytes:
         """Return the framer's command as the client wrote it."""
         return self.buf[self.start : self.end]
+
+    def only_key(self) -> bytes:
+        """Return the only key of the framer's command, whole and not `lenient`.
+
+        Empty if it may have none, or several.
+        """
+        if not self.command.one_key or self.argc < 2:
+            return b""
+        data = self.buf
+        at = self.start + self.first + 1
+        length = 0
+        while data[at] != _CR:
+            length = 10 * length + data[at] - 48
+            at += 1
+        return data[at + 2 : at + 2 + length]
 
     def size(self) -> int:
         """Return the length of the framer's command in bytes."""

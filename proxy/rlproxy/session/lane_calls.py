@@ -133,8 +133,26 @@ class LaneCalls:
         self.head = self.tail = None
         self.count = 0
 
+    def gives_back(self) -> bool:
+        """Return whether the first call, an ordinary command, has to go to the private connection.
+
+        Writes go there once none behind them is under way: those have run, or have come back, too.
+        """
+        call = self.head
+        if call is None or not call.returned:
+            return False
+        while call is not None and call.shared == c.SHARED_WRITE:
+            if not (call.reply or call.returned):
+                return False
+            call = call.next
+        return True
+
     def move_to(self, private: PrivateStream, call: Call) -> None:
-        """Send `call` and all behind it, which no lane has sent, on the private connection."""
+        """Send `call` and all behind it on the private connection.
+
+        No lane has sent them, except ordinary commands. Writes that have run keep their replies.
+        Reads are all sent again: their replies then are not older than those before them.
+        """
         before: Call | None = None
         at = self.head
         while at is not None and at is not call:
@@ -149,7 +167,7 @@ class LaneCalls:
         self.tail = before
         while at is not None:
             self.count -= 1
-            if at.reply:
+            if at.reply and at.shared != c.SHARED_READ:
                 self.count_outcome(at)
                 private.slots.local(at.reply)
             else:

@@ -261,17 +261,17 @@ class Session(SessionParts):
             self._emit()
 
     def lane_returned(self, call: Call) -> None:
-        """See Caller.lane_returned(). The call, and all behind it, go to the private connection."""
+        """See Caller.lane_returned(). The private connection gets it, and all behind it."""
         if call.waiter is not None:
             call.waiter.unsent()
         elif call.reply:
             return
         elif self.closed:
             self.lanes.drop(call)
+        elif call.shared != c.PRIVATE:
+            call.returned = True
         elif self.private.status == OPEN_NOW:
             self.lanes.move_to(self.private, call)
-        elif call.shared != c.PRIVATE:
-            self._close(answered=False)  # as after a loss of the private connection
         else:
             self._answer_without(call, r.LOST, "lost")
 
@@ -305,11 +305,16 @@ class Session(SessionParts):
         """See Caller.lane_declined(). The private connection streams the reply."""
         if self._router.sharing is not None:
             self._router.sharing.had_large_reply()
-        if call is self.lanes.head:
-            self.lane_returned(call)
+        self.lane_returned(call)
 
     def resume(self) -> None:
         """See Caller.resume()."""
+        head = self.lanes.head
+        if head is not None and head.returned and self.lanes.gives_back():
+            if self.private.status == OPEN_NOW:
+                self.lanes.move_to(self.private, head)
+            else:
+                self._close(answered=False)  # as after a loss of the private connection
         if self._closing:
             return
         wait = self.wait

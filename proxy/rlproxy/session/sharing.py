@@ -1,7 +1,8 @@
 """Ordinary commands on shared connections (--share). No I/O.
 
 A client without state sends one small command of the table and waits for its reply. That command
-may take a connection that other clients use, too: one for reads, one for writes.
+may take a connection that other clients use, too: one for reads, one for writes. In front of a
+cluster this holds for a short pipeline, whose parts for each node else were a write each.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from typing import Final
 
 from rlproxy.resp import commands as c
 from rlproxy.resp.requests import COMMAND, NEED_MORE
-from rlproxy.session.call import shared
+from rlproxy.session.call import Call, Lane, shared
 from rlproxy.session.parts import SessionPart, SessionParts
 from rlproxy.session.private_stream import REFRESH_S
 
-MAX_SHARED: Final = 16384  # bytes of an ordinary command on a shared connection
+MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
+MAX_TOGETHER: Final = 32  # commands of a pipeline on shared connections
 PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
 
 
@@ -37,8 +39,9 @@ class Sharing(SessionPart):
         self._private_reads = PRIVATE_AFTER_LARGE
 
     def send(self) -> bool:
-        """Send the unread bytes by a shared connection, if they are one small ordinary command.
+        """Send the unread commands by shared connections, if all of them are small ordinary ones.
 
+        In a cluster, several commands of one key each go together if all read, or all write.
         Returns whether they were sent.
         """
         requests = self._requests
@@ -46,31 +49,47 @@ class Sharing(SessionPart):
             return False
         requests.release()  # else next() might join buffers and move `start`
         start = requests.pos
-        code = requests.next()
-        if code == NEED_MORE:
-            return False
-        how = self._kind(code)
-        lane = None
-        written = b""
-        if how != c.PRIVATE:
-            state = self._private.state
-            lane = self._lanes.lane_for(how, state.identity, state.protocol)
-            if lane is not None:
+        most = MAX_TOGETHER if self._context.server.one_node else 1
+        how: int = c.PRIVATE  # the kind of all commands so far
+        calls: list[Call] = []
+        lanes: list[Lane] = []
+        while (code := requests.next()) != NEED_MORE:
+            kind = self._kind(code)
+            key = requests.only_key() if kind != c.PRIVATE else b""
+            if not key:
+                most = 1
+            more = requests.pos < len(requests.buf)
+            lane: Lane | None = None
+            written = b""
+            fits = len(calls) + more < most and requests.pos - start <= MAX_SHARED
+            if kind != c.PRIVATE and (not calls or kind == how) and fits:
+                how = kind
                 written = requests.buf[requests.start : requests.pos]
-                lane = lane.chosen(written)
-        if lane is None:
-            requests.rewind(start)
+                lane = self._lane(how, written, key)
+            if lane is None:
+                requests.rewind(start)
+                return False
+            calls.append(shared(self._caller, how, written))
+            lanes.append(lane)
+        if not calls:
             return False
         requests.release()
         self._private.keep_alive(REFRESH_S)
-        self._context.stats.commands += 1
-        call = shared(self._caller, how, written)
-        self._lanes.append(call)
-        if not requests.command.reads:
+        self._context.stats.commands += len(calls)
+        self._context.budget.work += len(calls) - 1
+        if how == c.SHARED_WRITE:
             self._caller.fenced = True
             self._private.cover.sent_shared()
-        lane.submit(call)
+        for at, call in enumerate(calls):
+            self._lanes.append(call)
+            lanes[at].submit(call)
         return True
+
+    def _lane(self, how: int, written: bytes, key: bytes) -> Lane | None:
+        """The shared connection for a command that is `written` so; None: it goes privately."""
+        state = self._private.state
+        lane = self._lanes.lane_for(how, state.identity, state.protocol)
+        return lane.chosen(written, key) if lane is not None else None
 
     def _kind(self, code: int) -> int:
         """The kind of shared connection for the framer's command; PRIVATE for none."""
@@ -80,10 +99,9 @@ class Sharing(SessionPart):
         if how == c.SHARED_READ and self._private_reads > 0:
             self._private_reads -= 1
             return c.PRIVATE
-        size = requests.pos - requests.start
-        if size > MAX_SHARED or requests.lenient or requests.pos < len(requests.buf):
+        if requests.lenient:
             return c.PRIVATE
-        if how != c.PRIVATE and requests.argc > 3 and command.name.upper() == b"SET":
+        if how != c.PRIVATE and requests.argc > 3 and command.name == b"SET":
             written = requests.buf[requests.start : requests.pos]
             if b"\nGET" in written.upper():
                 return c.PRIVATE  # its reply may be large

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp import encoding as r
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import slot_of_bulk
 from rlproxy.session.call import Call
 
 # A write that is replicated and leaves its key as it was. It returns 0 where the key has no time to
@@ -28,11 +28,6 @@ _REWRITE_SCRIPT: Final = (
 REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
 _NO_SLOT: Final = -1
-
-
-def _slot_of(key: bytes) -> int:
-    """Return the slot of a key, which is a bulk string."""
-    return key_slot(key[key.index(b"\n") + 1 : -2])
 
 
 def not_covered(name: bytes) -> bytes:
@@ -67,7 +62,7 @@ class WaitCover:
         if call.rule.takes or call.rule.frees:
             self.lane_wrote = True
             if self._one_node:
-                slot = _slot_of(call.key)
+                slot = call.slot()
                 several = call.rule.frees and call.rule.script is None and call.rule.tail
                 if several or self._slot not in (_NO_SLOT, slot):
                     self._scattered = True
@@ -82,7 +77,7 @@ class WaitCover:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""
         if not self.last_hit or self._scattered:
             return False
-        return not self._one_node or _slot_of(self.last_hit) == self._slot
+        return not self._one_node or slot_of_bulk(self.last_hit) == self._slot
 
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""

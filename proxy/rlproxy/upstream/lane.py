@@ -142,11 +142,14 @@ class SharedLane(Lane):
     def _queue(self, call: Call) -> None:
         self._unsent.append(call)
         self.room -= 1
-        if len(self._unsent) >= MAX_UNSENT:
+        if len(self._unsent) >= self._most_unsent():
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
             self._pool.loop.call_soon(self._flush_soon)
+
+    def _most_unsent(self) -> int:
+        return MAX_UNSENT
 
     def _tick_over(self) -> None:
         self._scheduled = False

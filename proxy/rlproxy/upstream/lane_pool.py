@@ -21,6 +21,14 @@ MAX_LANES_PER_USER: Final = 32
 IDLE_S: Final = 60.0  # seconds without calls after which a lane is closed
 
 
+def at_limit(users: list[bytes | None], user: bytes | None) -> bool:
+    """Return whether `user` may have no further lane.
+
+    users: the users of all lanes, one for each lane.
+    """
+    return len(users) >= MAX_LANES or users.count(user) >= MAX_LANES_PER_USER
+
+
 class LanePool:
     """The lanes of one process, by identity. Their number is bounded in total and per user.
 
@@ -76,9 +84,7 @@ class LanePool:
             self.forget(lane)
             lane = None
         if lane is None:
-            if len(self._lanes) >= MAX_LANES:
-                return None
-            if sum(1 for other in self._lanes if other.user == key.user) >= MAX_LANES_PER_USER:
+            if at_limit([other.user for other in self._lanes], key.user):
                 return None
             taken = {other.number for other in self._lanes.values()}
             number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
@@ -112,11 +118,11 @@ class LanePool:
         since = self.loop.time() - IDLE_S
         self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
 
-    def close_idle_shares(self) -> None:
-        """Do so with the lanes for ordinary commands only."""
+    def close_shares(self, used: bool) -> None:
+        """Close the lanes for ordinary commands: those without calls for IDLE_S; all if `used`."""
         since = self.loop.time() - IDLE_S
         shares = [lane for lane in self._lanes.values() if lane.key.kind != HITS]
-        self._retire([lane for lane in shares if lane.idle(since)])
+        self._retire([lane for lane in shares if used or lane.idle(since)])
 
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""

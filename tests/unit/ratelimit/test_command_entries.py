@@ -81,7 +81,11 @@ def test_names_are_there_once() -> None:
 
 @pytest.mark.parametrize("name", grammar.OPTIONS, ids=bytes.decode)
 def test_every_option_is_told(name: bytes) -> None:
-    arguments = BY_NAME[name.lower()].arguments
-    assert {each.token for each in arguments} - {b""} == set(grammar.OPTIONS[name])
+    arguments = [
+        argument
+        for each in BY_NAME[name.lower()].arguments
+        for argument in (each.below if each.name == b"limiter" else (each,))
+    ]
+    assert {each.token for each in arguments} - {b"", grammar.POLICY} == set(grammar.OPTIONS[name])
     (algorithm,) = (each for each in arguments if each.token == b"ALGO")
     assert {each.token for each in algorithm.below} == set(algorithms.ALGORITHMS)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rlproxy.ratelimit import algorithms, scripts
 from rlproxy.ratelimit import grammar as g
 from rlproxy.ratelimit import outcomes as oc
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
 from rlproxy.resp import encoding
@@ -72,12 +73,13 @@ SUPPORT = {
     "AND 20 90": "LOG ZLOG",
     "MS": EVERY,
 }
-# The words of each command.
+# The words of each command with a rule, and of all.
 OWN = {
     "RL.HIT": "MS ALGO COST BURST GAP STRICT PENALTY WAIT AND",
     "RL.PEEK": "MS ALGO COST BURST GAP AND",
     "RL.REFUND": "MS ALGO BURST AND",
 }
+WORDS = OWN | {"RL.BLOCK": "MS ALGO"}
 BUCKETS = ("TOKEN", "LEAKY", "GCRA")
 
 
@@ -498,10 +500,11 @@ def test_every_option_of_every_algorithm(name: str, algo: str, option: str) -> N
 
 def test_table_of_words_equals_the_contract() -> None:
     assert {name.decode(): set(row) for name, row in g.OPTIONS.items()} == {
-        name: {word.encode() for word in words.split()} for name, words in OWN.items()
+        name: {word.encode() for word in words.split()} for name, words in WORDS.items()
     }
     for row in g.OPTIONS.values():
         for word, values in row.items():
+            assert values is g.OPTIONS[b"RL.HIT"][word]
             assert len(values) == {b"MS": 0, b"STRICT": 0, b"AND": 2}.get(word, 1)
 
 
@@ -713,6 +716,90 @@ def test_invalid_refunds() -> None:
     assert error("10 .5 0", "RL.REFUND") == WINDOW
     assert error("10 60 0 FOO", "RL.REFUND") == GIVEN_BACK
     assert error("1000001 60 0", "RL.REFUND") == GIVEN_BACK
+
+
+BLOCKS = [
+    # The text behind the key, ARGV.
+    ("60", "LOG|60000000|1000000"),
+    ("0", "LOG|0|1000000"),
+    ("0.0", "LOG|0|1000000"),
+    ("0.001", "LOG|1000|1000000"),
+    ("1.5 algo zlog", "ZLOG|1500000|1000000"),
+    ("315360000 ALGO GCRA", "GCRA|315360000000000|1000000"),
+    ("1 MS ALGO TOKEN", "TOKEN|1000|1000"),
+    ("0 ALGO LEAKY ms", "LEAKY|0|1000"),
+    ("315360000000 ALGO COUNTER MS", "COUNTER|315360000000000|1000"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BLOCKS)
+def test_valid_blocks(text: str, words: str) -> None:
+    rule = parse(text, "RL.BLOCK")
+    assert joined_argv(rule) == words
+    assert rule.script is SCRIPTS["block"]
+    assert rule.frees
+    assert rule.limit == 0  # without Redis it is an error
+    assert rule.unit_us == int(words.split("|")[2])
+
+
+def test_a_block_by_a_policy_peeks_by_its_rule(named: Grammar) -> None:
+    for text, words, algorithm in (
+        (
+            "RL.BLOCK k 60 POLICY login",
+            "5|60000000|1000000|1|60000000|2000000 0 20 3600000000",
+            "LOG",
+        ),
+        ("RL.BLOCK k 0 policy trial", "5|60000000|1000000|1|0", "COUNTER"),
+        # MS beside POLICY is the unit of t; the times of the reply follow the policy.
+        ("RL.BLOCK k 60 MS POLICY even", "9|6666666|1000000|666|1|60000", "LEAKY"),
+        ("RL.BLOCK k 60 POLICY quick", "9|200000|1000|0|3|60000000", "GCRA"),
+    ):
+        rule = parsed(named, text)
+        assert not rule.error
+        assert joined_argv(rule) == words
+        assert rule.script is SCRIPTS[scripts.blocking(ALGORITHMS[algorithm.encode()].script)]
+        assert rule.frees
+        assert not rule.reads
+        assert not rule.takes
+        assert rule.limit == 0
+        assert rule.row == oc.other(oc.BLOCK)
+    for text, error_text in (
+        ("RL.BLOCK k 60 POLICY nope", "no such policy 'nope'"),
+        ("RL.BLOCK k 60 POLICY", near("POLICY")),
+        ("RL.BLOCK k 60 POLICY login POLICY even", near("POLICY")),
+        ("RL.BLOCK k 60 POLICY login ALGO LOG", "POLICY can't be combined with ALGO"),
+        ("RL.BLOCK k 60 ALGO LOG POLICY login", "POLICY can't be combined with ALGO"),
+        ("RL.BLOCK k x POLICY nope", BLOCK),
+        ("RL.BLOCK k 60 POLICY login COST 2", near("COST")),
+    ):
+        assert parsed(named, text).error == f"-ERR {error_text}\r\n".encode(), text
+
+
+BLOCK = "t is not a valid number of seconds"
+BLOCK_MS = beyond("t is 0 to 315360000000 with MS")
+WRONG_BLOCKS = [
+    ("", ARITY.replace("rl.hit", "rl.block")),
+    *[(t, BLOCK) for t in ("x", "-1", ".5", "1.", "0.0000001", "0.000999", "0.0001", "+5")],
+    *[(t, BLOCK) for t in ("315360001", "315360000.000001", "1e3", "MS")],
+    *[(f"{t} MS", BLOCK_MS) for t in ("x", "-1", "0.5", "315360000001", "00", "MS")],
+    ("x ALGO FOO", BLOCK),
+    ("60 ALGO FOO", "unknown ALGO 'FOO'"),
+    ("60 ALGO", near("ALGO")),
+    ("60 MS MS", near("MS")),
+    ("60 ALGO LOG ALGO LOG", near("ALGO")),
+    ("60 ALGO FOO x", "unknown ALGO 'FOO'"),
+    ("60 x ALGO FOO", near("x")),
+    ("60 60", near("60")),
+    *[
+        (f"60 {word}", near(word.split()[0]))
+        for word in ("COST 1", "PENALTY 5", "WAIT 5", "STRICT")
+    ],
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG_BLOCKS)
+def test_invalid_blocks(text: str, expected: str) -> None:
+    assert error(text, "RL.BLOCK") == expected
 
 
 @pytest.mark.parametrize("name", ["RL.PEEK", "RL.REFUND"])
@@ -929,6 +1016,7 @@ FLAGS = [
     ("RL.PEEK", "10 60 COST 0 ALGO LEAKY", (True, False, False, False)),
     ("RL.REFUND", "10 60 1", (False, False, False, False)),
     ("RL.REFUND", "10 60 1 ALGO LEAKY", (False, False, False, False)),
+    ("RL.BLOCK", "60 ALGO LEAKY", (False, False, False, False)),
     ("CL.THROTTLE", "15 30 60", (False, True, False, False)),
     ("RL.THROTTLE", "15 30 60 0", (False, False, False, False)),
 ]
@@ -1028,9 +1116,11 @@ def test_a_policy_is_the_written_out_rule(
     one, other = parsed(named, named_rule), parsed(named, written_out)
     assert not one.error
     assert not other.error
-    for field in Rule.__slots__:
-        if not field.startswith("_") and field not in ("limiter", "row"):
-            assert getattr(one, field) == getattr(other, field), field
+    fields = [name for name in dir(one) if not name.startswith("_")]
+    fields = [name for name in fields if not callable(getattr(one, name))]
+    assert {"tail", "denies", "unit_us"} <= set(fields)
+    for field in set(fields) - {"limiter", "row"}:
+        assert getattr(one, field) == getattr(other, field), field
     for variant in (Rule.look, Rule.attempt, Rule.final) if one.waits else (Rule.look,):
         assert variant(one).tail == variant(other).tail
     assert one.limiter is not None
@@ -1150,7 +1240,7 @@ def test_help_is_a_script_of_simple_strings(grammar: Grammar) -> None:
 
 # -- any words at all ------------------------------------------------------------------------------
 
-NAMES = [*OWN, "CL.THROTTLE", "RL.THROTTLE"]
+NAMES = [*WORDS, "CL.THROTTLE", "RL.THROTTLE"]
 SMALL = st.integers(1, 100)
 COUNTS = SMALL | SMALL | st.sampled_from([10**4, 10**5, 10**6, BILLION - 1, BILLION, LARGEST])
 SPANS_US = st.sampled_from([1000, 10**6, 1_500_000, 60 * 10**6, 3600 * 10**6, TEN_YEARS_US])
@@ -1170,17 +1260,18 @@ ANY_WORD = st.one_of(
 def any_args(draw: st.DrawFn, name: str) -> list[bytes]:
     """The words behind a key: most of them valid, some not."""
     count = COUNTS.map(str)
-    if name not in OWN:
+    if name not in WORDS:
         words = [draw(count) for _ in range(draw(st.sampled_from([3, 4])))]
     else:
         ms = draw(st.booleans())
         span = SPANS_US.map(lambda span_us: written(span_us, ms))
         algo = draw(st.sampled_from(EVERY.split()))
         words = [draw(count), draw(span), *([draw(count)] if name == "RL.REFUND" else [])]
+        words = words[1:] if name == "RL.BLOCK" else words
         options = [["ALGO", algo], *([["MS"]] if ms else [])]
         for option, has in draw(st.lists(st.sampled_from(sorted(SUPPORT.items())), max_size=4)):
             word = option.split()[0]
-            if word == "MS" or word not in OWN[name].split() or algo not in has.split():
+            if word == "MS" or word not in WORDS[name].split() or algo not in has.split():
                 continue
             values = [count, span] if word == "AND" else [count if word in "COSTBURST" else span]
             options.append([word, *[draw(value) for value in values if word != "STRICT"]])
@@ -1196,11 +1287,21 @@ TEXTS = re.compile(
     r"-ERR (?:value is not an integer or out of range: (?P<number>\w+) is (?P<least>\d+) to "
     r"(?:(?P<most>\d+)(?: with (?:ALGO [A-Z]+|MS))?|the longest window with MS)"
     r"|(?:syntax error near|unknown ALGO) '(?P<word>.*)'|rate or burst out of range"
-    r"|(?P<time>window|GAP|PENALTY|WAIT) is not a valid number of seconds"
+    r"|(?P<time>window|GAP|PENALTY|WAIT|t) is not a valid number of seconds"
     r"|(?P<option>BURST|GAP|STRICT|AND) is not supported by ALGO (?P<algo>[A-Z]+)"
-    r"|wrong number of arguments for '(?:[rc]l\.throttle|rl\.(?:hit|peek|refund))' command)\r\n"
+    r"|wrong number of arguments for "
+    r"'(?:[rc]l\.throttle|rl\.(?:hit|peek|refund|block))' command)\r\n"
 )
-POSITIONS = {"max": 0, "window": 1, "n": 2, "max_burst": 0, "count": 1, "period": 2, "quantity": 3}
+POSITIONS = {
+    "max": 0,
+    "window": 1,
+    "t": 0,
+    "n": 2,
+    "max_burst": 0,
+    "count": 1,
+    "period": 2,
+    "quantity": 3,
+}
 
 
 def names_a_culprit(text: str, words: list[bytes]) -> bool:
@@ -1243,6 +1344,11 @@ def test_random_words_are_an_error_or_a_call_within_bounds(data: st.DataObject) 
     if rule.error:
         assert names_a_culprit(rule.error.decode(), words)
         assert rule.script is None
+        return
+    if name == "RL.BLOCK":
+        algo, block_us, unit_us = joined_argv(rule).split("|")
+        assert algo in EVERY.split() and unit_us in ("1000", "1000000")
+        assert int(block_us) == 0 or 1000 <= int(block_us) <= TEN_YEARS_US
         return
     limiter = rule.limiter
     assert limiter is not None

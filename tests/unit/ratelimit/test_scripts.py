@@ -116,13 +116,24 @@ def test_stripped_file_is_the_same_program(path: Path) -> None:
 
 def test_all_files_load() -> None:
     loaded = s.load()
-    assert list(loaded) == sorted(path.stem for path in s.directory().glob("*.lua"))
+    names = sorted(path.stem for path in s.directory().glob("*.lua"))
+    blocking = [s.blocking(name) for name in names if name != s.BLOCK]
+    assert list(loaded) == names + blocking
     for name, script in loaded.items():
         assert script.name == name
         assert script.sha == hashlib.sha1(script.source).hexdigest().encode()
-        assert len(script.source) <= s.MAX_EVAL_BYTES
         assert b"--" not in script.source
-        assert b"\n" not in script.source
+        if name in names:
+            assert len(script.source) <= s.MAX_EVAL_BYTES
+            assert b"\n" not in script.source
+
+
+def test_a_blocking_script_contains_both() -> None:
+    loaded = s.load()
+    both = loaded[s.blocking("gcra")]
+    assert loaded[s.BLOCK].source in both.source
+    assert both.source.endswith(loaded["gcra"].source)
+    assert both.header == loaded[s.BLOCK].header
 
 
 def test_too_long_script_is_refused() -> None:

@@ -38,6 +38,7 @@ KINDS = {
     b"RL.PEEK": c.OURS,
     b"RL.REFUND": c.OURS,
     b"RL.RESET": c.OURS,
+    b"RL.BLOCK": c.OURS,
     b"RL.HELP": c.OURS,
     b"RL.THROTTLE": c.OURS,
     b"CL.THROTTLE": c.OURS,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.encoding import bulk
+from rlproxy.resp.key_slot import key_slot, slot_of_bulk
 
 SLOTS = [
     (b"", 0),
@@ -20,3 +21,9 @@ SLOTS = [
 @pytest.mark.parametrize(("key", "slot"), SLOTS)
 def test_slot_is_the_one_of_redis(key: bytes, slot: int) -> None:
     assert key_slot(key) == slot
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 99, 100, 999, 1000])
+def test_the_slot_of_a_bulk_is_that_of_its_text(size: int) -> None:
+    for key in (b"k" * size, b"\r" * size, b"\n" * size):
+        assert slot_of_bulk(bulk(key)) == key_slot(key)

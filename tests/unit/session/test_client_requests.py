@@ -161,3 +161,23 @@ def test_the_request_as_written() -> None:
     parts.next(HIT + PING)
     assert parts.requests.written() == HIT
     assert parts.requests.size() == len(HIT)
+
+
+@pytest.mark.parametrize(
+    ("request_", "key"),
+    [
+        (bulks(b"GET", b"k"), b"k"),
+        (bulks(b"set", b"a\r\nb", b"v"), b"a\r\nb"),
+        (bulks(b"HSET", b"k" * 1000, b"f", b"v"), b"k" * 1000),
+        (bulks(b"GET", b""), b""),
+        (bulks(b"GET"), b""),
+        (bulks(b"MGET", b"k"), b""),
+        (bulks(b"DEL", b"k"), b""),
+        (bulks(b"LPOP", b"k"), b""),  # never shared
+    ],
+)
+def test_the_only_key(request_: bytes, key: bytes) -> None:
+    parts = Parts()
+    parts.next(PING + request_ + PING)
+    parts.requests.next()
+    assert parts.requests.only_key() == key

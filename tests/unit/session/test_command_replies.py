@@ -232,7 +232,7 @@ LISTS: list[tuple[bytes, bytes, set[bytes]]] = [
     (b"PATTERN", b"", set()),
     (b"ACLCAT", b"READ", {b"rl.peek"}),
     (b"aclcat", b"keyspace", {b"rl.reset"}),
-    (b"ACLCAT", b"slow\0x", {b"rl.reset", b"rl.top"}),
+    (b"ACLCAT", b"slow\0x", {b"rl.policies", b"rl.reset", b"rl.top"}),
     (b"ACLCAT", b"", set()),
     (b"MODULE", b"*", set()),
 ]
@@ -252,6 +252,8 @@ GETKEYS: list[tuple[tuple[bytes, ...], bytes]] = [
     ((b"RL.PEEK", b"", b"10", b"60"), bulks(b"")),
     ((b"RL.REFUND", b"k", b"10", b"60"), WRONG_ARITY),
     ((b"RL.REFUND", b"k", b"10", b"60", b"1"), bulks(b"k")),
+    ((b"RL.BLOCK", b"k"), WRONG_ARITY),
+    ((b"RL.BLOCK", b"k", b"60"), bulks(b"k")),
     ((b"RL.RESET", b"a", b"b", b"c"), bulks(b"a", b"b", b"c")),
     ((b"RL.RESET",), WRONG_ARITY),
     ((b"RL.HELP",), KEYLESS),

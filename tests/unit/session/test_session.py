@@ -646,8 +646,8 @@ def test_what_the_proxy_tells_of_itself_is_much_work() -> None:
 
 def test_the_family_is_what_is_tested_here() -> None:
     assert set(c.FAMILY) == {
-        *(b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.RESET", b"RL.HELP"),
-        *(b"CL.THROTTLE", b"RL.THROTTLE", b"RL.STATS", b"RL.TOP"),
+        *(b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.RESET", b"RL.BLOCK", b"RL.HELP"),
+        *(b"CL.THROTTLE", b"RL.THROTTLE", b"RL.STATS", b"RL.TOP", b"RL.POLICIES"),
     }
-    assert set(grammar.OPTIONS) == {b"RL.HIT", b"RL.PEEK", b"RL.REFUND"}
+    assert set(grammar.OPTIONS) == {b"RL.HIT", b"RL.PEEK", b"RL.REFUND", b"RL.BLOCK"}
     assert connection_state.PLAIN > connection_state.COUNTED > connection_state.RAW

@@ -15,6 +15,7 @@ PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
 REFUND = bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")
 FAMILY = {
     b"RL.REFUND": REFUND,
+    b"RL.BLOCK": bulks(b"RL.BLOCK", b"k", b"60"),
     b"CL.THROTTLE": THROTTLE,
     b"RL.THROTTLE": THROTTLE.replace(b"CL.", b"RL."),
 }

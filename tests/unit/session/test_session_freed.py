@@ -17,11 +17,9 @@ EVENTS = ["lane_answered", "lane_late", "lane_returned", "lane_lost"]
 
 
 class Freed:
-    """Clients of a process without garbage collection."""
+    """Clients of a process without garbage collection, and without a look at older objects."""
 
     def __init__(self) -> None:
-        gc.collect()
-        self._others = {id(each) for each in _sessions()}
         self.world = World()
 
     def leaves(self, client: Client) -> None:
@@ -32,20 +30,17 @@ class Freed:
     def left(self) -> int:
         """The number of clients whose objects are not freed."""
         self.world.clock.live()  # it forgets cancelled timers
-        return sum(id(each) not in self._others for each in _sessions())
-
-
-def _sessions() -> list[Session]:
-    return [each for each in gc.get_objects() if type(each) is Session]
+        return sum(type(each) is Session for each in gc.get_objects())
 
 
 @pytest.fixture
 def freed() -> Iterator[Freed]:
-    made = Freed()
     gc.disable()
+    gc.freeze()
     try:
-        yield made
+        yield Freed()
     finally:
+        gc.unfreeze()
         gc.enable()
 
 

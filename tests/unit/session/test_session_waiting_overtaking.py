@@ -218,6 +218,7 @@ GIVES = [
     (bulks(b"RL.RESET", b"a", b"k", b"b"), b":2\r\n", True),
     (b"rl.reset a k\r\n", b":0\r\n", True),
     (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), FIVE, True),
+    (bulks(b"RL.BLOCK", b"k", b"0"), FIVE, True),
     (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), b"-NOPERM no\r\n", False),
     (bulks(b"RL.RESET", b"k"), b"-NOPERM no\r\n", False),
     (bulks(b"RL.RESET", b"K"), b":1\r\n", False),

@@ -28,10 +28,7 @@ MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the sessio
 
 
 class ClusterConnection:
-    """One connection: an asyncio.Transport for `protocol`.
-
-    link: the link to the home node, open already.
-    """
+    """One connection: an asyncio.Transport for `protocol`."""
 
     __slots__ = (
         "_closed",

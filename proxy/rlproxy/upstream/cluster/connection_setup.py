@@ -14,10 +14,9 @@ from rlproxy.upstream.cluster import client_ids
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import OK, Request, own, unguided
 from rlproxy.upstream.cluster.routes import Route
 
-_OK: Final = b"+OK\r\n"
 _TAKEN: Final = frozenset(
     [r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING]
 )
@@ -51,7 +50,7 @@ class ConnectionSetup:
             self._reply(args, written)
         elif how == r.CLIENT_CACHING and self._may_cache(args):
             self._exchange.prefix = written
-            self._exchange.answer(_OK)
+            self._exchange.answer(OK)
         elif how == r.CLIENT_CACHING:
             self._exchange.send(self._exchange.home(), Request(written))
         elif how == r.CLIENT_STATE and _redirects(args):
@@ -80,8 +79,7 @@ class ConnectionSetup:
         exchange = self._exchange
         if exchange.queue:
             return False
-        request = exchange.alone = Request(written)
-        request.refused = lambda _link, _frame: False
+        request = exchange.alone = unguided(written)
         request.answered = answered
         exchange.send(exchange.home(), request)
         return True
@@ -140,7 +138,7 @@ class ConnectionSetup:
         exchange = self._exchange
 
         def answered(frame: bytes) -> bytes:
-            if frame == _OK:
+            if frame == OK:
                 self._settings[key] = written
                 self._renew()
                 for link in exchange.links.values():
@@ -162,7 +160,7 @@ class ConnectionSetup:
         mode = args[1].upper() if len(args) == 2 else b""
         if mode == b"ON":
             exchange.silent = exchange.skips = False
-            exchange.answer(_OK)
+            exchange.answer(OK)
         elif mode == b"OFF":
             exchange.silent = True
         elif mode == b"SKIP":

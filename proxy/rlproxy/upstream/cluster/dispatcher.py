@@ -24,11 +24,11 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import PRESENT_CLUSTER, Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request
+from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, OK, Opened, Transaction, differ, slot_of
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction, differ, slot_of
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
@@ -37,10 +37,10 @@ _NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSE
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
 
-# Routes to several nodes, whose replies gather.joined() joins.
+# Routes to several nodes, whose replies are joined.
 _TO_ALL: Final = (
     *(r.ALL_SUM, r.ALL_CONCAT, r.ALL_UNION, r.ALL_PAIRS, r.ALL_AND, r.ALL_ONE, r.ALL_ANY),
-    *(r.ALL_FIRST, r.ALL_TEXT, r.WAIT),
+    *(r.ALL_FIRST, r.ALL_TEXT, r.INFO, r.WAIT),
 )
 
 
@@ -93,40 +93,34 @@ class Dispatcher:
             keys = _keys(route, args)
             slot = slot_of(keys)
             several = differ(keys)
+        link = exchange.of_slot(slot)
+        if not exchange.redirects.may_send(slot, link):
+            return False
         request = Request(written, slot)
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
         if route.runs != r.RUNS_NONE and args:
-            return self._run(route, args[0], request, several)
-        return self._by_slot(request, several)
+            self._run(route, args[0], request, link)
+        self._send(link, request, several)
+        return True
 
-    def _run(self, route: Route, script: bytes, request: Request, several: bool) -> bool:
-        """Send a command that runs a script, given by its text or its SHA1."""
-        exchange = self._exchange
-        link = exchange.of_slot(request.slot)
-        if not exchange.redirects.may_send(request.slot, link):
-            return False
-        scripts = exchange.cluster.scripts
+    def _run(self, route: Route, script: bytes, request: Request, link: Link) -> None:
+        """Prepare a command that runs a script, given by its text or its SHA1."""
+        scripts = self._exchange.cluster.scripts
         if route.runs == r.RUNS_TEXT:
             scripts.ran(script, link.address)
         else:
-            scripts.prepare(request, script, link.address, exchange.redirects.take)
-        return self._by_slot(request, several)
+            scripts.prepare(request, script, link.address, self._exchange.redirects.take)
 
-    def _by_slot(self, request: Request, several: bool) -> bool:
-        """Send a command to the owner of its slot. Returns False if it must wait.
+    def _send(self, link: Link, request: Request, several: bool) -> None:
+        """Send a command to the owner of its slot, where may_send() has returned true.
 
         several: it has different keys.
         """
-        exchange = self._exchange
-        link = exchange.of_slot(request.slot)
-        if not exchange.redirects.may_send(request.slot, link):
-            return False
-        exchange.send(link, request)
+        self._exchange.send(link, request)
         if several:
-            exchange.redirects.precede(request.slot)
-        return True
+            self._exchange.redirects.precede(request.slot)
 
     # -- routes other than by key -----------------------------------------------------------------
 
@@ -150,8 +144,6 @@ class Dispatcher:
             self._answer(route, args)
         elif how == r.SCAN:
             send_scan(exchange, args, written)
-        elif how == r.INFO:
-            self._info(written)
         elif how == r.QUIT:
             exchange.answer(OK)
             exchange.leaving = True
@@ -202,19 +194,14 @@ class Dispatcher:
             links += exchange.replicas()
         if route.name == b"SCRIPT FLUSH":
             exchange.cluster.scripts.clear()
-        if len(links) == 1:
+        if route.how == r.INFO:  # edited even if there is one master only
+            joined = partial(info_reply.info, face=self._face.present == PRESENT_CLUSTER)
+        elif len(links) == 1:
             exchange.send(links[0], Request(written))
             return
-        parts = [Request(written) for _ in links]
-        exchange.send_parts(links, Divided(parts, partial(gather.joined, route.how)))
-
-    def _info(self, written: bytes) -> None:
-        exchange = self._exchange
-        links = exchange.masters()
-        parts = [Request(written) for _ in links]
-        shows_cluster = self._face.present == PRESENT_CLUSTER
-        joined = partial(info_reply.info, face=shows_cluster)
-        exchange.send_parts(links, Divided(parts, joined))
+        else:
+            joined = partial(gather.joined, route.how)
+        exchange.send_parts(links, Divided([Request(written) for _ in links], joined))
 
     # -- several slots ----------------------------------------------------------------------------
 
@@ -225,16 +212,19 @@ class Dispatcher:
         by_slot: dict[int, list[int]] = {}
         for at in keys:
             by_slot.setdefault(key_slot(args[at]), []).append(at)
-        if len(by_slot) < 2:
-            several = differ([args[at] for at in keys])
-            return self._by_slot(Request(written, next(iter(by_slot), NO_SLOT)), several)
-        if not self._splits:
+        if not keys:
+            by_slot[NO_SLOT] = []
+        if len(by_slot) > 1 and not self._splits:
             exchange.answer(CROSSSLOT)
             return True
         links = [exchange.of_slot(slot) for slot in by_slot]
         for slot, link in zip(by_slot, links, strict=True):
             if not exchange.redirects.may_send(slot, link):
                 return False
+        if len(by_slot) == 1:
+            several = differ([args[at] for at in keys])
+            self._send(links[0], Request(written, next(iter(by_slot))), several)
+            return True
         step = 2 if route.how == r.SPLIT_OK else 1
         parts = []
         for slot, places in by_slot.items():

@@ -19,7 +19,8 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Divided, Request, own
+from rlproxy.upstream.cluster.request import Divided, Request, own
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
@@ -123,7 +124,7 @@ class Exchange(Links):
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""
         for request in self.under_way():
-            if request.blocks != NEVER_BLOCKS and request.link is not None:
+            if request.blocks != BLOCKS_NOT and request.link is not None:
                 return request.link if request.link.client_id else None
         return None
 
@@ -141,7 +142,7 @@ class Exchange(Links):
     def finish(self) -> None:
         """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
         head = self.queue[0] if self.queue else None
-        if head is not None and head.blocks != NEVER_BLOCKS and head.link is not None:
+        if head is not None and head.blocks != BLOCKS_NOT and head.link is not None:
             head.link.finish()
 
     def close(self) -> None:

@@ -27,7 +27,6 @@ _UNEXPECTED: Final = error("ERR a node of the cluster replied in an unknown form
 _MAX_CURSOR: Final = (1 << 64) - 1  # servers and clients parse cursors as 64 bits
 _MAX_CURSOR_DIGITS: Final = 20
 MARKS: Final = 256  # number of marks that a cursor can carry
-INVALID_CURSOR: Final = b"-ERR invalid cursor\r\n"
 _CURSOR_TOO_LARGE: Final = error("ERR the cursor of the node is too large for a cluster")
 _SCAN: Final = re.compile(rb"\*2\r\n\$[0-9]{1,2}\r\n([0-9]{1,20})\r\n")
 
@@ -260,7 +259,7 @@ def scan_split(cursor: bytes, nodes: int, mark: int = -1) -> tuple[int, bytes] |
     nodes: number of masters.
     mark: from 0 to MARKS - 1, a digest of the owners of all slots, as given to scan_joined(). A
     cursor with another mark begins anew, so that no key is missed. -1: cursors carry no mark.
-    Returns None for an invalid cursor; its error is INVALID_CURSOR.
+    Returns None for an invalid cursor.
     """
     if not cursor.isdigit() or len(cursor) > _MAX_CURSOR_DIGITS:
         return None

@@ -22,6 +22,7 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
+from rlproxy.resp.key_slot import slot_of_bulk
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -29,9 +30,9 @@ from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.slot_map import SlotMap
-from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of, slot_of
+from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of
 from rlproxy.upstream.lane import settle, touch
-from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES, MAX_LANES_PER_USER
+from rlproxy.upstream.lane_pool import IDLE_S, at_limit
 
 TICK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
@@ -143,14 +144,15 @@ class ClusterLane(Lane):
 
     def submit(self, call: Call) -> bytes:
         """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
-        slot = slot_of(call.key)
+        slot = call.slot()
         if call.rule.frees and call.rule.script is None and call.rule.tail and self._lanes.splits:
             keys = keys_of(call)
-            if any(slot_of(key) != slot for key in keys):
+            if any(slot_of_bulk(key) != slot for key in keys):
                 for part_call in SplitReset(call).parts(keys):
                     self.submit(part_call)
                 return b""
-        waits = slot in self._queues or (len(self._drains) > 0 and self._draining(slot))
+        waits = len(self._queues) > 0 and slot in self._queues
+        waits = waits or (len(self._drains) > 0 and self._draining(slot))
         index = self._map.owners[slot]
         part = self._parts[index] if index >= 0 else None
         if waits or part is None or not part.usable():
@@ -251,7 +253,7 @@ class ClusterLane(Lane):
 
     def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
         """Send `call` again that got `error`, or let it wait in the order of the replies."""
-        now, slot = self._loop.time(), slot_of(call.key)
+        now, slot = self._loop.time(), call.slot()
         known = self._under_way.pop(call, None)
         entry = Redirected(call, now) if known is None else known
         entry.tries += 1
@@ -281,7 +283,7 @@ class ClusterLane(Lane):
         for call in calls:
             known = self._under_way.pop(call, None)
             entry = Redirected(call, now) if known is None else known
-            self._queue(slot_of(call.key)).again.append(entry)
+            self._queue(call.slot()).again.append(entry)
 
     def _send(self, part: Part, entry: Redirected) -> None:
         if entry.tries > 0:
@@ -471,9 +473,7 @@ class ClusterLanes:
         lane = self._lanes.get(key)
         if lane is None or lane.retired:
             self._lanes.pop(key, None)
-            if len(self._lanes) >= MAX_LANES:
-                return None
-            if sum(1 for other in self._lanes if other[0] == key[0]) >= MAX_LANES_PER_USER:
+            if at_limit([other[0] for other in self._lanes], key[0]):
                 return None
             lane = self._lanes[key] = ClusterLane(self, identity)
         return lane

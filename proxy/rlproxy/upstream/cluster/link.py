@@ -8,7 +8,8 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import NEVER_BLOCKS, Request, own
+from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
 _INTEGER: Final = 58
@@ -116,7 +117,7 @@ class Link(asyncio.Protocol):
         """Send `request` with the next flush()."""
         if request.asking:
             self.send(own(_ASKING))
-        elif request.blocks != NEVER_BLOCKS and self.client_id == 0:
+        elif request.blocks != BLOCKS_NOT and self.client_id == 0:
             self._ask_client_id()
         for own_request in request.front:
             self.send(own_request)
@@ -291,20 +292,18 @@ class Link(asyncio.Protocol):
         start = framer.pos
         ended = framer.skip(1, False) == 1
         piece = framer.buf[start : framer.pos]
-        if ended:
-            self.in_reply = False
-            self.owed.popleft()
-            request.link = None
+        self.in_reply = not ended
         if request.streams() and not request.dropped:
-            self._owner.streamed(request, piece, ended)
-        else:
-            self._pieces.append(piece)
             if ended:
-                request.frames = 0
-                frame = b"".join(self._pieces)
-                self._pieces = []
-                if not request.dropped or request.answered is not None:
-                    self._owner.replied(self, request, frame)
+                self.owed.popleft()
+                request.link = None
+            self._owner.streamed(request, piece, ended)
+            return ended
+        self._pieces.append(piece)
+        if ended:
+            frame = b"".join(self._pieces)
+            self._pieces = []
+            self._reply(frame)
         return ended
 
 

@@ -14,6 +14,7 @@ from rlproxy.upstream.lane import DEAD, SharedLane
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.lanes import ClusterLane
 
+MAX_UNSENT: Final = 64  # ordinary commands that wait for the end of the tick
 SLACK_S: Final = 0.01  # difference between the loop's clock and that of the denial cache, at most
 # Errors of a node that has not run a call, which may run if it is sent again.
 _NOT_RUN: Final = (
@@ -112,6 +113,9 @@ class ShareLane(NodeLane):
     """
 
     cluster: Cluster | None = None
+
+    def _most_unsent(self) -> int:
+        return MAX_UNSENT
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
         cluster = self.cluster

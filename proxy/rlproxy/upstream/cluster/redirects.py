@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.upstream.cluster.blocking import with_rest
-from rlproxy.upstream.cluster.request import NEVER_BLOCKS, NO_SLOT, Request
+from rlproxy.upstream.cluster.request import NO_SLOT, Request
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.exchange import Exchange
@@ -58,7 +59,7 @@ class Redirects:
             if frame.startswith(b"-CLUSTERDOWN"):
                 self._exchange.cluster.refresh()
             return False
-        if frame.startswith(b"-UNBLOCKED") and request.blocks == NEVER_BLOCKS:
+        if frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT:
             return False
         exchange = self._exchange
         request.redirected += 1
@@ -72,7 +73,7 @@ class Redirects:
         if request.target is None:
             exchange.cluster.refresh()
             self._pause()
-        if request.blocks != NEVER_BLOCKS:
+        if request.blocks != BLOCKS_NOT:
             now = exchange.loop.time()
             request.written = with_rest(request.written, request.blocks, now - request.blocks_from)
             request.blocks_from = now

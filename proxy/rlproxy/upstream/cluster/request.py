@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rlproxy.config.urls import Address
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.link import Link
 
 NO_SLOT: Final = -1
-NEVER_BLOCKS: Final = 0  # of Request.blocks
+OK: Final = b"+OK\r\n"
 
 
 class Request:
@@ -78,7 +79,7 @@ class Request:
         self.asking = False
         self.front: list[Request] = []
         self.kept = False
-        self.blocks: int = NEVER_BLOCKS
+        self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
         self.answered: Callable[[bytes], bytes] | None = None
         self.refused: Callable[[Link, bytes], bool] | None = None
@@ -112,6 +113,13 @@ class Divided(Request):
             return False
         self.reply = self.joined([part.reply for part in self.parts])
         return True
+
+
+def unguided(written: bytes) -> Request:
+    """Return a request whose errors go to the client as they are."""
+    request = Request(written)
+    request.refused = lambda _link, _frame: False
+    return request
 
 
 def own(written: bytes) -> Request:

@@ -15,13 +15,14 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
+from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import ShareLane
 from rlproxy.upstream.cluster.request import NO_SLOT
 from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
 from rlproxy.upstream.lane import LaneKey
-from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER
+from rlproxy.upstream.lane_pool import at_limit
 
 PROTOCOLS: Final = (2, 3)
 
@@ -44,15 +45,9 @@ class ClusterShare(Lane):
         self._lanes: list[ShareLane | None] = [None] * len(self._map.shards)  # by index in the map
         self._splitter = CommandSplitter()
 
-    def chosen(self, written: bytes) -> Lane | None:
+    def chosen(self, written: bytes, key: bytes) -> Lane | None:
         """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
-        splitter = self._splitter
-        splitter.feed(written)
-        if splitter.next() != COMMAND or splitter.unread():
-            self._splitter = CommandSplitter()
-            return None
-        slot = self._slot(splitter.words)
-        splitter.release()
+        slot = key_slot(key) if key else self._slot(written)
         lane = self._lane(slot) if slot != NO_SLOT else None
         if lane is None:
             return None
@@ -61,10 +56,16 @@ class ClusterShare(Lane):
         lane.wake()
         return None
 
-    def _slot(self, words: list[bytes]) -> int:
+    def _slot(self, written: bytes) -> int:
         """Return the slot of all keys of a command; NO_SLOT if it has none, or several."""
-        args = words[1:]
-        route = self._cluster.routes.of(words[0], args)
+        splitter = self._splitter
+        splitter.feed(written)
+        if splitter.next() != COMMAND or splitter.unread():
+            self._splitter = CommandSplitter()
+            return NO_SLOT
+        name, args = splitter.words[0], splitter.words[1:]
+        splitter.release()
+        route = self._cluster.routes.of(name, args)
         if route.how > SPLIT_OK:
             return NO_SLOT
         if route.single:
@@ -122,9 +123,7 @@ class ClusterShares:
         key = LaneKey(*identity.key(), kind, protocol)
         share = self._shares.get(key)
         if share is None:
-            if len(self._shares) >= MAX_LANES:
-                return None
-            if sum(1 for other in self._shares if other.user == key.user) >= MAX_LANES_PER_USER:
+            if at_limit([other.user for other in self._shares], key.user):
                 return None
             share = self._shares[key] = ClusterShare(self._cluster, self._nodes, key)
         return share
@@ -132,10 +131,13 @@ class ClusterShares:
     def close_idle(self) -> None:
         """Close the lanes without calls for IDLE_S. To be called about once a second.
 
-        It also bounds how often an identity that a node refuses is tried again.
+        It closes also those to a silent node that is no master any more, which may never reply. And
+        it bounds how often an identity that a node refuses is tried again.
         """
         for node in self._nodes.all():
-            node.pool.close_idle_shares()
+            silent_s = node.pool.loop.time() - node.circuit.heard_at
+            is_master = node.address in self._cluster.map.index
+            node.pool.close_shares(used=not is_master and silent_s >= GONE_S)
         for key, share in list(self._shares.items()):
             if share.forget_closed():
                 share.retired = True

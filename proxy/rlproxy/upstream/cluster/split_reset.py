@@ -6,7 +6,6 @@ from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import key_slot
 from rlproxy.session.call import Call, Caller
 
 _HEAD: Final = encoding.bulks(b"DEL", b"").partition(b"$0")[0]
@@ -33,11 +32,6 @@ def keys_of(call: Call) -> list[bytes]:
         found.append(tail[at:end])
         at = end
     return found
-
-
-def slot_of(key: bytes) -> int:
-    """Return the slot of a key, which is a bulk string."""
-    return key_slot(key[key.index(b"\n") + 1 : -2])
 
 
 class SplitReset(Caller):

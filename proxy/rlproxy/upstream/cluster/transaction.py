@@ -16,10 +16,9 @@ from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import NO_SLOT, Request, own
+from rlproxy.upstream.cluster.request import NO_SLOT, OK, Request, own, unguided
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
-OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
 _WATCH_INSIDE: Final = b"-ERR WATCH inside MULTI is not allowed\r\n"
 _ABORTED: Final = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
@@ -142,7 +141,7 @@ class Transaction:
         exchange = self._exchange
         link = self._watch if self._watch is not None else exchange.home()
         self.forget()
-        exchange.send(link, _unguided(written))
+        exchange.send(link, unguided(written))
 
     def multi(self, args: list[bytes], written: bytes) -> None:
         """Begin a transaction."""
@@ -150,7 +149,7 @@ class Transaction:
         if now is not None:
             self._send_inside(now, written)
         elif args:
-            exchange.send(exchange.home(), _unguided(written))
+            exchange.send(exchange.home(), unguided(written))
         else:
             self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
             exchange.prefix = b""
@@ -191,7 +190,7 @@ class Transaction:
 
     def _send_inside(self, now: Opened, written: bytes) -> None:
         """Send a command that the node answers with an error, such as a nested MULTI."""
-        self._send(now, _unguided(written))
+        self._send(now, unguided(written))
 
     def _send(self, now: Opened, request: Request) -> None:
         exchange = self._exchange
@@ -239,7 +238,7 @@ class Transaction:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange, now = self._exchange, self.now
         if now is None:
-            exchange.send(exchange.home(), _unguided(written))
+            exchange.send(exchange.home(), unguided(written))
             return
         self.forget()
         if now.aborted:
@@ -276,14 +275,14 @@ class Transaction:
         """Send DISCARD."""
         exchange, now = self._exchange, self.now
         if now is None:
-            exchange.send(exchange.home(), _unguided(written))
+            exchange.send(exchange.home(), unguided(written))
             return
         if args:
             self._send_inside(now, written)
             return
         self.forget()
         if now.link is not None:
-            exchange.send(now.link, _unguided(written))
+            exchange.send(now.link, unguided(written))
         else:
             exchange.answer(OK)
 
@@ -296,10 +295,3 @@ def slot_of(keys: list[bytes]) -> int:
 def differ(keys: list[bytes]) -> bool:
     """Return whether `keys` are more than one."""
     return any(key != keys[0] for key in keys)
-
-
-def _unguided(written: bytes) -> Request:
-    """A request whose errors go to the client as they are."""
-    request = Request(written)
-    request.refused = lambda _link, _frame: False
-    return request

@@ -12,9 +12,11 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller, Lane, shared
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.share import ClusterShares
+from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
 from rlproxy.upstream.lane import LaneKey
 from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
 
@@ -53,12 +55,16 @@ class Client(Caller):
         super().__init__()
         self.replies: list[bytes] = []
         self.returned: list[Call] = []
+        self.lost: list[Call] = []
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         self.replies.append(reply)
 
     def lane_returned(self, call: Call) -> None:
         self.returned.append(call)
+
+    def lane_lost(self, call: Call) -> None:
+        self.lost.append(call)
 
     def resume(self) -> None:
         pass
@@ -90,9 +96,9 @@ class Bench:
     def node_of(self, *words: bytes, kind: int = c.SHARED_READ) -> SharingNode | None:
         """The node whose lane takes a command, once that is ready."""
         share = self.share(kind)
-        if share.chosen(bulks(*words)) is None:
+        if share.chosen(bulks(*words), b"") is None:
             self.open()
-        lane = share.chosen(bulks(*words))
+        lane = share.chosen(bulks(*words), b"")
         return next((each for each in self.all() if lane in each.pool.lanes()), None)
 
     def open(self, reply: bytes = WELCOME) -> None:
@@ -106,7 +112,7 @@ class Bench:
     def submit(self, words: bytes = GET) -> Call:
         """Send a read by the lane of the first node."""
         self.node_of(b"GET", b"k")
-        lane = self.share().chosen(words)
+        lane = self.share().chosen(words, b"")
         assert lane is not None
         call = shared(self.client, c.SHARED_READ, words)
         lane.submit(call)
@@ -152,20 +158,28 @@ def test_the_lane_of_a_command(bench: Bench, words: tuple[bytes, ...], name: str
     assert bench.node_of(*words) is (getattr(bench, name) if name else None)
 
 
+def test_commands_of_one_key_are_those_whose_first_argument_decides() -> None:
+    routes = Routes([])
+    for name, row in c.COMMANDS.items():
+        if row.shared != c.PRIVATE:
+            route = routes.of(name, [])
+            assert row.one_key == (route.single and route.first == 0), name
+
+
 def test_what_is_no_whole_command_stays_private(bench: Bench) -> None:
     assert bench.node_of(b"GET", b"k") is bench.a
     for written in (GET[:-3], GET + GET, b"", b"*x\r\n"):
-        assert bench.share().chosen(written) is None
+        assert bench.share().chosen(written, b"") is None
     assert bench.node_of(b"GET", b"k") is bench.a
 
 
 def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
     assert bench.node_of(b"GET", b"k") is bench.a
-    assert bench.share().chosen(bulks(b"GET", FAR)) is None  # it begins to connect
+    assert bench.share().chosen(bulks(b"GET", FAR), FAR) is None  # it begins to connect
     assert bench.node_of(b"GET", b"k") is bench.a
     (lane,) = bench.a.pool.lanes()
     lane.room = 0
-    assert bench.share().chosen(GET) is None
+    assert bench.share().chosen(GET, b"k") is None
     assert bench.node_of(b"GET", FAR) is bench.b
 
 
@@ -246,12 +260,30 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     assert bench.node_of(b"GET", b"k") is bench.a
 
 
+@pytest.mark.parametrize(
+    ("is_master", "silent_s", "cut"),
+    [(False, GONE_S, True), (False, GONE_S - 0.1, False), (True, GONE_S, False)],
+)
+def test_a_silent_node_that_was_replaced_is_left(
+    bench: Bench, is_master: bool, silent_s: float, cut: bool
+) -> None:
+    call = bench.submit()
+    bench.a.circuit.heard(bench.loop.now)
+    if not is_master:
+        bench.cluster.map = SlotMap([Shard("b", B, ((0, 16383),))])
+    bench.loop.now += silent_s
+    bench.shares.close_idle()
+    bench.loop.turns()
+    assert bench.client.lost == ([call] if cut else [])
+    assert (bench.a.pool.lanes() == []) == cut
+
+
 def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
     share = bench.share()
-    assert share.chosen(GET) is None
+    assert share.chosen(GET, b"k") is None
     bench.open(b"-WRONGPASS no\r\n")
     for _ in range(3):
-        assert share.chosen(GET) is None
+        assert share.chosen(GET, b"k") is None
     assert bench.a.pool.lanes() == []
     bench.shares.close_idle()
     assert share.retired

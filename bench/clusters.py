@@ -1,0 +1,78 @@
+"""The rows of kind CLUSTER: commands to three masters, by a cluster client and through the proxy.
+
+redis-benchmark --cluster gives each connection a node, and each pipeline keys of one slot. Through
+the proxy the keys of a pipeline are on all nodes, as those of an application are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from . import cpu, redis_benchmark
+from .cpu import PARTY, REDIS, Clock, Meter, Times
+from .errors import BenchError
+from .figures import Figure, interleave
+from .model import nodes
+from .parts import DIRECT, PROXY
+from .plan import Plan
+from .rows import RANDOM, Row
+
+MASTERS: Final = 3
+TAGGED: Final = b"{tag}:" + RANDOM  # redis-benchmark puts a tag of the node's slots there
+
+
+def measure(row: Row, plan: Plan) -> list[Figure]:
+    """Run `row` through both in turn: commands per second, then CPU times. Raises BenchError."""
+    if not plan.redis_benchmark:
+        raise BenchError(f"the rows of clusters need {redis_benchmark.NAME}")
+    (command,) = row.commands
+    tagged = tuple(word.replace(RANDOM, TAGGED) for word in command)
+    requests = row.requests(plan.requests)
+    figure = Figure(row.name, row.kind, row.unit, redis_benchmark.NAME, row.help)
+    meter = Meter(row, redis_benchmark.NAME)
+    with (
+        nodes.cluster(plan.executable, MASTERS) as masters,
+        nodes.proxy(masters, workers=1) as proxy,
+    ):
+
+        def once(column: str) -> float:
+            direct = column == DIRECT
+            clocks: Mapping[str, Clock] = {
+                REDIS: _clock(*(node.process.pid for node in masters.nodes)),
+                **({} if direct else {PARTY: _clock(proxy.process.pid)}),
+            }
+            masters.ask_all(b"FLUSHALL")
+            return meter.run(
+                column,
+                requests,
+                clocks,
+                lambda: redis_benchmark.rate(
+                    masters.nodes[0].port if direct else proxy.port,
+                    tagged if direct else command,
+                    row.pipeline,
+                    row.keys,
+                    requests,
+                    row.clients,
+                    plan.limit_s,
+                    cluster=direct,
+                ),
+            )
+
+        return [
+            interleave(figure, (DIRECT, PROXY), once, plan.repeats, plan.progress),
+            *meter.figures(),
+        ]
+
+
+def _clock(*pids: int) -> Clock:
+    """Return a clock of the CPU time of several programs."""
+
+    def read() -> Times | None:
+        found = [cpu.times(pid) for pid in pids]
+        known = [times for times in found if times is not None]
+        if len(known) < len(found):
+            return None
+        return Times(sum(one.user for one in known), sum(one.system for one in known))
+
+    return read

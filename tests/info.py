@@ -1,0 +1,49 @@
+"""Counts that a server reports by INFO. `server` is the server itself or a connection to it."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+
+class Answers(Protocol):
+    """A server, or a connection to one."""
+
+    def ask(self, *words: bytes | str | int) -> object:
+        """Send one command and return its reply."""
+
+
+def _sum(server: Answers, section: str, pattern: bytes) -> int:
+    text = server.ask("INFO", section)
+    assert isinstance(text, bytes), text
+    return sum(map(int, re.findall(pattern, text, re.MULTILINE)))
+
+
+def value(server: Answers, section: str, name: str) -> int:
+    """Return the number in the field `name`; 0 without this field."""
+    return _sum(server, section, rb"^%b:(\d+)" % name.encode())
+
+
+def calls(server: Answers, command: str) -> int:
+    """Return how often it has run `command`, in lower case; of a container "script|load"."""
+    return _sum(server, "commandstats", rb"cmdstat_%b:calls=(\d+)" % re.escape(command.encode()))
+
+
+def lane_calls(server: Answers) -> int:
+    """Return how many EVALSHAs it has run. While no script is missing, only lanes send them."""
+    return calls(server, "evalsha")
+
+
+def script_calls(server: Answers) -> int:
+    """Return how many scripts it has run."""
+    return _sum(server, "commandstats", rb"cmdstat_(?:eval|evalsha)(?:_ro)?:calls=(\d+)")
+
+
+def errors(server: Answers, code: str) -> int:
+    """Return how many errors with this code it has sent (Redis 6.2 and later)."""
+    return _sum(server, "errorstats", rb"errorstat_%b:count=(\d+)" % code.encode())
+
+
+def blocked_clients(server: Answers) -> int:
+    """Return the number of its clients that wait in a command."""
+    return value(server, "clients", "blocked_clients")

@@ -1,0 +1,130 @@
+"""Proxies that start by fork: one process has imported the proxy, which is most of the work of a
+start.
+
+Run as a program: `python -m tests.prefork DESCRIPTOR`, of a socket on which it takes requests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+MOST_BYTES = 1 << 20  # of a request
+PAUSE_S = 0.005  # between two looks at whether a process has ended
+
+
+def start(
+    args: list[str], environment: dict[str, str], log: int
+) -> Forked | subprocess.Popen[bytes]:
+    """Start `python -m rlproxy ARGS`, by fork on Linux.
+
+    environment: the RLPROXY_INTERPRETED in it has no effect on a forked process.
+    log: the descriptor of a file for stderr.
+    """
+    if sys.platform == "linux":
+        return Forked(args, environment, log)
+    return subprocess.Popen([sys.executable, "-m", "rlproxy", *args], env=environment, stderr=log)
+
+
+class Forked:
+    """A forked proxy, with the interface of Popen.
+
+    It inherits the limit of open files and the CPUs of this process.
+    """
+
+    def __init__(self, args: list[str], environment: dict[str, str], log: int) -> None:
+        self.returncode: int | None = None
+        request = {
+            "args": args,
+            "environment": environment,
+            "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "cpus": list(os.sched_getaffinity(0)),
+        }
+        socket.send_fds(_server(), [json.dumps(request).encode()], [log])
+        self.pid = int(_server().recv(MOST_BYTES))
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+        if self.returncode is None:
+            _server().send(json.dumps({"pid": self.pid}).encode())
+            self.returncode = json.loads(_server().recv(MOST_BYTES))
+        return self.returncode
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until it ends and return its exit code. Raises subprocess.TimeoutExpired."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("rlproxy", timeout_s or 0.0)
+            time.sleep(PAUSE_S)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """Start the process that forks; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=os.getcwd())
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+def serve(requests: socket.socket) -> list[str] | None:
+    """Serve requests until their socket is closed.
+
+    Returns None then, and the arguments of the proxy in each process that was forked.
+    """
+    while True:
+        data, files, *_ = socket.recv_fds(requests, MOST_BYTES, 1)
+        if not data:
+            return None
+        request = json.loads(data)
+        if "pid" in request:
+            pid, status = os.waitpid(request["pid"], os.WNOHANG)
+            code = os.waitstatus_to_exitcode(status) if pid else None
+            requests.send(json.dumps(code).encode())
+            continue
+        pid = os.fork()
+        if not pid:
+            requests.close()
+            os.dup2(files[0], sys.stderr.fileno())
+            os.close(files[0])
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
+            os.sched_setaffinity(0, request["cpus"])
+            return list(request["args"])
+        os.close(files[0])
+        requests.send(b"%d" % pid)
+
+
+if __name__ == "__main__":
+    from rlproxy.process.run import main
+
+    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.exit(0 if found is None else main(found))
