@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -179,8 +180,14 @@ def test_the_metrics_have_each_policy(redis_server: RedisServer, tmp_path: Path)
             raw.ask("RL.HIT", "k", "POLICY", "trial")
         wanted = 'rlproxy_policy_hits_total{outcome="shadow_refused",policy="trial"} 2.0'
         wait_until(lambda: wanted in metrics(admin), wanted)
-        lines = [line for line in metrics(admin).splitlines() if "policy=" in line]
+        lines = [
+            line
+            for line in metrics(admin).splitlines()
+            if "policy_hits" in line and "#" not in line
+        ]
         assert len(lines) == 2  # zeros are left out
+        shadows = re.findall(r'^rlproxy_policy_shadow{policy="(.*)"} 1.0$', metrics(admin), re.M)
+        assert "trial" in shadows and "login" not in shadows
         algorithm = 'rlproxy_hits_total{algorithm="log",outcome="shadow_refused"} 2.0'
         assert algorithm in metrics(admin)
 

@@ -16,7 +16,6 @@ from rlproxy.observability.metrics import (
     ERRORS,
     GAUGE,
     HISTOGRAM,
-    POLICY_HITS,
     TABLE,
     Row,
 )
@@ -110,8 +109,7 @@ def test_every_metric_is_shown_or_alerted_on() -> None:
         for selector in promql.parse(each.expr).selectors
         if selector.metric != "up"
     }
-    # No panel has policies yet.
-    assert {row.name for row in TABLE} - used == {POLICY_HITS}
+    assert {row.name for row in TABLE} - used == set()
 
 
 @pytest.mark.parametrize(
