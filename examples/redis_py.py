@@ -1,10 +1,12 @@
-"""At most 5 hits in any 60 seconds, with redis-py: redis_py.py [KEY]"""
+"""At most 5 hits in any 60 seconds, or by a policy, with redis-py: redis_py.py [KEY [POLICY]]"""
 
 import os
 import sys
 
 import redis
 
+KEY = sys.argv[1] if len(sys.argv) > 1 else "limit:example:redis-py"
+RULE = ("POLICY", sys.argv[2]) if len(sys.argv) > 2 else (5, 60)
 # Without retries: a hit that was sent again would count again.
 client = redis.Redis.from_url(
     os.environ.get("REDIS_URL", "redis://127.0.0.1:6380"),
@@ -27,7 +29,7 @@ def away(error: redis.RedisError) -> bool:
 def hit(key: str) -> bool:
     """Whether one more is admitted."""
     try:
-        limited, _, remaining, retry_after, _ = client.execute_command("RL.HIT", key, 5, 60)
+        limited, _, remaining, retry_after, _ = client.execute_command("RL.HIT", key, *RULE)
     except redis.RedisError as error:
         if not away(error):
             raise
@@ -42,6 +44,6 @@ def hit(key: str) -> bool:
 
 try:
     for _ in range(6):
-        hit(sys.argv[1] if len(sys.argv) > 1 else "limit:example:redis-py")
+        hit(KEY)
 except redis.RedisError as error:
     sys.exit(f"RL.HIT: {error}")

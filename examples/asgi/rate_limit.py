@@ -1,6 +1,7 @@
 """An ASGI middleware (Starlette, FastAPI, any other) that limits requests with rlproxy.
 
 app.add_middleware(RateLimit, redis=client, max=100, window=60)
+app.add_middleware(RateLimit, redis=client, policy="login")
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def away(error: Exception) -> bool:
 class RateLimit:
     """Admits `max` requests in any `window` seconds (whole ones) for each key; 429 for the rest.
 
+    policy: in place of max and window, a policy of the proxy's settings; its times are in seconds.
+        The reply has the quota, but no window, so RateLimit-Policy has no `w`.
     key: scope -> the key, or None for what is not to be limited.
     fail_open: without an answer requests pass, uncounted; False: they get 503. After an error
         reply (a wrong password, a missing right, a wrong rule) they get 500 in either case.
@@ -45,17 +48,19 @@ class RateLimit:
         self,
         app: Any,
         redis: Any,  # a redis.asyncio.Redis
-        max: int,
-        window: int,
+        max: int = 0,
+        window: int = 0,
         key: Callable[[Any], str | None] = by_address,
-        name: str = "default",
+        name: str = "",
         fail_open: bool = True,
+        policy: str = "",
     ) -> None:
         self.app = app
         self.redis = redis
-        self.rule = (max, window)
+        self.rule = ("POLICY", policy) if policy else (max, window)
+        self.window = 0 if policy else window
         self.key = key
-        self.name = name
+        self.name = name or policy or "default"
         self.fail_open = fail_open
         self._failing = ""  # how requests are treated without an answer; empty: they are counted
 
@@ -101,10 +106,10 @@ class RateLimit:
 
     def fields(self, reply: list[int]) -> dict[str, str]:
         """The header fields that tell of the reply's five integers."""
-        limited, _, remaining, retry_after, reset_after = reply
-        quota, window = self.rule
+        limited, quota, remaining, retry_after, reset_after = reply
+        window = f";w={self.window}" if self.window else ""
         fields = {
-            "RateLimit-Policy": f'"{self.name}";q={quota};w={window}',
+            "RateLimit-Policy": f'"{self.name}";q={quota}{window}',
             "RateLimit": f'"{self.name}";r={remaining};t={retry_after if limited else reset_after}',
         }
         return {"Retry-After": str(retry_after), **fields} if limited else fields

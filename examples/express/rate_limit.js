@@ -2,10 +2,13 @@
 //
 //   const call = (...words) => client.sendCommand(words);
 //   app.use(rateLimit({ client, call, max: 100, window: 60 }));
+//   app.use(rateLimit({ client, call, policy: "login" }));
 //
 // client: a node-redis or ioredis client; its events report a login that Redis refuses.
 // call: sends a command and promises its reply (ioredis: (...words) => client.call(...words)).
 // max requests in any window seconds (a whole number) for each key; 429 for the rest.
+// policy: in place of max and window, a policy of the proxy's settings; its times are in seconds. The
+//   reply has the quota, but no window, so RateLimit-Policy has no w.
 // key: request -> the key, or null for what is not to be limited. (Behind a load balancer
 //   request.ip is the balancer's address, unless the application sets "trust proxy".)
 // timeout: milliseconds to wait for the reply.
@@ -20,8 +23,10 @@ function away(error) {
   return !/^(?!UPSTREAMDOWN )[A-Z]+ /.test(error.message);
 }
 
-function rateLimit({ client, call, max, window, key = (request) => `limit:${request.ip}`, name = "default",
-                     timeout = 500, failOpen = true }) {
+function rateLimit({ client, call, max, window, policy, key = (request) => `limit:${request.ip}`,
+                     name = policy ?? "default", timeout = 500, failOpen = true }) {
+  const rule = policy ? ["POLICY", policy] : [String(max), String(window)];
+  const length = policy ? "" : `;w=${window}`;
   let failing = ""; // how requests are treated without an answer; empty: they are counted
   let loginError = null; // what the last attempt to connect ended with
   client.on("error", (error) => { loginError = error; });
@@ -35,8 +40,7 @@ function rateLimit({ client, call, max, window, key = (request) => `limit:${requ
       const late = new Promise((_, reject) => {
         timer = setTimeout(reject, timeout, new Error("no answer"));
       });
-      const words = ["RL.HIT", used, String(max), String(window)];
-      reply = await Promise.race([call(...words), late]);
+      reply = await Promise.race([call("RL.HIT", used, ...rule), late]);
     } catch (thrown) {
       const error = loginError ?? thrown;
       const how = !away(error) ? "answered 500, the rate limit is misconfigured"
@@ -54,8 +58,8 @@ function rateLimit({ client, call, max, window, key = (request) => `limit:${requ
     }
     if (failing) console.warn("requests are counted again");
     failing = "";
-    const [limited, , remaining, retryAfter, resetAfter] = reply;
-    response.set("RateLimit-Policy", `"${name}";q=${max};w=${window}`);
+    const [limited, quota, remaining, retryAfter, resetAfter] = reply;
+    response.set("RateLimit-Policy", `"${name}";q=${quota}${length}`);
     response.set("RateLimit", `"${name}";r=${remaining};t=${limited ? retryAfter : resetAfter}`);
     if (!limited) return next();
     response.set("Retry-After", String(retryAfter));

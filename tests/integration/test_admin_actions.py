@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from rlproxy.admin.actions import TIMEOUT_S, WRONG_TOKEN_S
-from rlproxy.resp.commands import FAMILY
 
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration import test_acl
@@ -22,7 +21,6 @@ from tests.integration.started import Started, children, ended, started
 from tests.integration.test_admin import HERE, TWO, admin_pid, answers, get, port, url
 from tests.tlsparts import Certificates
 
-WITH_BLOCK = pytest.mark.skipif(b"RL.BLOCK" not in FAMILY, reason="the proxy lacks RL.BLOCK")
 TOKEN = "a-token-of-the-tests-0123456789"
 SECRET = "hunter2-of-the-proxy"
 USER = ("ACL", "SETUSER", "operator", "on", f">{SECRET}", "~*", "+@all")
@@ -91,7 +89,6 @@ def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple
         assert "peek" not in made.log()
 
 
-@pytest.mark.skipif(b"RL.POLICIES" not in FAMILY, reason="the proxy lacks policies")
 def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: Path) -> None:
     file = tmp_path / "rlproxy.toml"
     file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
@@ -105,7 +102,6 @@ def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: P
             assert (status, bool(found["error"])) == (502, True)
 
 
-@WITH_BLOCK
 @pytest.mark.parametrize("rule", ["5 60", "5 60 ALGO GCRA"])
 def test_block_and_unblock(own_server: RedisServer, actions: list[str], rule: str) -> None:
     with started(*HERE, "--upstream", url(own_server), *actions) as made, made.raw() as raw:

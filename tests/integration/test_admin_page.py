@@ -14,7 +14,6 @@ from tests import harness
 from tests.browser import Browser, browser, executable
 from tests.harness import RedisServer, wait_until
 from tests.integration.started import Started, by_lane, started
-from tests.integration.test_admin_actions import WITH_BLOCK
 
 HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 WIDTHS = (390, 768, 1180)
@@ -52,7 +51,7 @@ CONTRAST = """
 
 # For each kind of hits: hue of its colour, in degrees, and lightness.
 COLOURS = """
-Object.fromEntries(["admitted", "refused", "local", "without"].map(name => {
+Object.fromEntries(["admitted", "refused", "local", "without", "shadow"].map(name => {
   const mark = document.querySelector(".i-" + name);
   const [r, g, b] = getComputedStyle(mark).backgroundColor.match(/\\d+/g).map(Number);
   const most = Math.max(r, g, b), span = most - Math.min(r, g, b);
@@ -402,6 +401,39 @@ def test_prefixes_are_shown_where_they_are_counted(page: Browser, own_server: Re
         fits_and_is_legible(page)
 
 
+def test_policies_are_shown_where_they_are_used(
+    page: Browser, own_server: RedisServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "1 60"\ntrial = {rule = "1 60", shadow = true}\n')
+    upstream = ("--upstream", f"redis://127.0.0.1:{own_server.port}", "--config", str(file))
+    with started(*HERE, *upstream) as made:
+        opened(page, made)
+        with made.raw() as raw:
+            raw.ask("RL.HIT", "user:2", 5, 60)
+            shows(page, "#busiest tbody", "user:2")
+            assert page.text(".policies") == ""
+            assert "in shadow" not in page.text("#numbers")
+            for _ in range(4):
+                raw.ask("RL.HIT", "user:1", "POLICY", "login")
+                raw.ask("RL.HIT", "user:3", "POLICY", "trial")
+        shows(page, "#refused tbody", "user:1\tlogin\t3")
+        shows(page, "#refused tbody", "user:3\ttrial\t3")
+        shows(page, "#policies tbody", "login\tenforced")
+        shows(page, "#numbers", "refused in shadow")
+        areas = "!!document.querySelector('#chart .a-shadow')"
+        wait_until(lambda: page.value(areas), "the chart has refusals in shadow")
+        fits_and_is_legible(page)
+        no_axe_violations(page)
+        stop_polling(page)
+        rows = [["login", "enforced", 40, 10, 0], ["trial", "shadow", 0, 0, 0]]
+        show_changed(page, f"view.policies = {json.dumps(rows)}")
+        assert page.text("#policies tbody").replace("\n", "").replace("\xa0", " ") == (
+            "login\tenforced\t40\t1025.0 %\t00.0 %trial\tshadow\t0\t0\t0"
+        )
+    assert page.complaints == []
+
+
 # -- actions ---------------------------------------------------------------------------------------
 
 TOKEN = "a-token-of-the-page-0123456789"
@@ -489,7 +521,6 @@ def test_form_looks_up_and_resets_a_clicked_key(
         assert TOKEN not in page.value(f"JSON.stringify({secret})")
 
 
-@WITH_BLOCK
 def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
     opened(page, with_actions)
     fill(page, token=TOKEN, key="k", rule="5 60 ALGO TOKEN")

@@ -49,6 +49,7 @@ FIGURES = {
         "limited  limit  remaining  retry_after  reset_after",
     ): "the five integers' names",
     ("patterns.md", "limited  limit  remaining  retry_after  reset_after"): "the same",
+    ("hot-keys.md", '1) 1) "login:203.0.113.7"'): "a reply of RL.TOP",
     (
         "tutorial.md",
         "limited      0: yes, it may; and it was counted. 1: no, and nothing was counted",

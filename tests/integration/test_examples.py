@@ -61,9 +61,11 @@ def admin(server: RedisServer) -> Raw:
 
 
 @pytest.fixture(scope="module")
-def front(server: RedisServer) -> Iterator[Proxy]:
+def front(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """One proxy for the module."""
-    with harness.proxy(server) as made:
+    file = tmp_path_factory.mktemp("settings") / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "5 60"\n')
+    with harness.proxy(server, "--config", str(file)) as made:
         yield made
 
 
@@ -101,6 +103,20 @@ def test_five_are_admitted_and_the_sixth_is_refused(
     assert (admitted, errors) == (ADMITTED, "")
     assert re.fullmatch(r"refused, again in (59|60) s", refused)
     assert process.returncode == 0
+
+
+def test_a_program_takes_the_rule_of_a_policy(directory: Path, url: str) -> None:
+    program = PROGRAMS[1]
+    if missing := program.client.missing():
+        pytest.skip(missing)
+    for attempt in range(1, ATTEMPTS + 1):
+        process = program.start(directory, url, f"limit:{attempt}", "login")
+        output, errors = process.communicate(timeout=DEADLINE_S)
+        if "not counted" not in output or attempt == ATTEMPTS:
+            break
+    *admitted, refused = output.splitlines()
+    assert (admitted, errors, process.returncode) == (ADMITTED, "", 0)
+    assert re.fullmatch(r"refused, again in (59|60) s", refused)
 
 
 class CuttingRelay:
@@ -315,6 +331,34 @@ async def test_asgi_sends_limit_fields_and_refuses(
             assert raw.ask("KEYS", "*") == [b"limit:203.0.113.9"]
 
 
+def of_policy(
+    answers: list[tuple[int, dict[str, str]]],
+) -> list[tuple[int, dict[str, str]]]:
+    """The same with a policy: its name, and no window, which the reply lacks."""
+    return [
+        (
+            status,
+            {
+                name: text.replace("default", "login").replace(";w=60", "")
+                for name, text in fields.items()
+            },
+        )
+        for status, fields in answers
+    ]
+
+
+async def test_asgi_takes_the_rule_of_a_policy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        given = module.app.user_middleware[0].kwargs
+        del given["max"], given["window"]
+        given["policy"] = "login"
+        for number in range(7):
+            answer = await module.http.get("/")
+            found = (answer.status_code, limit_fields(answer.headers))
+            assert found in of_policy(expected(number))
+        assert answer.json()["violated-policies"] == ["login"]
+
+
 REPLIES = [[0, 5, 2, -1, 60], [1, 5, 0, 12, 59], [1, 5, 0, 600, 600]]
 
 
@@ -465,6 +509,20 @@ def test_express_sends_limit_fields_and_refuses(
         else:
             assert headers["Content-Type"].startswith("application/problem+json")
             assert (body["status"], body["violated-policies"]) == (429, ["default"])
+
+
+def test_express_takes_the_rule_of_a_policy(express: Any, url: str, server: RedisServer) -> None:
+    script = MISTAKEN.format(client=NODE_CLIENTS["node-redis"], max=0, key="limit:k")
+    script = script.replace("max: 0, window: 60", 'policy: "login"')
+    address = express(url, script)
+    for _ in range(ATTEMPTS):
+        with admin(server) as raw:
+            raw.ask("FLUSHALL")
+        answers = [get(address) for _ in range(7)]
+        if all("RateLimit" in headers for _, headers, _ in answers):
+            break
+    for number, (status, headers, _) in enumerate(answers):
+        assert (status, limit_fields(headers)) in of_policy(expected(number))
 
 
 def test_express_without_a_proxy_passes_requests(express: Any) -> None:

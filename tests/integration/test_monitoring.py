@@ -66,6 +66,8 @@ def load(port: int) -> Iterator[None]:
         raw.ask("RL.HIT", f"user:{number % 7}", 3, 1)
         raw.ask("RL.HIT", "address:1", 1000, 1, "ALGO", "FIXED")
         raw.ask("RL.HIT", "refused:1", 1, 2)
+        raw.ask("RL.HIT", "login:1", "POLICY", "login")
+        raw.ask("RL.HIT", "trial:1", "POLICY", "trial")
         raw.ask("RL.PEEK", "user:1", 3, 1)
         raw.ask("SET", "key", "value")
         raw.ask("RL.HIT", "wrong")
@@ -175,11 +177,14 @@ class Scraped:
 
 
 @pytest.fixture(scope="module")
-def made(server: RedisServer) -> Iterator[Scraped]:
+def made(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     """A proxy of two workers with metrics for Prometheus."""
     admin = f"127.0.0.1:{harness.free_port()}"
     words = ["--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{server.port}"]
     words += ["--workers", "2", "--admin", admin, "--metrics-prefixes", "3"]
+    file = tmp_path_factory.mktemp("policies") / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "3 1"\ntrial = {rule = "3 1", shadow = true}\n')
+    words += ["--config", str(file)]
     with started(*words) as proxy:
         scraped = Scraped(proxy, admin)
         wait_until(scraped.alive, "the admin address answers")

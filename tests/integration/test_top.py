@@ -25,7 +25,7 @@ import pytest
 from rlproxy.top.app import main
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import answering, started
 
 EVIL = b"\x1b[31mred\xff"
@@ -55,8 +55,46 @@ def test_busiest_and_most_refused_keys_are_listed(busy: Proxy) -> None:
         rows = [[b"login:anna", 30, 0], ["größe".encode(), 20, 0], [EVIL, 10, 0]]
         assert raw.ask("RL.TOP", 1000) == rows
         assert raw.ask("rl.top", 1) == rows[:1]
-        refused = [[key, int(str(hits)) - 5, 0] for key, hits, _ in rows]
+        refused = [[key, int(str(hits)) - 5, 0, b"5 600"] for key, hits, _ in rows]
         assert raw.ask("RL.TOP", 10, "REFUSED") == raw.ask("RL.TOP", 10, "refused") == refused
+
+
+def test_refused_keys_come_with_their_policy_or_rule(
+    one_server: RedisServer, tmp_path: Path
+) -> None:
+    """Whichever way a hit takes, and with any number of workers."""
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "2 600"\ntrial = {rule = "2 600", shadow = true}\n')
+    with one_server.raw() as raw:
+        raw.ask("FLUSHALL")
+    for workers in (1, 2):
+        with (
+            harness.proxy(one_server, "--config", str(file), "--workers", str(workers)) as proxy,
+            proxy.raw() as raw,
+        ):
+            for number in range(6):  # the first ones on the private connection, then by lane
+                raw.ask("RL.HIT", f"{workers}:named", "POLICY", "login")
+                raw.ask("RL.HIT", f"{workers}:shadow", "POLICY", "trial")
+                raw.ask("RL.HIT", f"{workers}:written", 2, "600.50", "algo", "token")
+                raw.ask("RL.HIT", f"{workers}:waits", 2, 60000, "WAIT", 1 + number, "MS")
+                raw.send(command("GET", "x") + command("CL.THROTTLE", f"{workers}:cell", 1, 1, 600))
+                assert [raw.reply(), raw.reply()][0] is None
+            expected = {
+                f"{workers}:named": "login",
+                f"{workers}:shadow": "trial",
+                f"{workers}:written": "2 600.5 ALGO TOKEN",
+                f"{workers}:waits": "2 60000 MS WAIT 6",
+                f"{workers}:cell": "1 600 ALGO GCRA BURST 2",
+            }
+
+            def reported(raw: Raw = raw) -> dict[str, str]:
+                rows = raw.ask("RL.TOP", 9, "REFUSED")
+                assert isinstance(rows, list) and all(len(row) == 4 for row in rows)
+                return {row[0].decode(): row[3].decode() for row in rows}
+
+            wait_until(lambda e=expected, r=reported: r() == e, "all are reported")  # type: ignore[misc]
+            rows = raw.ask("RL.TOP", 9)
+            assert isinstance(rows, list) and {len(row) for row in rows} == {3}
 
 
 def test_hits_of_the_last_minute_are_listed(one_server: RedisServer) -> None:

@@ -35,6 +35,7 @@ OF_GAUGES = {"", "changes"}
 # The values of a label.
 VALUES = {
     ("rlproxy_hits_total", "outcome"): OUTCOMES,
+    ("rlproxy_policy_hits_total", "outcome"): OUTCOMES,
     ("rlproxy_prefix_hits_total", "outcome"): ("hits", "refused"),
     ("rlproxy_waits_total", "outcome"): WAITS,
     ("rlproxy_calls_total", "command"): CALLS,
@@ -362,6 +363,11 @@ def hits(outcome: str, per_minute: int) -> tuple[str, str]:
     )
 
 
+def policy(outcome: str, per_minute: int) -> tuple[str, str]:
+    labels = f'{AT}, policy="login", outcome="{outcome}"'
+    return f"rlproxy_policy_hits_total{{{labels}}}", f"0+{per_minute}x{MINUTES}"
+
+
 def slow(name: str, bound: float) -> list[tuple[str, str]]:
     """A histogram: 98 of 100 below a millisecond, the others below `bound`."""
     return [
@@ -477,6 +483,18 @@ CASES: list[tuple[str, Series, str, Series]] = [
         [*UP, hits("refused", 30), hits("refused_locally", 20), hits("admitted", 1)],  # too few
     ),
     (
+        "RlproxyPolicyRefuses",
+        [*UP, policy("refused", 6), policy("refused_locally", 6), policy("admitted", 8)],
+        "60%",
+        [*UP, policy("refused", 6), policy("admitted", 3), policy("shadow_refused", 4)],
+    ),
+    (
+        "RlproxyPolicyRefuses",
+        [*UP, policy("refused", 12), policy("admitted", 8), policy("failed", 90)],
+        "60%",
+        [*UP, policy("refused", 4), policy("admitted", 1)],  # too few
+    ),
+    (
         "RlproxyLatencyHigh",
         [*UP, *slow("rlproxy_lane_round_trip_seconds", 1.0)],
         "500.5ms",
@@ -525,7 +543,7 @@ FOR_WORKERS = ("RlproxyOpenFilesNearMax", "RlproxyCpuSaturated")
 
 
 def test_every_alert_has_test_series() -> None:
-    assert sorted(case[0] for case in CASES) == sorted(rule["alert"] for rule in ALERTS)
+    assert {case[0] for case in CASES} == {rule["alert"] for rule in ALERTS}
 
 
 def test_alerts_fire_alone_and_only_on_their_condition(tmp_path: Path) -> None:
@@ -563,6 +581,8 @@ def promtool_test(name: str, series: Series, value: str | None) -> dict[str, Any
         labels = {"job": "rlproxy"}
     if name == "RlproxyClientsTurnedAway":
         labels["kind"] = "turned_away"
+    if name == "RlproxyPolicyRefuses":
+        labels["policy"] = "login"
     texts = {}
     for key, text in rule["annotations"].items():
         shown = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels.get(found[1], "?"), text)

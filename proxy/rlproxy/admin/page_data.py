@@ -7,20 +7,22 @@ from math import isinf
 from typing import Any, Final
 
 from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
+from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen, not_ready
+from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import Distribution, Samples
 from rlproxy.ratelimit.outcomes import OUTCOMES
+from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
 
 MAX_SHOWN: Final = 200  # characters of a key, a name or a reason
 MAX_LANES: Final = 12  # rows of lanes
 KEYS: Final = 12  # hot keys
 PREFIXES: Final = 12  # key prefixes
+POLICIES: Final = 12  # policies
 ADDRESSES: Final = 8  # addresses of clients
 OVER: Final = "over"  # in place of a duration beyond the histogram's last bound
-
-Key = tuple[bytes, int, int]  # key, hits in the last minute, greatest error of this number
 
 _QUANTILES: Final = (0.5, 0.99)
 _UNKNOWN: Final = (None,) * len(_QUANTILES)
@@ -38,14 +40,17 @@ def view(
     seen: Sequence[Seen],
     samples: Samples,
     recent: Recent,
-    busiest: Iterable[Key],
-    refused: Iterable[Key],
+    busiest: Iterable[Row],
+    refused: Iterable[Row],
+    policies: Iterable[PolicyRate],
 ) -> dict[str, Any]:
     """Return the data of the live page.
 
     at: the present time, in seconds since 1970.
     seen: each worker.
     samples: the sum of all workers' samples.
+    busiest, refused: the keys with most hits and most refusals, of the last minute.
+    policies: the policies with most hits.
     """
     heard = [one for one in seen if one.heard()]
     facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
@@ -81,10 +86,14 @@ def view(
         "denials": _plain(samples, "rlproxy_denials"),
         "addresses": _addresses(heard),
         "prefixes": _prefixes(samples),
+        "policies": [
+            [shown(name), mode(shadow), *(round(rate, 2) for rate in rates)]
+            for name, shadow, *rates in policies
+        ],
         "lanes": _lanes(heard),
         "workers": [_worker(one, samples) for one in seen],
-        "busiest": [[shown(key), count, error] for key, count, error in busiest],
-        "refused": [[shown(key), count, error] for key, count, error in refused],
+        "busiest": [[shown(key), count, error] for key, count, error, _ in busiest],
+        "refused": [[shown(key), count, error, shown(rule)] for key, count, error, rule in refused],
     }
 
 

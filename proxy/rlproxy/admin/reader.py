@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rlproxy.admin.history import GAP_S, Recent, moment
-from rlproxy.admin.page_data import KEYS, view
+from rlproxy.admin.page_data import KEYS, POLICIES, view
+from rlproxy.admin.policy_rates import PolicyRates
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
@@ -31,6 +32,7 @@ class Reader:
         self._found: list[Published | None] = [None] * memory.workers
         self._texts: list[bytes] = [b""] * memory.workers
         self._recent = Recent()
+        self._policies = PolicyRates()
         self._made: dict[str, Any] = {}  # results derived from the last read
 
     def look(self) -> float:
@@ -42,6 +44,7 @@ class Reader:
         self._read()
         if any(one.heard() for one in self.seen()):  # otherwise rates are unknown, not 0
             self._recent.add(moment(self._read_at, self.samples()))
+            self._policies.add(self._read_at, self.samples())
         self._made.pop("view", None)
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
@@ -93,6 +96,7 @@ class Reader:
                 self._recent,
                 merge(tops, KEYS, False),
                 merge(tops, KEYS, True),
+                self._policies.busiest(POLICIES),
             )
         made: dict[str, Any] = self._made["view"]
         return made

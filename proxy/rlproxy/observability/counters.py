@@ -6,6 +6,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
+from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import (
     ADMITTED,
     CALLS,
@@ -78,15 +79,16 @@ Keys = list[bytes] | dict[bytes, int]  # keys as bulk strings, one per hit; or h
 class Counters:
     """The counters of one process.
 
-    on_keys: called with a batch of keys of hits, the refused ones among them, and the number of
-        hits that each key stands for. Keys are bulk strings, with their header. None: keys are not
-        counted.
-    harvest: returns and resets the hits that the denial cache refused, as (row, key, hits).
+    on_keys: called with a batch of keys of hits, the refused ones among them, the number of hits
+        that each key stands for, and the rule of the latest refusal by key. Keys are bulk strings,
+        with their header. None: keys are not counted.
+    harvest: returns and resets the hits that the denial cache refused, as (rule, key, hits).
     """
 
     __slots__ = (
         "_keys",
         "_random",
+        "_refused_by",
         "_refused_keys",
         "_skip",
         "accepted",
@@ -132,22 +134,24 @@ class Counters:
         self.batches: list[int] = [0] * (MAX_POWER + 1)
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
+        self._refused_by: dict[bytes, Rule] = {}  # rule of the latest refusal, by key
         self.stride: int = 1  # mean number of hits per counted key; see sample()
         self._skip: int = 0  # hits until the next counted key
         self._random: int = 1  # state of _gap()
-        self.on_keys: Callable[[Keys, Keys, int], None] | None = None
-        self.harvest: Callable[[], list[tuple[int, bytes, int]]] | None = None
+        self.on_keys: Callable[[Keys, Keys, int, dict[bytes, Rule]], None] | None = None
+        self.harvest: Callable[[], list[tuple[Rule, bytes, int]]] | None = None
 
     def error(self, kind: str) -> None:
         """Count an error; the kinds are in metrics.ERRORS."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
-    def answered(self, row: int, reply: bytes, key: bytes) -> bytes:
+    def answered(self, row: int, reply: bytes, key: bytes, rule: Rule | None = None) -> bytes:
         """Count a call by its reply.
 
         row: see `outcomes`; NO_ROW is not counted.
         reply: reply from Redis, or the error for an unknown outcome.
         key: key as a bulk string.
+        rule: the hit's rule, which a refusal is reported with.
         Returns the reply for the client: `reply`, or an admission for a refusal under shadow.
         """
         if row < 0:
@@ -164,7 +168,7 @@ class Counters:
             return reply
         if reply[5] == 49:
             self.hits[row + REFUSED] += 1
-            self.key(key, True)
+            self.key(key, True, rule)
             return admitted(reply) if shadow(row) else reply
         self.hits[row + ADMITTED] += 1
         if _near(reply):
@@ -199,8 +203,11 @@ class Counters:
         elif row <= OTHERS and outcome == UNSEEN:
             self.calls[PEEK if row == SHADOW_PEEK else OTHERS - row] += 1
 
-    def key(self, key: bytes, refused: bool) -> None:
-        """Count a hit on `key`, a bulk string, unless sampling skips it."""
+    def key(self, key: bytes, refused: bool, rule: Rule | None = None) -> None:
+        """Count a hit on `key`, a bulk string, unless sampling skips it.
+
+        rule: the rule that refused it, if known.
+        """
         if self._skip > 0:
             self._skip -= 1
             return
@@ -211,6 +218,8 @@ class Counters:
         self._keys.append(key)
         if refused:
             self._refused_keys.append(key)
+            if rule is not None:
+                self._refused_by[key] = rule
         if len(self._keys) >= KEYS_AT_ONCE:
             self.flush_keys()
 
@@ -218,8 +227,9 @@ class Counters:
         """Pass the collected keys to `on_keys`."""
         keys, self._keys = self._keys, []
         refused, self._refused_keys = self._refused_keys, []
+        rules, self._refused_by = self._refused_by, {}
         if self.on_keys is not None and keys:
-            self.on_keys(keys, refused, self.stride)
+            self.on_keys(keys, refused, self.stride, rules)
 
     def sample(self, stride: int) -> None:
         """Count the key of one hit in `stride` from now on, chosen at random; 1: of every hit."""
@@ -243,14 +253,16 @@ class Counters:
         if self.harvest is None:
             return
         counts: dict[bytes, int] = {}
-        for row, key, times in self.harvest():
-            self.hits[row + REFUSED_LOCALLY] += times
+        rules: dict[bytes, Rule] = {}
+        for rule, key, times in self.harvest():
+            self.hits[rule.row + REFUSED_LOCALLY] += times
             counts[key] = counts.get(key, 0) + times
+            rules[key] = rule
             if len(counts) >= KEYS_AT_ONCE and self.on_keys is not None:
-                self.on_keys(counts, counts, 1)
-                counts = {}
+                self.on_keys(counts, counts, 1, rules)
+                counts, rules = {}, {}
         if self.on_keys is not None and counts:
-            self.on_keys(counts, counts, 1)
+            self.on_keys(counts, counts, 1, rules)
 
     def batch(self, calls: int) -> None:
         """Count one write of a lane with this number of calls."""

@@ -12,7 +12,7 @@ are added up to a minute, and over several workers.
 A key is reported with a count and an error: it was hit at least `count` times and at most
 `count + error` times. The counts begin with the slot that began 50 to 60 s ago. A key that is not
 in the summary was hit at most `Summary.absent` times. While no slot sees more keys than a closed
-slot keeps, every error is 0.
+slot keeps, every error is 0. A refused key is reported with the rule of a recent refusal, too.
 
 At high rates, counting every key would take a tenth of the proxy's time. Then one hit in `stride`
 is counted and stands for `stride` hits (sampling, as in NetFlow). The reported numbers are bounds
@@ -25,7 +25,7 @@ import math
 from array import array
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
@@ -33,6 +33,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from rlproxy.observability.counters import MAX_BULK, Keys, brief, key_of
+from rlproxy.ratelimit.grammar import Rule
 
 SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
@@ -44,6 +45,11 @@ EXACT: Final = 5_000  # hits per second of one process up to which every key is 
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
 SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
 
+# A reported key: its name, count, error, and Rule.label() of a recent refusal. The last is empty
+# if unknown, and for hits.
+Row = tuple[bytes, int, int, bytes]
+
+_NONE: Final[Mapping[bytes, Rule]] = {}
 _by_count: Final = itemgetter(1)
 
 
@@ -82,12 +88,14 @@ class Summary:
         `counts[key] + absent - credits[key]` times.
     absent: hits of any key that is not in `counts`, at most.
     variances: variance of `counts[key]` where it is the estimate of a sample; 0 if missing.
+    rules: Rule.label() of a recent refusal of a key; unknown if missing.
     """
 
     counts: dict[bytes, int] = field(default_factory=dict)
     credits: dict[bytes, int] = field(default_factory=dict)
     absent: int = 0
     variances: dict[bytes, int] = field(default_factory=dict)
+    rules: dict[bytes, bytes] = field(default_factory=dict)
 
     def copy(self) -> Summary:
         """Return a copy that shares no containers."""
@@ -104,6 +112,7 @@ class Summary:
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
         self.absent += other.absent
+        self.rules = self.rules | other.rules
 
     def cut(self, most: int) -> Summary:
         """Return a summary of the `most` busiest keys; may be this one."""
@@ -117,7 +126,7 @@ class Summary:
         variances = self.variances
         if variances:
             variances = {key: variances[key] for key in top if key in variances}
-        return Summary(top, credits_, self.absent + lost, variances)
+        return Summary(top, credits_, self.absent + lost, variances, self.rules)
 
     def busiest(self, number: int) -> list[tuple[bytes, int, int]]:
         """Return the `number` busiest keys as a list of (bulk, count, error), busiest first."""
@@ -147,7 +156,8 @@ class Summary:
         numbers.extend([self.credits.get(key, 0) for key in keys])
         numbers.extend([self.variances.get(key, 0) for key in keys])
         numbers.extend([len(key) for key in keys])
-        return b64encode(numbers.tobytes() + b"".join(keys)).decode()
+        rules = b"\n".join([self.rules.get(key, b"") for key in keys]) if self.rules else b""
+        return b64encode(numbers.tobytes() + b"".join(keys) + rules).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Summary:
@@ -166,7 +176,10 @@ class Summary:
             for start in (0, length, 2 * length)
         )
         known = {key: variance for key, variance in variances.items() if variance}
-        return cls(counts, credits_, absent, known)
+        rules = {
+            key: rule for key, rule in zip(keys, found[end:].split(b"\n"), strict=False) if rule
+        }
+        return cls(counts, credits_, absent, known, rules)
 
 
 class Slot:
@@ -333,29 +346,34 @@ class HotKeys:
         self._hits = RecentKeys(self._number(), sizes)
         self._refused = RecentKeys(self._number(), sizes)
         self._windows = {"hits": self._hits, "refused": self._refused}
+        self._rules: dict[bytes, bytes] = {}  # see Summary.rules
         self._published: dict[str, Any] = {}
         self._published_at = dict.fromkeys(self._windows, self._began)
 
-    def add(self, keys: Keys, refused: Keys, stride_: int = 1) -> None:
+    def add(
+        self, keys: Keys, refused: Keys, stride_: int = 1, rules: Mapping[bytes, Rule] = _NONE
+    ) -> None:
         """Count keys of hits. Batches of about 1,000 keys cost least.
 
         keys: keys of all hits, as bulk strings with their header.
         refused: keys of the refused hits among them.
         stride_: number of hits that each key stands for.
+        rules: rules that have refused keys of `refused`.
         """
         number = self._number()
         if keys:
             self._hits.add(keys, number, stride_)
         if refused:
             self._refused.add(refused, number, stride_)
+        if rules:
+            self._rules.update({brief(key): rule.label() for key, rule in rules.items()})
+            if len(self._rules) > 2 * self._sizes.room:
+                top = self._refused.summary(number).cut(self._sizes.published).counts
+                self._rules = {key: label for key, label in self._rules.items() if key in top}
 
-    def busiest(self, n: int, refused: bool) -> list[tuple[bytes, int, int]]:
-        """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
-
-        Returns a list of (key, count, error): between `count` and `count + error` hits.
-        """
-        window = self._refused if refused else self._hits
-        return _told(window.summary(self._number()), n)
+    def busiest(self, n: int, refused: bool) -> list[Row]:
+        """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first."""
+        return _told(self._summary("refused" if refused else "hits"), n)
 
     def seconds(self) -> float:
         """Return the seconds that the counts cover."""
@@ -384,7 +402,13 @@ class HotKeys:
         return self._published
 
     def _text(self, name: str) -> str:
-        return self._windows[name].summary(self._number()).cut(self._sizes.published).to_text()
+        return self._summary(name).cut(self._sizes.published).to_text()
+
+    def _summary(self, name: str) -> Summary:
+        found = self._windows[name].summary(self._number())
+        if name == "refused":
+            found.rules = self._rules
+        return found
 
     def _number(self) -> int:
         return int(self._clock() // SLOT_S)
@@ -395,21 +419,21 @@ class Merged:
 
     clock: returns seconds.
     read: returns the published state of each worker; called at most every MERGED_S.
-    render: encodes a list of (key, count, error) as a reply; called at most every MERGED_S for the
-        same request, unless MAX_RENDERED other ones came since.
+    render: encodes rows, of refusals or not, as a reply; called at most every MERGED_S for the same
+        request, unless MAX_RENDERED other ones came since.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
         read: Callable[[], Iterable[dict[str, Any]]],
-        render: Callable[[list[tuple[bytes, int, int]]], bytes],
+        render: Callable[[list[Row], bool], bytes],
     ) -> None:
         self._clock = clock
         self._read = read
         self._render = render
         self._until = clock()
-        self._rows: dict[bool, list[tuple[bytes, int, int]]] = {}
+        self._rows: dict[bool, list[Row]] = {}
         self._rendered: dict[tuple[int, bool], bytes] = {}
 
     def told(self, n: int, refused: bool) -> bytes:
@@ -424,11 +448,11 @@ class Merged:
         if found is None:
             if len(self._rendered) >= MAX_RENDERED:
                 self._rendered.clear()
-            found = self._rendered[n, refused] = self._render(self._rows[refused][:n])
+            found = self._rendered[n, refused] = self._render(self._rows[refused][:n], refused)
         return found
 
 
-def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[tuple[bytes, int, int]]:
+def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[Row]:
     """Return the result of HotKeys.busiest() for all workers.
 
     several: result of HotKeys.published() or told() of each worker; empty ones are left out.
@@ -445,5 +469,9 @@ def covered(several: Iterable[dict[str, Any]]) -> float:
     return max((each["seconds"] for each in several if each), default=0.0)
 
 
-def _told(summary: Summary, n: int) -> list[tuple[bytes, int, int]]:
-    return [(key_of(bulk), count, error) for bulk, count, error in summary.busiest(n)]
+def _told(summary: Summary, n: int) -> list[Row]:
+    rules = summary.rules
+    return [
+        (key_of(bulk), count, error, rules.get(bulk, b""))
+        for bulk, count, error in summary.busiest(n)
+    ]

@@ -21,6 +21,7 @@ MOST: Final = "most"
 LEAST: Final = "least"
 
 POLICY_HITS: Final = "rlproxy_policy_hits_total"
+POLICY_SHADOW: Final = "rlproxy_policy_shadow"
 
 Labels = tuple[str, ...]
 
@@ -85,6 +86,7 @@ TABLE: Final = (
         "the settings is left out",
         ("policy", "outcome"),
     ),
+    Row(POLICY_SHADOW, GAUGE, "1 of each policy in shadow (others have none)", ("policy",), MOST),
     Row(
         "rlproxy_hits_near_limit_total",
         COUNTER,

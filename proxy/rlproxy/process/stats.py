@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.hot_keys import covered
+from rlproxy.observability.hot_keys import Row, covered
 from rlproxy.observability.metrics import (
     ERRORS,
     POLICY_HITS,
@@ -26,9 +26,11 @@ from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import encoding
 
+# Returns rows of n elements: a key, two integers, and of refusals the rule.
 _TOP: Final = (
-    b"local r={} for i=1,#ARGV,3 do "
-    b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2])} end return r"
+    b"local n,r=%d,{} for i=1,#ARGV,n do "
+    b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2]),n==4 and ARGV[i+3] or nil} end "
+    b"return r"
 )
 # Outcomes that count as refused in RL.POLICIES.
 _REFUSED: Final = ("refused", "refused_locally", "shadow_refused")
@@ -136,10 +138,13 @@ def stats_request(several: Sequence[Published], now: float) -> bytes:
     return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", stats_text(several, now))
 
 
-def top_request(rows: Sequence[tuple[bytes, int, int]]) -> bytes:
-    """Return a request to which Redis replies with `rows`: list of (key, count, error)."""
-    words = [word for key, count, error in rows for word in (key, b"%d" % count, b"%d" % error)]
-    return encoding.bulks(b"EVAL", _TOP, b"0", *words)
+def top_request(rows: Sequence[Row], refused: bool) -> bytes:
+    """Return a request to which Redis replies with `rows`; without rules unless `refused`."""
+    width = 4 if refused else 3
+    words: list[bytes] = []
+    for key, count, error, rule in rows:
+        words += (key, b"%d" % count, b"%d" % error, rule)[:width]
+    return encoding.bulks(b"EVAL", _TOP % width, b"0", *words)
 
 
 def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -> bytes:
@@ -160,7 +165,7 @@ def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -
     for policy in policies:
         name = policy.name.decode()
         counts = (hits.get(name, 0), refused.get(name, 0))
-        rows.append((name, policy.text.decode(), mode(policy), *counts))
+        rows.append((name, policy.text.decode(), mode(policy.shadow), *counts))
     # One argument: Redis takes few of a client that is not authenticated.
     text = json.dumps(rows, separators=(",", ":")).encode()
     return encoding.bulks(b"EVAL", b"return cjson.decode(ARGV[1])", b"0", text)

@@ -26,6 +26,7 @@ from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
     POLICY_HITS,
+    POLICY_SHADOW,
     PROBLEMS,
     Distribution,
     Labels,
@@ -39,7 +40,7 @@ from rlproxy.observability.shared_memory import Published, apart
 from rlproxy.process.post import Post
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
-from rlproxy.ratelimit.grammar import Policy
+from rlproxy.ratelimit.grammar import Policy, Rule
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 from rlproxy.resp import commands
 from rlproxy.version import VERSION
@@ -78,6 +79,7 @@ class Telemetry:
         self._listen = [str(address) for address in post.listeners.addresses()]
         self._stats: Counters = clients.context.stats
         self._policies = PolicyCounters(self._stats)
+        self._shadows: dict[Labels, Value] = {}  # policies in shadow
         self._policies_call: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
         self._started = post.started
@@ -110,13 +112,16 @@ class Telemetry:
         self._paced_at = 0.0
         self._decided = 0
 
-    def _count_both(self, keys: Keys, refused: Keys, stride_: int) -> None:
-        self._top.add(keys, refused, stride_)
+    def _count_both(
+        self, keys: Keys, refused: Keys, stride_: int, rules: dict[bytes, Rule]
+    ) -> None:
+        self._top.add(keys, refused, stride_, rules)
         self._prefixes.add(keys, refused)
 
     def use_policies(self, policies: Collection[Policy]) -> None:
         """Count hits of `policies` from now on, and forget the counts of others."""
         self._policies.use(policies)
+        self._shadows = {(policy.name.decode(),): 1.0 for policy in policies if policy.shadow}
         names = {policy.name.decode() for policy in policies}
         before = self._before.get(POLICY_HITS, {})
         left = {labels: value for labels, value in before.items() if labels[0] in names}
@@ -278,6 +283,7 @@ class Telemetry:
             "rlproxy_hits_total": hits,
             "rlproxy_hits_near_limit_total": near,
             POLICY_HITS: self._policies.hits(),
+            POLICY_SHADOW: self._shadows,
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),

@@ -175,16 +175,16 @@ class DenialCache:
         denial.times += 1
         self.used(denial)
 
-    def harvest(self) -> list[tuple[int, bytes, int]]:
+    def harvest(self) -> list[tuple[Rule, bytes, int]]:
         """Return and reset the counts of hits answered since the last harvest.
 
-        Returns a list of (row of the counters, key as a bulk string, number of hits).
+        Returns a list of (rule, key as a bulk string, number of hits).
         """
         answered, self._answered = self._answered, []
         found = []
         for denial in answered:
             start = denial._name.index(b" ") + 1
-            found.append((denial.rule.row, denial._name[start:], denial.times))
+            found.append((denial.rule, denial._name[start:], denial.times))
             denial.times = 0
         return found
 

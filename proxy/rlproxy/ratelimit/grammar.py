@@ -23,6 +23,7 @@ from rlproxy.ratelimit.algorithms import (
     Limiter,
 )
 from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time, Word
+from rlproxy.ratelimit.rule_text import rule_text
 from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
@@ -124,6 +125,7 @@ HELP: Final = (
     "    What the proxy has counted since it began, in the style of INFO.",
     "RL.TOP <n> [REFUSED]",
     "    The keys with most hits, or refusals, of the last minute; of each its error, too.",
+    "    With REFUSED also the policy or the rule that refused it.",
     "RL.POLICIES",
     "    Of each policy its name, rule, mode (enforced or shadow), hits and refused hits.",
     "RL.HELP",
@@ -164,6 +166,7 @@ class Rule:
         "_attempt",
         "_by_sha",
         "_final",
+        "_label",
         "_look",
         "by_ro",
         "denies",
@@ -199,6 +202,7 @@ class Rule:
         self.waits = False  # may be held until it is admitted (WAIT)
         self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
         self._by_sha = b""  # cached words(LOADED)
+        self._label = b""  # cached label()
         self._look: Rule | None = None
         self._attempt: Rule | None = None
         self._final: Rule | None = None
@@ -219,6 +223,12 @@ class Rule:
         if not self._by_sha:
             self._by_sha = self.head + script.words(LOADED, False)
         return self._by_sha
+
+    def label(self) -> bytes:
+        """Return the name of the policy, or else RL.HIT's words behind the key."""
+        if not self._label and self.limiter is not None:
+            self._label = rule_text(self.limiter)
+        return self._label
 
     def look(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
@@ -246,7 +256,9 @@ class Rule:
     def _variant(self, changed: Callable[[Limiter], Limiter], shape: bool) -> Rule:
         assert self.script is not None
         assert self.limiter is not None
-        return script_call(self.script, changed(self.limiter), shape)
+        made = script_call(self.script, changed(self.limiter), shape)
+        made._label = self.label()
+        return made
 
 
 class Grammar:
@@ -315,6 +327,7 @@ class Grammar:
         policy = self._policy(args[2])
         limiter = _limiter_of(policy, name, args)
         rule = self._rule(limiter)
+        rule._label = policy.name
         if rule.takes:
             rule.row = policy.row + (outcomes.WIDTH if policy.shadow else 0)
         elif limiter.mode == algorithms.HIT and policy.shadow:

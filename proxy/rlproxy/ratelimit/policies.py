@@ -50,9 +50,9 @@ def mistakes(texts: Texts) -> list[str]:
     return parse(texts)[1]
 
 
-def mode(policy: Policy) -> str:
-    """Return how refusals of `policy` are treated: ENFORCED or SHADOW."""
-    return SHADOW if policy.shadow else ENFORCED
+def mode(shadow: bool) -> str:
+    """Return how refusals of a policy are treated: ENFORCED or SHADOW."""
+    return SHADOW if shadow else ENFORCED
 
 
 def differences(old: Texts, new: Texts) -> tuple[list[str], list[str], list[str]]:

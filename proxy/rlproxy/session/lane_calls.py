@@ -188,7 +188,7 @@ class LaneCalls:
         row = call.row
         if row != NO_ROW:
             call.counted()
-            call.reply = self._context.stats.answered(row, call.reply, call.key)
+            call.reply = self._context.stats.answered(row, call.reply, call.key, call.rule)
         elif call.rule.error:
             self._context.stats.error("syntax")
 

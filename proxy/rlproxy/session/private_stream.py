@@ -357,6 +357,7 @@ class PrivateStream:
             slot.sent_at = self._caller.now
             slot.row = call.row
             slot.data = brief(call.key)
+            slot.rule = call.rule
             self._caller.watch()
         else:
             self._context.stats.unanswered(call.row, UNSEEN)

@@ -269,7 +269,7 @@ class ReplySlots(SlotQueue):
         if slot is None or slot.kind != s.S_MISSING:
             return
         if slot.row != NO_ROW and not counted:
-            reply = self._stats.answered(slot.row, reply, slot.data)
+            reply = self._stats.answered(slot.row, reply, slot.data, slot.rule)
         slot.row = NO_ROW
         slot.kind = s.S_HIT
         self.out.append(reply)
@@ -295,7 +295,7 @@ class ReplySlots(SlotQueue):
         else:
             reply = frame if instead is None else instead
         if slot.row != NO_ROW:
-            passed = self._stats.answered(slot.row, reply or frame, slot.data)
+            passed = self._stats.answered(slot.row, reply or frame, slot.data, slot.rule)
             reply = passed if reply else reply
             slot.row = NO_ROW
         if reply is not frame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
@@ -55,6 +56,7 @@ class Slot:
         "number",
         "protocol",
         "row",
+        "rule",
         "sent_at",
     )
 
@@ -67,6 +69,7 @@ class Slot:
         self.identity: Identity | None = None
         self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late
         self.row: int = NO_ROW  # row of the counters; the key is `data`
+        self.rule: Rule | None = None  # of a hit that is counted
         self.sent_at: float = 0.0  # time of sending, in seconds
         self.next: Slot | None = None
 

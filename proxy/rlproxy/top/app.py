@@ -1,4 +1,6 @@
-"""`rlproxy top`: its arguments, and the client that samples a proxy by RL.STATS and RL.TOP."""
+"""`rlproxy top`: its arguments, and the client that samples a proxy by RL.STATS, RL.TOP and
+RL.POLICIES.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,7 @@ PARSER.add_argument("--interval", type=float, default=1.0, help="seconds between
 PARSER.add_argument("--once", action="store_true", help="print the values of one interval")
 _NUMBER: Final = r"\d{1,15}(\.\d+)?"
 Rows = dict[str, tuple[float, float]]  # count and error by escaped key
+Policies = dict[str, tuple[str, float, float]]  # mode, hits and refused hits by name
 
 
 class TopError(Exception):
@@ -46,6 +49,8 @@ class Sample(NamedTuple):
     calls: dict[float, int]  # calls on lanes, by the class of their round trip in microseconds
     hits: Rows
     refused: Rows
+    rules: dict[str, str]  # policy or rule that refused a key, by escaped key
+    policies: Policies
 
 
 def main(argv: Sequence[str]) -> int:
@@ -99,19 +104,27 @@ class Client:
         """Take a sample, with up to `keys` keys of each kind. Raises TopError."""
         try:
             with self._redis.pipeline(transaction=False) as asked:
-                for words in ("RL.STATS",), ("RL.TOP", keys), ("RL.TOP", keys, "REFUSED"):
+                tops = ("RL.TOP", keys), ("RL.TOP", keys, "REFUSED")
+                for words in ("RL.STATS",), *tops, ("RL.POLICIES",):
                     asked.execute_command(*words)  # type: ignore[no-untyped-call]
-                replies = asked.execute()
-            lines = [shown(line).partition(":") for line in replies[0].split(b"\r\n")]
+                text, busiest, denied, named = asked.execute()
+            lines = [shown(line).partition(":") for line in text.split(b"\r\n")]
             stats = {name: value for name, colon, value in lines if colon}
             found = {name: float(x) for name, x in stats.items() if re.fullmatch(_NUMBER, x)}
             found["hits"], found["uptime_in_seconds"]  # KeyError: another program's reply
             pairs = re.findall(r"([\d.]+|inf)=(\d{1,15})", stats.get("round_trips_us", ""))
             calls = {float(bound): int(count) for bound, count in pairs}
-            tables = [
-                {shown(k) or '""': (float(n), float(e)) for k, n, e in rows} for rows in replies[1:]
-            ]
-            return Sample(time.monotonic(), stats, defaultdict(float, found), calls, *tables)
+            hits, refused = (
+                {shown(k) or '""': (float(n), float(e)) for k, n, e, *_ in rows}
+                for rows in (busiest, denied)
+            )
+            rules = {shown(k) or '""': shown(rule) for k, _, _, rule in denied}
+            policies = {
+                shown(name): (shown(mode), float(n), float(of_these))
+                for name, _, mode, n, of_these in named
+            }
+            at, numbers = time.monotonic(), defaultdict(float, found)
+            return Sample(at, stats, numbers, calls, hits, refused, rules, policies)
         except Exception as error:  # the view goes on with the next sample
             raise TopError(_reason(error)) from None
 

@@ -1,4 +1,6 @@
-"""The view of `rlproxy top`, drawn by rich: rates between two samples, and one table of keys."""
+"""The view of `rlproxy top`, drawn by rich: rates between two samples, a table of policies, and one
+of keys.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rlproxy.ratelimit.policies import SHADOW
 from rlproxy.top.app import Client, Sample, TopError
 
 KEYS: Final = 300  # keys requested of each kind; a filter searches these
+POLICIES: Final = 8  # rows of policies
+RULE: Final = 24  # columns of what refused a key, at most
 REDRAW_S: Final = 0.25
 NARROW: Final = 60  # columns below which the table has only the rate that it is sorted by
 SORTS: Final = {"h": "hits/s", "r": "refused/s", "k": "key of the last minute"}  # by key stroke
 _COUNTS: Final = "clients private_connections lanes waiting denials timeouts errors"
+_WIDE: Final = ("mode", "hits/s", "refused/s", "in shadow/s", "share")  # columns of policies
+_SLIM: Final = ("hits/s", "share")  # the same below NARROW
 _OUTCOMES: Final = (  # title, style, counters
-    ("admitted", "", "admitted shadow_refused"),
+    ("admitted", "", "admitted"),
+    ("in shadow", "cyan", "shadow_refused"),
     ("refused", "yellow", "refused refused_locally"),
     ("locally", "dim", "refused_locally"),
     ("failed", "red", "failed failed_open failed_closed"),
@@ -45,6 +53,7 @@ class View:
         self.sample = sample
         self.rates: defaultdict[str, float] = defaultdict(float)  # growth of numbers per second
         self.bars: deque[float] = deque(maxlen=500)  # hits per second
+        self.policies: list[tuple[str, str, float, float]] = []  # name, mode, hits/s, refused/s
         self.took = self.trouble = ""  # how long calls on lanes took; the last error
         self.sort, self.filter, self.typing = "h", "", False
 
@@ -56,6 +65,12 @@ class View:
         if min(grown[x] for x in ("uptime_in_seconds", "hits")) < 0:
             grown = {}
         self.rates = defaultdict(float, {name: max(x, 0) / seconds for name, x in grown.items()})
+        self.policies = [
+            (name, mode, max(hits - old[1], 0) / seconds, max(refused - old[2], 0) / seconds)
+            for name, (mode, hits, refused) in now.policies.items()
+            if (old := before.policies.get(name, ("", 0.0, 0.0))) and hits
+        ]
+        self.policies.sort(key=lambda row: (-row[2], -now.policies[row[0]][1], row[0]))
         self.bars.append(self.rates["hits"])
         calls = {bound: count - before.calls.get(bound, 0) for bound, count in now.calls.items()}
         seen = dict(zip(calls, accumulate(calls.values()), strict=True))
@@ -79,7 +94,8 @@ class View:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the view, with a footer if it fills the screen."""
-        content = Group(self._head(options.max_width), self._keys(options.max_width))
+        width = options.max_width
+        content = Group(self._head(width), *self._named(width), self._keys(width))
         foot = Text(f"q quit  h r k sort  / filter {self.filter}", "dim")
         layout = Layout()
         layout.split_column(Layout(content), Layout(foot.append("_" * self.typing), size=1))
@@ -110,10 +126,27 @@ class View:
         text.append(f"hits/s    {_short(rates['hits']):>10}  ", "bold").append(drawn, "green")
         text.append(f"  at most {_short(most)}\n", "dim")
         for title, style, names in _OUTCOMES:
+            if title == "in shadow" and not numbers[names]:
+                continue
             rate = sum(rates[name] for name in names.split())
             share = f"{rate / rates['hits']:10.1%}" if rates["hits"] else ""
             text.append(f"{title:10}{_short(rate):>10}{share}\n", style if rate else "")
         return text
+
+    def _named(self, width: int) -> list[Table | Text]:
+        """The policies with most hits, if any; refusals in shadow have a column of their own."""
+        if not self.policies:
+            return []
+        wide = width >= NARROW
+        table = _table("policy")
+        for each in _WIDE if wide else _SLIM:
+            table.add_column(each, justify="right", no_wrap=True)
+        for name, mode, hits, refused in self.policies[:POLICIES]:
+            share = f"{min(refused / hits, 1):.1%}" if hits else ""
+            cells = ("", _short(refused)) if mode == SHADOW else (_short(refused), "")
+            row = (mode, _short(hits), *cells, share) if wide else (_short(hits), share)
+            table.add_row(Text(name), *row)
+        return [table, Text()]
 
     def _keys(self, width: int) -> Table:
         columns = {"h": self.sample.hits, "r": self.sample.refused}
@@ -122,15 +155,23 @@ class View:
         seconds = max(1.0, self.sample.numbers["top_seconds"])
         keys = {key for rows in columns.values() for key in rows if self.filter in key}
         counts = columns.get(self.sort, {})
-        table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
-        table.add_column(SORTS["k"], overflow="fold", ratio=1)
+        rules = self.sample.rules if width >= NARROW else {}
+        table = _table(SORTS["k"])
         for each in columns:
             table.add_column(SORTS[each], justify="right", no_wrap=True)
+        if rules:
+            table.add_column("refused by", overflow="fold", max_width=RULE)
         for key in sorted(keys, key=lambda key: (-counts.get(key, (0, 0))[0], key)):
             found = (rows.get(key) for rows in columns.values())
             cells = ("" if row is None else _short(*(x / seconds for x in row)) for row in found)
-            table.add_row(Text(key), *cells)
+            table.add_row(Text(key), *cells, *[Text(rules.get(key, ""))] * bool(rules))
         return table
+
+
+def _table(title: str) -> Table:
+    table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(title, overflow="fold", ratio=1)
+    return table
 
 
 def _short(value: float, error: float = 0.0) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
+from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.ratelimit.outcomes import OUTCOMES
 
 LANE = {"user": "default", "db": 0, "carries": "hits", "ready": True, "unanswered": 3}
 FACTS: dict[str, Any] = {
@@ -36,8 +38,10 @@ SAMPLES: Samples = {
 
 
 def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
-    busiest = [(b"user:42", 5, 0)]
-    found = view(2000.0, seen, samples, recent or Recent(), busiest, [])
+    busiest = [(b"user:42", 5, 0, b"")]
+    refused = [(b"user:42", 2, 0, b"login")]
+    policies = [PolicyRate("login", False, 2.504, 1.0, 0.0), PolicyRate("new", True, 1.0, 0.0, 0.5)]
+    found = view(2000.0, seen, samples, recent or Recent(), busiest, refused, policies)
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -72,10 +76,12 @@ def test_names_become_lines_of_bounded_length(text: bytes, line: str) -> None:
 
 def test_data_of_one_worker() -> None:
     found = made([Seen(0, 0.1, FACTS)])
-    assert found["hits"] == [5.0, 2.0] + [0.0] * 6
+    assert found["hits"] == [5.0, 2.0, *[0.0] * (len(OUTCOMES) - 2)]
     assert found["clients"] == 4.0
     assert found["waiting"] is None
     assert found["busiest"] == [["user:42", 5, 0]]
+    assert found["policies"] == [["login", "enforced", 2.5, 1, 0], ["new", "shadow", 1, 0, 0.5]]
+    assert found["refused"] == [["user:42", 2, 0, "login"]]
     assert found["lanes"] == [["default", 0, "hits", 1, 1, 3]]
     assert found["started"] == 1000.0
     assert found["not_ready"] == []
@@ -140,7 +146,7 @@ def test_silent_worker_has_no_current_data() -> None:
 def test_data_before_the_first_snapshot() -> None:
     found = made([Seen(0)], {})
     assert found["listen"] == []
-    assert found["hits"] == [0.0] * 8
+    assert found["hits"] == [0.0] * len(OUTCOMES)
 
 
 def test_time_beyond_the_histogram_is_no_number() -> None:

@@ -11,6 +11,7 @@ from rlproxy.observability import counters as st
 from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 
@@ -208,7 +209,7 @@ def test_keys_are_delivered_in_batches() -> None:
     stats = Counters()
     batches: list[tuple[st.Keys, st.Keys]] = []
     stats.key(b"before", False)  # no consumer of keys yet
-    stats.on_keys = lambda keys, refused, _: batches.append((keys, refused))
+    stats.on_keys = lambda keys, refused, *_: batches.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)
     assert [(len(keys), len(refused)) for keys, refused in batches] == [
@@ -221,10 +222,37 @@ def test_keys_are_delivered_in_batches() -> None:
     assert batches[1] == ([b"one"], [b"one"])
 
 
+def rule(row: int) -> Rule:
+    found = Rule()
+    found.row = row
+    return found
+
+
+def test_refused_keys_come_with_the_latest_rule() -> None:
+    stats = Counters()
+    batches: list[dict[bytes, Rule]] = []
+    stats.on_keys = lambda *found: batches.append(found[3])
+    one, other = rule(LOG), rule(GCRA)
+    admits, refuses = r.five(0, 10, 9, -1, 60), r.five(1, 10, 0, 60, 60)
+    for key, reply, by in (
+        (b"a", refuses, one),
+        (b"a", refuses, other),
+        (b"a", admits, one),
+        (b"b", admits, one),
+        (b"c", refuses, None),
+        (b"d", r.LOST, one),
+    ):
+        stats.answered(LOG, reply, key, by)
+    stats.flush_keys()
+    stats.answered(LOG, refuses, b"e", one)
+    stats.flush_keys()
+    assert batches == [{b"a": other}, {b"e": one}]
+
+
 def test_keys_of_many_hits_are_sampled() -> None:
     stats = Counters()
     batches: list[tuple[int, st.Keys, st.Keys]] = []
-    stats.on_keys = lambda keys, refused, stride: batches.append((stride, keys, refused))
+    stats.on_keys = lambda keys, refused, stride, _: batches.append((stride, keys, refused))
     stats.key(b"one", False)
     stats.sample(8)
     assert batches == [(1, [b"one"], [])]  # earlier hits are counted separately
@@ -258,15 +286,17 @@ def test_local_refusals_are_gathered() -> None:
     stats = Counters()
     batches: list[object] = []
     stats.gather()  # there may be none to harvest
-    stats.on_keys = lambda keys, refused, _: batches.append((keys, refused))
-    harvests = [[(LOG, b"a", 3), (GCRA, b"a", 2), (LOG, b"b", 1)], []]
+    stats.on_keys = lambda keys, refused, _, rules: batches.append((keys, refused, rules))
+    log, gcra = rule(LOG), rule(GCRA)
+    harvests = [[(log, b"a", 3), (gcra, b"a", 2), (log, b"b", 1)], []]
     stats.harvest = lambda: harvests.pop(0)
     stats.key(b"c", False)
     stats.gather()
     stats.gather()
     assert outcomes(stats, LOG) == {"refused_locally": 4}
     assert outcomes(stats, GCRA) == {"refused_locally": 2}
-    assert batches == [([b"c"], []), ({b"a": 5, b"b": 1}, {b"a": 5, b"b": 1})]
+    both = {b"a": 5, b"b": 1}
+    assert batches == [([b"c"], [], {}), (both, both, {b"a": gcra, b"b": log})]
 
 
 @pytest.mark.parametrize(

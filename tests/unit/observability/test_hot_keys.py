@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.observability import hot_keys
-from rlproxy.observability.counters import MAX_KEY
+from rlproxy.observability.counters import MAX_KEY, brief, key_of
 from rlproxy.observability.hot_keys import (
     MAX_STRIDE,
     SIZES,
@@ -22,6 +22,7 @@ from rlproxy.observability.hot_keys import (
     SLOTS,
     HotKeys,
     Merged,
+    Row,
     Sizes,
     Slot,
     Summary,
@@ -36,6 +37,10 @@ SMALL = Sizes(room=8, kept=3, filled=2, closed=3, published=4)
 
 def bulk(key: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(key), key)
+
+
+def brief_name(key: bytes) -> bytes:
+    return key_of(brief(bulk(key)))
 
 
 def bulks(*keys: bytes) -> list[bytes]:
@@ -65,10 +70,10 @@ class Bench:
 def test_few_keys_are_counted_exactly() -> None:
     bench = Bench(SIZES)
     bench.add([b"a", b"b", b"a", b"c", b"a", b"b"], [b"b"])
-    assert bench.top.busiest(2, False) == [(b"a", 3, 0), (b"b", 2, 0)]
-    assert bench.top.busiest(1000, False) == [(b"a", 3, 0), (b"b", 2, 0), (b"c", 1, 0)]
-    assert bench.top.busiest(10, True) == [(b"b", 1, 0)]
-    assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0), (b"b", 2, 0)]
+    assert bench.top.busiest(2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
+    assert bench.top.busiest(1000, False)[2:] == [(b"c", 1, 0, b"")]
+    assert bench.top.busiest(10, True) == [(b"b", 1, 0, b"")]
+    assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
 
 
 def test_empty_summary_reports_no_key() -> None:
@@ -85,9 +90,9 @@ def test_counts_expire_after_a_minute() -> None:
     bench.add([b"old"] * 5, [b"old"])
     bench.now += 49.9
     bench.add([b"new"], [])
-    assert bench.top.busiest(9, False) == [(b"old", 5, 0), (b"new", 1, 0)]
+    assert bench.top.busiest(9, False) == [(b"old", 5, 0, b""), (b"new", 1, 0, b"")]
     bench.now += 10.1
-    assert bench.top.busiest(9, False) == [(b"new", 1, 0)]
+    assert bench.top.busiest(9, False) == [(b"new", 1, 0, b"")]
     assert bench.top.busiest(9, True) == []
     bench.now += 10_000
     assert bench.top.busiest(9, False) == []
@@ -115,12 +120,13 @@ def test_long_keys_are_reported_by_prefix_and_hash() -> None:
     for _ in range(3):
         bench.add([whole, *long, long[0]], [long[1]])
     (one, *first), (two, *second), (three, *third) = bench.top.busiest(3, False)
-    assert first == [6, 0] and sorted([(two, *second), (three, *third)])[1] == (whole, 3, 0)
+    assert first == [6, 0, b""]
+    assert sorted([(two, *second), (three, *third)])[1] == (whole, 3, 0, b"")
     other = min(two, three)
     for name in (one, other):
         assert len(name) <= MAX_KEY and name.startswith(b"l" * 100)
     assert one != other
-    assert bench.top.busiest(1, True) == [(other, 3, 0)]
+    assert bench.top.busiest(1, True) == [(other, 3, 0, b"")]
 
 
 def test_some_of_many_equal_keys_are_reported() -> None:
@@ -132,8 +138,8 @@ def test_some_of_many_equal_keys_are_reported() -> None:
             bench.add(keys[start : start + 1000], [])
     found = bench.top.busiest(1000, False)
     assert len(found) == 1000
-    assert all(count <= 5 <= count + error for _, count, error in found)
-    assert max(count for _, count, _ in found) >= 4
+    assert all(count <= 5 <= count + error for _, count, error, _ in found)
+    assert max(count for _, count, *_ in found) >= 4
 
 
 def test_published_counts_are_at_most_a_second_old() -> None:
@@ -143,8 +149,8 @@ def test_published_counts_are_at_most_a_second_old() -> None:
     assert merge([bench.top.published()], 9, False) == []
     bench.now += 1
     bench.top.published()  # hits, and in the next call refusals
-    assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0)]
-    assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0)]
+    assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0, b"")]
+    assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0, b"")]
 
 
 def test_frequent_queries_get_a_recent_result() -> None:
@@ -157,15 +163,15 @@ def test_frequent_queries_get_a_recent_result() -> None:
 
     rendered = []
 
-    def render(rows: list[tuple[bytes, int, int]]) -> bytes:
+    def render(rows: list[Row], refused: bool) -> bytes:
         rendered.append(rows)
-        return repr(rows).encode()
+        return repr([row if refused else row[:3] for row in rows]).encode()
 
     merged = Merged(lambda: bench.now, read, render)
     bench.add([b"a", b"b", b"a"], [b"b"])
     assert merged.told(1, False) == b"[(b'a', 2, 0)]"
     bench.add([b"b", b"b"], [])
-    assert merged.told(9, True) == b"[(b'b', 1, 0)]"
+    assert merged.told(9, True) == b"[(b'b', 1, 0, b'')]"
     for _ in range(9):
         assert merged.told(1, False) == b"[(b'a', 2, 0)]"
     assert len(rendered) == 2
@@ -184,6 +190,51 @@ def test_published_keys_fit_the_shared_memory() -> None:
     assert len(json.dumps(top.published())) < 1 << 19
 
 
+# -- the rules of refusals -------------------------------------------------------------------------
+
+
+def rule(label: bytes) -> grammar.Rule:
+    found = grammar.Rule()
+    found._label = label
+    return found
+
+
+def refuse(bench: Bench, rules: dict[bytes, bytes]) -> None:
+    keys = bulks(*rules)
+    bench.top.add(keys, keys, 1, {bulk(key): rule(label) for key, label in rules.items()})
+
+
+def test_a_refused_key_is_reported_with_its_latest_rule() -> None:
+    bench = Bench(SIZES)
+    long = b"l" * (MAX_KEY + 1)
+    refuse(bench, {b"a": b"login", long: b"5 60"})
+    bench.add([b"b", b"b", b"b"], [b"b", b"b", b"b"])
+    refuse(bench, {b"a": b"10 60 ALGO TOKEN"})
+    assert {rule for *_, rule in bench.top.busiest(9, False)} == {b""}
+    reported = [(b"b", b""), (b"a", b"10 60 ALGO TOKEN"), (brief_name(long), b"5 60")]
+    for found in bench.top.busiest(9, True), merge([bench.top.told()], 9, True):
+        assert [(key, rule) for key, _, _, rule in found] == reported
+
+
+def test_a_rule_of_any_worker_is_reported() -> None:
+    benches = [Bench(SIZES), Bench(SIZES)]
+    refuse(benches[0], {b"a": b"login"})
+    benches[1].add([b"a"], [b"a"])
+    tops = [bench.top.told() for bench in benches]
+    for several in (tops, tops[::-1]):
+        assert merge(several, 9, True) == [(b"a", 2, 0, b"login")]
+
+
+def test_rules_are_kept_for_keys_that_can_be_reported() -> None:
+    bench = Bench(SMALL)
+    bound = 2 * SMALL.room
+    for number in range(10 * bound):
+        refuse(bench, {b"hot": b"login", b"%d" % number: b"%d 60" % number})
+        assert len(bench.top._rules) <= bound
+    assert bench.top.busiest(1, True)[0][3] == b"login"
+    assert all(rule for *_, rule in bench.top.busiest(9, True))
+
+
 # -- random traffic --------------------------------------------------------------------------------
 
 KEYS = st.integers(0, 30).map(lambda number: b"%d" % number)
@@ -192,12 +243,10 @@ HITS = st.lists(st.one_of(KEYS, st.sampled_from([b"x", b"y"])), max_size=40)
 STEPS = st.lists(st.tuples(HITS, HITS, st.floats(0, 30)), max_size=12)
 
 
-def check_bounds(
-    found: list[tuple[bytes, int, int]], true: Counter[bytes], error_most: float, number: int
-) -> None:
-    assert [count for _, count, _ in found] == sorted([row[1] for row in found], reverse=True)
-    assert len(found) <= number and len({key for key, _, _ in found}) == len(found)
-    for key, count, error in found:
+def check_bounds(found: list[Row], true: Counter[bytes], error_most: float, number: int) -> None:
+    assert [count for _, count, *_ in found] == sorted([row[1] for row in found], reverse=True)
+    assert len(found) <= number and len({key for key, *_ in found}) == len(found)
+    for key, count, error, _ in found:
         assert 0 <= count <= true[key] <= count + error, (key, true[key])
         assert error <= error_most
 
@@ -262,15 +311,19 @@ def test_error_bounds_hold_for_repeatedly_pruned_slots(
         assert summary.counts.keys() >= summary.credits.keys()
 
 
-NUMBERS = st.tuples(st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 9))
+RULE = st.sampled_from([b"", b"login", b"5 60 ALGO TOKEN"])
+FACTS = st.tuples(st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 9), RULE)
 
 
-@given(st.dictionaries(st.binary(max_size=9), NUMBERS))
-def test_summary_is_the_same_in_another_process(known: dict[bytes, tuple[int, int, int]]) -> None:
-    counts = {key: count for key, (count, _, _) in known.items()}
-    credits_ = {key: credit for key, (_, credit, _) in known.items()}
-    variances = {key: variance for key, (_, _, variance) in known.items() if variance}
-    summary = Summary(counts, credits_, 12, variances)
+@given(st.dictionaries(st.binary(max_size=9), FACTS))
+def test_summary_is_the_same_in_another_process(
+    known: dict[bytes, tuple[int, int, int, bytes]],
+) -> None:
+    counts = {key: facts[0] for key, facts in known.items()}
+    credits_ = {key: facts[1] for key, facts in known.items()}
+    variances = {key: facts[2] for key, facts in known.items() if facts[2]}
+    rules = {key: facts[3] for key, facts in known.items() if facts[3]}
+    summary = Summary(counts, credits_, 12, variances, rules)
     assert Summary.from_text(json.loads(json.dumps(summary.to_text()))) == summary
 
 
@@ -306,8 +359,8 @@ def test_error_bounds_of_a_sample_hold(sizes: Sizes) -> None:
     for kind in (False, True):
         found = merge(texts, 1000, kind)
         check_bounds(found, true, true.total(), 1000)
-        assert [key for key, _, _ in found[:5]] == [key for key, _ in true.most_common(5)]
-        for key, count, error in found[:5]:
+        assert [key for key, *_ in found[:5]] == [key for key, _ in true.most_common(5)]
+        for key, count, error, _ in found[:5]:
             assert count > 0.7 * true[key] and 0 < error < 0.7 * true[key]
 
 
@@ -350,11 +403,11 @@ def test_ten_busiest_of_a_million() -> None:
     begun = len(ranks) - int(back * 7) * 1000
     true = Counter(names[rank] for rank in ranks[begun:])
     found = bench.top.busiest(1000, False)
-    assert [key for key, _, _ in found[:10]] == [key for key, _ in true.most_common(10)]
-    assert all(error == 0 for _, _, error in found[:10])
+    assert [key for key, *_ in found[:10]] == [key for key, _ in true.most_common(10)]
+    assert all(error == 0 for _, _, error, _ in found[:10])
     # Of the hundred busiest none is missing, except those that are nearly equal.
     hundredth = true.most_common(100)[-1][1]
-    reported = {key for key, _, _ in found[:110]}
+    reported = {key for key, *_ in found[:110]}
     assert all(key in reported for key, count in true.items() if count > hundredth * 1.1)
 
 

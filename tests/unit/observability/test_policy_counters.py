@@ -8,7 +8,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.policy_counters import PolicyCounters
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
-from rlproxy.ratelimit.grammar import Policy
+from rlproxy.ratelimit.grammar import Policy, Rule
 from rlproxy.resp import encoding as r
 
 KEY = r.bulk(b"k")
@@ -93,7 +93,9 @@ def test_a_hit_under_way_counts_for_no_other_policy() -> None:
 
 def test_refusals_of_the_denial_cache_count_before_a_row_is_retired() -> None:
     used = Used(old := policy("old"))
-    harvest = [[(old.row, KEY, 3)]]
+    rule = Rule()
+    rule.row = old.row
+    harvest = [[(rule, KEY, 3)]]
     used.stats.harvest = lambda: harvest.pop() if harvest else []
     used.counters.use([])
     assert used.of_algorithm() == {"refused_locally": 3}

@@ -81,9 +81,13 @@ def test_the_time_in_service_is_not_negative() -> None:
 def test_the_requests() -> None:
     text = stats_text([published(1)], 0.0)
     assert stats_request([published(1)], 0.0).endswith(b"$%d\r\n%b\r\n" % (len(text), text))
-    request = top_request([(b"k\r\n", 5, 1)])
+    row = (b"k\r\n", 5, 1, b"login")
+    request = top_request([row], False)
     assert request.startswith(b"*6\r\n$4\r\nEVAL\r\n")
     assert request.endswith(b"$1\r\n0\r\n$3\r\nk\r\n\r\n$1\r\n5\r\n$1\r\n1\r\n")
+    request = top_request([row], True)
+    assert request.startswith(b"*7\r\n$4\r\nEVAL\r\n")
+    assert request.endswith(b"$1\r\n1\r\n$5\r\nlogin\r\n")
 
 
 def test_policies_are_the_sums_of_all_workers() -> None:

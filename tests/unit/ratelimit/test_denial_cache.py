@@ -221,7 +221,6 @@ def test_entry_may_be_opened_again() -> None:
 def test_answered_hits_are_harvested() -> None:
     denial_cache = DenialCache(2, lambda: 0.0)
     limiting = rule()
-    limiting.row = 7
     for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"):
         denial_cache.mark(name, limiting)
     one, other = (denial_cache.find(name) for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"))
@@ -230,10 +229,13 @@ def test_answered_hits_are_harvested() -> None:
     for denial in (one, other, one, one):
         denial_cache.answered(denial)
     denial_cache.drop(one)  # its answered hits stay counted
-    assert denial_cache.harvest() == [(7, b"$1\r\na\r\n", 3), (7, b"$3\r\nb c\r\n", 1)]
+    assert denial_cache.harvest() == [
+        (limiting, b"$1\r\na\r\n", 3),
+        (limiting, b"$3\r\nb c\r\n", 1),
+    ]
     assert denial_cache.harvest() == []
     denial_cache.answered(other)
-    assert denial_cache.harvest() == [(7, b"$3\r\nb c\r\n", 1)]
+    assert denial_cache.harvest() == [(limiting, b"$3\r\nb c\r\n", 1)]
 
 
 # -- which entries are kept ------------------------------------------------------------------------

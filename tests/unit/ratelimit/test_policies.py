@@ -14,8 +14,8 @@ def test_the_table_is_sorted_and_parsed() -> None:
     assert list(found) == [b"login", b"search"]
     search = found[b"search"]
     assert (search.name, search.text) == (b"search", b"100 60 ALGO COUNTER")
-    assert (search.shadow, policies.mode(search)) == (True, "shadow")
-    assert policies.mode(found[b"login"]) == "enforced"
+    assert (search.shadow, policies.mode(search.shadow)) == (True, "shadow")
+    assert policies.mode(found[b"login"].shadow) == "enforced"
     limiter = found[b"login"].limiter
     assert (limiter.max, limiter.window_us, limiter.penalty_us) == (5, 60_000_000, 300_000_000)
 

@@ -105,12 +105,17 @@ def sample(*replies: Any) -> Sample:
 
 
 def test_a_sample() -> None:
-    found = sample(STATS, [[b"a\x1b", 5, 1], [b"", 2, 0]], [])
+    refused = [[b"a\x1b", 3, 0, b"5 60"], [b"", 1, 0, b""]]
+    policies = [[b"login", b"5 60", b"enforced", 7, 2]]
+    found = sample(STATS, [[b"a\x1b", 5, 1], [b"", 2, 0]], refused, policies)
     assert found.stats["upstream"] == "a:6379" and found.stats[r"\xff\x1b"] == r"\x00"
     numbers = [found.numbers[name] for name in ("hits", "mean", "version", "nothing")]
     assert numbers == [7, 1.5, 0, 0]
     assert found.calls == {100: 3, 250: 4, float("inf"): 0}
-    assert (found.hits, found.refused) == ({r"a\x1b": (5, 1), '""': (2, 0)}, {})
+    assert found.hits == {r"a\x1b": (5, 1), '""': (2, 0)}
+    assert found.refused == {r"a\x1b": (3, 0), '""': (1, 0)}
+    assert found.rules == {r"a\x1b": "5 60", '""': ""}
+    assert found.policies == {"login": ("enforced", 7, 2)}
 
 
 @pytest.mark.parametrize(
@@ -118,18 +123,20 @@ def test_a_sample() -> None:
     [
         (),
         (STATS,),
-        (STATS, [], [], []),
-        (b"", [], []),
-        (b"# Server\r\nredis_version:7.0.0\r\n", [], []),
-        (STATS.replace(b"hits:7", b"hits:x"), [], []),
-        (STATS.replace(b"hits:7", b"hits:" + b"9" * 400), [], []),
-        (STATS.replace(b"100=3", b"1.2.3=3"), [], []),
-        (7, [], []),
-        (STATS, None, []),
-        (STATS, [[b"k", b"x", 0]], []),
-        (STATS, [[b"k", 10**400, 0]], []),
-        (STATS, [[1, 1, 1]], []),
-        (STATS, [b"k", 1, 1], []),
+        (STATS, [], [], [], []),
+        (b"", [], [], [], []),
+        (b"# Server\r\nredis_version:7.0.0\r\n", [], [], [], []),
+        (STATS.replace(b"hits:7", b"hits:x"), [], [], [], []),
+        (STATS.replace(b"hits:7", b"hits:" + b"9" * 400), [], [], [], []),
+        (STATS.replace(b"100=3", b"1.2.3=3"), [], [], [], []),
+        (7, [], [], [], []),
+        (STATS, None, [], []),
+        (STATS, [[b"k", b"x", 0]], [], []),
+        (STATS, [[b"k", 10**400, 0]], [], []),
+        (STATS, [[1, 1, 1]], [], []),
+        (STATS, [b"k", 1, 1], [], []),
+        (STATS, [], [[b"k", 1, 0]], []),
+        (STATS, [], [], [[b"login", b"5 60", b"enforced", b"x", 0]]),
     ],
 )
 def test_replies_of_an_unexpected_form(replies: Any) -> None:

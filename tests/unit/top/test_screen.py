@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from rlproxy.top.app import Rows, Sample
-from rlproxy.top.screen import View
+from rlproxy.top.app import Policies, Rows, Sample
+from rlproxy.top.screen import POLICIES, View
 
 NONE: Rows = {}
 ROWS: Rows = {"user:1": (5000.0, 0.0)}
@@ -21,19 +21,26 @@ TEXTS = {"version": "1.2.3", "upstream": "10.0.0.1:6379", "upstream_server": "Va
 
 
 def sample(
-    at: float, hits: float = 0, rows: Rows = ROWS, refused: Rows = NONE, **more: float
+    at: float,
+    hits: float = 0,
+    rows: Rows = ROWS,
+    refused: Rows = NONE,
+    rules: dict[str, str] | None = None,
+    policies: Policies | None = None,
+    **more: float,
 ) -> Sample:
     numbers = {"workers": 2, "upstream_up": 1, "uptime_in_seconds": at, "top_seconds": 50}
     numbers |= {"hits": hits, "admitted": hits * 0.7, "refused": hits * 0.1}
     numbers |= {"refused_locally": hits * 0.2, "clients": 1234, "denials": 7}
     calls = {100.0: int(more.pop("fast", 0)), 250.0: int(more.pop("slow", 0))}
     found = defaultdict(float, numbers | more)
-    return Sample(at, {**TEXTS, "upstream_why": "gone"}, found, calls, rows, refused)
+    texts = {**TEXTS, "upstream_why": "gone"}
+    return Sample(at, texts, found, calls, rows, refused, rules or {}, policies or {})
 
 
 def two(hits: float, rows: Rows = ROWS, refused: Rows = NONE, **more: float) -> View:
     view = View("here", sample(100.0))
-    view.add(sample(102.0, hits, rows, refused, **more))
+    view.add(sample(102.0, hits, rows, refused, None, None, **more))
     return view
 
 
@@ -81,21 +88,70 @@ def test_the_frame_that_the_page_shows() -> None:
         refused += max(rate - 8000, 0)
         numbers = {"workers": 2, "upstream_up": 1, "clients": 412, "private_connections": 406}
         numbers |= {"lanes": 2, "denials": 1873, "top_seconds": 56, "errors": 3}
-        numbers |= {"uptime_in_seconds": 273_600 + at, "hits": hits, "admitted": hits - refused}
+        numbers |= {"uptime_in_seconds": 273_600 + at, "hits": hits, "shadow_refused": at * 9}
+        numbers |= {"admitted": hits - refused - at * 9}
         numbers |= {"refused_locally": refused, "commands": at * 2210}
         numbers |= {"bytes_in": hits * 61, "bytes_out": hits * 29}
         busiest = {"login:203.0.113.7": (421_000, 0), "api:team-blue": (9800, 0)}
         busiest |= {"api:team-red": (6100, 0), "export:42": (95, 12)}
         most = {"login:203.0.113.7": (420_400, 0), "export:42": (60, 4)}
+        rules = {"login:203.0.113.7": "login", "export:42": "5 3600 ALGO TOKEN"}
+        named = {
+            "login": ("enforced", at * 9000.0, refused),
+            "api": ("shadow", at * 300.0, at * 9.0),
+        }
         made: defaultdict[str, float] = defaultdict(float, numbers)
-        now = Sample(at, texts, made, {250.0: hits, 500.0: 0}, busiest, most)  # type: ignore[arg-type]
+        calls = {250.0: hits, 500.0: 0}
+        now = Sample(at, texts, made, calls, busiest, most, rules, named)  # type: ignore[arg-type]
         if view is None:
             view = View("127.0.0.1:6380", now)
         else:
             view.add(now)
     assert view is not None
     page = (Path(__file__).resolve().parents[3] / "docs" / "hot-keys.md").read_text()
-    assert f"```text\n{chr(10).join(frame(view, rows=18))}\n```\n" in page
+    assert f"```text\n{chr(10).join(frame(view, rows=24))}\n```\n" in page
+
+
+def test_policies_with_most_hits_come_first() -> None:
+    policies: Policies = {f"p{number}": ("enforced", 9.0, 9.0) for number in range(20)}
+    view = View("here", sample(100.0, policies=policies))
+    for name, mode, hits in (("p7", "enforced", 1000.0), ("trial", "shadow", 4000.0)):
+        policies = {**policies, name: (mode, policies.get(name, ("", 0.0, 0.0))[1] + hits, 259.0)}
+    view.add(sample(102.0, 5000, policies={**policies, "unused": ("enforced", 0.0, 0.0)}))
+    made = [line.split() for line in frame(view)[11:]]
+    assert made[:4] == [
+        ["policy", "mode", "hits/s", "refused/s", "in", "shadow/s", "share"],
+        ["trial", "shadow", "2,000", "130", "6.5%"],
+        ["p7", "enforced", "500", "125", "25.0%"],
+        ["p0", "enforced", "0", "0"],
+    ]
+    assert made[POLICIES + 1 :][:2] == [
+        [],
+        ["key", "of", "the", "last", "minute", "hits/s", "refused/s"],
+    ]
+    narrow = [line.split() for line in frame(view, 40)]
+    assert narrow[narrow.index(["policy", "hits/s", "share"]) :][:2] == [
+        ["policy", "hits/s", "share"],
+        ["trial", "2,000", "6.5%"],
+    ]
+
+
+def test_hits_refused_in_shadow_have_a_line() -> None:
+    made = frame(two(2000, shadow_refused=100))
+    assert made[7:9] == ["in shadow         50      5.0%", "refused          300     30.0%"]
+
+
+def test_what_refused_a_key_is_shown_beside_it() -> None:
+    view = View("here", sample(100.0))
+    rules = {"user:1": "5 60 PENALTY 300 AND 20 3600"}
+    view.add(sample(102.0, 10, refused={"user:1": (50, 0)}, rules=rules))
+    made = [line.split() for line in frame(view)[11:]]
+    assert made[0][-2:] == ["refused", "by"]
+    assert made[1:] == [
+        ["user:1", "100", "1", *["5", "60", "PENALTY", "300", "AND", "20"]],
+        ["3600"],
+    ]
+    assert frame(view, 40)[-1].split() == ["user:1", "100"]
 
 
 def test_before_two_samples_rates_are_zero() -> None:
