@@ -580,7 +580,7 @@ def test_stuck_worker_is_killed_and_logged(upstream: str) -> None:
         made.signal(signal.SIGTERM)
         assert made.wait() == 1
         assert not alive(stuck)
-        made.logged(r"rlproxy: worker \d was killed by SIGKILL when told to stop\n")
+        made.logged(r"rlproxy: worker \d was killed by SIGKILL at the signal to stop\n")
 
 
 def test_workers_do_not_outlive_their_supervisor(tmp_path: Path) -> None:

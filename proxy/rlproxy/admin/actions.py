@@ -124,13 +124,13 @@ class Actions:
 
     access: the token that permits them, and the way to the proxy.
     parent: the process that reloads the settings on SIGHUP.
-    told: the log of wrong tokens.
+    throttle: the log of wrong tokens.
     """
 
-    def __init__(self, access: Access, parent: int, told: LogThrottle) -> None:
+    def __init__(self, access: Access, parent: int, throttle: LogThrottle) -> None:
         self._access = access
         self._parent = parent
-        self._told = told
+        self._throttle = throttle
 
     async def respond(self, request: Request) -> Response:
         """Carry out the action of a request: 200 with its reply, or an error; both as JSON."""
@@ -149,14 +149,14 @@ class Actions:
             token = read_token(self._access.token_file)
         except ConfigError as error:
             text = "no action is possible: {reason}"
-            self._told.happened("admin_token_unusable", text, reason=str(error))
+            self._throttle.happened("admin_token_unusable", text, reason=str(error))
             why = "the file of the token can't be used; the proxy's log has the reason"
             raise ActionError(503, why) from None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise ActionError(401, "no token: expected the header Authorization: Bearer TOKEN")
         if not hmac.compare_digest(given.strip().encode("latin-1"), token):
-            self._told.happened(
+            self._throttle.happened(
                 "admin_token_wrong",
                 "{count:,} requests for actions had a wrong token",
                 client=client,

@@ -161,13 +161,13 @@ class Guard:
     policy: the Content-Security-Policy of every response.
     local: whether the socket listens on a loopback address. Then the Host header must be one of
     LOCAL_NAMES or absent, against pages that reach it under another name (DNS rebinding).
-    told: the log of errors, which clients see without details.
+    throttle: the log of errors, which clients see without details.
     """
 
-    def __init__(self, app: ASGIApp, policy: str, local: bool, told: LogThrottle) -> None:
+    def __init__(self, app: ASGIApp, policy: str, local: bool, throttle: LogThrottle) -> None:
         self._app = app
         self._local = local
-        self._told = told
+        self._throttle = throttle
         self._headers = {
             "cache-control": "no-store",
             "content-security-policy": policy,
@@ -198,7 +198,7 @@ class Guard:
         except Exception as error:
             # The error's text is not logged: it may contain parts of the request.
             why = f"{type(error).__name__}{_place(error)}"
-            self._told.happened(
+            self._throttle.happened(
                 "admin_failed",
                 "{count:,} requests to the admin address failed: {reason}",
                 one="a request to the admin address failed: {reason}",
@@ -222,11 +222,11 @@ def _place(error: BaseException) -> str:
 
 
 def application(
-    watch: Reader, local: bool, told: LogThrottle, actions: Actions | None = None
+    watch: Reader, local: bool, throttle: LogThrottle, actions: Actions | None = None
 ) -> Guard:
-    """Return the ASGI application; see Guard for `local` and `told`, Pages for `actions`."""
+    """Return the ASGI application; see Guard for `local` and `throttle`, Pages for `actions`."""
     pages = Pages(watch, actions)
-    return Guard(pages.router(), pages.policy(), local, told)
+    return Guard(pages.router(), pages.policy(), local, throttle)
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -294,11 +294,11 @@ class AdminServer(uvicorn.Server):
     """The HTTP server. It ends with the process `parent`; a signal ends it at once."""
 
     def __init__(
-        self, config: uvicorn.Config, watch: Reader, told: LogThrottle, parent: int
+        self, config: uvicorn.Config, watch: Reader, throttle: LogThrottle, parent: int
     ) -> None:
         super().__init__(config)
         self._watch = watch
-        self._told = told
+        self._throttle = throttle
         self._parent = parent
 
     @contextlib.contextmanager
@@ -320,7 +320,7 @@ class AdminServer(uvicorn.Server):
             now = time.monotonic()
             if now >= due:
                 due = now + self._watch.look()
-                self._told.sweep()
+                self._throttle.sweep()
             await asyncio.sleep(min(1.0, due - now))
         self.should_exit = True
 
@@ -335,15 +335,15 @@ def served(
     """
     name = sock.getsockname()
     local = isinstance(name, tuple) and Peer(name[0]).local
-    told = LogThrottle(time.monotonic, logs.log.error)
+    throttle = LogThrottle(time.monotonic, logs.log.error)
     watch = Reader(memory)
     actions = None
     if access is not None:
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
-        actions = Actions(access, parent, told)
+        actions = Actions(access, parent, throttle)
     config = uvicorn.Config(
-        application(watch, local, told, actions),
+        application(watch, local, throttle, actions),
         http=Connection,
         ws="none",
         lifespan="off",
@@ -358,7 +358,7 @@ def served(
     )
     # uvicorn logs a line per malformed request, which clients cause at will. Guard logs the rest.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    return AdminServer(config, watch, told, parent)
+    return AdminServer(config, watch, throttle, parent)
 
 
 def main(argv: Sequence[str]) -> int:

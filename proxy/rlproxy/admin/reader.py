@@ -87,8 +87,8 @@ class Reader:
         self._read()
         if "view" not in self._made:
             seen = self.seen()
-            told = zip(seen, self._found, strict=True)
-            tops = [found.top for one, found in told if one.heard() and found is not None]
+            pairs = zip(seen, self._found, strict=True)
+            tops = [found.top for one, found in pairs if one.heard() and found is not None]
             self._made["view"] = view(
                 self._read_at,
                 seen,

@@ -31,7 +31,7 @@ class Handshakes:
     address from the PROXY header, or None for that of the socket.
     header: whether TCP connections begin with a PROXY header.
     timeout_s, context: apply to new connections; both may be replaced at any time.
-    told: the log throttle for failures.
+    throttle: the log throttle for failures.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Handshakes:
         header: bool,
         timeout_s: float,
         context: ssl.SSLContext | None,
-        told: LogThrottle,
+        throttle: LogThrottle,
         stats: Counters | None = None,
     ) -> None:
         self.loop = loop
@@ -51,7 +51,7 @@ class Handshakes:
         self.timeout_s = timeout_s
         self.context = context
         self.on_gone: Callable[[], None] = nothing  # called when one leaves without service
-        self.told = told
+        self.throttle = throttle
         self.arriving: set[Handshake] = set()
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
@@ -153,27 +153,27 @@ class Handshake(asyncio.Protocol):
             return
         # Not logged: clients that sent no byte, such as health checks and port scans.
         if self._transport is not None and stream is not None and stream.heard:
-            self._told(str(error))
+            self._log_failure(str(error))
         self._leave()
 
     def _late(self) -> None:
         what = "PROXY header" if self._header else "TLS handshake"
         self._turn_away(f"no {what} within {self._arrivals.timeout_s:g} s")
 
-    def _told(self, why: str) -> None:
+    def _log_failure(self, why: str) -> None:
         seen = str(self._seen)
-        told = self._arrivals.told
+        throttle = self._arrivals.throttle
         if self._header:
             one = "client {client} was turned away: {reason}"
-            told.happened("clients_turned_away", TURNED_AWAY, client=seen, one=one, reason=why)
+            throttle.happened("clients_turned_away", TURNED_AWAY, client=seen, one=one, reason=why)
         else:
             text = "{count:,} TLS handshakes failed: {reason}"
             one = "TLS handshake with {client} failed: {reason}"
-            told.happened("tls_handshakes_failed", text, client=seen, one=one, reason=why)
+            throttle.happened("tls_handshakes_failed", text, client=seen, one=one, reason=why)
         self._arrivals.stats.error("handshake")
 
     def _turn_away(self, why: str) -> None:
-        self._told(why)
+        self._log_failure(why)
         self.cut()
 
     def cut(self) -> None:

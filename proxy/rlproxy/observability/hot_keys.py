@@ -373,14 +373,14 @@ class HotKeys:
 
     def busiest(self, n: int, refused: bool) -> list[Row]:
         """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first."""
-        return _told(self._summary("refused" if refused else "hits"), n)
+        return _rows(self._summary("refused" if refused else "hits"), n)
 
     def seconds(self) -> float:
         """Return the seconds that the counts cover."""
         now = self._clock()
         return now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
 
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the current state, for merge() and covered()."""
         return {name: self._text(name) for name in self._windows} | {
             "seconds": round(self.seconds(), 3)
@@ -392,7 +392,7 @@ class HotKeys:
         A call refreshes either the hits or the refusals, in turn, so that it takes a millisecond.
         """
         if not self._published:
-            self._published = self.told()
+            self._published = self.state()
         now = self._clock()
         for name, at in self._published_at.items():
             if now - at >= CACHED_S:
@@ -436,7 +436,7 @@ class Merged:
         self._rows: dict[bool, list[Row]] = {}
         self._rendered: dict[tuple[int, bool], bytes] = {}
 
-    def told(self, n: int, refused: bool) -> bytes:
+    def reply(self, n: int, refused: bool) -> bytes:
         """Return the rendered result of HotKeys.busiest() for all workers; `n` is at most MOST."""
         now = self._clock()
         if now >= self._until:
@@ -455,13 +455,13 @@ class Merged:
 def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[Row]:
     """Return the result of HotKeys.busiest() for all workers.
 
-    several: result of HotKeys.published() or told() of each worker; empty ones are left out.
+    several: result of HotKeys.published() or state() of each worker; empty ones are left out.
     """
     total = Summary()
     for each in several:
         if each:  # a worker that has just started has published nothing
             total.add(Summary.from_text(each["refused" if refused else "hits"]))
-    return _told(total, n)
+    return _rows(total, n)
 
 
 def covered(several: Iterable[dict[str, Any]]) -> float:
@@ -469,7 +469,7 @@ def covered(several: Iterable[dict[str, Any]]) -> float:
     return max((each["seconds"] for each in several if each), default=0.0)
 
 
-def _told(summary: Summary, n: int) -> list[Row]:
+def _rows(summary: Summary, n: int) -> list[Row]:
     rules = summary.rules
     return [
         (key_of(bulk), count, error, rules.get(bulk, b""))

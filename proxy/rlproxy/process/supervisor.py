@@ -95,7 +95,7 @@ class Supervisor:
         self._pid = os.getpid()
         self._started = time.time()
         self._workers = [_Worker(number) for number in range(config.workers)]
-        self._told = 0  # number of signals to stop
+        self._signals = 0  # number of signals to stop
         self._failed = ""  # reason to end without a signal
         self._up_at: float | None = None  # time.monotonic() when all workers were first ready
         self._held: _Client | None = None  # a client accepted here and not handed over yet
@@ -120,10 +120,10 @@ class Supervisor:
             upstream = config.upstream
             self._upstream = self._embed(upstream) if upstream.embedded else upstream
             self._open_ways()
-            while not self._told and not self._failed:
+            while not self._signals and not self._failed:
                 self._start_due()
                 self._wait(self._timeout_s(), [sock for sock, _ in self._unserved()])
-                if self._told:
+                if self._signals:
                     break
                 if self._hung_up:
                     self.reload()
@@ -170,7 +170,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._told += 1
+        self._signals += 1
 
     def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
         self._hung_up = True
@@ -185,7 +185,7 @@ class Supervisor:
         if found is not None:
             self._config = found[0]
             self._accepted.publish(0, pickle.dumps(self._config))
-            self._tell(signal.SIGHUP)
+            self._signal(signal.SIGHUP)
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -397,26 +397,26 @@ class Supervisor:
         A further signal cuts the remaining clients. KILL_S after the drain timeout, workers that
         still run are killed.
         """
-        self._told = max(self._told, 1)
-        heard = 1
-        self._tell(signal.SIGTERM)
+        self._signals = max(self._signals, 1)
+        seen = 1
+        self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._config.drain_timeout_s + KILL_S
         while any(worker.pid for worker in self._workers):
-            if self._told > heard:
-                heard = self._told
-                self._tell(CUT)
+            if self._signals > seen:
+                seen = self._signals
+                self._signal(CUT)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                self._tell(signal.SIGKILL)
+                self._signal(signal.SIGKILL)
             self._wait(max(left_s, 1.0))
             with contextlib.suppress(BlockingIOError):
                 os.read(self._report_in, 1 << 20)  # unread reports would end each wait at once
             for worker, code in self._ended():
                 worker.pid = 0
                 if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:
-                    self._failed = f"{worker.name} {ending(code)} when told to stop"
+                    self._failed = f"{worker.name} {ending(code)} at the signal to stop"
 
-    def _tell(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         for worker in self._workers:
             if worker.pid:
                 os.kill(worker.pid, number)

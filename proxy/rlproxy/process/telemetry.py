@@ -90,7 +90,7 @@ class Telemetry:
         self._top = HotKeys(time.monotonic)
         self._tops = Merged(
             time.monotonic,
-            lambda: [each.top for each in self.all()[1:]] + [self._top.told()],
+            lambda: [each.top for each in self.all()[1:]] + [self._top.state()],
             top_request,
         )
         self._prefixes = Prefixes(config.metrics_prefixes)
@@ -129,7 +129,7 @@ class Telemetry:
         self._policies_until = 0.0
 
     def request(self, name: bytes, args: list[bytes]) -> bytes:
-        """Return the request to which Redis replies with the result of a command of commands.TOLD.
+        """Return the request by which Redis answers a command of commands.REPORTS.
 
         RL.HELP is not among them.
         """
@@ -137,7 +137,7 @@ class Telemetry:
             return stats_request(self.all(), time.time())
         if name == commands.RL_POLICIES:
             return self._policies_request()
-        return self._tops.told(int(args[0]), len(args) > 1)
+        return self._tops.reply(int(args[0]), len(args) > 1)
 
     def _policies_request(self) -> bytes:
         """Return the request for RL.POLICIES, made at most every EVERY_S: it may be large."""

@@ -48,15 +48,15 @@ class Form:
 
     def docs(self, entry: Entry) -> bytes:
         """Return `entry` as in the reply to COMMAND DOCS: its name and its documentation."""
-        told = [
+        pairs = [
             (b"summary", r.bulk(entry.summary)),
             (b"since", r.bulk(SINCE)),
             (b"group", r.bulk(GROUP)),
             (b"complexity", r.bulk(entry.complexity)),
         ]
         if entry.arguments:
-            told.append((b"arguments", self._arguments(entry.arguments)))
-        return r.bulk(entry.name) + self._map(told)
+            pairs.append((b"arguments", self._arguments(entry.arguments)))
+        return r.bulk(entry.name) + self._map(pairs)
 
     def words(self, words: list[bytes]) -> bytes:
         """Return a set of flags or categories."""
@@ -70,29 +70,29 @@ class Form:
             (b"keystep", b":1\r\n"),
             (b"limit", b":0\r\n"),
         ]
-        told = [
+        pairs = [
             (b"flags", self.words(entry.keys)),
             (b"begin_search", self._map(index)),
             (b"find_keys", self._map([(kind, r.bulk(b"range")), (spec, self._map(reach))])),
         ]
-        return self._map(told)
+        return self._map(pairs)
 
     def _arguments(self, arguments: tuple[Argument, ...]) -> bytes:
         return b"*%d\r\n" % len(arguments) + b"".join([self._argument(each) for each in arguments])
 
     def _argument(self, argument: Argument) -> bytes:
-        told = [(b"name", r.bulk(argument.name)), (b"type", r.bulk(argument.kind))]
+        pairs = [(b"name", r.bulk(argument.name)), (b"type", r.bulk(argument.kind))]
         if not argument.below:
-            told.append((b"display_text", r.bulk(argument.name)))
+            pairs.append((b"display_text", r.bulk(argument.name)))
         if argument.kind == b"key":
-            told.append((b"key_spec_index", b":0\r\n"))
+            pairs.append((b"key_spec_index", b":0\r\n"))
         if argument.token:
-            told.append((b"token", r.bulk(argument.token)))
+            pairs.append((b"token", r.bulk(argument.token)))
         if argument.flags:
-            told.append((b"flags", self.words([*argument.flags])))
+            pairs.append((b"flags", self.words([*argument.flags])))
         if argument.below:
-            told.append((b"arguments", self._arguments(argument.below)))
-        return self._map(told)
+            pairs.append((b"arguments", self._arguments(argument.below)))
+        return self._map(pairs)
 
     def _set(self, members: list[bytes]) -> bytes:
         return (b"~%d\r\n" if self.resp3 else b"*%d\r\n") % len(members) + b"".join(members)

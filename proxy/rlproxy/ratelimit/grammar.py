@@ -557,8 +557,8 @@ def _other(limiter: Limiter) -> int:
     return outcomes.other(outcomes.REFUND if limiter.mode == algorithms.REFUND else outcomes.PEEK)
 
 
-def wrong_told(name: bytes, args: list[bytes]) -> bytes:
-    """Return the error reply to a wrong command of commands.TOLD; empty for a correct one."""
+def wrong_report(name: bytes, args: list[bytes]) -> bytes:
+    """Return the error reply to a wrong command of commands.REPORTS; empty for a correct one."""
     if name == b"RL.POLICIES" and [arg.upper() for arg in args] == [b"RELOAD"]:
         return encoding.error(NO_RELOAD)
     if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:

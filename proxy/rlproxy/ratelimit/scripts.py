@@ -150,7 +150,7 @@ def parse_header(name: str, text: str) -> dict[str, str]:
         if (field := _FIELD.match(line)) is not None:
             word = field[1]
             if word in header:
-                raise ScriptError(f"{name}: header tells {word} twice")
+                raise ScriptError(f"{name}: the header has {word} twice")
             header[word] = field[2]
         elif (more := _CONTINUED.match(line)) is not None and word:
             header[word] += " " + more[1]
@@ -158,12 +158,12 @@ def parse_header(name: str, text: str) -> dict[str, str]:
             raise ScriptError(f"{name}: no header line: {line}")
     for word in _REQUIRED:
         if word not in header:
-            raise ScriptError(f"{name}: header tells no {word}")
+            raise ScriptError(f"{name}: the header lacks {word}")
     code = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
     read = sorted({int(index) for index in _ARGUMENT.findall(code)})
-    told = [index for index in range(1, 100) if f"ARGV[{index}]" in header]
-    if read != told:
-        raise ScriptError(f"{name}: header tells ARGV {told}, the code reads {read}")
+    documented = [index for index in range(1, 100) if f"ARGV[{index}]" in header]
+    if read != documented:
+        raise ScriptError(f"{name}: the header has ARGV {documented}, the code reads {read}")
     return header
 
 

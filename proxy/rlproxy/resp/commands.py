@@ -207,10 +207,10 @@ RL_TOP: Final = b"RL.TOP"
 RL_POLICIES: Final = b"RL.POLICIES"
 RL_THROTTLE: Final = b"RL.THROTTLE"
 CL_THROTTLE: Final = b"CL.THROTTLE"  # of redis-cell; forwarded where the upstream implements it
-TOLD: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)  # reports of the proxy about itself
+REPORTS: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)  # reports of the proxy about itself
 FAMILY: Final = (
     *(RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_BLOCK),
-    *(*TOLD, RL_THROTTLE, CL_THROTTLE),
+    *(*REPORTS, RL_THROTTLE, CL_THROTTLE),
 )
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)

@@ -21,8 +21,8 @@ from rlproxy.session.call import nothing
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
 UNASKED_S: Final = 3.0  # seconds without a control query after which hits are let through
 TRIAL_S: Final = 0.5  # seconds between two clients with hits that are let through
-TOLD: Final = 5  # outages logged per TOLD_S; further ones are counted
-TOLD_S: Final = 60.0  # seconds
+MOST_LOGGED: Final = 5  # outages logged per LOGGED_S; further ones are counted
+LOGGED_S: Final = 60.0  # seconds
 
 
 def _not_reported(_open_s: float, _without: int) -> None:
@@ -55,8 +55,8 @@ class CircuitBreaker:
 
     __slots__ = (
         "_asked_at",
-        "_told",
-        "_told_since",
+        "_logged",
+        "_logged_since",
         "_trial_at",
         "_without",
         "counts",
@@ -65,7 +65,7 @@ class CircuitBreaker:
         "on_open",
         "open",
         "since",
-        "told",
+        "logged",
         "untold",
         "why",
     )
@@ -79,10 +79,10 @@ class CircuitBreaker:
         self.on_open: Callable[[], None] = nothing
         # arguments: seconds open, hits answered without Redis
         self.on_close: Callable[[float, int], None] = _not_reported
-        self.told = False  # this outage is logged
+        self.logged = False  # this outage is logged
         self.untold: int = 0  # outages not logged since the last logged one
-        self._told: int = 0
-        self._told_since: float = -1e9
+        self._logged: int = 0
+        self._logged_since: float = -1e9
         self._asked_at: float = -1e9  # time of the control connection's latest query or attempt
         self._trial_at: float = -1e9
         self._without: int = 0
@@ -136,12 +136,12 @@ class CircuitBreaker:
         self.why = why
         self.counts.opened += 1
         self._without = self.counts.without()
-        if now - self._told_since >= TOLD_S:
-            self._told_since = now
-            self._told = 0
-        self.told = self._told < TOLD
-        if self.told:
-            self._told += 1
+        if now - self._logged_since >= LOGGED_S:
+            self._logged_since = now
+            self._logged = 0
+        self.logged = self._logged < MOST_LOGGED
+        if self.logged:
+            self._logged += 1
         else:
             self.untold += 1
         self.on_open()

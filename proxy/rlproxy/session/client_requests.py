@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_told
+from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_report
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -94,8 +94,8 @@ class ClientRequests(RequestFramer):
             return None
         if self.oversize:
             return Call(caller, Rule(r.TOO_LONG), b"")
-        if name != c.RL_HIT and name in c.TOLD:
-            wrong = wrong_told(name, self.arguments())
+        if name != c.RL_HIT and name in c.REPORTS:
+            wrong = wrong_report(name, self.arguments())
             return Call(caller, Rule(wrong), b"") if wrong else None
         if self.argc < 2:
             return Call(caller, Rule(r.error(wrong_arity(name))), b"")

@@ -35,7 +35,7 @@ from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
-_TOLD: Final = {c.RL_HELP: HELP, c.RL_STATS: STATS, c.RL_TOP: TOP, c.RL_POLICIES: POLICIES}
+_REPORTS: Final = {c.RL_HELP: HELP, c.RL_STATS: STATS, c.RL_TOP: TOP, c.RL_POLICIES: POLICIES}
 _EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 
 # Values of PrivateStream.status.
@@ -390,7 +390,7 @@ class PrivateStream:
             self.hit(call)
 
     def answer_status(self, requests: ClientRequests) -> None:
-        """Answer a command of commands.TOLD by a script that returns the reply.
+        """Answer a command of commands.REPORTS by a script that returns the reply.
 
         So Redis refuses it to a client that has no right to make hits.
         """
@@ -404,7 +404,7 @@ class PrivateStream:
             call = context.grammar.help_call
         else:
             call = context.status_call(name, requests.arguments())
-        context.stats.answered(other(_TOLD[name]), b"", b"")
+        context.stats.answered(other(_REPORTS[name]), b"", b"")
         self.out.append(call)
         self.expanded += len(call)
         self.slots.expect_one()

@@ -348,7 +348,7 @@ class Router(SessionPart):
             return wait
         name = requests.command.name
         self._work += WORK_OF_OURS + (requests.size() >> WORK_OF_BYTES)
-        if name != c.RL_HIT and name in c.TOLD:
+        if name != c.RL_HIT and name in c.REPORTS:
             self._work += WORK_OF_STATUS
         self.use_lanes()
         state = private.state

@@ -33,7 +33,7 @@ class OutageLog:
         """Probe Redis and log that it does not answer: the circuit has opened."""
         self._control.probe()
         circuit = self._circuit
-        if circuit.told and not self._control.warned:
+        if circuit.logged and not self._control.warned:
             text = (
                 "Redis at {address} does not answer ({reason}), {count} times since this was last "
                 "logged; hits are answered as --on-upstream-failure says ({answer})"
@@ -53,7 +53,7 @@ class OutageLog:
 
     def closed(self, out_s: float, without: int) -> None:
         """Log that Redis answers again after `out_s`; `without` hits were answered without it."""
-        if self._circuit.told or self._control.warned:
+        if self._circuit.logged or self._control.warned:
             log.warning(
                 "redis_back",
                 "Redis at {address} is back after {seconds:.1f} s; "

@@ -117,9 +117,9 @@ class Site:
         nowhere = Address(path=str(tmp_path / "nothing.sock"))
         access = Access(nowhere, "bob", "hunter2", str(self.token_file))
         self.log: list[str] = []
-        told = LogThrottle(lambda: 0.0, self.write)
-        made = Actions(access, os.getppid(), told)
-        self.guard = application(Reader(SharedMemory(1)), True, told, made)
+        throttle = LogThrottle(lambda: 0.0, self.write)
+        made = Actions(access, os.getppid(), throttle)
+        self.guard = application(Reader(SharedMemory(1)), True, throttle, made)
 
     def write(self, _: str, text: str, **fields: object) -> None:
         self.log.append(text.format(**fields))

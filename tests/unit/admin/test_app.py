@@ -44,8 +44,8 @@ class Proxy:
         assert self.memory.publish(worker, snapshot.to_json())
 
     def application(self, local: bool = True) -> Guard:
-        told = LogThrottle(lambda: self.now, self.say)
-        return application(self.watch, local, told)
+        throttle = LogThrottle(lambda: self.now, self.say)
+        return application(self.watch, local, throttle)
 
     def say(self, _: str, text: str, **fields: object) -> None:
         self.log.append(text.format(**fields))

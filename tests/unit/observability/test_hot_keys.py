@@ -159,7 +159,7 @@ def test_frequent_queries_get_a_recent_result() -> None:
 
     def read() -> list[dict[str, Any]]:
         reads.append(bench.now)
-        return [bench.top.told(), {}]
+        return [bench.top.state(), {}]
 
     rendered = []
 
@@ -169,17 +169,17 @@ def test_frequent_queries_get_a_recent_result() -> None:
 
     merged = Merged(lambda: bench.now, read, render)
     bench.add([b"a", b"b", b"a"], [b"b"])
-    assert merged.told(1, False) == b"[(b'a', 2, 0)]"
+    assert merged.reply(1, False) == b"[(b'a', 2, 0)]"
     bench.add([b"b", b"b"], [])
-    assert merged.told(9, True) == b"[(b'b', 1, 0, b'')]"
+    assert merged.reply(9, True) == b"[(b'b', 1, 0, b'')]"
     for _ in range(9):
-        assert merged.told(1, False) == b"[(b'a', 2, 0)]"
+        assert merged.reply(1, False) == b"[(b'a', 2, 0)]"
     assert len(rendered) == 2
     bench.now += 0.25
-    assert merged.told(1, False) == b"[(b'b', 3, 0)]"
+    assert merged.reply(1, False) == b"[(b'b', 3, 0)]"
     assert len(reads) == 2
     for n in range(1, 100):
-        assert merged.told(n, False).count(b"(") == min(n, 2)
+        assert merged.reply(n, False).count(b"(") == min(n, 2)
         assert len(merged._rendered) <= 16
 
 
@@ -212,7 +212,7 @@ def test_a_refused_key_is_reported_with_its_latest_rule() -> None:
     refuse(bench, {b"a": b"10 60 ALGO TOKEN"})
     assert {rule for *_, rule in bench.top.busiest(9, False)} == {b""}
     reported = [(b"b", b""), (b"a", b"10 60 ALGO TOKEN"), (brief_name(long), b"5 60")]
-    for found in bench.top.busiest(9, True), merge([bench.top.told()], 9, True):
+    for found in bench.top.busiest(9, True), merge([bench.top.state()], 9, True):
         assert [(key, rule) for key, _, _, rule in found] == reported
 
 
@@ -220,7 +220,7 @@ def test_a_rule_of_any_worker_is_reported() -> None:
     benches = [Bench(SIZES), Bench(SIZES)]
     refuse(benches[0], {b"a": b"login"})
     benches[1].add([b"a"], [b"a"])
-    tops = [bench.top.told() for bench in benches]
+    tops = [bench.top.state() for bench in benches]
     for several in (tops, tops[::-1]):
         assert merge(several, 9, True) == [(b"a", 2, 0, b"login")]
 

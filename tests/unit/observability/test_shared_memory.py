@@ -80,7 +80,7 @@ def test_largest_text_fits() -> None:
     top.add(keys, keys)
     lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
     memory = SharedMemory(1)
-    snapshot = Published(1.5, {}, top.told(), {"lanes": lanes})
+    snapshot = Published(1.5, {}, top.state(), {"lanes": lanes})
     assert memory.publish(0, snapshot.to_json(prefixes.text()))
     (found,) = published(memory)
     assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000

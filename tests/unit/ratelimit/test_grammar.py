@@ -1201,7 +1201,7 @@ def test_new_policies_take_effect_at_once(named: Grammar) -> None:
 )
 def test_a_wrong_policies_command(args: list[bytes], error: str) -> None:
     expected = f"-{error}\r\n".encode() if error else b""
-    assert g.wrong_told(b"RL.POLICIES", args) == expected
+    assert g.wrong_report(b"RL.POLICIES", args) == expected
 
 
 # -- the other parts -------------------------------------------------------------------------------

@@ -35,16 +35,19 @@ def without(word: str) -> str:
 
 
 WRONG = [
-    *[(without(word) + BODY, f"tells no {word}") for word in ("algo", "promise", "state", "cost")],
-    (without("KEYS[1]") + BODY, "tells no KEYS"),
-    (HEAD + "-- algo     Y\n" + BODY, "tells algo twice"),
+    *[
+        (without(word) + BODY, f"the header lacks {word}")
+        for word in ("algo", "promise", "state", "cost")
+    ],
+    (without("KEYS[1]") + BODY, "the header lacks KEYS"),
+    (HEAD + "-- algo     Y\n" + BODY, "the header has algo twice"),
     (HEAD + "--nothing\n" + BODY, "no header line: --nothing"),
     ("--   continued\n" + HEAD + BODY, "no header line"),
-    (HEAD + "return 1\n", r"tells ARGV \[1\], the code reads \[\]"),
-    (HEAD + "return ARGV[1] + ARGV[2]\n", r"tells ARGV \[1\], the code reads \[1, 2\]"),
-    (without("ARGV[1]") + BODY, r"tells ARGV \[\], the code reads \[1\]"),
-    (BODY, "tells no algo"),
-    ("", "tells no algo"),
+    (HEAD + "return 1\n", r"the header has ARGV \[1\], the code reads \[\]"),
+    (HEAD + "return ARGV[1] + ARGV[2]\n", r"the header has ARGV \[1\], the code reads \[1, 2\]"),
+    (without("ARGV[1]") + BODY, r"the header has ARGV \[\], the code reads \[1\]"),
+    (BODY, "the header lacks algo"),
+    ("", "the header lacks algo"),
 ]
 
 

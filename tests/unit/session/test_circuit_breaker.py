@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.session.circuit_breaker import (
+    LOGGED_S,
+    MOST_LOGGED,
     SETTLED_S,
-    TOLD,
-    TOLD_S,
     TRIAL_S,
     UNASKED_S,
     Backoff,
@@ -59,10 +59,10 @@ def test_late_hits_open_it_if_nothing_was_heard_since(heard: float, opens: bool)
 
 
 def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
-    told: list[tuple[float, int]] = []
+    logged: list[tuple[float, int]] = []
     circuit = CircuitBreaker()
     circuit.counts.failed = 7  # before
-    circuit.on_close = lambda out_s, without: told.append((out_s, without))
+    circuit.on_close = lambda out_s, without: logged.append((out_s, without))
     circuit.connect_failed(100.0, "connection refused")
     circuit.counts.failed += 1
     circuit.counts.failed_open += 2
@@ -71,7 +71,7 @@ def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
     assert not circuit.open
     assert (circuit.since, circuit.why, circuit.heard_at) == (103.5, "", 103.5)
     circuit.heard(104.0)
-    assert told == [(3.5, 6)]
+    assert logged == [(3.5, 6)]
 
 
 def test_a_hit_tries_only_where_the_control_connection_does_not_ask() -> None:
@@ -87,15 +87,15 @@ def test_a_hit_tries_only_where_the_control_connection_does_not_ask() -> None:
 
 def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:
     circuit = CircuitBreaker()
-    told = []
-    for number in range(TOLD + 3):
+    logged = []
+    for number in range(MOST_LOGGED + 3):
         circuit.connect_failed(100.0 + number, "connection refused")
-        told.append(circuit.told)
+        logged.append(circuit.logged)
         circuit.heard(100.5 + number)
-    assert told == [True] * TOLD + [False] * 3
+    assert logged == [True] * MOST_LOGGED + [False] * 3
     assert circuit.untold == 3
-    circuit.connect_failed(100.0 + TOLD_S, "connection refused")
-    assert circuit.told
+    circuit.connect_failed(100.0 + LOGGED_S, "connection refused")
+    assert circuit.logged
 
 
 def test_pauses_double_up_to_a_bound_and_are_shortened_at_random() -> None:
