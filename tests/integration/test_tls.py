@@ -273,7 +273,9 @@ def test_sighup_loads_new_certificates(
         with made.raw() as raw:
             assert serial(raw) == serial(old)
         os.kill(made.pid, signal.SIGHUP)
-        logged(made, "INFO SIGHUP: settings and certificates were read again; changed: nothing\n")
+        logged(
+            made, "INFO SIGHUP: settings and certificates were read again; options changed: none\n"
+        )
 
         def is_new() -> bool:
             with made.raw() as raw:

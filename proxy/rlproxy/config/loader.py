@@ -47,6 +47,8 @@ _OF_A_POLICY: Final = {"rule", "shadow"}
 _POLICY_FORM: Final = (
     'expected "RULE" or {rule = "RULE", shadow = true}; a name with a dot stands in quotes'
 )
+_ONLY_SECTION: Final = f"; its options stand above any [...], and [{POLICIES}] is the only section"
+_MISPLACED: Final = f"it is an option: its place is above [{POLICIES}]"
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
 _FLAGS: Final = (*(option.flag for option in OPTIONS), "--config", "--check-config", "--version")
 _CONFIG: Final = f"{PREFIX}CONFIG"
@@ -202,7 +204,7 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
         if option is None:
             near = _similar(key.replace("_", "-"), _BY_NAME)
             if isinstance(value, dict):
-                near = f"; its options stand above any [...], and [{POLICIES}] is the only section"
+                near = _similar(key, (POLICIES,)) or _ONLY_SECTION
             mistakes.append(f"--config {path}: there is no option {key}{near}")
         elif isinstance(value, dict) or (isinstance(value, list) and not option.value.repeats):
             mistakes.append(f"--config {path}: {key} takes one value")
@@ -221,10 +223,13 @@ def _policies(table: object) -> tuple[Policies, list[str]]:
         given = {"rule": value} if isinstance(value, str) else value
         rule = given.get("rule") if isinstance(given, dict) else None
         shadow = given.get("shadow", False) if isinstance(given, dict) else None
-        if isinstance(rule, str) and isinstance(shadow, bool) and given.keys() <= _OF_A_POLICY:
+        whole = isinstance(rule, str) and isinstance(shadow, bool) and given.keys() <= _OF_A_POLICY
+        misplaced = name.replace("_", "-") in _BY_NAME and (not whole or len(rule.split()) < 2)
+        if whole and not misplaced:
             found.append((name, rule, shadow))
         else:
-            mistakes.append(f"policy {name[:MAX_SHOWN]!r}: {_POLICY_FORM}")
+            why = _MISPLACED if misplaced else _POLICY_FORM
+            mistakes.append(f"policy {name[:MAX_SHOWN]!r}: {why}")
     return tuple(found), mistakes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -35,7 +36,11 @@ def print_banner(
     secured = " --tls" if first.tls else ""
     cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
     where = ", ".join(map(str, addresses))
-    banner = [f"rlproxy {describe()}", f"  listening on  {where}", f"  in front of   {upstream}"]
+    banner = [
+        f"rlproxy {describe()}, process {os.getpid()}",
+        f"  listening on  {where}",
+        f"  in front of   {upstream}",
+    ]
     if workers > 1:
         banner.append(f"  served by     {workers} workers")
     if admin is not None:

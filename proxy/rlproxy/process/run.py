@@ -134,8 +134,8 @@ def _reload(
         # The next line is logged if the old or the new level permits it.
         logs.lower_level(made.log_level)
         changed, later = differences(config, new)
-        names = ", ".join(option.flag for option in changed) or "nothing"
-        text = "SIGHUP: settings and certificates were read again; changed: {changed}"
+        names = ", ".join(option.flag for option in changed) or "none"
+        text = "SIGHUP: settings and certificates were read again; options changed: {changed}"
         log.info("settings_reloaded", text, changed=names)
         _log_policies(config, new)
         for option in later:

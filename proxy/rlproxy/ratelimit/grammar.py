@@ -115,7 +115,7 @@ HELP: Final = (
     "RL.RESET <key> [<key> ...]",
     "    Forget the limiters; answers how many there were.",
     "RL.BLOCK <key> <t> [MS] [ALGO <name>]",
-    "    Refuse every hit on <key> for so long, whatever its rule; 0 lifts the block.",
+    "    Refuse every hit of this ALGO (default LOG) on <key> until t is over; 0 lifts the block.",
     "    * POLICY <name> instead of ALGO: answers as RL.PEEK does then.",
     "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
     "    As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",

@@ -40,6 +40,8 @@ def _policy(name: bytes, text: bytes, shadow: bool) -> Policy:
     if _NAME.fullmatch(name) is None:
         raise GrammarError("a name is 1 to 64 letters, digits, '_', '.', ':' and '-'")
     words = text.split()
+    if len(words) < 2:
+        raise GrammarError("expected max, window and options, such as '5 60'")
     if POLICY in text.upper().split():
         raise GrammarError("a rule can't name a policy")
     return Policy(name, b" ".join(words), shadow)

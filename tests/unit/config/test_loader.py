@@ -116,6 +116,9 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     [
         ("nope = 1", "there is no option nope"),
         ("[rlproxy]\nworkers = 2", "there is no option rlproxy; its options stand above any"),
+        ("[polices]\na = '5 60'", "there is no option polices; did you mean policies?"),
+        ("[policies]\nupstream = ':1'", "policy 'upstream': it is an option: its place is above ["),
+        ("[policies]\nworkers = 2", "policy 'workers': it is an option: its place is above ["),
         ("policies = 5", "policies is a section: [policies]"),
         ("[policies]\na = 5", "policy 'a': expected "),
         ("[policies]\na.b = '5 60'", "policy 'a': expected "),
