@@ -218,17 +218,18 @@ def _policies(table: object) -> tuple[Policies, list[str]]:
     """Return the policies in a value of the file, and the mistakes. The rules are not parsed."""
     if not isinstance(table, dict):
         return (), [f"{POLICIES} is a section: [{POLICIES}]"]
-    found, mistakes = [], []
+    found: list[tuple[str, str, bool]] = []
+    mistakes: list[str] = []
     for name, value in table.items():
         given = {"rule": value} if isinstance(value, str) else value
-        rule = given.get("rule") if isinstance(given, dict) else None
-        shadow = given.get("shadow", False) if isinstance(given, dict) else None
-        whole = isinstance(rule, str) and isinstance(shadow, bool) and given.keys() <= _OF_A_POLICY
-        misplaced = name.replace("_", "-") in _BY_NAME and (not whole or len(rule.split()) < 2)
-        if whole and not misplaced:
+        given = given if isinstance(given, dict) else {}
+        rule, shadow = given.get("rule"), given.get("shadow", False)
+        if not isinstance(rule, str) or not isinstance(shadow, bool) or given.keys() - _OF_A_POLICY:
+            rule = ""
+        if rule and (" " in rule or name.replace("_", "-") not in _BY_NAME):
             found.append((name, rule, shadow))
         else:
-            why = _MISPLACED if misplaced else _POLICY_FORM
+            why = _MISPLACED if name.replace("_", "-") in _BY_NAME else _POLICY_FORM
             mistakes.append(f"policy {name[:MAX_SHOWN]!r}: {why}")
     return tuple(found), mistakes
 
