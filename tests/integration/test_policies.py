@@ -557,6 +557,23 @@ def test_a_reload_reaches_all_workers(redis_server: RedisServer, tmp_path: Path)
         made.settled({b"trial": [b"9 60", b"enforced", 16, 7]})
 
 
+def test_blanks_in_a_rule_keep_no_worker_from_the_others(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The settings that workers take have a bound, 8 MB."""
+    blanks = " " * 9_000_000
+    with (
+        named(redis_server, tmp_path, "--workers", "2", rules=f'a = "1 60{blanks}"\n') as made,
+        made.proxy.raw() as raw,
+    ):
+        for number in (2, 3):
+            made.reload(f'a = "{number} 60{blanks}"\n')
+            wait_until(
+                lambda n=number: raw.ask("RL.PEEK", "k", "POLICY", "a") == [0, n, n, -1, 0],  # type: ignore[misc]
+                "the worker has the new rule",
+            )
+
+
 # -- bounds, and mistakes at the start -------------------------------------------------------------
 
 

@@ -215,7 +215,10 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
 
 
 def _policies(table: object) -> tuple[Policies, list[str]]:
-    """Return the policies in a value of the file, and the mistakes. The rules are not parsed."""
+    """Return the policies in a value of the file, and the mistakes.
+
+    The rules are not parsed. Their blanks are reduced to one each, which bounds a correct rule.
+    """
     if not isinstance(table, dict):
         return (), [f"{POLICIES} is a section: [{POLICIES}]"]
     found: list[tuple[str, str, bool]] = []
@@ -227,7 +230,7 @@ def _policies(table: object) -> tuple[Policies, list[str]]:
         if not isinstance(rule, str) or not isinstance(shadow, bool) or given.keys() - _OF_A_POLICY:
             rule = ""
         if rule and (" " in rule or name.replace("_", "-") not in _BY_NAME):
-            found.append((name, rule, shadow))
+            found.append((name, b" ".join(rule.encode().split()).decode(), shadow))
         else:
             why = _MISPLACED if name.replace("_", "-") in _BY_NAME else _POLICY_FORM
             mistakes.append(f"policy {name[:MAX_SHOWN]!r}: {why}")

@@ -134,7 +134,7 @@ class Telemetry:
         RL.HELP is not among them.
         """
         if name == commands.RL_STATS:
-            return stats_request(self.all(), time.time())
+            return stats_request(self.all(by_policy=False), time.time())
         if name == commands.RL_POLICIES:
             return self._policies_request()
         return self._tops.reply(int(args[0]), len(args) > 1)
@@ -177,22 +177,28 @@ class Telemetry:
                 self._stats.sample(every)
         self._paced_at, self._decided = now, decided
 
-    def own(self) -> Published:
+    def own(self, by_policy: bool = True) -> Published:
         """Return this worker's samples as of now, without prefixes.
 
         There may be thousands of prefixes, and only the metrics contain them.
+        by_policy: with those of each policy: there may be thousands of them, too.
         """
         self._stats.gather()
-        samples = merged([self._before, self._samples()])
+        before = self._before
+        if not by_policy:
+            before = {name: found for name, found in before.items() if name != POLICY_HITS}
+        samples = merged([before, self._samples(by_policy)])
         return Published(time.time(), samples, self._top.published(), self._facts())
 
-    def all(self) -> list[Published]:
+    def all(self, by_policy: bool = True) -> list[Published]:
         """Return the samples of all workers, without prefixes.
+
+        by_policy: with those of each policy of this worker; see own().
 
         This worker comes first, as of now; the others follow as last published. Of a worker that
         has stopped publishing, only its counters remain: see Published.silent().
         """
-        out = [self.own()]
+        out = [self.own(by_policy)]
         now = time.time()
         for worker in range(self._memory.workers):
             if worker != self._worker:
@@ -262,7 +268,7 @@ class Telemetry:
             "addresses": self._addresses,
         }
 
-    def _samples(self) -> Samples:
+    def _samples(self, by_policy: bool) -> Samples:
         stats, clients, state = self._stats, self._clients, self._upstream.state()
         waiting, circuit = self._context.waiting, self._context.circuit
         hits: dict[Labels, Value] = {}
@@ -282,8 +288,8 @@ class Telemetry:
         found: Samples = {
             "rlproxy_hits_total": hits,
             "rlproxy_hits_near_limit_total": near,
-            POLICY_HITS: self._policies.hits(),
-            POLICY_SHADOW: self._shadows,
+            POLICY_HITS: self._policies.hits() if by_policy else {},
+            POLICY_SHADOW: self._shadows if by_policy else {},
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),

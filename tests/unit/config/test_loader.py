@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from pathlib import Path
 
 import pytest
 from rlproxy.config import loader
 from rlproxy.config.config import OPTIONS, Config, ConfigError, reloaded
 from rlproxy.config.urls import Address, Upstream
+from rlproxy.observability.shared_memory import HALF
+from rlproxy.ratelimit import policies
 
 from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistakes, variable
 
@@ -357,6 +360,24 @@ def test_policies_are_those_of_the_file(tmp_path: Path) -> None:
         ("c:d", "2 2", False),
     )
     assert load().policies == ()
+
+
+def test_the_blanks_of_a_rule_are_reduced(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(f"[policies]\na = '5{' ' * 100_000}60'\nb = '''\n  5 60\tMS\n'''\n")
+    assert load("--config", str(file)).policies == (("a", "5 60", False), ("b", "5 60 MS", False))
+    file.write_text("[policies]\na = '5\u00a060'\n")  # no blank of a command
+    assert load("--config", str(file)).policies == (("a", "5\u00a060", False),)
+
+
+def test_the_longest_policies_fit_into_the_memory_for_workers() -> None:
+    longest = "0" * 17 + "9.999999"
+    rule = f"10000 {longest} COST 10000 STRICT GAP {longest} PENALTY {longest} WAIT {longest}"
+    rule += f" AND 10000 {longest}" * 8 + " ALGO ZLOG"
+    texts = [(f"{number:064}", rule, True) for number in range(policies.MAX_POLICIES)]
+    assert policies.mistakes(texts[:1]) == []
+    config = dataclasses.replace(load(), policies=tuple(texts))
+    assert len(pickle.dumps(config)) + len(texts) * len(rule) < HALF  # as if no two were equal
 
 
 def test_wrong_rules_are_among_all_mistakes(tmp_path: Path) -> None:
