@@ -21,8 +21,8 @@ from rlproxy.observability import key_prefixes
 from rlproxy.observability.metrics import Samples, from_plain, kept, to_plain
 
 # Longest text, bytes. Untouched pages take no memory. 10,000 prefixes take 7 MB if every byte of
-# them must be escaped.
-HALF: Final = 8 << 20
+# them must be escaped, and so do the counts of 10,000 policies.
+HALF: Final = 16 << 20
 PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
 _PLACE: Final = 8 + 2 * (8 + HALF)  # size of a worker's place, bytes
 _TRIES: Final = 100  # reads of latest() before it gives up
