@@ -18,7 +18,7 @@ GRAMMAR = Grammar(SCRIPTS)
 NAMES = [name.decode() for name in ALGORITHMS]
 TEN_YEARS_US = 315_360_000 * SECOND
 LIFTED = [0, 0, 0, -1, 0]
-SLOW_MS = 300  # the time the machine may take between a write and the PTTL after it
+SLOW_MS = 10_000  # the time the machine may take between a write and the PTTL after it
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_hits_stay_and_age_under_a_block(call: Caller) -> None:
 
 def test_a_block_replaces_a_block_and_a_penalty(call: Caller) -> None:
     call.block(at(0), 600 * SECOND)
-    assert call.block(at(1), 5 * SECOND, 1000) == [1, 0, 0, 5000, 5000]
-    assert 5001 - SLOW_MS < call.ttl_ms <= 5001  # nothing else is in the key
+    assert call.block(at(1), 50 * SECOND, 1000) == [1, 0, 0, 50_000, 50_000]
+    assert 50_001 - SLOW_MS < call.ttl_ms <= 50_001  # nothing else is in the key
     assert ask(call, 1, "RL.HIT 3 60 MS")[0] == 1
     assert call.block(at(2), 60 * SECOND) == [1, 0, 0, 60, 60]
     assert ask(call, 61.9, "RL.HIT 1 1")[3] == 1
@@ -150,9 +150,9 @@ def test_a_refund_keeps_the_block_and_a_reset_lifts_it(call: Caller) -> None:
 
 @pytest.mark.parametrize("unit", [1, 1000, SECOND])
 def test_times_are_rounded_up(call: Caller, unit: int) -> None:
-    left = -(-1_234_567 // unit)
-    assert call.block(START_US, 1_234_567, unit) == [1, 0, 0, left, left]
-    assert 1236 - SLOW_MS < call.ttl_ms <= 1236
+    left = -(-61_234_567 // unit)
+    assert call.block(START_US, 61_234_567, unit) == [1, 0, 0, left, left]
+    assert 61_236 - SLOW_MS < call.ttl_ms <= 61_236
 
 
 def test_the_longest_block(call: Caller) -> None:
@@ -250,7 +250,7 @@ def test_the_servers_clock_is_the_default(call: Caller) -> None:
     assert limiter is not None
     found = call.client.evalsha(call.script.sha.decode(), 1, "k", *limiter.argv())
     assert found[:3] == [1, 3, 0]
-    assert 598 <= found[3] <= 600
+    assert 590 <= found[3] <= 600
 
 
 # -- a block that is answered by a rule ------------------------------------------------------------
