@@ -28,7 +28,7 @@ def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path, worker
             assert raw.ask("PING") == "PONG"
             file.write_text(always + "hit-timeout = 500\nidle-timeout = 7\nwrite-timeout = 3\n")
             made.signal(signal.SIGHUP)
-            again = "INFO SIGHUP: settings and certificates were read again; changed: "
+            again = "INFO SIGHUP: settings and certificates were read again; options changed: "
             made.logged(f"{again}--hit-timeout, --idle-timeout\n")
             file.write_text(always.replace("secret", "other") + "connect-timeout = 2\n")
             made.signal(signal.SIGHUP)

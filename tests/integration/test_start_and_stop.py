@@ -101,7 +101,9 @@ def test_banner_names_addresses_and_a_first_command() -> None:
         banner = made.log()
         lines = banner.splitlines()
         assert re.fullmatch(
-            rf"rlproxy {re.escape(VERSION)} \((compiled|interpreted), Python [\d.]+\S*\)", lines[0]
+            rf"rlproxy {re.escape(VERSION)} \((compiled|interpreted), Python [\d.]+\S*\), "
+            rf"process {made.pid}",
+            lines[0],
         )
         assert lines[1] == f"  listening on  127.0.0.1:{port}"
         assert re.fullmatch(
