@@ -15,7 +15,15 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import Labels, Value
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
-from rlproxy.ratelimit.outcomes import OUTCOMES, PAIR, WIDTH, by_outcome, row_of
+from rlproxy.ratelimit.outcomes import (
+    OUTCOMES,
+    PAIR,
+    REFUSED,
+    REFUSED_LOCALLY,
+    WIDTH,
+    by_outcome,
+    row_of,
+)
 
 
 class PolicyCounters:
@@ -52,6 +60,16 @@ class PolicyCounters:
             for outcome, number in zip(OUTCOMES, by_outcome(counts, row), strict=True)
             if number
         }
+
+    def shadow_refused(self) -> dict[str, int]:
+        """Return the hits that policies in shadow would have refused, without zeros."""
+        counts = self._counters.hits
+        found: dict[str, int] = {}
+        for (name, _), row in self._rows.items():
+            number = counts[row + WIDTH + REFUSED] + counts[row + WIDTH + REFUSED_LOCALLY]
+            if number:
+                found[name.decode()] = found.get(name.decode(), 0) + number
+        return found
 
     def by_algorithm(self) -> dict[bytes, tuple[list[int], int]]:
         """Return the hits of each algorithm in the order of OUTCOMES, and how many were near.

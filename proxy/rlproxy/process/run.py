@@ -8,7 +8,6 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from rlproxy.admin.access import read_token
 from rlproxy.build import describe
@@ -18,13 +17,12 @@ from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process import admin_process
+from rlproxy.process.policy_log import log_changes, log_shadows
 from rlproxy.process.post import CANNOT_RUN, Post, alone
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
 from rlproxy.upstream.embedded import EmbeddedError, binary
-
-MAX_NAMES: Final = 10  # policies that one line of the log names
 
 try:
     from uvloop import new_event_loop
@@ -60,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     logs.configure(settings.log_level, settings.log_format)
     for warning in _warnings(settings):
         log.warning("settings_doubtful", "check the settings: {reason}", reason=warning)
-    _log_shadows(settings)
+    log_shadows(settings)
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _run(settings, read)
@@ -87,19 +85,6 @@ def _approve(settings: Config) -> int:
 
 def _warnings(settings: Config) -> list[str]:
     return [*tls_contexts.warnings(settings), *admin_process.warnings(settings)]
-
-
-def _log_shadows(settings: Config) -> None:
-    names = sorted(name for name, _, shadow in settings.policies if shadow)
-    if names:
-        text = "policies in shadow, which admit all hits: {policies}"
-        log.info("policies_in_shadow", text, policies=_some(names))
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return names as text: the first MAX_NAMES of them."""
-    more = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
 def _run(settings: Config, read: Callable[[], Config]) -> None:
@@ -137,22 +122,12 @@ def _reload(
         names = ", ".join(option.flag for option in changed) or "none"
         text = "SIGHUP: settings and certificates were read again; options changed: {changed}"
         log.info("settings_reloaded", text, changed=names)
-        _log_policies(config, new)
+        log_changes(config, new)
         for option in later:
             text = "SIGHUP: {option} has changed; that takes a restart"
             log.warning("restart_needed", text, option=option.flag)
     logs.set_level(made.log_level)
     return made, contexts
-
-
-def _log_policies(old: Config, new: Config) -> None:
-    """Log which policies differ, if any."""
-    found = policies.differences(old.policies, new.policies)
-    if any(found):
-        text = "SIGHUP: policies added: {added}; removed: {removed}; changed: {changed}"
-        added, removed, changed = map(_some, found)
-        log.info("policies_reloaded", text, added=added, removed=removed, changed=changed)
-        _log_shadows(new)
 
 
 def _serve(settings: Config, read: Callable[[], Config], post: Post | None = None) -> None:

@@ -37,6 +37,7 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.observability.policy_counters import PolicyCounters
 from rlproxy.observability.shared_memory import Published, apart
+from rlproxy.process.policy_log import ShadowLog
 from rlproxy.process.post import Post
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
@@ -80,6 +81,7 @@ class Telemetry:
         self._stats: Counters = clients.context.stats
         self._policies = PolicyCounters(self._stats)
         self._shadows: dict[Labels, Value] = {}  # policies in shadow
+        self._shadow_log = ShadowLog(self._policies.shadow_refused)
         self._policies_call: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
         self._started = post.started
@@ -157,6 +159,7 @@ class Telemetry:
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
+        self._shadow_log.look(now)
         if self._samples_keys:
             self._pace(now)
         if not self._read:

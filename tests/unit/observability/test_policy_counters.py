@@ -120,3 +120,13 @@ def test_reloads_with_new_names_take_no_more_rows() -> None:
         if reload > 2:
             sizes.add((len(used.stats.hits), len(used.stats.near)))
     assert len(sizes) == 1
+
+
+def test_refusals_in_shadow_are_counted_by_policy() -> None:
+    enforced, trial, other = policy("a"), policy("b", shadow=True), policy("c", shadow=True)
+    used = Used(enforced, trial, other)
+    used.hit(enforced, REFUSED)
+    used.hit(trial, ADMITTED, REFUSED, REFUSED)
+    used.stats.hits[row(trial) + oc.REFUSED_LOCALLY] += 3
+    used.hit(other, ADMITTED)
+    assert used.counters.shadow_refused() == {"b": 5}

@@ -1,0 +1,66 @@
+"""The log of policies: what a reload changed, which are in shadow, and what they would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rlproxy.config.config import Config
+from rlproxy.observability.logs import log
+from rlproxy.ratelimit import policies
+
+MAX_NAMES: Final = 10  # policies that one line of the log names
+EVERY_S: Final = 60.0  # shortest time between two lines about refusals in shadow, seconds
+LOOK_S: Final = 5.0  # seconds until the next look if there were none
+
+
+def log_shadows(settings: Config) -> None:
+    """Log which policies are in shadow, if any."""
+    names = sorted(name for name, _, shadow in settings.policies if shadow)
+    if names:
+        text = "policies in shadow, which admit all hits: {policies}"
+        log.info("policies_in_shadow", text, policies=_some(names))
+
+
+def log_changes(old: Config, new: Config) -> None:
+    """Log which policies differ, if any."""
+    found = policies.differences(old.policies, new.policies)
+    if any(found):
+        text = "SIGHUP: policies added: {added}; removed: {removed}; changed: {changed}"
+        added, removed, changed = map(_some, found)
+        log.info("policies_reloaded", text, added=added, removed=removed, changed=changed)
+        log_shadows(new)
+
+
+class ShadowLog:
+    """The log of hits that policies in shadow would have refused: at most a line every EVERY_S.
+
+    counts: returns the number of these hits since the start by policy.
+    """
+
+    def __init__(self, counts: Callable[[], dict[str, int]]) -> None:
+        self._counts = counts
+        self._before: dict[str, int] = {}
+        self._due: float = 0.0
+
+    def look(self, now: float) -> None:
+        """Log the hits since the last line, if there are any; `now` is in seconds."""
+        if now < self._due:
+            return
+        self._due = now + LOOK_S
+        found = self._counts()
+        new = {name: count - self._before.get(name, 0) for name, count in found.items()}
+        self._before = found
+        names = sorted((name for name in new if new[name] > 0), key=lambda name: -new[name])
+        if names:
+            self._due = now + EVERY_S
+            text = "policies in shadow would have refused {count:,} hits: {policies}"
+            total = sum(new[name] for name in names)
+            some = _some([f"{name} {new[name]:,}" for name in names])
+            log.info("shadow_refused", text, count=total, policies=some)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return names as text: the first MAX_NAMES of them."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"
