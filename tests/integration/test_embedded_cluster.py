@@ -78,7 +78,8 @@ async def test_a_failed_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
         ports = [*module._free_ports(5), port]
         monkeypatch.setattr(module, "_free_ports", lambda _: ports)
         cluster = EmbeddedCluster(3)
-        with pytest.raises(EmbeddedError, match=r"ended at once: .*"):
+        # A node listens for clients first. So it may end during the first query, too.
+        with pytest.raises(EmbeddedError, match=r"ended at once: .*|a node of the embedded clus"):
             await cluster.start()
         assert set(children(os.getpid())) - before
         cluster.stop()

@@ -412,7 +412,7 @@ def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
         first = 4
     options = OPTIONS[name]
     allowed = {word: options[word] for word in _BESIDE if word in options}
-    barred = set(options) - set(_BESIDE)
+    barred = set(_OPTIONS) - set(_BESIDE)
     _check(limiter, _take_all(limiter, allowed, args[first:], form, barred), form)
     if policy.shadow or limiter.mode != algorithms.HIT:
         limiter.wait_us = 0  # a hit under shadow never waits

@@ -1167,6 +1167,8 @@ WRONG_POLICY = [
     ("RL.HIT k COST 2 POLICY login", MAX),
     ("RL.PEEK k POLICY login WAIT 5", near("WAIT")),
     ("RL.PEEK k POLICY login GAP 5", "POLICY can't be combined with GAP"),
+    ("RL.PEEK k POLICY login STRICT", "POLICY can't be combined with STRICT"),
+    ("RL.REFUND k POLICY login 1 PENALTY 5", "POLICY can't be combined with PENALTY"),
     ("RL.REFUND k POLICY login 0", GIVEN_BACK),
     ("RL.REFUND k POLICY login COST 1", GIVEN_BACK),
     ("RL.REFUND k POLICY login 1 COST 1", near("COST")),
