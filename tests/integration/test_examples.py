@@ -491,10 +491,8 @@ def get(address: str) -> tuple[int, Message, Any]:
             return error.code, error.headers, json.load(error)
 
 
-def test_express_sends_limit_fields_and_refuses(
-    express: Any, url: str, server: RedisServer
-) -> None:
-    address = express(url)
+def seven_answers(address: str, server: RedisServer) -> list[tuple[int, Message, Any]]:
+    """The answers to seven requests on an empty server."""
     for _ in range(ATTEMPTS):
         with admin(server) as raw:
             raw.ask("FLUSHALL")
@@ -502,7 +500,13 @@ def test_express_sends_limit_fields_and_refuses(
         # otherwise half a second was too short
         if all("RateLimit" in headers for _, headers, _ in answers):
             break
-    for number, (status, headers, body) in enumerate(answers):
+    return answers
+
+
+def test_express_sends_limit_fields_and_refuses(
+    express: Any, url: str, server: RedisServer
+) -> None:
+    for number, (status, headers, body) in enumerate(seven_answers(express(url), server)):
         assert (status, limit_fields(headers)) in expected(number)
         if number < 5:
             assert body == {"hello": "world"}
@@ -514,13 +518,7 @@ def test_express_sends_limit_fields_and_refuses(
 def test_express_takes_the_rule_of_a_policy(express: Any, url: str, server: RedisServer) -> None:
     script = MISTAKEN.format(client=NODE_CLIENTS["node-redis"], max=0, key="limit:k")
     script = script.replace("max: 0, window: 60", 'policy: "login"')
-    address = express(url, script)
-    for _ in range(ATTEMPTS):
-        with admin(server) as raw:
-            raw.ask("FLUSHALL")
-        answers = [get(address) for _ in range(7)]
-        if all("RateLimit" in headers for _, headers, _ in answers):
-            break
+    answers = seven_answers(express(url, script), server)
     for number, (status, headers, _) in enumerate(answers):
         assert (status, limit_fields(headers)) in of_policy(expected(number))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 
-from tests.harness import RedisServer
 from tests.scripts.calls import SCRIPTS, SECOND, START_US, Caller, at
 
 GRAMMAR = Grammar(SCRIPTS)
@@ -19,12 +17,6 @@ NAMES = [name.decode() for name in ALGORITHMS]
 TEN_YEARS_US = 315_360_000 * SECOND
 LIFTED = [0, 0, 0, -1, 0]
 SLOW_MS = 10_000  # the time the machine may take between a write and the PTTL after it
-
-
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +20,6 @@ from tests.scripts.window_model import Model, Rule
 
 LAST_SEQUENCE = 999_999
 TEN_YEARS_US = 315_360_000 * SECOND
-
-
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
 
 
 @pytest.fixture(params=["LOG", "ZLOG"])

@@ -4,23 +4,14 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar
 
-from tests.harness import RedisServer
 from tests.scripts.calls import SCRIPTS, Caller, at
 
 GRAMMAR = Grammar(SCRIPTS)
-
-
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
 
 
 def send(client: redis.Redis, seconds: float, command: str) -> list[int]:

@@ -8,24 +8,16 @@ nanoseconds. Where this project differs on purpose, a comment in the test gives 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from tests.harness import RedisServer
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.string_models import NS, Ask, Rule, up
 
 MILLISECOND = 1000
 DAY, HOUR, MINUTE = 86_400, 3600, 60
-
-
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
 
 
 @pytest.fixture

@@ -81,12 +81,6 @@ def three_a_minute(algorithm: str, **words: Any) -> Hit:
     return Hit(algorithm, ((3, 60 * SECOND),), **words)
 
 
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
-
-
 class Limiter:
     """A script and a key; every call in microseconds unless a parameter sets another unit."""
 

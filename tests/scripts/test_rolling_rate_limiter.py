@@ -15,7 +15,6 @@ windows are half open too. Its times are milliseconds (MS). Four things differ o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -23,18 +22,11 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import RedisServer
 from tests.scripts.calls import Caller, at
 from tests.scripts.window_model import Rule
 
 MILLISECOND = 1000
 ALGORITHMS = ["LOG", "ZLOG"]
-
-
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
 
 
 @dataclass

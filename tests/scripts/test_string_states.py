@@ -13,7 +13,7 @@ state: a clock that jumps back finds it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,6 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import RedisServer
 from tests.scripts.calls import CLOCK_ARGUMENT, SECOND, START_US, Caller, at, script_of
 from tests.scripts.string_models import (
     MODELS,
@@ -100,12 +99,6 @@ def rules_of(algorithm: str) -> list[Rule]:
 def three_a_minute(algorithm: str) -> Rule:
     make = window if algorithm in WINDOWS else bucket
     return make(3, 60 * SECOND)
-
-
-@pytest.fixture(scope="module")
-def client(module_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=module_server.port) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

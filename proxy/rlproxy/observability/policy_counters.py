@@ -64,12 +64,11 @@ class PolicyCounters:
     def shadow_refused(self) -> dict[str, int]:
         """Return the hits that policies in shadow would have refused, without zeros."""
         counts = self._counters.hits
-        found: dict[str, int] = {}
-        for (name, _), row in self._rows.items():
-            number = counts[row + WIDTH + REFUSED] + counts[row + WIDTH + REFUSED_LOCALLY]
-            if number:
-                found[name.decode()] = found.get(name.decode(), 0) + number
-        return found
+        return {
+            name.decode(): number
+            for (name, _), row in self._rows.items()
+            if (number := counts[row + WIDTH + REFUSED] + counts[row + WIDTH + REFUSED_LOCALLY])
+        }
 
     def by_algorithm(self) -> dict[bytes, tuple[list[int], int]]:
         """Return the hits of each algorithm in the order of OUTCOMES, and how many were near.

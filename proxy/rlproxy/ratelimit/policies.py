@@ -42,7 +42,7 @@ def _policy(name: bytes, text: bytes, shadow: bool) -> Policy:
     words = text.split()
     if len(words) < 2:
         raise GrammarError("expected max, window and options, such as '5 60'")
-    if POLICY in text.upper().split():
+    if POLICY in [word.upper() for word in words]:
         raise GrammarError("a rule can't name a policy")
     return Policy(name, b" ".join(words), shadow)
 
