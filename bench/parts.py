@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
@@ -10,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -233,3 +234,36 @@ def engine(name: str | None) -> tuple[str, str]:
         raise UsageError(f"--engine {name}: not installed here; there is {', '.join(found)}")
     chosen = name or next(iter(found))
     return chosen, found[chosen]
+
+
+def run_turns(
+    program: str,
+    about: str | None,
+    turns: int,
+    measure: Callable[[str, int, int, int], list[str]],
+    argv: Sequence[str] | None,
+) -> int:
+    """Run the command line of a comparison in turns.
+
+    program, about: the module's name and description.
+    turns: default number of turns.
+    measure: returns lines to print, given the server's file, requests, turns and clients.
+    Returns the exit code: 0 done, 1 failed, 2 wrong usage.
+    """
+    parser = argparse.ArgumentParser(f"python -m {program}", description=about)
+    parser.add_argument("--requests", type=int, default=100_000, help="of one run, not pipelined")
+    parser.add_argument("--turns", type=int, default=turns)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--engine", help="the server, such as valkey-9.1")
+    args = parser.parse_args(argv)
+    if min(args.requests, args.turns, args.clients) < 1:
+        parser.error("what is counted is at least 1")
+    try:
+        _, executable = engine(args.engine)
+        print("\n".join(measure(executable, args.requests, args.turns, args.clients)))
+    except UsageError as error:
+        parser.error(str(error))
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -6,7 +6,6 @@ and of the proxy's CPU time per hit, and the median of the ratios of CPU time.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from typing import Final
 
 from . import cpu, load, parts
 from .client import Client
-from .errors import BenchError, UsageError
 from .parts import DIRECT, NAMED
 from .rows import RANDOM, Command
 
@@ -80,23 +78,7 @@ def measure(executable: str, requests: int, turns: int, clients: int) -> list[st
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit code: 0 done, 1 failed, 2 wrong usage."""
-    parser = argparse.ArgumentParser("python -m bench.policy", description=__doc__)
-    parser.add_argument("--requests", type=int, default=100_000, help="of one run, not pipelined")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--engine", help="the server, such as valkey-9.1")
-    args = parser.parse_args(argv)
-    if min(args.requests, args.turns, args.clients) < 1:
-        parser.error("what is counted is at least 1")
-    try:
-        _, executable = parts.engine(args.engine)
-        print("\n".join(measure(executable, args.requests, args.turns, args.clients)))
-    except UsageError as error:
-        parser.error(str(error))
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return parts.run_turns("bench.policy", __doc__, 9, measure, argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ their ratio, and the CPU time per command, the admin process' included.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import statistics
@@ -69,6 +68,8 @@ def watching(part: Part) -> Iterator[None]:
 
 def measure(executable: str, requests: int, turns: int, clients: int) -> list[str]:
     """Measure, and return the lines of the table. Raises BenchError."""
+    if redis_benchmark.executable() is None:
+        raise UsageError("redis-benchmark is not installed (Debian: redis-tools)")
     lines = [f"{'':14}{'/s alone':>10}{'watched':>10}{'ratio':>7}{'us alone':>10}{'watched':>9}"]
     with parts.running(executable, (ALONE, WATCHED)) as running, watching(running[WATCHED]):
         for name, pipeline, command, times in ROWS:
@@ -99,27 +100,7 @@ def measure(executable: str, requests: int, turns: int, clients: int) -> list[st
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit code: 0 done, 1 failed, 2 wrong usage."""
-    parser = argparse.ArgumentParser("python -m bench.watched", description=__doc__)
-    parser.add_argument(
-        "--requests", type=int, default=100_000, help="of one run, without pipeline"
-    )
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--engine", help="the server, such as valkey-9.1")
-    args = parser.parse_args(argv)
-    if min(args.requests, args.turns, args.clients) < 1:
-        parser.error("what is counted is at least 1")
-    if redis_benchmark.executable() is None:
-        parser.error("redis-benchmark is not installed (Debian: redis-tools)")
-    try:
-        _, executable = parts.engine(args.engine)
-        print("\n".join(measure(executable, args.requests, args.turns, args.clients)))
-    except UsageError as error:
-        parser.error(str(error))
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return parts.run_turns("bench.watched", __doc__, 5, measure, argv)
 
 
 if __name__ == "__main__":
