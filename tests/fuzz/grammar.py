@@ -7,6 +7,7 @@ import re
 from rlproxy.ratelimit import algorithms, scripts
 from rlproxy.ratelimit import grammar as g
 from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -20,6 +21,7 @@ from rlproxy.session.session import Session
 from tests.contexts import worker_context
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
+from tests.fuzz.model import POLICIES
 
 SCRIPTS = scripts.load()
 NAMES = (
@@ -31,7 +33,8 @@ NAMES = (
     b"rl.hit",
     b"RL.BLOCK",
 )
-OTHERS = (b"RL.RESET", b"RL.HELP")
+OTHERS = (b"RL.RESET", *c.REPORTS)
+POLICY_NAMES = (*POLICIES, b"absent")
 WORDS = (
     *(b"10", b"60", b"1", b"0", b"0.5", b"1000", b"1e3", b"-1", b"nan", b"0x10", b"", b"\0"),
     *(b"1000000000", b"1000000001", b"100000", b"9223372036854775807", b"9223372036854775808"),
@@ -41,6 +44,11 @@ WORDS = (
     *algorithms.ALGORITHMS,
     b"gcra",
     b"log",
+    b"POLICY",
+    b"policy",
+    *POLICY_NAMES,
+    b"RELOAD",
+    b"refused",
 )
 MAX_US = g.MAX_WINDOW_US
 QUOTING = re.compile(r"-ERR (?:syntax error near|unknown ALGO) '(.*)'\r\n")
@@ -66,16 +74,19 @@ def calls(data: bytes) -> None:
     """A command of the family with any arguments."""
     choices = Choices(data)
     kind = choices.below(32)
+    at, policy = 1 + choices.below(2), POLICY_NAMES[choices.below(len(POLICY_NAMES))]
     args = words(choices)
     if kind >= 28:
-        _reads((OTHERS[kind % len(OTHERS)], *args))
+        _reads((OTHERS[choices.below(len(OTHERS))], *args))
         return
+    if kind >= 14:
+        args[at:at] = [b"POLICY", policy]
     name = NAMES[kind % len(NAMES)].upper()
     written = b"".join(map(r.bulk, [name, *args]))
-    grammar = Grammar(SCRIPTS)
+    grammar = _grammar()
     rule = grammar.rule(written, name, args)
     _check(rule, name, args)
-    again = Grammar(SCRIPTS).rule(b"else", name, args)
+    again = _grammar().rule(b"else", name, args)
     assert (again.error, again.words(LOADED), again.tail) == (
         rule.error,
         rule.words(LOADED),
@@ -83,6 +94,12 @@ def calls(data: bytes) -> None:
     )
     assert (grammar.known(written) is rule) == (len(written) <= g.RULE_BYTES)
     _reads((NAMES[kind % len(NAMES)], *args))
+
+
+def _grammar() -> Grammar:
+    made = Grammar(SCRIPTS)
+    made.use(POLICIES)
+    return made
 
 
 def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
@@ -100,10 +117,16 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
     limiter = rule.limiter
     assert rule.script is not None
     if name == b"RL.BLOCK":
-        assert limiter is None
-        assert rule.script is SCRIPTS["block"]
+        assert rule.frees
+        if limiter is None:
+            assert rule.script is SCRIPTS["block"]
+        else:
+            assert rule.script is SCRIPTS[scripts.blocking(limiter.algorithm.script)]
+            _call(rule, args[0])
         return
     assert limiter is not None
+    if name not in g.THROTTLES and args[1].upper() == b"POLICY":
+        _written_out(rule, name, args)
     throttle = name in g.THROTTLES
     most = g.MAX_CELL if throttle else algorithms.MAX_HITS
     assert 1 <= limiter.max <= most
@@ -130,6 +153,36 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
         _call(variant, args[0])
 
 
+def _written_out(rule: Rule, name: bytes, args: list[bytes]) -> None:
+    """A command that names a policy is the call of its written-out rule. Options of the command
+    replace those of the policy; those that the command lacks, and WAIT under shadow, are left out.
+    """
+    policy = POLICIES[args[2]]
+    text = policy.text.split()
+    first = 4 if name == b"RL.REFUND" else 3
+    options = g.OPTIONS[b"RL.HIT"]
+    unused = {b"WAIT"} if policy.shadow else set()
+    given = [args[at : at + 2] for at in range(first, len(args), 2)]
+    given = [each for each in given if each[0].upper() not in unused]
+    unused |= {*options} - {*g.OPTIONS[name]} | {word.upper() for word, _ in given}
+    whole = [args[0], *text[:2], *args[3:first]]
+    at = 2
+    while at < len(text):
+        end = at + 1 + len(options[text[at]])
+        whole += text[at:end] if text[at] not in unused else []
+        at = end
+    whole += [word for each in given for word in each]
+    other = Grammar(SCRIPTS).rule(b"", name, whole)
+    assert _decisions(rule) == _decisions(other), whole
+    assert shadow(rule.row) == (policy.shadow and name == b"RL.HIT")
+    assert not rule.takes or rule.label() == policy.name
+
+
+def _decisions(rule: Rule) -> tuple[object, ...]:
+    waits = (rule.waits, rule.shapes, rule.denies, rule.frees)
+    return (rule.error, rule.words(LOADED), rule.tail, rule.unit_us, rule.limit, waits)
+
+
 def _call(rule: Rule, key: bytes) -> None:
     """Each form of the call is one whole request with one key and arguments in the script's
     order.
@@ -153,7 +206,7 @@ def _call(rule: Rule, key: bytes) -> None:
 def _reads(request: tuple[bytes, ...]) -> None:
     """Each form of a request parses to the same call."""
     settings = worker_context(
-        grammar=Grammar(SCRIPTS), server=ServerFacts("redis:1"), lane_of=lambda _: None
+        grammar=_grammar(), server=ServerFacts("redis:1"), lane_of=lambda _: None
     )
     strict = r.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)
@@ -161,7 +214,7 @@ def _reads(request: tuple[bytes, ...]) -> None:
     one, two = made
     if one is None or two is None:
         assert one is two
-        assert request[0].upper() == c.RL_HELP
+        assert request[0].upper() in c.REPORTS
         return
     assert (one.key, one.reply, one.rule.words(LOADED), one.rule.tail) == (
         *(two.key, two.reply, two.rule.words(LOADED), two.rule.tail),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit import policies, scripts
+from rlproxy.ratelimit.grammar import Grammar, wrong_report
+from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -19,15 +20,22 @@ from rlproxy.session.wait_cover import REWRITE, not_covered
 from tests.fuzz import reference
 from tests.fuzz.reference import IncompleteError, ProtocolError
 
+# Name, rule and shadow of each policy.
+TEXTS = (
+    ("login", "5 60 PENALTY 300 AND 20 3600", False),
+    ("queue", "3 1000 MS WAIT 50", False),
+    ("shape", "3 60 ALGO LEAKY WAIT 2", False),
+    ("tries", "2 60 STRICT PENALTY 9 WAIT 5 COST 2 GAP 1", True),
+    ("trial", "10 60 ALGO GCRA BURST 4", True),
+    ("trial:log", "10 60", True),
+)
+POLICIES, _ = policies.parse(TEXTS)
 GRAMMAR = Grammar(scripts.load())
+GRAMMAR.use(POLICIES)
 OK = b"+OK\r\n"
 PUSH = b">2\r\n$6\r\nfuzzed\r\n$4\r\npush\r\n"  # sent at any time, in RESP3
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
-HELP_TEXT = b"*1\r\n+help\r\n"
-NO_HELP = (
-    r.error("ERR RL.HELP is not allowed in transactions"),
-    b"-ERR unknown command 'RL'\r\n",
-)
+REPORT = b"*1\r\n+report\r\n"
 SUBSCRIBED = {
     *(b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE"),
     *(b"SUNSUBSCRIBE", b"PING", b"QUIT", b"RESET"),
@@ -37,6 +45,8 @@ KNOWN = {row.name for row in c.COMMANDS.values() if not row.ours}
 # Names in the errors with which Redis refuses an RL command in a RESP2 subscription: the command
 # sent in its place.
 AS_SENT = ["eval", "eval_ro", "del"]
+# The end of the text of a hit under shadow whose refusal the server answers as an admission.
+ADMITS = b"if r[1]==1 then r[1],r[4]=0,-1 end return r"
 HELD_US = 50_000  # a shy key admits its first waiting attempt only after this
 
 Context = tuple[bytes | None, bytes | None, int]
@@ -60,7 +70,7 @@ class Model:
         self.log: list[Entry] = []
         self.closed = False
         self.silent = False  # closed without a reply: unread bytes may be lost
-        # RL.HELP in MULTI aborts it where the proxy can report it; an invalid hit's error may come
+        # A report in MULTI aborts it where the proxy can report it; an invalid hit's error may come
         # behind a confirmation that is a push.
         self.vague = False
         self._refused = False
@@ -140,10 +150,10 @@ class Model:
         elif name not in KNOWN and name != c.CL_THROTTLE:
             self._reject(unknown)
             return
-        hit = ours and name != c.RL_HELP
-        if name == c.RL_HELP and len(words) == 1:
+        hit = ours and name not in c.REPORTS
+        if name in c.REPORTS:
             # Whether MULTI was refused is not yet known when this one must be.
-            self._help()
+            self._report(name)
             return
         entrance = (b"AUTH", b"HELLO", b"QUIT", b"RESET")
         if self.locked and self.context[0] is None and name not in entrance:
@@ -172,25 +182,28 @@ class Model:
     def _wrong(self, name: bytes, words: tuple[bytes, ...]) -> bytes:
         """The error of a command of the family that is refused without a script call."""
         text = f"ERR wrong number of arguments for '{name.decode().lower()}' command"
-        if name == c.RL_HELP:
-            if len(words) != 1:
-                return r.error(text)
-            self.vague = self.vague or self._queued is not None
-            return b""
+        if name in c.REPORTS:
+            wrong = wrong_report(name, list(words[1:]))
+            self.vague = self.vague or (not wrong and self._queued is not None)
+            return wrong
         if len(words) < 2:
             return r.error(text)
         if name == c.RL_RESET:
             return b""
         return GRAMMAR.rule(b"\0" * 600, name, list(words[1:])).error
 
-    def _help(self) -> None:
+    def _report(self, name: bytes) -> None:
+        refused = (
+            r.error(f"ERR {name.decode()} is not allowed in transactions"),
+            b"-ERR unknown command 'RL'\r\n",
+        )
         if self.locked and self.context[0] is None:
-            self._reject(b"-NOAUTH Authentication required.\r\n", *NO_HELP)
+            self._reject(b"-NOAUTH Authentication required.\r\n", *refused)
         elif self.protocol == 2 and self._channels:
             text = "ERR Can't execute '%s': only (P|S)SUBSCRIBE are allowed in this context"
-            self._reject(*[r.error(text % each) for each in AS_SENT], *NO_HELP)
+            self._reject(*[r.error(text % each) for each in AS_SENT], *refused)
         else:
-            self._say(HELP_TEXT, *NO_HELP)
+            self._say(REPORT, *refused)
 
     def _run(self, name: bytes, args: tuple[bytes, ...]) -> list[bytes]:
         """Execute the command and add its replies."""
@@ -244,30 +257,39 @@ class Model:
     # -- hits --------------------------------------------------------------------------------------
 
     def _family(self, name: bytes, args: tuple[bytes, ...]) -> bytes:
-        if name == c.RL_HELP:
-            return HELP_TEXT
+        if name in c.REPORTS:
+            return REPORT
         if name == c.RL_RESET:
             return self.ordinary(b"DEL", args, self.context, self.protocol)
         rule = GRAMMAR.rule(b"\0" * 600, name, list(args))
         argv = reference.request(b"*%d\r\n" % rule.tail.count(b"$") + rule.tail, 0).words
-        return self.hit(args[0], argv, self.context, attempt=False)
+        return self.hit(args[0], argv, self.context, False, shadow(rule.row))
 
     def _eval(self, args: tuple[bytes, ...]) -> bytes:
         if len(args) == 3 and bulks(b"EVAL", *args[:2]).endswith(REWRITE[4:]):
             return b":1\r\n"  # it changes nothing
         if len(args) < 4 or args[1] != b"1":
-            return HELP_TEXT
+            return REPORT
         argv = args[3:]
         attempt = len(argv) > 2 and argv[2] == b"1"
-        return self.hit(args[2], argv, self.context, attempt)
+        return self.hit(args[2], argv, self.context, attempt, args[0].endswith(ADMITS))
 
-    def hit(self, key: bytes, argv: tuple[bytes, ...], context: Context, attempt: bool) -> bytes:
-        """A script's call. `attempt`: of a waiting hit, whose first call is refused on a shy
-        key.
+    def hit(
+        self,
+        key: bytes,
+        argv: tuple[bytes, ...],
+        context: Context,
+        attempt: bool,
+        admits: bool = False,
+    ) -> bytes:
+        """A script's call.
+
+        attempt: of a waiting hit, whose first call is refused on a shy key.
+        admits: of a hit under shadow, whose refusal is answered as an admission.
         """
         limit = int(argv[0]) if argv[0].isdigit() else 0
         if refuses(key):
-            return r.five(1, limit, 0, -1, 1)
+            return r.five(1 - admits, limit, 0, -1, 1)
         looks = b"peek" in argv
         if attempt and len(argv) > 5 and b" " in argv[5]:  # its script returns how long to hold it
             self.log.append(("hit", key, argv[0], context))

@@ -12,6 +12,7 @@ from itertools import count
 from rlproxy.fairness.budget import SLOW_HITS
 from rlproxy.ratelimit import algorithms
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
@@ -51,6 +52,21 @@ LINES: tuple[tuple[bytes, ...], ...] = (
     (b"RL.RESET", b"{n}", b"x"),
     (b"RL.BLOCK", b"{n}", b"0.1"),
     (b"RL.HELP",),
+    (b"RL.HIT", b"{n}", b"POLICY", b"login"),
+    (b"RL.HIT", b"{n}", b"POLICY", b"queue"),
+    (b"rl.hit", b"{n}", b"policy", b"shape", b"COST", b"2"),
+    (b"RL.HIT", b"{n}", b"POLICY", b"tries"),
+    (b"RL.HIT", b"{n}", b"POLICY", b"trial", b"WAIT", b"5"),
+    (b"RL.HIT", b"{n}", b"POLICY", b"trial:log"),
+    (b"RL.HIT", b"{n}", b"POLICY", b"trial:log", b"COST", b"0"),
+    (b"RL.HIT", b"{n}", b"POLICY", b"absent"),
+    (b"RL.PEEK", b"{n}", b"POLICY", b"trial"),
+    (b"RL.REFUND", b"{n}", b"POLICY", b"tries", b"2"),
+    (b"RL.BLOCK", b"{n}", b"9", b"POLICY", b"trial:log"),
+    (b"RL.POLICIES",),
+    (b"RL.POLICIES", b"RELOAD"),
+    (b"RL.STATS",),
+    (b"RL.TOP", b"5", b"REFUSED"),
     (b"CL.THROTTLE", b"{n}", b"4", b"5", b"60"),
     (b"PING",),
     (b"ECHO", b"{n}"),
@@ -189,7 +205,7 @@ def _says_nothing(data: bytes) -> bool:
 
 def _refusal(call: Call, key: bytes) -> bytes:
     argv = reference.request(b"*%d\r\n" % call.rule.tail.count(b"$") + call.rule.tail, 0).words
-    return r.five(1, int(argv[0]), 0, -1, 1)
+    return r.five(1 - shadow(call.rule.row), int(argv[0]), 0, -1, 1)
 
 
 class Clock:
