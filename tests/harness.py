@@ -78,10 +78,15 @@ def one_engine() -> str | None:
     return "valkey-9.1" if "valkey-9.1" in found else found[-1] if found else None
 
 
+def _only(names: set[str | None]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("engine", sorted(filter(None, names)), indirect=True)
+
+
 # For tests of the proxy alone, where each server does the same.
-ON_ONE_ENGINE = pytest.mark.parametrize(
-    "engine", [name for name in [one_engine()] if name], indirect=True
-)
+ON_ONE_ENGINE = _only({one_engine()})
+# For long walks, where a table of cases has shown that each server does the same: the oldest server
+# and the newest.
+ON_TWO_ENGINES = _only({min(engines(), default=None), one_engine()})
 
 
 @dataclass

@@ -17,7 +17,15 @@ from tests.conformance.compare import (
     case,
     name_of,
 )
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command
+from tests.harness import (
+    ON_ONE_ENGINE,
+    ON_TWO_ENGINES,
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    command,
+)
 
 DENIED = ("keys", "config|set", "Debug", "script|flush", "rl.reset", "eval", "ft.search", "object")
 KEYS = b"-NOPERM command 'keys' is denied by rlproxy (--deny-command)\r\n"
@@ -91,6 +99,7 @@ ROWS = [
 ]  # fmt: skip
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_denied_commands_are_refused(bench: Bench, row: Case) -> None:
     bench.compare(row)
@@ -107,6 +116,7 @@ def test_denied_command_behind_a_blocking_command(bench: Bench) -> None:
     assert found[1] == [b"*-1\r\n", KEYS, b"+PONG\r\n"]
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize(
     "row", [*test_framing.BROKEN, *test_framing.LIMITS, *test_framing.LENIENT], ids=name_of
 )
@@ -114,6 +124,7 @@ def test_malformed_bytes_get_the_servers_own_error(bench: Bench, row: Case) -> N
     bench.compare(row)
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("row", test_password.NEEDED[:20], ids=name_of)
 def test_other_commands_are_unchanged(bench: Bench, row: Case) -> None:
     bench.compare(row)

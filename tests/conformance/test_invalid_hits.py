@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command
+from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command
 
 INTEGER = "ERR value is not an integer or out of range"
 MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
@@ -134,6 +134,7 @@ in_multi = pytest.mark.parametrize(
 )
 
 
+@ON_ONE_ENGINE
 def test_invalid_hits_one_by_one(client: Raw, direct: Raw) -> None:
     for text, error in WRONG:
         assert client.ask(*text.split(" ")) == ReplyError(error), text
@@ -141,6 +142,7 @@ def test_invalid_hits_one_by_one(client: Raw, direct: Raw) -> None:
     assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
 
 
+@ON_ONE_ENGINE
 def test_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
     sent, expected = b"", list[object]()
     for index, (text, error) in enumerate(WRONG):
@@ -155,6 +157,7 @@ def test_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
     assert direct.ask("DBSIZE") == 2
 
 
+@ON_ONE_ENGINE
 def test_only_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
     client.send(b"".join(wrong(text) for text, _ in WRONG))
     for text, error in WRONG:
@@ -162,6 +165,7 @@ def test_only_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
     assert direct.ask("DBSIZE") == 0
 
 
+@ON_ONE_ENGINE
 def test_invalid_hits_inline(client: Raw) -> None:
     client.send(b"".join(text.encode() + b"\r\n" for text, _ in WRONG))
     for text, error in WRONG:
@@ -215,6 +219,7 @@ def test_invalid_hits_in_multi_after_an_unknown_command(client: Raw, direct: Raw
     assert direct.ask("DBSIZE") == 0
 
 
+@ON_ONE_ENGINE
 def test_valid_options_at_the_bounds_are_admitted(client: Raw, direct: Raw) -> None:
     """Values that the tables above refuse are admitted at their bound."""
     rows = [
@@ -306,6 +311,7 @@ def of_size(text: str, size: int) -> bytes:
     return made
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("row", ROWS)
 def test_longest_command_is_admitted(client: Raw, row: str) -> None:
     text, expected = ROWS[row]
@@ -318,6 +324,7 @@ def test_longest_command_is_admitted(client: Raw, row: str) -> None:
     assert client.reply() == ReplyError(arity("rl.hit"))
 
 
+@ON_ONE_ENGINE
 def test_too_many_words_are_an_error(client: Raw, direct: Raw) -> None:
     direct.ask("SET", "a", 1)
     client.send(command("RL.RESET", *["a"] * 9000))

@@ -20,7 +20,16 @@ from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.routing_support import Gate, Pipe, gated, password, rounds
 from tests.conformance.test_cluster import cluster_node
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import (
+    DEADLINE_S,
+    ON_ONE_ENGINE,
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    command,
+    wait_until,
+)
 from tests.info import calls
 
 SHARE = ("--share", "yes")
@@ -702,6 +711,7 @@ def test_no_client_gets_another_clients_reply(pair: Pair, faults: bool) -> None:
             assert worker.acknowledged == worker.sent
 
 
+@ON_ONE_ENGINE
 def test_large_and_small_replies_of_many_clients(pair: Pair) -> None:
     fields = [word for at in range(10_000) for word in (f"field{at}", at)]
     pair.look.ask("HSET", "h", *fields)
@@ -733,6 +743,7 @@ def test_large_and_small_replies_of_many_clients(pair: Pair) -> None:
         assert calls(pair.look, name) - count <= 6  # three times, and again at most once each
 
 
+@ON_ONE_ENGINE
 def test_slow_reader_delays_no_client_and_uses_bounded_memory(pair: Pair) -> None:
     size, readers = 16_000_000, 8
     pair.look.ask("SET", "big", b"x" * size)
@@ -791,6 +802,7 @@ def at_least(size: int, data: bytes) -> bool:
     return len(data) >= size
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("pieces", ["whole", "two", "three", "bytes at the edge"])
 def test_large_replies_in_pieces_with_others_behind_them(pair: Pair, pieces: str) -> None:
     """At each size near the bound: the right reply to each, and no command sent more than twice."""

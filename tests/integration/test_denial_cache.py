@@ -42,7 +42,17 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 
 from tests import harness
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import (
+    DEADLINE_S,
+    ON_ONE_ENGINE,
+    ON_TWO_ENGINES,
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    command,
+    wait_until,
+)
 from tests.info import lane_calls, script_calls
 from tests.integration.started import by_lane_of, client_list, lanes
 from tests.integration.test_exact_limits import Monitor
@@ -286,6 +296,7 @@ def write_and_hit(parts: Parts, raw: Raw, name: str) -> None:
     assert raw.reply() == ADMITTED
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("name", [name for name in ROOM if name != "unknown to the proxy"])
 def test_clients_own_write_applies_to_its_next_hit(parts: Parts, name: str) -> None:
     with parts.proxy.raw() as raw:
@@ -307,6 +318,7 @@ def test_own_write_on_a_shared_connection_applies_to_the_next_hit(own_server: Re
             assert str(ROOM[name][0][0]).lower() in [row["cmd"] for row in rows]
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "piece by piece"])
 @pytest.mark.parametrize("name", ROOM)
 def test_write_and_hit_in_one_pipeline(parts: Parts, name: str, apart: bool) -> None:
@@ -505,6 +517,7 @@ def test_evicted_key_drops_its_entry(parts: Parts) -> None:
         admin.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
+@ON_ONE_ENGINE
 def test_late_answer_opens_no_entry(parts: Parts) -> None:
     """A refusal's age counts from the sending: it may be over when the reply arrives."""
     admin, hit = parts.admin, ("RL.HIT", KEY, 1, 300, "MS")
@@ -527,6 +540,7 @@ def test_late_answer_opens_no_entry(parts: Parts) -> None:
         assert isinstance(reply, list) and reply[0] == 0
 
 
+@ON_ONE_ENGINE
 def test_lost_lane_drops_its_entries(parts: Parts) -> None:
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         for _ in range(20):
@@ -634,6 +648,7 @@ def hit_until_uncached(raw: Raw, server_called: Callable[[float], bool]) -> floa
         assert isinstance(reply, list) and reply[0] == 1
 
 
+@ON_ONE_ENGINE
 def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
@@ -645,6 +660,7 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
         assert raw.reply() == ADMITTED
 
 
+@ON_ONE_ENGINE
 def test_stopped_server_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
@@ -908,6 +924,7 @@ def cases(algorithm: str) -> list[Words]:
     return made
 
 
+@ON_ONE_ENGINE
 def test_cached_answers_age_like_those_of_redis(parts: Parts) -> None:
     """Send every kind of hit in turn and repeatedly; each gets the answer Redis would give at that
     moment. A client that waits `retry_after` is admitted.
@@ -1305,6 +1322,7 @@ class Walk:
         return "\n".join([self.story[0], *self.story[-30:], wrong])
 
 
+@ON_TWO_ENGINES
 def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
     first = int(SEED) if SEED else 1 if SECONDS < 10 else random.randrange(1 << 30)
     each_s = max(0.5, min(3, SECONDS / len(NAMES)))

@@ -18,7 +18,7 @@ from bench import calls, charts, costs, pictures, traffic
 from bench.client import Client
 from tests import documents, harness
 from tests.documents import Block
-from tests.harness import ROOT, Proxy, RedisServer
+from tests.harness import ON_ONE_ENGINE, ROOT, Proxy, RedisServer
 
 QUICK_S = 0.3  # a block that took longer than this beside its pauses was run on a busy machine
 ATTEMPTS = 5
@@ -69,6 +69,7 @@ def session(block: Block, proxy: Proxy) -> tuple[list[tuple[str, list[str]]], fl
     return found, time.monotonic() - began - reply_s
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
 def test_each_reply_is_as_shown(block: Block, redis_server: RedisServer, proxy: Proxy) -> None:
     steps = documents.steps(block)

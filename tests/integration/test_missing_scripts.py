@@ -17,7 +17,7 @@ import pytest
 from rlproxy.ratelimit import scripts
 
 from tests import harness, info
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane, client_list, lanes
 
 MAX = 1_000_000
@@ -325,6 +325,7 @@ def control(server: RedisServer, admin: Raw) -> list[str]:
     return [row["id"] for row in client_list(server, admin) if row["name"] == "rlproxy-control"]
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("may_load", [True, False])
 @pytest.mark.parametrize("kills", [False, True])
 def test_repeatedly_flushed_scripts_change_no_reply(

@@ -18,7 +18,16 @@ from rlproxy.ratelimit.policies import MAX_POLICIES
 
 from tests import harness
 from tests.clusters import Cluster
-from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import (
+    ON_ONE_ENGINE,
+    ON_TWO_ENGINES,
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    command,
+    wait_until,
+)
 
 RULES = """
 login = "2 60 PENALTY 300 AND 20 3600"
@@ -171,6 +180,7 @@ def test_policies_are_listed_by_redis(made: Named) -> None:
         assert str(raw.ask("RL.POLICIES")).startswith("NOPERM ")
 
 
+@ON_ONE_ENGINE
 def test_the_metrics_have_each_policy(redis_server: RedisServer, tmp_path: Path) -> None:
     admin = harness.free_port()
     with (
@@ -237,6 +247,7 @@ IN_PLACE = {
 }
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("state", IN_PLACE)
 @pytest.mark.parametrize("policy", ["trial", "bucket", "shaped"])
 def test_a_shadow_hit_is_admitted_where_replies_are_not_counted(
@@ -318,6 +329,7 @@ def test_a_shadow_hit_that_is_sent_again_admits(made: Named) -> None:
                 assert (reply[0], reply[3]) == (0, -1)
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("mode", ["allow", "deny", "error"])
 def test_shadow_hits_while_redis_is_away(
     redis_server: RedisServer, tmp_path: Path, mode: str
@@ -337,6 +349,7 @@ def test_shadow_hits_while_redis_is_away(
             redis_server.start()
 
 
+@ON_ONE_ENGINE
 def test_a_shadow_hit_behind_hits_that_wait_is_admitted(made: Named) -> None:
     with made.proxy.raw() as waits, made.proxy.raw() as raw:
         raw.ask("RL.HIT", "k", "1", "60")
@@ -387,6 +400,7 @@ def test_policies_on_a_cluster(module_cluster: Cluster, tmp_path: Path) -> None:
 # -- reloads ---------------------------------------------------------------------------------------
 
 
+@ON_ONE_ENGINE
 def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
     with made.proxy.raw() as raw:
         made.logs("policies in shadow, which admit all hits: bucket, shaped, trial\n")
@@ -407,6 +421,7 @@ def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
         )
 
 
+@ON_ONE_ENGINE
 def test_a_reload_with_a_mistake_changes_nothing(made: Named) -> None:
     before = made.policies()
     made.reload('login = "9 60"\ntrial = "5 60 GAP x"\nnew = "POLICY login"\n')
@@ -417,6 +432,7 @@ def test_a_reload_with_a_mistake_changes_nothing(made: Named) -> None:
         assert raw.ask("RL.HIT", "k", "POLICY", "login") == [0, 2, 1, -1, 60]
 
 
+@ON_ONE_ENGINE
 def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(made: Named) -> None:
     with made.proxy.raw() as raw:
         made.reload('p = "1 3600"\n')
@@ -543,6 +559,7 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@ON_ONE_ENGINE
 def test_a_reload_reaches_all_workers(redis_server: RedisServer, tmp_path: Path) -> None:
     with named(redis_server, tmp_path, "--workers", "2") as made, contextlib.ExitStack() as opened:
         clients = [opened.enter_context(made.proxy.raw()) for _ in range(8)]
@@ -558,6 +575,7 @@ def test_a_reload_reaches_all_workers(redis_server: RedisServer, tmp_path: Path)
         made.settled({b"trial": [b"9 60", b"enforced", 16, 7]})
 
 
+@ON_ONE_ENGINE
 def test_blanks_in_a_rule_keep_no_worker_from_the_others(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:

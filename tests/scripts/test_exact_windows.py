@@ -14,7 +14,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import RedisServer
+from tests.harness import ON_TWO_ENGINES, RedisServer
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.window_model import Model, Rule
 
@@ -418,6 +418,7 @@ FREE: list[tuple[str, Callable[[Caller, int, Rule, int], list[int]], Rule, int]]
 FREE_IDS = [row[0] for row in FREE]
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize(("name", "ask", "asked", "amount"), FREE, ids=FREE_IDS)
 def test_calls_that_take_nothing_write_nothing(
     call: Caller,
@@ -695,6 +696,7 @@ def test_memory_of_a_thousand_hits(call: Caller) -> None:
 BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
 
 
+@ON_TWO_ENGINES
 def test_largest_max_and_cost(call: Caller) -> None:
     limit, cost = BOUNDS[call.script.header["algo"]]
     wide = rule((limit, 60))
@@ -804,6 +806,7 @@ def test_foreign_values_are_refused_and_unchanged(
 # -- no window ever holds more than max ---------------------------------------------------------
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize(
     "limits",
     [
@@ -846,6 +849,7 @@ def test_no_window_ever_holds_more_than_max(
             assert beyond - first >= window_us
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("beside_us", range(8))  # so that both ways of a usual hit are taken
 def test_a_smaller_max_counts_only_hits_in_the_window(call: Caller, beside_us: int) -> None:
     fill(call, TEN, range(10))
@@ -1007,6 +1011,7 @@ def variant(asked: Rule, other: int) -> Rule:
     return replace(asked, limits=limits)
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
 @settings(
     max_examples=60,

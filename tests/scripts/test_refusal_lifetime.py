@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.harness import RedisServer
+from tests.harness import ON_TWO_ENGINES, RedisServer
 from tests.scripts import string_models, window_model
 from tests.scripts.calls import CLOCK_ARGUMENT, SECOND, START_US, Caller, at, script_of
 from tests.scripts.string_models import Ask, bucket, window
@@ -252,6 +252,7 @@ class Traffic:
         return b"!" in client.get("k")
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_refusal_stays_valid_for_its_sixth_integer(client: redis.Redis, algorithm: str) -> None:
     seen = 0
@@ -297,6 +298,7 @@ def test_only_refusals_have_a_sixth_integer(limiter: Limiter) -> None:
     assert limiter.stays == 0
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("unit_us", [1000, SECOND])
 def test_only_replies_in_microseconds_have_a_sixth_integer(limiter: Limiter, unit_us: int) -> None:
     """Any reason to refuse: Caller itself would fail at a sixth integer in another unit."""
@@ -415,6 +417,7 @@ def test_sixth_integer_lasts_until_one_of_several_limits_changes(
 # -- the key's own time to live, and the right to query it -----------------------------------------
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("ttl_ms", [1500, 50_000, 10_000_000])
 def test_sixth_integer_does_not_outlast_the_key(limiter: Limiter, ttl_ms: int) -> None:
     """Any client may let it expire sooner than its limiter would."""

@@ -22,6 +22,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness import ON_TWO_ENGINES
 from tests.scripts.calls import Caller, at
 from tests.scripts.window_model import Rule
 
@@ -209,6 +210,7 @@ class Reference:
         return blocked, wait_ms, max(0, self.limit - len(self.attempts))
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(
     max_examples=60,

@@ -22,6 +22,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness import ON_TWO_ENGINES
 from tests.scripts.calls import CLOCK_ARGUMENT, SECOND, START_US, Caller, at, script_of
 from tests.scripts.string_models import (
     MODELS,
@@ -338,6 +339,7 @@ def blocked_us(number: int, rule: Rule) -> int:
     return [0, 0, 1000, 1_500_000, max(1000, rule.interval_ns // NS), TEN_YEARS_US][number % 6]
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm: str) -> None:
     limiter = Limiter(client, algorithm)
@@ -394,6 +396,7 @@ def check_retry_after(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
 # -- waiting times, bursts and rates ---------------------------------------------------------------
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("unit", [1, MILLISECOND, SECOND])
 @pytest.mark.parametrize("cost", [1, 2, 3])
 def test_waiting_retry_after_suffices_and_a_unit_less_does_not(
@@ -412,6 +415,7 @@ def test_waiting_retry_after_suffices_and_a_unit_less_does_not(
         clock += 1_234_567
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("rate", [3, 7, 999, 7000])
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_bursts_and_sustained_rates_are_exact(
@@ -433,6 +437,7 @@ def test_bursts_and_sustained_rates_are_exact(
     assert rate * 2 <= admitted <= rate * 2 + 1
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("rule", [bucket(3, SECOND), bucket(7, SECOND, 4), bucket(999, SECOND, 50)])
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_no_interval_holds_more_than_capacity_and_refill(
@@ -518,6 +523,7 @@ def test_calls_without_effect_create_no_key(limiter: Limiter) -> None:
     assert limiter.client.exists("k") == 0
 
 
+@ON_TWO_ENGINES
 @pytest.mark.parametrize("left_us", [1000, 1001, 1999, 2000, 59_999_001])
 def test_ttl_is_the_reset_rounded_up_plus_one_millisecond(limiter: Limiter, left_us: int) -> None:
     # One hit of cost 1 each; COUNTER's state lasts for two windows.
@@ -1003,6 +1009,7 @@ def test_other_types_are_refused_and_unchanged(limiter: Limiter, kind: str) -> N
     refuses(limiter, WRONG_TYPE)
 
 
+@ON_TWO_ENGINES
 def test_foreign_strings_are_refused_and_unchanged(limiter: Limiter) -> None:
     client, wrong = limiter.client, f"the key holds no {limiter.algorithm} limiter"
     own = re.compile(STATE[limiter.algorithm] + r"(!\d+)?")
