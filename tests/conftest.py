@@ -36,7 +36,8 @@ LONGEST = (
     "tests/scripts/test_exact_windows.py",
     "tests/scripts/test_string_states.py",
     "tests/unit/test_bench_model.py",
-    "tests/unit/test_bench_page.py",
+    "tests/unit/test_bench.py",
+    "tests/unit/test_bench_model.py",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -56,6 +57,7 @@ def wait_at_once(call: Callable[[], object], what: str) -> None:
     wait_until(at_once, what)
 
 
+@functools.cache
 def engines() -> dict[str, str]:
     """The installed servers: name to executable."""
     found = {

@@ -21,7 +21,9 @@ from bench import (
     cpu,
     libraries,
     load,
+    openloop,
     options,
+    page,
     redis_benchmark,
     report,
     rows,
@@ -415,10 +417,10 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed == [row.name for row in rows.ROWS]
 
 
-def test_quick_run_measures_every_row(tmp_path: Path) -> None:
+def test_quick_run_measures_every_row_and_becomes_a_page(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     names = "hit-1,refused-16,get-1,mixed-2,alone-get,values,large-get,tasks,workers,start,space"
-    names += ",cluster-get-16"
+    names += ",cluster-get-16,growth" + ",latency" * openloop.AVAILABLE
     argv = [sys.executable, "-m", "bench", "--quick", "--only", names, "--output", str(output)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -431,6 +433,11 @@ def test_quick_run_measures_every_row(tmp_path: Path) -> None:
     assert {"proxy", libraries.SCRIPT} <= set(found["tasks-refused"])
     assert {"1-worker", "2-workers"} <= set(found["workers"])
     assert {"direct", "proxy"} <= set(found["cluster-get-16"])
+    assert found["growth-clients 10"]["proxy"] > 0
+    assert found["growth-hits 10 live"]["direct"] > 1
+    if openloop.AVAILABLE:
+        assert {"direct", "proxy"} <= set(found["latency-50"])
+        assert found["latency-50"]["proxy"] <= found["latency-50 max"]["proxy"]
     kinds = {row["name"]: row["kind"] for row in written["rows"]}
     for name, medians in found.items():  # in a quick run the CPU time may be less than a tick
         cpu_time = kinds[name].endswith(rows.CPU)
@@ -441,3 +448,8 @@ def test_quick_run_measures_every_row(tmp_path: Path) -> None:
     assert {"hit-1", "hit-1 redis", "values", "tasks-refused", "workers party"} <= judged
     assert "rlproxy" in written["versions"]
     assert all(name in done.stdout for name in found)
+    assert page.main([str(output), str(tmp_path / "page.md")]) == 0
+    text = (tmp_path / "page.md").read_text()
+    assert "### By keys" in text
+    assert str(tmp_path) not in text
+    assert len(list((tmp_path / "images").iterdir())) == 99

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from bench import bounds, openloop, page, plots, report, rows
+from bench import bounds, page, plots, report, rows
 from bench.bounds import Bound, Verdict
 from bench.charts import PREFIX, Image
 from bench.errors import UsageError
@@ -19,7 +17,6 @@ from bench.figures import Figure
 from bench.plots import Bar, Line, Panel
 from bench.result import Result
 from tests import documents
-from tests.harness import ROOT
 from tests.unit import pages
 
 
@@ -250,26 +247,3 @@ def test_bars_begin_at_one_and_show_their_bound() -> None:
     (begin, _), (end, _) = paths(text, "stroke", plots.BOUND[0])[0]
     assert begin == end == pytest.approx(min(slower))
     assert "a: x/y 2.00. b: z 0.50." in text
-
-
-# -- a real run ------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not openloop.AVAILABLE, reason="needs Linux")
-def test_quick_run_becomes_a_page(tmp_path: Path) -> None:
-    output = tmp_path / "bench.json"
-    argv = [sys.executable, "-m", "bench", "--quick", "--only", "latency,growth"]
-    done = subprocess.run(
-        [*argv, "--output", str(output)], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    found = {row["name"]: row["medians"] for row in json.loads(output.read_text())["rows"]}
-    assert {"direct", "proxy"} <= set(found["latency-50"])
-    assert found["latency-50"]["proxy"] <= found["latency-50 max"]["proxy"]
-    assert found["growth-clients 10"]["proxy"] > 0
-    assert found["growth-hits 10 live"]["direct"] > 1
-    assert page.main([str(output), str(tmp_path / "page.md")]) == 0
-    text = (tmp_path / "page.md").read_text()
-    assert "### By keys" in text
-    assert str(tmp_path) not in text
-    assert len(list((tmp_path / "images").iterdir())) == 4
