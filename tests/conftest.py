@@ -35,7 +35,6 @@ LONGEST = (
     "tests/conformance/test_share.py",
     "tests/scripts/test_exact_windows.py",
     "tests/scripts/test_string_states.py",
-    "tests/unit/test_bench_model.py",
     "tests/unit/test_bench.py",
     "tests/unit/test_bench_model.py",
 )
