@@ -167,7 +167,7 @@ class Proxy:
         self._text = ""
         arguments = ["--listen", "127.0.0.1:0", "--upstream", upstream, *args]
         environment = {**os.environ, **ENVIRONMENT, **(env or {})}
-        self._process = prefork.start(arguments, environment, self._log.fileno())
+        self._process = prefork.start(arguments, environment, 1, self._log.fileno())
         self.port = 0
         try:
             wait_until(self._listens, "the proxy listens", START_S)

@@ -1,5 +1,5 @@
-"""Proxies that start by fork: one process has imported the proxy, which is most of the work of a
-start.
+"""Proxies that start by fork: one process has imported the proxy and read the scripts, which is
+most of the work of a start.
 
 Run as a program: `python -m tests.prefork DESCRIPTOR`, of a socket on which it takes requests.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import resource
@@ -23,16 +24,19 @@ PAUSE_S = 0.005  # between two looks at whether a process has ended
 
 
 def start(
-    args: list[str], environment: dict[str, str], log: int
+    args: list[str], environment: dict[str, str], output: int, log: int
 ) -> Forked | subprocess.Popen[bytes]:
-    """Start `python -m rlproxy ARGS`, by fork on Linux.
+    """Start `python -m rlproxy ARGS` with an empty stdin, by fork on Linux.
 
     environment: the RLPROXY_INTERPRETED in it has no effect on a forked process.
-    log: the descriptor of a file for stderr.
+    output, log: the descriptors of files for stdout and stderr.
     """
     if sys.platform == "linux":
-        return Forked(args, environment, log)
-    return subprocess.Popen([sys.executable, "-m", "rlproxy", *args], env=environment, stderr=log)
+        return Forked(args, environment, output, log)
+    command = [sys.executable, "-m", "rlproxy", *args]
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=log
+    )
 
 
 class Forked:
@@ -41,7 +45,7 @@ class Forked:
     It inherits the limit of open files and the CPUs of this process.
     """
 
-    def __init__(self, args: list[str], environment: dict[str, str], log: int) -> None:
+    def __init__(self, args: list[str], environment: dict[str, str], output: int, log: int) -> None:
         self.returncode: int | None = None
         request = {
             "args": args,
@@ -49,7 +53,7 @@ class Forked:
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
             "cpus": list(os.sched_getaffinity(0)),
         }
-        socket.send_fds(_server(), [json.dumps(request).encode()], [log])
+        socket.send_fds(_server(), [json.dumps(request).encode()], [output, log])
         self.pid = int(_server().recv(MOST_BYTES))
 
     def poll(self) -> int | None:
@@ -70,13 +74,14 @@ class Forked:
 
     def terminate(self) -> None:
         """Send SIGTERM."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -100,7 +105,7 @@ def serve(requests: socket.socket) -> list[str] | None:
     Returns None then, and the arguments of the proxy in each process that was forked.
     """
     while True:
-        data, files, *_ = socket.recv_fds(requests, MOST_BYTES, 1)
+        data, files, *_ = socket.recv_fds(requests, MOST_BYTES, 2)
         if not data:
             return None
         request = json.loads(data)
@@ -112,19 +117,27 @@ def serve(requests: socket.socket) -> list[str] | None:
         pid = os.fork()
         if not pid:
             requests.close()
-            os.dup2(files[0], sys.stderr.fileno())
-            os.close(files[0])
+            files.insert(0, os.open(os.devnull, os.O_RDONLY))
+            for target, file in enumerate(files):
+                os.dup2(file, target)
+                os.close(file)
             os.environ.clear()
             os.environ.update(request["environment"])
             resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
             os.sched_setaffinity(0, request["cpus"])
             return list(request["args"])
-        os.close(files[0])
+        for file in files:
+            os.close(file)
         requests.send(b"%d" % pid)
 
 
 if __name__ == "__main__":
-    from rlproxy.process.run import main
+    from rlproxy.cli import main
+    from rlproxy.process import run  # noqa: F401 (imported for the children)
+    from rlproxy.ratelimit import scripts
 
+    scripts.load()
+    gc.collect()
+    gc.freeze()  # for the children's collections, too
     found = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.exit(0 if found is None else main(found))

@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import harness
+from tests import harness, prefork
 from tests.harness import DEADLINE_S, START_S, Raw, RedisServer, wait_until
 from tests.info import lane_calls
 
 
 class Started:
-    """`python -m rlproxy ARGS`, as a user starts it."""
+    """`python -m rlproxy ARGS`, started by fork unless there is a stdin or another module.
+
+    fresh: as a user starts it, with its own command line.
+    """
 
     def __init__(
         self,
@@ -29,18 +32,25 @@ class Started:
         env: dict[str, str] | None = None,
         module: str = "rlproxy",
         stdin: int = subprocess.DEVNULL,
+        fresh: bool = False,
     ) -> None:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")}
         self._output = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *args],
-            stdin=stdin,
-            stdout=self._output,
-            stderr=self._log,
-            env={**kept, "RLPROXY_LOG_FORMAT": "text", **(env or {})},
-            cwd=harness.ROOT,
-        )
+        environment = {**kept, "RLPROXY_LOG_FORMAT": "text", **(env or {})}
+        files = self._output.fileno(), self._log.fileno()
+        self._process: prefork.Forked | subprocess.Popen[bytes]
+        if not fresh and module == "rlproxy" and stdin == subprocess.DEVNULL:
+            self._process = prefork.start(list(args), environment, *files)
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *args],
+                stdin=stdin,
+                stdout=files[0],
+                stderr=files[1],
+                env=environment,
+                cwd=harness.ROOT,
+            )
 
     @property
     def pid(self) -> int:
@@ -114,10 +124,13 @@ def _content(descriptor: int) -> str:
 
 @contextlib.contextmanager
 def started(
-    *args: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    *args: str,
+    env: dict[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    fresh: bool = False,
 ) -> Iterator[Started]:
-    """Run a proxy and end it afterwards."""
-    made = Started(*args, env=env, stdin=stdin)
+    """Run a proxy and end it afterwards; see Started."""
+    made = Started(*args, env=env, stdin=stdin, fresh=fresh)
     try:
         yield made
     finally:

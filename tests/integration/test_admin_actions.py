@@ -172,7 +172,7 @@ def test_commands_run_as_the_user_of_the_url(
 ) -> None:
     upstream = f"{with_user(own_server)}/3"
     environment = {"RLPROXY_UPSTREAM": upstream}
-    with started(*HERE, *actions, *TWO, env=environment) as made:
+    with started(*HERE, *actions, *TWO, env=environment, fresh=True) as made:
         answers(made, "/readyz", 200, r"ok\n")
         with own_server.raw() as raw:
             assert (
