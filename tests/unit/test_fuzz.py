@@ -94,15 +94,23 @@ class _WrongModel(Model):
             self.log[-1] = (*self.log[-1][:-1], (None, None, 9))
         return reply
 
-    def hit(self, key: bytes, argv: tuple[bytes, ...], context: Context, attempt: bool) -> bytes:
-        reply = super().hit(key, argv, context, attempt)
+    def hit(
+        self,
+        key: bytes,
+        argv: tuple[bytes, ...],
+        context: Context,
+        attempt: bool,
+        admits: bool = False,
+    ) -> bytes:
+        admits = admits and (self.native or self.how != "shadow")
+        reply = super().hit(key, argv, context, attempt, admits)
         if not self.native and self.how == "hit":
             super().hit(key, argv, context, attempt)
             super().hit(key + b"x", argv, context, attempt)
         return reply
 
 
-@pytest.mark.parametrize("how", ["reply", "twice", "context", "hit"])
+@pytest.mark.parametrize("how", ["reply", "twice", "context", "hit", "shadow"])
 def test_session_target_detects_a_difference(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "Model", _WrongModel)
     monkeypatch.setattr(_WrongModel, "how", how)
