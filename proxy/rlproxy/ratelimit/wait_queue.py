@@ -6,9 +6,9 @@
                                 others: sleep until they are the head, or their deadline has passed
 
 A hit behind the head sends one look when it joins and one at its deadline. Only the head attempts:
-when its retry_after is over, when quota was given back, and every ASK_S at the latest. While a
-refused hit waits on a key, hits without WAIT on that key are refused with the time that the head
-still needs. Without that rule, a stream of them would starve the head. Attempts carry neither
+when its retry_after is over, when quota was given back, and every LONGEST_PAUSE_S at the latest.
+While a refused hit waits on a key, hits without WAIT on that key are refused with the time that the
+head still needs. Without that rule, a stream of them would starve the head. Attempts carry neither
 STRICT nor PENALTY, which apply to the final refusal only.
 
 Where the script shapes (LEAKY), a hit attempts when it joins. It takes its slot at once, leaves the
@@ -33,7 +33,8 @@ from rlproxy.resp import encoding
 # Least time from the head's latest request to an early attempt, in seconds. Early attempts happen
 # when another hit's look finds room. Also the pause after a refusal without a retry_after.
 WAKE_S: Final = 0.1
-ASK_S: Final = 30.0  # longest time from the head's latest request to its next attempt, seconds
+# Longest time from the head's latest request to its next attempt, in seconds.
+LONGEST_PAUSE_S: Final = 30.0
 KEEP_S: Final = 0.75  # interval of keep-alives, seconds; Redis' shortest idle timeout is 1 s
 MAX_WAITING: Final = 10_000  # waiting hits of one process; WAIT has no effect for further ones
 
@@ -55,7 +56,7 @@ class Waiter:
 
     where: database and key.
     rule: rule of the hit.
-    ask: sends a rule for the key; a call of answered(), unanswered() or unsent() follows.
+    send: sends a rule for the key; a call of answered(), unanswered() or unsent() follows.
     finish: sends the reply to the client.
     flush: writes the output of the other callbacks. A waiter calls it only where its caller does
         not flush: from timers, and when another waiter promotes or wakes it.
@@ -63,7 +64,7 @@ class Waiter:
     """
 
     __slots__ = (
-        "_ask",
+        "_send",
         "_cancel",
         "_deadline",
         "_does",
@@ -76,7 +77,7 @@ class Waiter:
         "_rule",
         "_until",
         "_waiting",
-        "asked_at",
+        "sent_at",
         "due",
         "waits",
         "where",
@@ -87,7 +88,7 @@ class Waiter:
         waiting: WaitQueues,
         where: Where,
         rule: Rule,
-        ask: Callable[[Rule], None],
+        send: Callable[[Rule], None],
         finish: Callable[[bytes], None],
         flush: Callable[[], None],
         keep: Callable[[], None],
@@ -96,7 +97,7 @@ class Waiter:
         assert limiter is not None
         self._waiting = waiting
         self._rule = rule
-        self._ask = ask
+        self._send = send
         self._finish = finish
         self._flush = flush
         self._keep = keep
@@ -108,7 +109,7 @@ class Waiter:
         self._first = True  # its first request is not answered yet
         self._reply: bytes = b""  # reply of a held hit
         self.where = where
-        self.asked_at: float = 0.0  # time of its latest request
+        self.sent_at: float = 0.0  # time of its latest request
         self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
         self.waits = False  # Redis has refused it or holds it: hits without WAIT must not overtake
 
@@ -212,16 +213,16 @@ class Waiter:
 
     def _put(self, does: int) -> None:
         self._does = does
-        self.asked_at = self._waiting.clock()
+        self.sent_at = self._waiting.clock()
         if self._rule.shapes and not self._first:
-            left_us = int((self._deadline - self.asked_at) * MICROSECONDS)
+            left_us = int((self._deadline - self.sent_at) * MICROSECONDS)
             self._rule = self._rule.within(max(1, left_us))
         if does == _ATTEMPT:
-            self._ask(self._rule.attempt())
+            self._send(self._rule.attempt())
         elif does == _FINAL:
-            self._ask(self._rule.final())
+            self._send(self._rule.final())
         else:
-            self._ask(self._rule.look())
+            self._send(self._rule.look())
 
     def _go_on(self) -> None:
         """Send the request that is due, or sleep until one is."""
@@ -229,10 +230,10 @@ class Waiter:
         head = self._waiting.is_head(self)
         if now >= self._deadline:
             self._put(_FINAL if head else _LAST_LOOK)
-        elif head and now >= min(self.due, self.asked_at + ASK_S):
+        elif head and now >= min(self.due, self.sent_at + LONGEST_PAUSE_S):
             self._put(_ATTEMPT)
         else:
-            until = min(self.due, self.asked_at + ASK_S) if head else self._deadline
+            until = min(self.due, self.sent_at + LONGEST_PAUSE_S) if head else self._deadline
             self._set_timer(min(until, self._deadline))
 
     def _hopeless(self, found: list[int], does: int) -> bool:
@@ -338,7 +339,7 @@ class WaitQueues:
         self,
         where: Where,
         rule: Rule,
-        ask: Callable[[Rule], None],
+        send: Callable[[Rule], None],
         finish: Callable[[bytes], None],
         flush: Callable[[], None],
         keep: Callable[[], None],
@@ -350,7 +351,7 @@ class WaitQueues:
         """
         if self.count >= MAX_WAITING:
             return None
-        waiter = Waiter(self, where, rule, ask, finish, flush, keep)
+        waiter = Waiter(self, where, rule, send, finish, flush, keep)
         queue = self._queues.get(where)
         if queue is None:
             queue = self._queues[where] = _Queue()
@@ -406,7 +407,7 @@ class WaitQueues:
         never = found[0] == 1 and found[3] == -1
         retry_us = -1 if never else max(found[3], self.needs_us(where))
         head = self._head(where)
-        if found[0] == 0 and head is not None and self.clock() >= head.asked_at + WAKE_S:
+        if found[0] == 0 and head is not None and self.clock() >= head.sent_at + WAKE_S:
             head.woken()  # the look found room, so the head's retry_after may be stale
         return encoding.rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.wait_queue import (
-    ASK_S,
     KEEP_S,
+    LONGEST_PAUSE_S,
     MAX_WAITING,
     WAKE_S,
     Waiter,
@@ -545,7 +545,7 @@ def test_only_the_head_calls_and_no_client_polls() -> None:
         client.answer(refused(500_000_000))
     total = sum(len(client.calls) for client in clients)
     assert total == 50
-    bench.clock.advance(ASK_S - 0.1)
+    bench.clock.advance(LONGEST_PAUSE_S - 0.1)
     assert sum(len(client.calls) for client in clients) == total
     assert len(bench.clock.live()) == 50  # one timer each
     bench.clock.advance(0.1)
@@ -987,7 +987,7 @@ def test_head_calls_again_at_intervals() -> None:
     head.answer(refused(95_000_000))
     other.answer(refused(95_000_000))
     for _ in range(3):
-        bench.clock.advance(ASK_S - 0.01)
+        bench.clock.advance(LONGEST_PAUSE_S - 0.01)
         assert bench.calling() == []
         bench.clock.advance(0.01)
         assert bench.calling() == [head]
@@ -1486,7 +1486,9 @@ def test_random_traffic_keeps_order_and_limit(
             first = visitor.first  # refused before its time: it could not be admitted in time
             assert first[0] == 1 and (first[3] == -1 or first[3] > visitor.wait_us)
         # One call on arrival, two or three as the head, two at the end, and the keep-alives.
-        assert visitor.asked <= 6 + (2 if mark else 0) + ceil(took / ASK_S) * 2, visitor.asked
+        assert visitor.asked <= 6 + (2 if mark else 0) + ceil(took / LONGEST_PAUSE_S) * 2, (
+            visitor.asked
+        )
 
 
 @settings(max_examples=100, deadline=None)
