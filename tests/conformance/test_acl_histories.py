@@ -41,6 +41,7 @@ RULE: Final = (1000, 3600)
 FULL: Final = (1, 3600)
 OUT: Final = "the connection is closed"
 LANE_S: Final = 0.2  # a hit that has not gone by lane after this time may not
+PAUSE_S: Final = 0.002  # between two hits until then
 SLOW_S: Final = 5.0  # the delay allowed on a busy machine
 HISTORIES: Final = int(os.environ.get("TESTS_ACL_HISTORIES", "15"))
 SEED: Final = os.environ.get("TESTS_ACL_SEED", "")
@@ -360,6 +361,7 @@ class Run:
                     return
             elif lane_calls(self.bench.look) > before:
                 return
+            time.sleep(PAUSE_S)
         # Its user was disabled, or its credential is too long to be tracked.
 
     def in_multi(self) -> bool:
