@@ -22,7 +22,6 @@ from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import Login, View
 from rlproxy.upstream.cluster.routes import Routes
-from rlproxy.upstream.cluster.script_cache import ScriptCache
 from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
 from rlproxy.upstream.connector import Target
 
@@ -41,7 +40,6 @@ class Cluster:
     changes: grows with every map that differs from the one before.
     routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
     version changes.
-    scripts: those that clients have run.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
@@ -60,7 +58,6 @@ class Cluster:
         self.map = SlotMap([])
         self.changes = 0
         self.routes = Routes([])
-        self.scripts = ScriptCache()
         self.version = ""
         self.settled = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []

@@ -109,7 +109,10 @@ async def _viewed(
     found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
     found.epoch = int(facts.get("cluster_current_epoch", 0))
     if found.version != known_version:
-        found.commands = await connection.query(b"COMMAND")
+        commands = await connection.query(b"COMMAND")
+        if isinstance(commands, hiredis.ReplyError):
+            return View(problem=f"COMMAND: {commands}", kind=LOGIN)
+        found.commands = commands
     return found
 
 

@@ -19,10 +19,10 @@ from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import gather, info_reply
 from rlproxy.upstream.cluster import routes as r
-from rlproxy.upstream.cluster.client_commands import send_with_ids
+from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.face import PRESENT_CLUSTER, Face
+from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request
 from rlproxy.upstream.cluster.routes import Route, Routes
@@ -36,12 +36,6 @@ _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
 _NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
-
-# Routes to several nodes, whose replies are joined.
-_TO_ALL: Final = (
-    *(r.ALL_SUM, r.ALL_CONCAT, r.ALL_UNION, r.ALL_PAIRS, r.ALL_AND, r.ALL_ONE, r.ALL_ANY),
-    *(r.ALL_FIRST, r.ALL_TEXT, r.INFO, r.WAIT),
-)
 
 
 class Dispatcher:
@@ -100,18 +94,8 @@ class Dispatcher:
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
-        if route.runs != r.RUNS_NONE and args:
-            self._run(route, args[0], request, link)
         self._send(link, request, several)
         return True
-
-    def _run(self, route: Route, script: bytes, request: Request, link: Link) -> None:
-        """Prepare a command that runs a script, given by its text or its SHA1."""
-        scripts = self._exchange.cluster.scripts
-        if route.runs == r.RUNS_TEXT:
-            scripts.ran(script, link.address)
-        else:
-            scripts.prepare(request, script, link.address, self._exchange.redirects.take)
 
     def _send(self, link: Link, request: Request, several: bool) -> None:
         """Send a command to the owner of its slot, where may_send() has returned true.
@@ -138,7 +122,7 @@ class Dispatcher:
             return self.setup.send(route, args, written)
         if route.ids:
             send_with_ids(exchange, route, args, written)
-        elif how in _TO_ALL:
+        elif how == r.INFO or how in gather.JOINED:
             self._to_all(route, written)
         elif how in (r.CLUSTER, r.OK, r.REFUSED):
             self._answer(route, args)
@@ -192,15 +176,9 @@ class Dispatcher:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.replicas:
             links += exchange.replicas()
-        if route.name == b"SCRIPT FLUSH":
-            exchange.cluster.scripts.clear()
-        if route.how == r.INFO:  # edited even if there is one master only
-            joined = partial(info_reply.info, face=self._face.present == PRESENT_CLUSTER)
-        elif len(links) == 1:
-            exchange.send(links[0], Request(written))
-            return
-        else:
-            joined = partial(gather.joined, route.how)
+        joined = gather.JOINED.get(route.how)
+        if joined is None:
+            joined = partial(info_reply.info, shown=self._face)
         exchange.send_parts(links, Divided([Request(written) for _ in links], joined))
 
     # -- several slots ----------------------------------------------------------------------------
@@ -248,6 +226,6 @@ def _of_parts(how: int, places: list[list[int]]) -> Callable[[list[bytes]], byte
     places: for each part the indexes of its keys.
     """
     if how != r.SPLIT_ARRAY:
-        return partial(gather.joined, how)
+        return gather.JOINED[how]
     total = sum(map(len, places))
     return lambda replies: gather.placed(list(zip(places, replies, strict=True)), total)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.upstream.cluster.blocking import with_rest
+from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
 from rlproxy.upstream.cluster.request import NO_SLOT, Request
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.exchange import Exchange
@@ -30,6 +30,7 @@ PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent aga
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
+_LEAST_S: Final = 0.001  # timeout of a blocking command that goes again: zero would be for ever
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
 
@@ -162,6 +163,33 @@ class Redirects:
 
 def _number(request: Request) -> int:
     return request.number
+
+
+def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
+    """Return a blocking command with the rest of its timeout.
+
+    written: the command as an array of bulks.
+    blocks: where its timeout stands; see Route.blocks.
+    passed_s: time that it has blocked.
+    """
+    splitter = CommandSplitter()
+    splitter.feed(written)
+    if splitter.next() != COMMAND:
+        return written
+    words = list(splitter.words)
+    at = timeout_at(blocks, words[1:]) + 1
+    if at == 0:
+        return written
+    unit_s = 0.001 if blocks == BLOCKS_OPTION else 1.0
+    try:
+        timeout_s = float(words[at]) * unit_s
+    except ValueError:
+        return written
+    if timeout_s <= 0.0:
+        return written
+    left_s = max(timeout_s - passed_s, _LEAST_S)
+    words[at] = b"%d" % max(1, round(left_s / unit_s)) if unit_s < 1.0 else b"%.3f" % left_s
+    return encoding.bulks(*words)
 
 
 def redirect(frame: bytes, asked: Address) -> tuple[int, Address | None]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from zlib import crc32
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import SLOTS
-from rlproxy.upstream.cluster.client_ids import node_numbers
+
+MARKS: Final = 256  # values of SlotMap.mark
+MAX_NODES: Final = 1 << 13  # numbers of nodes are below this
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,17 @@ class SlotMap:
         """Return the addresses of all masters, then those of their replicas."""
         masters = [shard.address for shard in self.shards]
         return masters + [address for shard in self.shards for address in shard.replicas]
+
+
+def node_numbers(ids: Sequence[str]) -> list[int]:
+    """Return the numbers of nodes, by their ids: each from its own id, or the next that is free.
+
+    ids: sorted, so that all processes with the same nodes number them alike.
+    """
+    found: dict[int, str] = {}
+    for each in ids:
+        number = crc32(each.encode()) % MAX_NODES
+        while number in found and len(found) < MAX_NODES:
+            number = (number + 1) % MAX_NODES
+        found[number] = each
+    return list(found)
