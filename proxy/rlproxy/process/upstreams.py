@@ -389,7 +389,7 @@ class ClusterUpstream(UpstreamWiring):
         """See UpstreamWiring.close_idle()."""
         self._lanes.close_idle()
         self._shares.close_idle()
-        self._private.close_idle()
+        self._private.close_idle(self._loop.time())
         self.nodes.close_left()
 
     async def stop(self) -> None:

@@ -112,7 +112,7 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
     if route.how == r.CLIENT_UNBLOCK:
         _unblock(exchange, args, written)
     elif route.how == r.HOME:
-        home = exchange.home()
+        home = exchange.links.home()
         request = Request(written)
         node = exchange.cluster.map.number(home.address)
         if route.name == b"CLIENT ID":
@@ -137,7 +137,7 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
 def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
     """Send CLIENT LIST or KILL to the masters whose clients it may name."""
     links, parts = [], []
-    for link in exchange.masters():
+    for link in exchange.links.masters():
         node = exchange.cluster.map.number(link.address)
         words = args_for(args, node)
         if words is not None:
@@ -147,7 +147,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
             parts.append(part)
     if not parts:  # no node has such a client: any node reports that
         words = [_NONE if word.isdigit() else word for word in args]
-        exchange.send(exchange.home(), Request(bulks(_CLIENT, *words)))
+        exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
         return
     exchange.send_parts(links, Divided(parts, gather.JOINED[route.how]))
 
@@ -156,17 +156,17 @@ def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
     word = args[1] if len(args) > 1 else b""
     if not word.isdigit() or len(word) > MAX_DIGITS:
-        exchange.send(exchange.home(), Request(written))
+        exchange.send(exchange.links.home(), Request(written))
         return
     other = exchange.clients.get(int(word))
     blocked = other.blocked() if other is not None else None
     if blocked is not None:
         words = (_CLIENT, args[0], b"%d" % blocked.client_id, *args[2:])
-        exchange.send(exchange.link(blocked.address), Request(bulks(*words)))
+        exchange.send(exchange.links.to(blocked.address), Request(bulks(*words)))
         return
     node, own_id = owner_of(int(word))
     known = exchange.cluster.map
     found = [shard.address for shard in known.shards if known.number(shard.address) == node]
-    link = exchange.link(found[0]) if found else exchange.home()
+    link = exchange.links.to(found[0]) if found else exchange.links.home()
     own_word = b"%d" % own_id if found else _NONE
     exchange.send(link, Request(bulks(_CLIENT, args[0], own_word, *args[2:])))

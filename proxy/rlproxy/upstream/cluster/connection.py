@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from rlproxy.upstream.cluster.command_splitter import (
     COMMAND,
-    EMPTY,
     MALFORMED,
     NEED_MORE,
     CommandSplitter,
@@ -89,11 +88,11 @@ class ClusterConnection:
 
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""
-        self._exchange.pause(True)
+        self._exchange.links.pause(True)
 
     def resume_reading(self) -> None:
         """See asyncio.ReadTransport."""
-        self._exchange.pause(False)
+        self._exchange.links.pause(False)
 
     def is_closing(self) -> bool:
         """See asyncio.BaseTransport."""
@@ -133,9 +132,6 @@ class ClusterConnection:
                     splitter.again()
                     self._waits = True
                     break
-            elif code == EMPTY:
-                for link in self._exchange.links.values():
-                    link.send_raw(splitter.written)
             elif code == MALFORMED:
                 self._malformed()
                 break
@@ -148,7 +144,7 @@ class ClusterConnection:
             self._splitter.again()
             self._waits = True
             return  # tried again once nothing is owed
-        link = self._piped = self._exchange.home()
+        link = self._piped = self._exchange.links.home()
         link.send_raw(self._splitter.rest())
         self._exchange.quitting = True
 

@@ -46,13 +46,14 @@ class Dispatcher:
 
     def __init__(self, exchange: Exchange, routes: Routes, shown: Face, splits: bool) -> None:
         self._exchange = exchange
+        self._links = exchange.links
         self._routes = routes
         self._face = shown
         self._splits = splits
         self.transaction = Transaction(exchange)
         self.setup = ConnectionSetup(exchange, shown)
         self.subscriptions = Subscriptions(exchange)
-        exchange.holds_state = self._holds_state
+        self._links.holds_state = self._holds_state
 
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
@@ -87,7 +88,7 @@ class Dispatcher:
             keys = _keys(route, args)
             slot = slot_of(keys)
             several = differ(keys)
-        link = exchange.of_slot(slot)
+        link = self._links.of_slot(slot)
         if not exchange.redirects.may_send(slot, link):
             return False
         request = Request(written, slot)
@@ -132,7 +133,7 @@ class Dispatcher:
             exchange.answer(OK)
             exchange.leaving = True
         else:
-            exchange.send(exchange.home(), Request(written))
+            exchange.send(self._links.home(), Request(written))
         return True
 
     def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
@@ -171,11 +172,11 @@ class Dispatcher:
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
-        links = exchange.used() if route.how == r.WAIT else exchange.masters()
+        links = self._links.used() if route.how == r.WAIT else self._links.masters()
         if route.how == r.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.replicas:
-            links += exchange.replicas()
+            links += self._links.replicas()
         joined = gather.JOINED.get(route.how)
         if joined is None:
             joined = partial(info_reply.info, shown=self._face)
@@ -195,7 +196,7 @@ class Dispatcher:
         if len(by_slot) > 1 and not self._splits:
             exchange.answer(CROSSSLOT)
             return True
-        links = [exchange.of_slot(slot) for slot in by_slot]
+        links = [self._links.of_slot(slot) for slot in by_slot]
         for slot, link in zip(by_slot, links, strict=True):
             if not exchange.redirects.may_send(slot, link):
                 return False

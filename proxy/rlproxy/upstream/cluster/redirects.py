@@ -120,7 +120,11 @@ class Redirects:
                 left.append(request)
                 continue
             target = request.target
-            link = exchange.link(target) if target is not None else exchange.of_slot(request.slot)
+            link = (
+                exchange.links.to(target)
+                if target is not None
+                else exchange.links.of_slot(request.slot)
+            )
             request.target = link.address
             link.send(request)
         self.pending = left

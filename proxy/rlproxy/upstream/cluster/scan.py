@@ -39,7 +39,7 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     nodes, mark = len(known.shards), known.mark
     found = split(args[0], nodes + 1, mark) if args and nodes else None
     if found is None:
-        exchange.send(exchange.home(), Request(written))
+        exchange.send(exchange.links.home(), Request(written))
         return
     index, cursor = found
     if index == nodes:
@@ -47,12 +47,12 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
         return
     request = Request(bulks(b"SCAN", cursor, *args[1:]))
     request.answered = lambda frame: joined(frame, index, nodes + 1, mark)
-    exchange.send(exchange.link(known.shards[index].address), request)
+    exchange.send(exchange.links.to(known.shards[index].address), request)
 
 
 def _check(exchange: Exchange, known: SlotMap) -> None:
     """End an iteration that ran by the map `known` if all masters have the same one."""
-    links = exchange.masters()
+    links = exchange.links.masters()
     hosts = [link.address.host for link in links]
 
     def checked(replies: list[bytes]) -> bytes:

@@ -66,7 +66,7 @@ class Subscriptions:
     def _none_left(self) -> None:
         self.only = False
         self._event_links.clear()
-        for link in self._exchange.links.values():
+        for link in self._exchange.links.by_address.values():
             link.subscribed = False
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
@@ -92,7 +92,7 @@ class Subscriptions:
 
     def _to_channel(self, request: Request) -> bool:
         exchange = self._exchange
-        link = exchange.of_slot(request.slot)
+        link = exchange.links.of_slot(request.slot)
         if not exchange.redirects.may_send(request.slot, link):
             return False
         exchange.send(link, request)
@@ -133,7 +133,9 @@ class Subscriptions:
         """Unsubscribe from all shard channels, each at its node."""
         exchange = self._exchange
         slots = [key_slot(channel) for channel in names]
-        if not all(exchange.redirects.may_send(slot, exchange.of_slot(slot)) for slot in slots):
+        if not all(
+            exchange.redirects.may_send(slot, exchange.links.of_slot(slot)) for slot in slots
+        ):
             return False
         for channel in sorted(names):
             self._unsubscribe(name, [channel], bulks(name, channel))
@@ -170,8 +172,8 @@ class Subscriptions:
         self._asked += 1
         if request.slot != NO_SLOT or not any(map(_may_be_events, names)):
             return
-        home = exchange.home()
-        for link in exchange.masters():
+        home = exchange.links.home()
+        for link in exchange.links.masters():
             if link is not home:
                 self._send_copy(link, name, request.written, request.frames)
         if self._unfollow not in exchange.at_end:
@@ -192,8 +194,8 @@ class Subscriptions:
         if not self._event_links:
             return
         exchange.look()
-        home = exchange.home()
-        for link in exchange.masters():
+        home = exchange.links.home()
+        for link in exchange.links.masters():
             if link is home or link in self._event_links:
                 continue
             for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
@@ -207,16 +209,18 @@ class Subscriptions:
 
     def _subscribed(self) -> Link:
         """The link that knows that the client subscribes."""
-        home = self._exchange.home()
+        home = self._exchange.links.home()
         if home.subscribed:
             return home
-        return next((link for link in self._exchange.links.values() if link.subscribed), home)
+        return next(
+            (link for link in self._exchange.links.by_address.values() if link.subscribed), home
+        )
 
     def _monitor(self, written: bytes) -> None:
         exchange = self._exchange
         self._monitors = True
-        home = exchange.home()
-        for link in exchange.masters():
+        home = exchange.links.home()
+        for link in exchange.links.masters():
             if link is not home:
                 link.send(own(written))
                 link.subscribed = True
@@ -241,7 +245,7 @@ class Subscriptions:
         channel = words[6] if kind == b"pmessage" and len(words) > 6 else words[4]
         if channel.startswith(_EVENTS):  # a replica publishes the events of its master, too
             return link.address in self._exchange.cluster.map.index
-        return self._exchange.is_home(link)
+        return self._exchange.links.is_home(link)
 
     def _again(self, channel: bytes) -> None:
         """Subscribe to a shard channel whose slot has moved."""
@@ -254,7 +258,7 @@ class Subscriptions:
         request.subscribes = b"ssubscribe"
         exchange.expect(request)
         request.silent = True
-        exchange.of_slot(slot).send(request)
+        exchange.links.of_slot(slot).send(request)
 
 
 def _slot(args: list[bytes]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
+from itertools import islice
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
@@ -15,10 +15,10 @@ from rlproxy.upstream.cluster.connection import ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.idle_links import IdleLinks
 from rlproxy.upstream.connector import Target, reason
 
 SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
+SWEEPS: Final = 10  # calls of close_idle() in which each client is looked at once
 
 
 class ClusterTarget(Target):
@@ -41,8 +41,7 @@ class ClusterTarget(Target):
         self._shown = shown
         self._splits = splits
         self._clients: dict[int, Exchange] = {}
-        self._exchanges: set[Exchange] = set()
-        self._idle_links = IdleLinks(self._exchanges)
+        self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
         self._masters = set(cluster.map.index)
         cluster.on_change.append(self._changed)
 
@@ -62,14 +61,20 @@ class ClusterTarget(Target):
         found = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
-        self._exchanges.add(exchange)
-        exchange.at_end.append(partial(self._exchanges.discard, exchange))
+        self._exchanges[exchange] = None
+        exchange.at_end.append(lambda: self._exchanges.pop(exchange))
         found.connection_made(transport)
         return transport
 
-    def close_idle(self) -> None:
-        """Close what clients do not use of their connections; called about once a second."""
-        self._idle_links.sweep(asyncio.get_running_loop().time())
+    def close_idle(self, now: float) -> None:
+        """Close what clients do not use of their connections; called about once a second.
+
+        now: loop time in seconds.
+        """
+        for exchange in list(islice(self._exchanges, len(self._exchanges) // SWEEPS + 1)):
+            del self._exchanges[exchange]
+            self._exchanges[exchange] = None
+            exchange.links.close_idle(now)
 
     def _changed(self) -> None:
         """Pass on which nodes are no masters any more."""

@@ -106,12 +106,12 @@ class Transaction:
                 exchange.answer(_WATCH_INSIDE)
             return True
         if slot == NO_SLOT:
-            exchange.send(exchange.home(), Request(written))
+            exchange.send(exchange.links.home(), Request(written))
             return True
         if self._watch is not None and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
             return True
-        link = self._watch if self._watch is not None else exchange.of_slot(slot)
+        link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
         if not exchange.redirects.may_send(slot, link):
             return False
         request = exchange.alone = Request(written, slot)
@@ -127,11 +127,11 @@ class Transaction:
             if frame != OK and first:
                 self.forget()
             elif request.target is not None and request.target != link.address:  # redirected
-                moved_to = exchange.link(request.target)
+                moved_to = exchange.links.to(request.target)
                 if first:
                     self._watch = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
-                    exchange.send_own(moved_to, _UNWATCH)
+                    moved_to.send(own(_UNWATCH))
             return frame
 
         return answered
@@ -139,7 +139,7 @@ class Transaction:
     def unwatch(self, written: bytes) -> None:
         """Send UNWATCH."""
         exchange = self._exchange
-        link = self._watch if self._watch is not None else exchange.home()
+        link = self._watch if self._watch is not None else exchange.links.home()
         self.forget()
         exchange.send(link, unguided(written))
 
@@ -149,7 +149,7 @@ class Transaction:
         if now is not None:
             self._send_inside(now, written)
         elif args:
-            exchange.send(exchange.home(), unguided(written))
+            exchange.send(exchange.links.home(), unguided(written))
         else:
             self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
             exchange.prefix = b""
@@ -167,7 +167,7 @@ class Transaction:
             if now.slot != NO_SLOT:
                 self.reject(now, CROSSSLOT)
                 return True
-            link = exchange.of_slot(slot)
+            link = exchange.links.of_slot(slot)
             if not exchange.redirects.may_send(slot, link):
                 return False
             now.slot = slot
@@ -195,21 +195,20 @@ class Transaction:
     def _send(self, now: Opened, request: Request) -> None:
         exchange = self._exchange
         if now.link is None:
-            self._move(now, exchange.home())
+            self._move(now, exchange.links.home())
         assert now.link is not None
         now.commands.append(request.written)
         exchange.send(now.link, request)
 
     def _move(self, now: Opened, link: Link) -> None:
         """Have the transaction at `link`."""
-        exchange = self._exchange
         if now.link is link:
             return
         if now.link is not None:
-            exchange.send_own(now.link, _DISCARD)
+            now.link.send(own(_DISCARD))
         now.link = link
         if now.prefix:
-            exchange.send_own(link, now.prefix)
+            link.send(own(now.prefix))
         for request in self._beginning(now):
             link.send(request)
 
@@ -238,16 +237,16 @@ class Transaction:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange, now = self._exchange, self.now
         if now is None:
-            exchange.send(exchange.home(), unguided(written))
+            exchange.send(exchange.links.home(), unguided(written))
             return
         self.forget()
         if now.aborted:
             if now.link is not None:
-                exchange.send_own(now.link, _DISCARD)
+                now.link.send(own(_DISCARD))
             exchange.answer(_ABORTED)
             return
         if now.link is None:
-            self._move(now, exchange.home())
+            self._move(now, exchange.links.home())
         assert now.link is not None
         request = Request(written, now.slot)
         request.refused = lambda link, frame: self._execute_refused(now, request, link, frame)
@@ -275,7 +274,7 @@ class Transaction:
         """Send DISCARD."""
         exchange, now = self._exchange, self.now
         if now is None:
-            exchange.send(exchange.home(), unguided(written))
+            exchange.send(exchange.links.home(), unguided(written))
             return
         if args:
             self._send_inside(now, written)
