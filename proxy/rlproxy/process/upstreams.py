@@ -376,7 +376,7 @@ class ClusterUpstream(UpstreamWiring):
 
     def configure(self, contexts: Contexts) -> None:
         """See UpstreamWiring.configure()."""
-        self.cluster.secure(contexts.client)
+        self.cluster.tls = contexts.client
         self.nodes.use(self.timeouts.timeout_s)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:

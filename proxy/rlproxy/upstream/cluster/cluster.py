@@ -22,7 +22,7 @@ from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import Login, View
 from rlproxy.upstream.cluster.routes import Routes
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap
 from rlproxy.upstream.connector import Target
 
 PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
@@ -30,14 +30,14 @@ TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
 RETRY_FIRST_S: Final = 0.1
 RETRY_MOST_S: Final = 1.0
-MAX_KEPT: Final = 4096  # targets; beyond, those of nodes that left are dropped
 
 
 class Cluster:
     """The nodes of one Redis Cluster and the map of its slots, kept up to date.
 
     map: empty until discovered; replaced, never edited.
-    changes: grows with every map that differs from the one before.
+    tls: the TLS settings of new connections; may be replaced at any time.
+    losers: the masters that own fewer slots since the latest change.
     routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
     version changes.
     version: name and version of the nodes' server; "" until discovered.
@@ -52,11 +52,10 @@ class Cluster:
     def __init__(self, upstream: Upstream, timeout_s: float, tls: ClientSide | None = None) -> None:
         self._seeds = upstream.cluster
         self._login = Login(upstream.user, upstream.password)
-        self._timeout_s = timeout_s
-        self._tls = tls
-        self._targets: dict[Address, Target] = {}
-        self.map = SlotMap([])
-        self.changes = 0
+        self.timeout_s = timeout_s
+        self.tls = tls
+        self.map: SlotMap = NO_MAP
+        self.losers: set[Address] = set()
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
@@ -80,20 +79,7 @@ class Cluster:
 
     def target(self, address: Address) -> Target:
         """Return the connector to the node at `address`."""
-        found = self._targets.get(address)
-        if found is None:
-            if len(self._targets) >= MAX_KEPT:
-                present = {*self._seeds, *self.map.addresses()}
-                self._targets = {at: each for at, each in self._targets.items() if at in present}
-            found = NodeTarget(address, self._timeout_s, self._tls, self.refresh)
-            self._targets[address] = found
-        return found
-
-    def secure(self, tls: ClientSide | None) -> None:
-        """Use these TLS settings for new connections."""
-        self._tls = tls
-        for target in self._targets.values():
-            target.tls = tls
+        return NodeTarget(self, address)
 
     def home(self, failed: Address | None = None) -> Shard | None:
         """Return the master that is home to all clients of this process; None if none is known.
@@ -127,7 +113,7 @@ class Cluster:
         if owner is None or owner.address != address:
             self._hint = address
             self._news[slot] = address
-            self._take(discovery.with_owner(self.map.shards, slot, address))
+            self._take(self.map.with_owner(slot, address), {owner.address} if owner else set())
             self.refresh()
 
     def refresh(self) -> None:
@@ -169,9 +155,9 @@ class Cluster:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
         self._news.clear()
-        slots = discovery.owned(self.map.shards)
+        slots = self.map.owned()
         found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
-        if found is None or not found.shards:
+        if found is None or not found.map.shards:
             self._failed(found or View())
             return self._backoff.pause_s() + LEAST_S
         self._backoff.reset()
@@ -184,15 +170,18 @@ class Cluster:
             self.down_since = asyncio.get_running_loop().time()
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
-        shards = found.shards
+        seen = found.map
         for slot, address in self._news.items():  # redirects since the look began
-            shards = discovery.with_owner(shards, slot, address)
-        self._take(shards)
+            seen = seen.with_owner(slot, address)
+        if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
+            self.map.shards = seen.shards  # with their present replicas
+        else:
+            self._take(seen, self.map.losers(seen))
         calm = found.healthy and not found.suspects and not self.troubled()
         return PERIOD_S if calm else TROUBLE_S
 
     async def _query(self, address: Address) -> View:
-        target = Target(address, self._timeout_s, self._tls)  # its failures need no refresh
+        target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
         return await discovery.view(address, target, self._login, self.version)
 
     def _order(self) -> list[Address]:
@@ -208,12 +197,12 @@ class Cluster:
             order = [hint, *[each for each in order if each != hint]]
         return order
 
-    def _take(self, shards: tuple[Shard, ...]) -> None:
-        """Make the map of `shards` the present one."""
-        before, self.map = self.map, SlotMap(shards)
-        if self.map.shards == before.shards:
-            return
-        self.changes += 1
+    def _take(self, found: SlotMap, losers: set[Address]) -> None:
+        """Make another map the present one.
+
+        losers: the masters that own a slot by the former one only.
+        """
+        before, self.map, self.losers = self.map, found, losers
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):
@@ -250,29 +239,21 @@ class Cluster:
 
 
 class NodeTarget(Target):
-    """Opens connections to one node.
+    """Opens connections to one node of a cluster, which is looked at if that fails."""
 
-    on_failure: called when a connection could not be opened.
-    """
+    __slots__ = ("_cluster",)
 
-    __slots__ = ("_on_failure",)
-
-    def __init__(
-        self,
-        address: Address,
-        timeout_s: float,
-        tls: ClientSide | None,
-        on_failure: Callable[[], None],
-    ) -> None:
-        super().__init__(address, timeout_s, tls)
-        self._on_failure = on_failure
+    def __init__(self, cluster: Cluster, address: Address) -> None:
+        super().__init__(address, cluster.timeout_s)
+        self._cluster = cluster
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """See Target.connect()."""
+        self.tls = self._cluster.tls
         try:
             return await super().connect(protocol)
         except OSError:
-            self._on_failure()
+            self._cluster.refresh()
             raise
 
 

@@ -108,10 +108,8 @@ class Node:
 
     def _make(self, pool: LanePool, key: LaneKey, number: int) -> NodeLane:
         if key.kind == HITS:
-            return NodeLane(pool, key, number)
-        lane = ShareLane(pool, key, number)
-        lane.cluster, lane.address = self._cluster, self.address
-        return lane
+            return NodeLane(pool, key, number, self.address)
+        return ShareLane(pool, key, number, self.address, self._cluster)
 
     def lanes(self) -> list[NodeLane]:
         """Return all lanes to this node."""

@@ -36,7 +36,7 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     args: the arguments behind the name; written: the command as a request.
     """
     known = exchange.cluster.map
-    nodes, mark = len(known.shards), known.mark
+    nodes, mark = len(known.shards), known.mark()
     found = split(args[0], nodes + 1, mark) if args and nodes else None
     if found is None:
         exchange.send(exchange.links.home(), Request(written))
@@ -57,7 +57,7 @@ def _check(exchange: Exchange, known: SlotMap) -> None:
 
     def checked(replies: list[bytes]) -> bytes:
         for reply, host in zip(replies, hosts, strict=True):
-            if not is_error(reply) and _mark(reply, host) != known.mark:
+            if not is_error(reply) and _mark(reply, host) != known.mark():
                 exchange.cluster.refresh()
                 return _ANEW
         return _END
@@ -68,7 +68,7 @@ def _check(exchange: Exchange, known: SlotMap) -> None:
 def _mark(reply: bytes, host: str) -> int:
     reader = hiredis.Reader()
     reader.feed(reply)
-    return SlotMap(discovery.shards(reader.gets(), host)).mark
+    return discovery.read_slots(reader.gets(), host).mark()
 
 
 def split(cursor: bytes, steps: int, mark: int) -> tuple[int, bytes] | None:

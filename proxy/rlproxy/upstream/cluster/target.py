@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
-from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.connection import ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
@@ -44,10 +43,6 @@ class ClusterTarget(Target):
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
         self._masters = set(cluster.map.index)
         cluster.on_change.append(self._changed)
-
-    def secure(self, tls: ClientSide | None) -> None:
-        """Use these TLS settings for new connections."""
-        self._cluster.secure(tls)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """See Target.connect()."""

@@ -13,7 +13,7 @@ from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.links import IDLE_S, Links
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 HOME, ONE, TWO = (Address("h", port) for port in (1, 2, 3))
@@ -40,7 +40,7 @@ class FakeCluster:
     """A cluster of three masters."""
 
     def __init__(self) -> None:
-        self.map = SlotMap([Shard(str(at), at, ()) for at in (HOME, ONE, TWO)])
+        self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
         self.on_change: list[Callable[[], None]] = []
 
 

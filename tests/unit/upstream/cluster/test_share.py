@@ -16,7 +16,7 @@ from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.share import ClusterShares
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.lane import LaneKey
 from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
 
@@ -269,7 +269,7 @@ def test_a_silent_node_that_was_replaced_is_left(
     call = bench.submit()
     bench.a.circuit.heard(bench.loop.now)
     if not is_master:
-        bench.cluster.map = SlotMap([Shard("b", B, ((0, 16383),))])
+        bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     bench.loop.now += silent_s
     bench.shares.close_idle()
     bench.loop.turns()
