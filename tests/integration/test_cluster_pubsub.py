@@ -128,7 +128,9 @@ def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster:
     assert reply == [b"psubscribe", b"__keyevent@0__:set", 1]
     assert client.reply() == [b"psubscribe", b"news*", 2]
     assert client.ask("SUBSCRIBE", f"__keyspace@0__:{keys[1]}")[2] == 3  # type: ignore[index]
-    wait_until(lambda: sorted(patterns(module_cluster)) == [1, 1, 2], "all nodes have it")
+    wait_until(
+        lambda: sorted(map(str, patterns(module_cluster))) == ["1", "1", "2"], "all nodes have it"
+    )
     for key in keys:
         assert other.ask("SET", key, 1) == "OK"
     other.ask("PUBLISH", "news", "once")

@@ -66,7 +66,7 @@ class Cluster:
         self.troubled: Callable[[], bool] = lambda: False
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
-        self._turn = 0  # the node that is queried next
+        self._turn = -1  # the node that is queried first, unless there is a hint
         self._hint: Address | None = None  # the node that has the latest news
         self._news: dict[int, Address] = {}  # owners of slots that a look may not have seen yet
         self._home: Address | None = None
@@ -91,21 +91,14 @@ class Cluster:
         shards = self.map.shards
         if not shards:
             return None
-        index = self.map.index.get(self._home) if self._home is not None else None
-        if index is None:
-            index = os.getpid() % len(shards)
-        elif self._home != failed and self.is_up(shards[index]):
-            return shards[index]
-        following = [*shards[index + 1 :], *shards[:index]]
-        first = shards[index]
-        choice = next(
-            (shard for shard in (first, *following) if self._may_be_home(shard, failed)), first
-        )
-        self._home = choice.address
-        return choice
-
-    def _may_be_home(self, shard: Shard, failed: Address | None) -> bool:
-        return shard.address != failed and self.is_up(shard)
+        at = os.getpid() % len(shards)
+        if self._home is not None:
+            at = self.map.index.get(self._home, at)
+        ranked = [*shards[at:], *shards[:at]]
+        fit = (each for each in ranked if each.address != failed and self.is_up(each))
+        home = next(fit, ranked[0])
+        self._home = home.address
+        return home
 
     def moved(self, slot: int, address: Address) -> None:
         """Take the news of a redirect: the owner of `slot` is the node at `address`."""
@@ -162,7 +155,9 @@ class Cluster:
             return self._backoff.pause_s() + LEAST_S
         self._backoff.reset()
         self.problem = self.kind = ""
-        self._report()
+        if self._logged:
+            self._logged = ""
+            log.info("cluster_back", "the nodes of the cluster report their slots again")
         self._epoch = found.epoch
         if found.healthy:
             self.down_since = 0.0
@@ -187,15 +182,10 @@ class Cluster:
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying, each time another one first."""
         known = list(dict.fromkeys([*self.map.addresses(), *self._seeds]))
-        if not self.map.shards:
-            return known
         self._turn += 1
         at = self._turn % len(known)
-        order = known[at:] + known[:at]
         hint, self._hint = self._hint, None
-        if hint is not None:
-            order = [hint, *[each for each in order if each != hint]]
-        return order
+        return list(dict.fromkeys([*([hint] if hint else []), *known[at:], *known[:at]]))
 
     def _take(self, found: SlotMap, losers: set[Address]) -> None:
         """Make another map the present one.
@@ -230,12 +220,6 @@ class Cluster:
                 address=where,
                 reason=self.problem,
             )
-
-    def _report(self) -> None:
-        """Log the end of a problem."""
-        if self._logged:
-            self._logged = ""
-            log.info("cluster_back", "the nodes of the cluster report their slots again")
 
 
 class NodeTarget(Target):

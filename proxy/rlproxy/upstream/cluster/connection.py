@@ -100,19 +100,18 @@ class ClusterConnection:
 
     def abort(self) -> None:
         """See asyncio.WriteTransport."""
-        self._end(None)
+        self.close()
 
     def close(self) -> None:
         """See asyncio.BaseTransport."""
-        self._end(None)
+        if not self._closed:
+            self._closed = True
+            self._exchange.close()
+            self._exchange.loop.call_soon(self._protocol.connection_lost, None)
 
     def get_extra_info(self, _name: str, default: Any = None) -> Any:
         """See asyncio.BaseTransport: there is no one socket."""
         return default
-
-    def get_write_buffer_size(self) -> int:
-        """See asyncio.WriteTransport."""
-        return self._splitter.unread()
 
     # -- routing ----------------------------------------------------------------------------------
 
@@ -175,7 +174,7 @@ class ClusterConnection:
             exchange.finish()
         leaves = exchange.leaving or (self._ended_by_client and not self._waits)
         if exchange.ended or (leaves and not exchange.queue):
-            self._end(None)
+            self.close()
         else:
             self._apply_full()
 
@@ -185,9 +184,3 @@ class ClusterConnection:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
             self._protocol.data_received(data)
-
-    def _end(self, error: Exception | None) -> None:
-        if not self._closed:
-            self._closed = True
-            self._exchange.close()
-            self._exchange.loop.call_soon(self._protocol.connection_lost, error)

@@ -88,9 +88,9 @@ class Dispatcher:
             keys = _keys(route, args)
             slot = slot_of(keys)
             several = differ(keys)
-        link = self._links.of_slot(slot)
-        if not exchange.redirects.may_send(slot, link):
+        if not exchange.redirects.may_send(slot):
             return False
+        link = self._links.of_slot(slot)
         request = Request(written, slot)
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
@@ -196,10 +196,9 @@ class Dispatcher:
         if len(by_slot) > 1 and not self._splits:
             exchange.answer(CROSSSLOT)
             return True
+        if not all(map(exchange.redirects.may_send, by_slot)):
+            return False
         links = [self._links.of_slot(slot) for slot in by_slot]
-        for slot, link in zip(by_slot, links, strict=True):
-            if not exchange.redirects.may_send(slot, link):
-                return False
         if len(by_slot) == 1:
             several = differ([args[at] for at in keys])
             self._send(links[0], Request(written, next(iter(by_slot))), several)

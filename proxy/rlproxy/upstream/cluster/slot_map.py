@@ -81,11 +81,12 @@ class SlotMap:
         return SlotMap(shards, owners)
 
     def losers(self, after: SlotMap) -> set[Address]:
-        """Return the masters that own a slot by this map and not by the map `after`."""
+        """Return the masters that own a slot by this map only, or are not in the map `after`."""
         pairs = set(zip(self.owners, after.owners, strict=True))
         before = [shard.address for shard in self.shards]
         now = [*[shard.address for shard in after.shards], None]
-        return {before[one] for one, other in pairs if one >= 0 and now[other] != before[one]}
+        fewer = {before[one] for one, other in pairs if one >= 0 and now[other] != before[one]}
+        return fewer | (self.index.keys() - after.index.keys())
 
     def addresses(self) -> list[Address]:
         """Return the addresses of all masters, then those of their replicas."""

@@ -93,10 +93,9 @@ class Subscriptions:
 
     def _to_channel(self, request: Request) -> bool:
         exchange = self._exchange
-        link = exchange.links.of_slot(request.slot)
-        if not exchange.redirects.may_send(request.slot, link):
+        if not exchange.redirects.may_send(request.slot):
             return False
-        exchange.send(link, request)
+        exchange.send(exchange.links.of_slot(request.slot), request)
         return True
 
     def _change(self, name: bytes, args: list[bytes], written: bytes) -> bool:
@@ -134,9 +133,8 @@ class Subscriptions:
         """Unsubscribe from all shard channels, each at its node."""
         exchange = self._exchange
         parts = [Request(bulks(name, channel), key_slot(channel)) for channel in sorted(names)]
-        links = [exchange.links.of_slot(part.slot) for part in parts]
-        for part, link in zip(parts, links, strict=True):
-            if not exchange.redirects.may_send(part.slot, link):
+        for part in parts:
+            if not exchange.redirects.may_send(part.slot):
                 return False
             part.subscribes = name.lower()
 
@@ -148,7 +146,7 @@ class Subscriptions:
 
         exchange.alone = whole = Divided(parts, joined)
         whole.subscribes = name.lower()
-        exchange.send_parts(links, whole)
+        exchange.send_parts([exchange.links.of_slot(part.slot) for part in parts], whole)
         return True
 
     # -- keyspace events --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rlproxy.upstream.cluster.connection import ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.connector import Target, reason
+from rlproxy.upstream.connector import Target
 
 SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
 SWEEPS: Final = 10  # calls of close_idle() in which each client is looked at once
@@ -41,7 +41,6 @@ class ClusterTarget(Target):
         self._splits = splits
         self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
-        self._masters = set(cluster.map.index)
         cluster.on_change.append(self._changed)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
@@ -73,27 +72,16 @@ class ClusterTarget(Target):
 
     def _changed(self) -> None:
         """Pass on which nodes are no masters any more."""
-        former, self._masters = self._masters, set(self._cluster.map.index)
-        gone = former - self._masters
+        gone = self._cluster.losers - self._cluster.map.index.keys()
         if gone:
             for exchange in list(self._exchanges):
                 exchange.gone(gone)
 
     async def _look(self) -> None:
-        """Raise OSError if no master is known, or if none can be reached."""
+        """Raise OSError if no master is known, or if all are down and home can't be reached."""
         cluster = self._cluster
-        shards = cluster.map.shards
-        if not shards:
+        home = cluster.home()
+        if home is None:
             raise OSError(cluster.problem or "no node of the cluster answers")
-        if any(map(cluster.is_up, shards)):
-            return
-        failures = []
-        for shard in shards:
-            try:
-                transport = await cluster.target(shard.address).connect(asyncio.Protocol)
-            except OSError as error:
-                failures.append(error)
-            else:
-                transport.abort()
-                return
-        raise OSError(reason(failures[0]))
+        if not any(map(cluster.is_up, cluster.map.shards)):
+            (await cluster.target(home.address).connect(asyncio.Protocol)).abort()

@@ -37,20 +37,9 @@ class Opened:
     aborted: the proxy itself rejected a command.
     redirect: the first redirect of a queued command; empty if there was none.
     watched: keys were watched before it.
-    key: the first key; several: another one followed.
     """
 
-    __slots__ = (
-        "aborted",
-        "commands",
-        "key",
-        "link",
-        "prefix",
-        "redirect",
-        "several",
-        "slot",
-        "watched",
-    )
+    __slots__ = ("aborted", "commands", "link", "prefix", "redirect", "slot", "watched")
 
     def __init__(self, slot: int, watched: bool, prefix: bytes) -> None:
         self.link: Link | None = None
@@ -60,14 +49,6 @@ class Opened:
         self.commands: list[bytes] = []
         self.aborted = False
         self.redirect: bytes = b""
-        self.key: bytes = b""
-        self.several = False
-
-    def note(self, keys: list[bytes]) -> None:
-        """Take note of the keys of a command."""
-        if keys:
-            self.several = self.several or differ([self.key or keys[0], *keys])
-            self.key = keys[0]
 
 
 class Transaction:
@@ -111,9 +92,9 @@ class Transaction:
         if self._watch is not None and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
             return True
-        link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
-        if not exchange.redirects.may_send(slot, link):
+        if not exchange.redirects.may_send(slot):
             return False
+        link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
         request = exchange.alone = Request(written, slot)
         request.answered = self._watched(link, request, self._watch is None)
         self._watch, self._watch_slot = link, slot
@@ -167,12 +148,10 @@ class Transaction:
             if now.slot != NO_SLOT:
                 self.reject(now, CROSSSLOT)
                 return True
-            link = exchange.links.of_slot(slot)
-            if not exchange.redirects.may_send(slot, link):
+            if not exchange.redirects.may_send(slot):
                 return False
             now.slot = slot
-            self._move(now, link)
-        now.note(keys)
+            self._move(now, exchange.links.of_slot(slot))
         request = Request(written, now.slot)
         request.refused = lambda _link, frame: self._queue_refused(now, request, frame)
         self._send(now, request)
@@ -251,8 +230,7 @@ class Transaction:
         request = Request(written, now.slot)
         request.refused = lambda link, frame: self._execute_refused(now, request, link, frame)
         exchange.send(now.link, request)
-        if now.several:
-            exchange.redirects.precede(now.slot)
+        exchange.redirects.precede(now.slot)
 
     def _execute_refused(self, now: Opened, request: Request, link: Link, frame: bytes) -> bool:
         """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
