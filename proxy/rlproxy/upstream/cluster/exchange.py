@@ -1,4 +1,4 @@
-"""The exchange of one client with the nodes: its links, and its replies in request order.
+"""The exchange of one client with the nodes: its requests, and their replies in request order.
 
     send() ──> links ──> nodes
     out <── queue, in request order <── replied() <── links
@@ -42,13 +42,13 @@ class Exchange:
         self,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
-        clients: dict[int, Exchange] | None = None,
+        clients: dict[int, Exchange],
     ) -> None:
         self.cluster = cluster
         self.loop = loop
         self.links = Links(self)
         self.unsent: list[Link] = []
-        self.clients = clients if clients is not None else {}
+        self.clients = clients
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
@@ -188,18 +188,7 @@ class Exchange:
                 return
             whole.done = True
             request = whole
-        queue = self.queue
-        if not queue or queue[0] is not request:
-            self._held += len(request.reply)
-            return
-        queue.popleft()
-        if not request.silent:
-            self.out.append(request.reply)
-        if queue and queue[0].done:
-            self._advance()
-
-    def _advance(self) -> None:
-        """Pass on the replies that waited for the one before them."""
+        self._held += len(request.reply)
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()
@@ -222,9 +211,7 @@ class Exchange:
         if ended:
             self.out += self._after
             self._after.clear()
-            request.done = True
-            self.queue.popleft()
-            self._advance()
+            self.done(request, b"")
 
     def unasked(self, link: Link, frame: bytes) -> None:
         """Take a push, or any frame that is no reply."""

@@ -113,7 +113,7 @@ async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
 
 
 async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
-    exchange = Exchange(cast("Cluster", FakeCluster()), asyncio.get_running_loop())
+    exchange = Exchange(cast("Cluster", FakeCluster()), asyncio.get_running_loop(), {})
     link = Link(exchange, Address("h", 1))
     assert not link.quiescent()  # not open yet
     link._transport = cast("object", SimpleNamespace())  # type: ignore[assignment]
