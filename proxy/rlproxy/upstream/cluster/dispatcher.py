@@ -10,7 +10,6 @@ words ─> route ──┬─ by key          exchange.send() to the owner of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import shuffle
 from typing import Final
@@ -208,7 +207,10 @@ class Dispatcher:
         for slot, places in by_slot.items():
             taken = [word for at in places for word in args[at : at + step]]
             parts.append(Request(encoding.bulks(words[0], *taken), slot))
-        exchange.send_parts(links, Divided(parts, _of_parts(route.how, list(by_slot.values()))))
+        joined = gather.JOINED.get(route.how)
+        if joined is None:
+            joined = partial(gather.placed, list(by_slot.values()))
+        exchange.send_parts(links, Divided(parts, joined))
         for slot, places in by_slot.items():
             if len(places) > 1:
                 exchange.redirects.precede(slot)
@@ -218,14 +220,3 @@ class Dispatcher:
 def _keys(route: Route, args: list[bytes]) -> list[bytes]:
     """The keys of a command."""
     return [args[at] for at in route.keys(args)]
-
-
-def _of_parts(how: int, places: list[list[int]]) -> Callable[[list[bytes]], bytes]:
-    """How the replies to the parts of a split command become one.
-
-    places: for each part the indexes of its keys.
-    """
-    if how != r.SPLIT_ARRAY:
-        return gather.JOINED[how]
-    total = sum(map(len, places))
-    return lambda replies: gather.placed(list(zip(places, replies, strict=True)), total)

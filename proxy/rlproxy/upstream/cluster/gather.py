@@ -153,23 +153,21 @@ def _folded(replies: list[bytes], fold: Fold, step: int, begin: int) -> bytes:
     return b"*%d\r\n%b" % (len(out), b"".join(out))
 
 
-def placed(parts: list[tuple[list[int], bytes]], total: int) -> bytes:
+def placed(places: list[list[int]], replies: list[bytes]) -> bytes:
     """Return the reply to an MGET that was split.
 
-    parts: for each node the positions of its keys in the client's command, and its reply.
-    total: number of keys in the client's command.
+    places: for each reply the positions of its keys in the client's command.
     """
-    out = [_NILS[0]] * total
-    failed = first_error([frame for _, frame in parts])
+    failed = first_error(replies)
     if failed:
         return failed
-    for positions, frame in parts:
+    found: dict[int, bytes] = {}
+    for positions, frame in zip(places, replies, strict=True):
         listed = elements(frame)
         if listed is None or len(listed) != len(positions):
             return UNEXPECTED
-        for at, element in zip(positions, listed, strict=True):
-            out[at] = element
-    return b"*%d\r\n%b" % (total, b"".join(out))
+        found.update(zip(positions, listed, strict=True))
+    return b"*%d\r\n%b" % (len(found), b"".join([found[at] for at in range(len(found))]))
 
 
 def elements(frame: bytes) -> list[bytes] | None:

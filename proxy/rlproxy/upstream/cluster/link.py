@@ -79,7 +79,7 @@ class Link(asyncio.Protocol):
         if request.asking:
             self.send(own(_ASKING))
         elif request.blocks != BLOCKS_NOT and self.client_id == 0:
-            self._ask_client_id()
+            self._query_client_id()
         for own_request in request.front:
             self.send(own_request)
         if request.subscribes:
@@ -89,8 +89,8 @@ class Link(asyncio.Protocol):
         self.owed.append(request)
         self.send_raw(request.written)
 
-    def _ask_client_id(self) -> None:
-        """Ask for the id that CLIENT UNBLOCK needs: the client is about to block here."""
+    def _query_client_id(self) -> None:
+        """Query the id that CLIENT UNBLOCK needs: the client is about to block here."""
 
         def answered(frame: bytes) -> bytes:
             if frame[0] == _INTEGER:

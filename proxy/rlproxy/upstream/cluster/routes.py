@@ -161,7 +161,7 @@ _REPLICAS_TOO: Final = frozenset(
 )
 # Commands with the id of a client in their arguments or reply. Each node counts its own clients.
 _WITH_CLIENT_IDS: Final = frozenset(
-    b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK HELLO".split()
+    b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK".split()
 )
 _BLOCKS: Final[dict[bytes, int]] = {
     **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),

@@ -44,7 +44,7 @@ class SlotMap:
         self._mark: int = -1
 
     def mark(self) -> int:
-        """Return a digest of who owns what, from 0 to 255, equal in all processes."""
+        """Return a digest of the owners, from 0 to 255, equal in all processes."""
         if self._mark < 0:
             ids = " ".join([shard.id for shard in self.shards])
             self._mark = crc32(array("h", self.owners).tobytes(), crc32(ids.encode())) % MARKS
