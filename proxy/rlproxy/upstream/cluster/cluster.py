@@ -37,7 +37,7 @@ class Cluster:
 
     map: empty until discovered; replaced, never edited.
     tls: the TLS settings of new connections; may be replaced at any time.
-    losers: the masters that own fewer slots since the latest change.
+    lost: the slots that masters have lost by the latest change; masters that left have an entry.
     routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
     version changes.
     version: name and version of the nodes' server; "" until discovered.
@@ -55,7 +55,7 @@ class Cluster:
         self.timeout_s = timeout_s
         self.tls = tls
         self.map: SlotMap = NO_MAP
-        self.losers: set[Address] = set()
+        self.lost: dict[Address, set[int]] = {}
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
@@ -106,7 +106,7 @@ class Cluster:
         if owner is None or owner.address != address:
             self._hint = address
             self._news[slot] = address
-            self._take(self.map.with_owner(slot, address), {owner.address} if owner else set())
+            self._take(self.map.with_owner(slot, address), {owner.address: {slot}} if owner else {})
             self.refresh()
 
     def refresh(self) -> None:
@@ -171,7 +171,7 @@ class Cluster:
         if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
             self.map.shards = seen.shards  # with their present replicas
         else:
-            self._take(seen, self.map.losers(seen))
+            self._take(seen, self.map.lost(seen))
         calm = found.healthy and not found.suspects and not self.troubled()
         return PERIOD_S if calm else TROUBLE_S
 
@@ -187,12 +187,9 @@ class Cluster:
         hint, self._hint = self._hint, None
         return list(dict.fromkeys([*([hint] if hint else []), *known[at:], *known[:at]]))
 
-    def _take(self, found: SlotMap, losers: set[Address]) -> None:
-        """Make another map the present one.
-
-        losers: the masters that own a slot by the former one only.
-        """
-        before, self.map, self.losers = self.map, found, losers
+    def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
+        """Make another map the present one."""
+        before, self.map, self.lost = self.map, found, lost
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):

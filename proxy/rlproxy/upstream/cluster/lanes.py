@@ -79,16 +79,16 @@ class SlotQueue:
 class Drain:
     """The calls that were under way on a node's lane when the node lost slots.
 
-    last: number of the last of them.
-    before: the map by which they were sent.
+    slots: those that it lost.
+    last: number of the last of the calls.
     """
 
-    __slots__ = ("before", "lane", "last", "since")
+    __slots__ = ("lane", "last", "since", "slots")
 
-    def __init__(self, lane: NodeLane, before: SlotMap, since: float) -> None:
+    def __init__(self, lane: NodeLane, slots: set[int], since: float) -> None:
         self.lane = lane
+        self.slots = slots
         self.last: int = lane.last()
-        self.before = before
         self.since: float = since
 
 
@@ -174,13 +174,13 @@ class ClusterLane(Lane):
 
     def changed(self) -> None:
         """Take the present map of the cluster."""
-        before, self._map = self._map, self._cluster.map
-        for address in self._cluster.losers:
+        self._map = self._cluster.map
+        for address, slots in self._cluster.lost.items():
             lane = self._by_address.get(address)
             if lane is not None:
                 lane.forget_refusals()
                 if lane.unanswered() > 0:
-                    self._drains.append(Drain(lane, before, self._loop.time()))
+                    self._drain(lane, slots)
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
             for lane in self._by_shard:
@@ -199,13 +199,19 @@ class ClusterLane(Lane):
             self._by_address[address] = lane
         return lane
 
+    def _drain(self, lane: NodeLane, slots: set[int]) -> None:
+        """Have the calls under way on `lane` precede those that follow on `slots`."""
+        latest = self._drains[-1] if self._drains else None
+        if latest is not None and latest.lane is lane and latest.last == lane.last():
+            latest.slots |= slots
+        else:
+            self._drains.append(Drain(lane, set(slots), self._loop.time()))
+
     def _draining(self, slot: int) -> bool:
         """Return whether calls on `slot` may be under way at its former owner."""
         owner = self._map.owner(slot)
         for drain in self._drains:
-            former = drain.before.owner(slot)
-            theirs = former is not None and former.address == drain.lane.address
-            if theirs and (owner is None or owner.address != drain.lane.address):
+            if slot in drain.slots and (owner is None or owner.address != drain.lane.address):
                 return True
         return False
 

@@ -72,7 +72,7 @@ class ClusterTarget(Target):
 
     def _changed(self) -> None:
         """Pass on which nodes are no masters any more."""
-        gone = self._cluster.losers - self._cluster.map.index.keys()
+        gone = self._cluster.lost.keys() - self._cluster.map.index.keys()
         if gone:
             for exchange in list(self._exchanges):
                 exchange.gone(gone)

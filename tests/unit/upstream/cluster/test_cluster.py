@@ -34,4 +34,4 @@ async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> No
     assert cluster.map.owners == MOVED.owners
     await cluster._look()  # this view was queried later
     assert cluster.map.owners == MAP.owners
-    assert cluster.losers == {B}
+    assert cluster.lost == {B: {98}}

@@ -59,7 +59,7 @@ class FakeCluster:
         assert key_slot(FAR) <= middle < SLOT
         halves = {Shard("a", A): [(middle + 1, 16383)], Shard("b", B): [(0, middle)]}
         self.map = slot_map(halves)
-        self.losers: set[Address] = set()
+        self.lost: dict[Address, set[int]] = {}
         self.on_change: list[Callable[[], None]] = []
         self.down_since = 0.0
         self.refreshed = 0
@@ -74,7 +74,7 @@ class FakeCluster:
         self._take(slot_map({Shard("b", address): [(0, 16383)]}))
 
     def _take(self, found: SlotMap) -> None:
-        self.losers = self.map.losers(found)
+        self.lost = self.map.lost(found)
         self.map = found
         for changed in self.on_change:
             changed()
@@ -233,6 +233,20 @@ def test_a_refreshed_map_drains_too(bench: Bench) -> None:
     bench.hit()
     assert bench.a.sent()
     bench.cluster.moved(SLOT, B)
+    bench.hit()
+    bench.wait(0.01)
+    assert bench.b.sent() == b""
+    bench.a.answer(ADMITTED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT)
+
+
+def test_slots_that_move_at_once_share_a_drain(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    for slot in (*range(5001, 5101), SLOT):
+        bench.cluster.moved(slot, B)
+    assert len(bench.lane._drains) == 1
     bench.hit()
     bench.wait(0.01)
     assert bench.b.sent() == b""

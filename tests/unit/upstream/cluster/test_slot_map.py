@@ -24,8 +24,8 @@ def test_a_slot_moves(slot: int) -> None:
     after = MAP.with_owner(slot, B)
     assert owners(after) == [B if at >= 100 or at == slot else A for at in range(200)]
     assert owners(MAP) == [A] * 100 + [B] * 100
-    assert MAP.losers(after) == {A} and after.losers(MAP) == {B}
-    assert MAP.losers(MAP) == set()
+    assert MAP.lost(after) == {A: {slot}} and after.lost(MAP) == {B: {slot}}
+    assert MAP.lost(MAP) == {}
     assert MAP.mark() != after.mark() and MAP.mark() == after.with_owner(slot, A).mark()
 
 
@@ -38,6 +38,11 @@ def test_a_slot_moves_to_an_unknown_node() -> None:
 
 def test_all_slots_of_a_master_leave() -> None:
     after = slot_map({Shard("b", B): [(0, 16383)]})
-    assert MAP.losers(after) == {A}
-    assert MAP.losers(NO_MAP) == {A, B}
-    assert NO_MAP.losers(MAP) == set()
+    assert MAP.lost(after) == {A: set(range(100))}
+    assert MAP.lost(NO_MAP) == {A: set(range(100)), B: set(range(100, 16384))}
+    assert NO_MAP.lost(MAP) == {}
+
+
+def test_a_master_without_slots_leaves() -> None:
+    after = slot_map({Shard("b", B): [(0, 16383)], Shard("a", A): []})
+    assert after.lost(slot_map({Shard("b", B): [(0, 16383)]})) == {A: set()}
