@@ -20,7 +20,7 @@ from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.cluster import discovery
-from rlproxy.upstream.cluster.discovery import Login, View
+from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap
 from rlproxy.upstream.connector import Target
@@ -50,8 +50,7 @@ class Cluster:
     """
 
     def __init__(self, upstream: Upstream, timeout_s: float, tls: ClientSide | None = None) -> None:
-        self._seeds = upstream.cluster
-        self._login = Login(upstream.user, upstream.password)
+        self._upstream = upstream
         self.timeout_s = timeout_s
         self.tls = tls
         self.map: SlotMap = NO_MAP
@@ -177,11 +176,11 @@ class Cluster:
 
     async def _query(self, address: Address) -> View:
         target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
-        return await discovery.view(address, target, self._login, self.version)
+        return await discovery.view(address, target, self._upstream, self.version)
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying, each time another one first."""
-        known = list(dict.fromkeys([*self.map.addresses(), *self._seeds]))
+        known = list(dict.fromkeys([*self.map.addresses(), *self._upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
         hint, self._hint = self._hint, None
@@ -204,7 +203,7 @@ class Cluster:
 
     def _failed(self, found: View) -> None:
         """Record that no node gives a view of the cluster."""
-        where = ", ".join(map(str, self._seeds))
+        where = ", ".join(map(str, self._upstream.cluster))
         self.kind = found.kind or UNREACHABLE
         self.problem = found.problem or "its nodes own no slots yet"
         if self.kind == CLUSTER and not self.settled.is_set():

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import hiredis
 
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.metrics import CLUSTER, LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, hello, reason
+from rlproxy.upstream.control import refusal
 from rlproxy.upstream.query_connection import QueryConnection
 
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
@@ -52,40 +53,17 @@ class View:
         return (bool(self.map.shards), self.healthy, self.map.owned(), self.epoch)
 
 
-class Login:
-    """The credentials of the proxy's own connections to the nodes."""
-
-    def __init__(self, user: str | None, password: str | None) -> None:
-        self.user = user.encode() if user is not None else None
-        self.password = password.encode() if password is not None else None
-
-    def words(self) -> tuple[bytes, ...]:
-        """Return the first command of a connection: RESP2, whose replies hold only lists."""
-        words = hello(b"rlproxy-control", self.user, self.password)
-        words[1] = b"2"
-        return tuple(words)
-
-    def refusal(self, error: str) -> str:
-        """Describe the error reply to HELLO, without the password."""
-        if error.startswith("NOAUTH"):
-            return "it wants a password, and the URL has none"
-        if error.startswith("WRONGPASS"):
-            return "it refuses the user or password of the URL"
-        if error.startswith("ERR unknown command"):  # quotes the arguments, password included
-            return "it does not know HELLO (a server before Redis 6, or without that command)"
-        return error.replace(self.password.decode(), "***") if self.password else error
-
-
-async def view(address: Address, target: Target, login: Login, known_version: str) -> View:
+async def view(address: Address, target: Target, upstream: Upstream, known_version: str) -> View:
     """Query the node at `address`. Never raises OSError.
 
+    upstream: the URL, with the login.
     known_version: the server version whose commands are known; those of another one are requested.
     """
     connection = QueryConnection()
     try:
         async with asyncio.timeout(REPLY_S):
             await target.connect(lambda: connection)
-            return await _viewed(connection, address, login, known_version)
+            return await _viewed(connection, address, upstream, known_version)
     except OSError as error:
         return View(problem=reason(error), kind=UNREACHABLE)
     finally:
@@ -93,11 +71,18 @@ async def view(address: Address, target: Target, login: Login, known_version: st
 
 
 async def _viewed(
-    connection: QueryConnection, address: Address, login: Login, known_version: str
+    connection: QueryConnection, address: Address, upstream: Upstream, known_version: str
 ) -> View:
-    greeting = await connection.query(*login.words())
+    user, password = upstream.user, upstream.password
+    words = hello(
+        b"rlproxy-control",
+        user.encode() if user is not None else None,
+        password.encode() if password is not None else None,
+    )
+    words[1] = b"2"  # in RESP2, replies hold only lists
+    greeting = await connection.query(*words)
     if isinstance(greeting, hiredis.ReplyError):
-        return View(problem=login.refusal(str(greeting)), kind=LOGIN)
+        return View(problem=refusal(str(greeting), password), kind=LOGIN)
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
         if str(slots).startswith(_NO_NODE):

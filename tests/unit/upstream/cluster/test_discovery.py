@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rlproxy.config.urls import Address
-from rlproxy.observability.metrics import CLUSTER
+from rlproxy.config.urls import Address, Upstream
+from rlproxy.observability.metrics import CLUSTER, LOGIN
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+from rlproxy.upstream.connector import Target
+
+from tests import harness
+from tests.unit.upstream.cluster.replies import one_node_cluster
 
 A, B, C = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
 SHARDS = {Shard("a", A): [(0, 99)], Shard("b", B): [(100, 16383)]}
@@ -107,3 +111,17 @@ def test_no_node_of_a_cluster() -> None:
     why = View(problem=discovery.no_node(A), kind=CLUSTER)
     found = asyncio.run(_best({A: why}, 0))
     assert "redis://10.0.0.1:7001" in found.problem
+
+
+async def test_a_user_who_may_not_run_command_is_a_problem() -> None:
+    engine = harness.one_engine()
+    assert engine is not None
+    with one_node_cluster(engine) as node:
+        with node.raw() as raw:
+            raw.ask("ACL", "SETUSER", "eve", "on", ">pw", "+@all", "-command")
+        at = Address("127.0.0.1", node.port)
+        found = await discovery.view(
+            at, Target(at, 5.0), Upstream(None, user="eve", password="pw"), ""
+        )
+        assert found.kind == LOGIN and found.problem.startswith("COMMAND: NOPERM")
+        assert (await discovery.view(at, Target(at, 5.0), Upstream(None), "")).healthy
