@@ -66,7 +66,6 @@ HOT = {
         "script_loading",
     ],
     "upstream/cluster": [
-        "blocking",
         "cluster_circuit",
         "command_splitter",
         "connection",
@@ -75,7 +74,6 @@ HOT = {
         "exchange",
         "face",
         "gather",
-        "idle_links",
         "info_reply",
         "lanes",
         "link",
@@ -84,7 +82,6 @@ HOT = {
         "redirects",
         "request",
         "routes",
-        "script_cache",
         "share",
         "slot_map",
         "split_reset",

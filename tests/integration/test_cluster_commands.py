@@ -5,7 +5,6 @@ what is no command, and large replies.
 from __future__ import annotations
 
 import time
-from hashlib import sha1
 
 import pytest
 
@@ -108,28 +107,6 @@ def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("FLUSHDB") == "OK"
     assert [node.ask("DBSIZE") for node in module_cluster.masters()] == [0, 0, 0]
     assert client.ask("WAIT", 0, 10) == 0
-
-
-def test_a_script_that_ran_once_is_known_for_all_keys(client: Raw, module_cluster: Cluster) -> None:
-    text = "return {KEYS[1], 'once'}"
-    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
-    first, second, third = module_cluster.keys_of_all()
-    assert client.ask("SCRIPT", "FLUSH") == "OK"
-    missing = client.ask("EVALSHA", digest, 1, second)
-    assert isinstance(missing, ReplyError) and missing.args[0].startswith("NOSCRIPT")
-    requests = [("EVAL", text, 1, first), ("SET", second, 1), ("EVALSHA", digest, 1, second)]
-    requests += [("EVALSHA", digest, 1, key) for key in (third, first)]
-    client.send(b"".join(command(*words) for words in requests))
-    found = [client.reply() for _ in requests]
-    keys = [first, second, third, first]
-    assert found.pop(1) == "OK"
-    assert found == [[key.encode(), b"once"] for key in keys]
-    # A node that loses the script answers NOSCRIPT once.
-    module_cluster.owner_of_key(third).do("SCRIPT", "FLUSH")
-    assert client.ask("EVALSHA", digest, 1, third) == missing
-    assert client.ask("EVALSHA", digest, 1, third) == [third.encode(), b"once"]
-    assert client.ask("SCRIPT", "FLUSH") == "OK"
-    assert client.ask("EVALSHA", digest, 1, second) == missing
 
 
 def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Cluster) -> None:
@@ -260,6 +237,7 @@ def test_many_commands_behind_a_blocked_one(
     one, two, _ = module_cluster.keys_of_all()
     count = 60_000
     with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
+        client.ask("FLUSHALL")
         client.send(command("BLPOP", one, 0))
         client.sock.settimeout(0.5)
         data = memoryview(command("INCR", two) * count)

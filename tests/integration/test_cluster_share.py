@@ -15,8 +15,8 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import cluster as discovered
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.idle_links import IDLE_S, LOOK_S
-from rlproxy.upstream.cluster.target import ClusterTarget
+from rlproxy.upstream.cluster.links import IDLE_S
+from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 from tests import harness
 from tests.clusters import Cluster, Node, text
@@ -369,7 +369,7 @@ async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
             assert await each.take(10) == b"+OK\r\n" * 2
         await uses_all(0)
         await uses_all(1)
-        home = str(target._exchanges.copy().pop().home().address)
+        home = str(next(iter(target._exchanges)).links.home().address)
         watched = next(key for key in keys if cluster.owner_of_key(key).address != home)
         other.write(bulks(b"WATCH", watched.encode()))
         assert await waiting.take(5) == b"+OK\r\n"
@@ -382,13 +382,13 @@ async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
             end = now + after
             while now < end:
                 now += 1.0
-                target._idle_links.sweep(now)
+                target.close_idle(now)
 
-        sweep(IDLE_S - LOOK_S)
-        transport.write(b"*0\r\n")  # keeps the connection alive, and is no use of it
+        sweep(IDLE_S - SWEEPS)
+        transport.write(b"*0\r\n")  # no command, so no use of a connection
         await asyncio.sleep(0.05)
         assert (links("idle"), links("watches")) == (3, 3)
-        sweep(3 * LOOK_S)
+        sweep(3 * SWEEPS)
         await asyncio.sleep(0.2)
         assert (links("idle"), links("watches")) == (1, 2)  # home, and the watched key's node
         assert not client.closed and not waiting.closed

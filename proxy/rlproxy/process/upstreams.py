@@ -376,7 +376,7 @@ class ClusterUpstream(UpstreamWiring):
 
     def configure(self, contexts: Contexts) -> None:
         """See UpstreamWiring.configure()."""
-        self.cluster.secure(contexts.client)
+        self.cluster.tls = contexts.client
         self.nodes.use(self.timeouts.timeout_s)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
@@ -389,7 +389,7 @@ class ClusterUpstream(UpstreamWiring):
         """See UpstreamWiring.close_idle()."""
         self._lanes.close_idle()
         self._shares.close_idle()
-        self._private.close_idle()
+        self._private.close_idle(self._loop.time())
         self.nodes.close_left()
 
     async def stop(self) -> None:

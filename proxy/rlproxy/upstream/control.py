@@ -252,7 +252,7 @@ class Control:
         )
         greeting = await self._connection.query(*words)
         if isinstance(greeting, hiredis.ReplyError):
-            why = _refusal(str(greeting), password)
+            why = refusal(str(greeting), password)
             self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
             self._loading.over(False)
@@ -396,7 +396,7 @@ class Control:
             self.script_times = script_times(*await self._connection.query_all(QUERIES))
 
 
-def _refusal(text: str, password: str | None) -> str:
+def refusal(text: str, password: str | None) -> str:
     """Describe the error reply to HELLO in a few words, without the password."""
     if text.startswith("ERR unknown command"):  # Redis quotes the arguments, password included
         return "it does not know HELLO (a server before Redis 6, or without that command)"

@@ -2,46 +2,37 @@
 
 A shown id is the node's number in the upper bits, and the id that the node gave in the lower 40.
 It stays below 2^53, so that every client parses it. The ids of node 0 are shown as they are.
+`send_with_ids` sends the commands that have them: CLIENT ID, LIST, KILL, UNBLOCK and the like.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
-from zlib import crc32
 
-from rlproxy.resp.encoding import bulk
+from rlproxy.resp.encoding import bulk, bulks
+from rlproxy.upstream.cluster import gather
+from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import as_text, text_of
+from rlproxy.upstream.cluster.request import Divided, Request
+from rlproxy.upstream.cluster.routes import Route
 
 _BITS: Final = 40  # bits of an id on its node
-MAX_NODES: Final = 1 << 13  # numbers of nodes are below this
 _MASK: Final = (1 << _BITS) - 1
-UNUSED: Final = _MASK  # an id that no client of any node has
 MAX_DIGITS: Final = 19
+_CLIENT: Final = b"CLIENT"
+_NONE: Final = b"%d" % _MASK  # an id that no client of any node has
 _IN_LINE: Final = re.compile(rb"^id=([0-9]+)|(?<= )redir=([0-9]+)(?= |$)", re.MULTILINE)
 _IN_HELLO: Final = re.compile(rb"\$2\r\nid\r\n:([0-9]+)\r\n")
-
-
-def node_numbers(ids: Sequence[str]) -> list[int]:
-    """Return the numbers of nodes, by their ids: each from its own id, or the next that is free.
-
-    ids: sorted, so that all processes with the same nodes number them alike.
-    """
-    found: dict[int, str] = {}
-    for each in ids:
-        number = crc32(each.encode()) % MAX_NODES
-        while number in found and len(found) < MAX_NODES:
-            number = (number + 1) % MAX_NODES
-        found[number] = each
-    return list(found)
 
 
 def shown_id(own: int, node: int) -> int:
     """Return the id that clients see.
 
     own: id on the node.
-    node: number of the node, below MAX_NODES; it stays the same for the life of the node.
+    node: number of the node, below slot_map.MAX_NODES; it stays the same for the life of the node.
     """
     return node << _BITS | own
 
@@ -111,3 +102,71 @@ def args_for(args: list[bytes], node: int) -> list[bytes] | None:
                 return None
             out.pop()  # it excludes clients of other nodes only
     return out
+
+
+def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: bytes) -> None:
+    """Send a command whose arguments or reply contain ids of clients.
+
+    args: the arguments behind CLIENT; written: the command as a request.
+    """
+    if route.how == r.CLIENT_UNBLOCK:
+        _unblock(exchange, args, written)
+    elif route.how == r.HOME:
+        home = exchange.links.home()
+        request = Request(written)
+        node = exchange.cluster.map.number(home.address)
+        if route.name == b"CLIENT ID":
+            request.answered = partial(_shown, exchange, node)
+        elif route.name == b"CLIENT INFO":
+            request.answered = partial(shown_text, node=node)
+        else:
+            request.answered = partial(shown_integer, node=node)
+        exchange.send(home, request)
+    else:
+        _to_all(exchange, route, args)
+
+
+def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
+    """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
+    shown = shown_integer(frame, node)
+    if shown[:1] == b":":
+        exchange.known_as(int(shown[1:-2]))
+    return shown
+
+
+def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
+    """Send CLIENT LIST or KILL to the masters whose clients it may name."""
+    links, parts = [], []
+    for link in exchange.links.masters():
+        node = exchange.cluster.map.number(link.address)
+        words = args_for(args, node)
+        if words is not None:
+            part = Request(bulks(_CLIENT, *words))
+            part.answered = partial(shown_text, node=node)
+            links.append(link)
+            parts.append(part)
+    if not parts:  # no node has such a client: any node reports that
+        words = [_NONE if word.isdigit() else word for word in args]
+        exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
+        return
+    exchange.send_parts(links, Divided(parts, gather.JOINED[route.how]))
+
+
+def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
+    """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
+    word = args[1] if len(args) > 1 else b""
+    if not word.isdigit() or len(word) > MAX_DIGITS:
+        exchange.send(exchange.links.home(), Request(written))
+        return
+    other = exchange.clients.get(int(word))
+    blocked = other.blocked() if other is not None else None
+    if blocked is not None:
+        words = (_CLIENT, args[0], b"%d" % blocked.client_id, *args[2:])
+        exchange.send(exchange.links.to(blocked.address), Request(bulks(*words)))
+        return
+    node, own_id = owner_of(int(word))
+    known = exchange.cluster.map
+    found = [shard.address for shard in known.shards if known.number(shard.address) == node]
+    link = exchange.links.to(found[0]) if found else exchange.links.home()
+    own_word = b"%d" % own_id if found else _NONE
+    exchange.send(link, Request(bulks(_CLIENT, args[0], own_word, *args[2:])))

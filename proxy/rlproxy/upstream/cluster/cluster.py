@@ -20,10 +20,9 @@ from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.cluster import discovery
-from rlproxy.upstream.cluster.discovery import Login, View
+from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes
-from rlproxy.upstream.cluster.script_cache import ScriptCache
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap
 from rlproxy.upstream.connector import Target
 
 PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
@@ -31,17 +30,16 @@ TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
 RETRY_FIRST_S: Final = 0.1
 RETRY_MOST_S: Final = 1.0
-MAX_KEPT: Final = 4096  # targets; beyond, those of nodes that left are dropped
 
 
 class Cluster:
     """The nodes of one Redis Cluster and the map of its slots, kept up to date.
 
     map: empty until discovered; replaced, never edited.
-    changes: grows with every map that differs from the one before.
+    tls: the TLS settings of new connections; may be replaced at any time.
+    lost: the slots that masters have lost by the latest change; masters that left have an entry.
     routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
     version changes.
-    scripts: those that clients have run.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
@@ -52,15 +50,12 @@ class Cluster:
     """
 
     def __init__(self, upstream: Upstream, timeout_s: float, tls: ClientSide | None = None) -> None:
-        self._seeds = upstream.cluster
-        self._login = Login(upstream.user, upstream.password)
-        self._timeout_s = timeout_s
-        self._tls = tls
-        self._targets: dict[Address, Target] = {}
-        self.map = SlotMap([])
-        self.changes = 0
+        self._upstream = upstream
+        self.timeout_s = timeout_s
+        self.tls = tls
+        self.map: SlotMap = NO_MAP
+        self.lost: dict[Address, set[int]] = {}
         self.routes = Routes([])
-        self.scripts = ScriptCache()
         self.version = ""
         self.settled = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
@@ -70,7 +65,7 @@ class Cluster:
         self.troubled: Callable[[], bool] = lambda: False
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
-        self._turn = 0  # the node that is queried next
+        self._turn = -1  # the node that is queried first, unless there is a hint
         self._hint: Address | None = None  # the node that has the latest news
         self._news: dict[int, Address] = {}  # owners of slots that a look may not have seen yet
         self._home: Address | None = None
@@ -83,20 +78,7 @@ class Cluster:
 
     def target(self, address: Address) -> Target:
         """Return the connector to the node at `address`."""
-        found = self._targets.get(address)
-        if found is None:
-            if len(self._targets) >= MAX_KEPT:
-                present = {*self._seeds, *self.map.addresses()}
-                self._targets = {at: each for at, each in self._targets.items() if at in present}
-            found = NodeTarget(address, self._timeout_s, self._tls, self.refresh)
-            self._targets[address] = found
-        return found
-
-    def secure(self, tls: ClientSide | None) -> None:
-        """Use these TLS settings for new connections."""
-        self._tls = tls
-        for target in self._targets.values():
-            target.tls = tls
+        return NodeTarget(self, address)
 
     def home(self, failed: Address | None = None) -> Shard | None:
         """Return the master that is home to all clients of this process; None if none is known.
@@ -108,21 +90,14 @@ class Cluster:
         shards = self.map.shards
         if not shards:
             return None
-        index = self.map.index.get(self._home) if self._home is not None else None
-        if index is None:
-            index = os.getpid() % len(shards)
-        elif self._home != failed and self.is_up(shards[index]):
-            return shards[index]
-        following = [*shards[index + 1 :], *shards[:index]]
-        first = shards[index]
-        choice = next(
-            (shard for shard in (first, *following) if self._may_be_home(shard, failed)), first
-        )
-        self._home = choice.address
-        return choice
-
-    def _may_be_home(self, shard: Shard, failed: Address | None) -> bool:
-        return shard.address != failed and self.is_up(shard)
+        at = os.getpid() % len(shards)
+        if self._home is not None:
+            at = self.map.index.get(self._home, at)
+        ranked = [*shards[at:], *shards[:at]]
+        fit = (each for each in ranked if each.address != failed and self.is_up(each))
+        home = next(fit, ranked[0])
+        self._home = home.address
+        return home
 
     def moved(self, slot: int, address: Address) -> None:
         """Take the news of a redirect: the owner of `slot` is the node at `address`."""
@@ -130,7 +105,7 @@ class Cluster:
         if owner is None or owner.address != address:
             self._hint = address
             self._news[slot] = address
-            self._take(discovery.with_owner(self.map.shards, slot, address))
+            self._take(self.map.with_owner(slot, address), {owner.address: {slot}} if owner else {})
             self.refresh()
 
     def refresh(self) -> None:
@@ -172,14 +147,16 @@ class Cluster:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
         self._news.clear()
-        slots = discovery.owned(self.map.shards)
+        slots = self.map.owned()
         found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
-        if found is None or not found.shards:
+        if found is None or not found.map.shards:
             self._failed(found or View())
             return self._backoff.pause_s() + LEAST_S
         self._backoff.reset()
         self.problem = self.kind = ""
-        self._report()
+        if self._logged:
+            self._logged = ""
+            log.info("cluster_back", "the nodes of the cluster report their slots again")
         self._epoch = found.epoch
         if found.healthy:
             self.down_since = 0.0
@@ -187,36 +164,31 @@ class Cluster:
             self.down_since = asyncio.get_running_loop().time()
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
-        shards = found.shards
+        seen = found.map
         for slot, address in self._news.items():  # redirects since the look began
-            shards = discovery.with_owner(shards, slot, address)
-        self._take(shards)
+            seen = seen.with_owner(slot, address)
+        if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
+            self.map.shards = seen.shards  # with their present replicas
+        else:
+            self._take(seen, self.map.lost(seen))
         calm = found.healthy and not found.suspects and not self.troubled()
         return PERIOD_S if calm else TROUBLE_S
 
     async def _query(self, address: Address) -> View:
-        target = Target(address, self._timeout_s, self._tls)  # its failures need no refresh
-        return await discovery.view(address, target, self._login, self.version)
+        target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
+        return await discovery.view(address, target, self._upstream, self.version)
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying, each time another one first."""
-        known = list(dict.fromkeys([*self.map.addresses(), *self._seeds]))
-        if not self.map.shards:
-            return known
+        known = list(dict.fromkeys([*self.map.addresses(), *self._upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
-        order = known[at:] + known[:at]
         hint, self._hint = self._hint, None
-        if hint is not None:
-            order = [hint, *[each for each in order if each != hint]]
-        return order
+        return list(dict.fromkeys([*([hint] if hint else []), *known[at:], *known[:at]]))
 
-    def _take(self, shards: tuple[Shard, ...]) -> None:
-        """Make the map of `shards` the present one."""
-        before, self.map = self.map, SlotMap(shards)
-        if self.map.shards == before.shards:
-            return
-        self.changes += 1
+    def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
+        """Make another map the present one."""
+        before, self.map, self.lost = self.map, found, lost
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):
@@ -231,7 +203,7 @@ class Cluster:
 
     def _failed(self, found: View) -> None:
         """Record that no node gives a view of the cluster."""
-        where = ", ".join(map(str, self._seeds))
+        where = ", ".join(map(str, self._upstream.cluster))
         self.kind = found.kind or UNREACHABLE
         self.problem = found.problem or "its nodes own no slots yet"
         if self.kind == CLUSTER and not self.settled.is_set():
@@ -245,37 +217,23 @@ class Cluster:
                 reason=self.problem,
             )
 
-    def _report(self) -> None:
-        """Log the end of a problem."""
-        if self._logged:
-            self._logged = ""
-            log.info("cluster_back", "the nodes of the cluster report their slots again")
-
 
 class NodeTarget(Target):
-    """Opens connections to one node.
+    """Opens connections to one node of a cluster, which is looked at if that fails."""
 
-    on_failure: called when a connection could not be opened.
-    """
+    __slots__ = ("_cluster",)
 
-    __slots__ = ("_on_failure",)
-
-    def __init__(
-        self,
-        address: Address,
-        timeout_s: float,
-        tls: ClientSide | None,
-        on_failure: Callable[[], None],
-    ) -> None:
-        super().__init__(address, timeout_s, tls)
-        self._on_failure = on_failure
+    def __init__(self, cluster: Cluster, address: Address) -> None:
+        super().__init__(address, cluster.timeout_s)
+        self._cluster = cluster
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """See Target.connect()."""
+        self.tls = self._cluster.tls
         try:
             return await super().connect(protocol)
         except OSError:
-            self._on_failure()
+            self._cluster.refresh()
             raise
 
 

@@ -15,7 +15,7 @@ from rlproxy.resp.requests import MAX_BULK
 # Results of CommandSplitter.next().
 NEED_MORE: Final = 0  # no bytes left, or an incomplete command
 COMMAND: Final = 1  # `words` and `written` are set
-EMPTY: Final = 2  # `written` holds bytes without a command
+EMPTY: Final = 2  # bytes without a command: a blank line, *0, *-1
 MALFORMED: Final = 3  # see rest()
 
 _MAX_ARGC: Final = 2147483647  # words of a command: the widest limit of any server
@@ -67,7 +67,6 @@ class CommandSplitter(RequestBuffer):
                 return MALFORMED
             if argc == 0 or minus:
                 self.pos = self._end
-                self.written = data[start : self.pos]
                 return EMPTY
             self._words = []
             self._left = argc
@@ -140,6 +139,8 @@ class CommandSplitter(RequestBuffer):
             return MALFORMED
         self._need = 0
         self.pos = at + 1
+        if not words:
+            return EMPTY
         self.words = words
-        self.written = bulks(*words) if words else b""
-        return COMMAND if words else EMPTY
+        self.written = bulks(*words)
+        return COMMAND

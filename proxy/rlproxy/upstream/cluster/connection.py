@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from rlproxy.upstream.cluster.command_splitter import (
     COMMAND,
-    EMPTY,
     MALFORMED,
     NEED_MORE,
     CommandSplitter,
@@ -89,11 +88,11 @@ class ClusterConnection:
 
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""
-        self._exchange.pause(True)
+        self._exchange.links.pause(True)
 
     def resume_reading(self) -> None:
         """See asyncio.ReadTransport."""
-        self._exchange.pause(False)
+        self._exchange.links.pause(False)
 
     def is_closing(self) -> bool:
         """See asyncio.BaseTransport."""
@@ -101,19 +100,18 @@ class ClusterConnection:
 
     def abort(self) -> None:
         """See asyncio.WriteTransport."""
-        self._end(None)
+        self.close()
 
     def close(self) -> None:
         """See asyncio.BaseTransport."""
-        self._end(None)
+        if not self._closed:
+            self._closed = True
+            self._exchange.close()
+            self._exchange.loop.call_soon(self._protocol.connection_lost, None)
 
     def get_extra_info(self, _name: str, default: Any = None) -> Any:
         """See asyncio.BaseTransport: there is no one socket."""
         return default
-
-    def get_write_buffer_size(self) -> int:
-        """See asyncio.WriteTransport."""
-        return self._splitter.unread()
 
     # -- routing ----------------------------------------------------------------------------------
 
@@ -133,9 +131,6 @@ class ClusterConnection:
                     splitter.again()
                     self._waits = True
                     break
-            elif code == EMPTY:
-                for link in self._exchange.links.values():
-                    link.send_raw(splitter.written)
             elif code == MALFORMED:
                 self._malformed()
                 break
@@ -148,7 +143,7 @@ class ClusterConnection:
             self._splitter.again()
             self._waits = True
             return  # tried again once nothing is owed
-        link = self._piped = self._exchange.home()
+        link = self._piped = self._exchange.links.home()
         link.send_raw(self._splitter.rest())
         self._exchange.quitting = True
 
@@ -179,7 +174,7 @@ class ClusterConnection:
             exchange.finish()
         leaves = exchange.leaving or (self._ended_by_client and not self._waits)
         if exchange.ended or (leaves and not exchange.queue):
-            self._end(None)
+            self.close()
         else:
             self._apply_full()
 
@@ -189,9 +184,3 @@ class ClusterConnection:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
             self._protocol.data_received(data)
-
-    def _end(self, error: Exception | None) -> None:
-        if not self._closed:
-            self._closed = True
-            self._exchange.close()
-            self._exchange.loop.call_soon(self._protocol.connection_lost, error)

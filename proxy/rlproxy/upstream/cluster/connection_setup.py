@@ -52,7 +52,7 @@ class ConnectionSetup:
             self._exchange.prefix = written
             self._exchange.answer(OK)
         elif how == r.CLIENT_CACHING:
-            self._exchange.send(self._exchange.home(), Request(written))
+            self._exchange.send(self._exchange.links.home(), Request(written))
         elif how == r.CLIENT_STATE and _redirects(args):
             self._exchange.answer(_NO_REDIRECT)
         else:
@@ -81,7 +81,7 @@ class ConnectionSetup:
             return False
         request = exchange.alone = unguided(written)
         request.answered = answered
-        exchange.send(exchange.home(), request)
+        exchange.send(exchange.links.home(), request)
         return True
 
     def _log_in(self, how: int, args: list[bytes], written: bytes) -> bool:
@@ -94,10 +94,10 @@ class ConnectionSetup:
                 self._login = written
             else:
                 self._greeted(args)
-                home = exchange.cluster.map.number(exchange.home().address)
+                home = exchange.cluster.map.number(exchange.links.home().address)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
             self._renew()
-            exchange.greet_others([each for each in (self._login, self._hello) if each])
+            exchange.links.greet_others([each for each in (self._login, self._hello) if each])
             return frame
 
         return self._alone(written, answered)
@@ -128,7 +128,7 @@ class ConnectionSetup:
                 self._exchange.silent = self._exchange.skips = False
                 self._renew()
                 done()
-                self._exchange.leave_others()
+                self._exchange.links.leave_others()
             return frame
 
         return self._alone(written, answered)
@@ -141,18 +141,18 @@ class ConnectionSetup:
             if frame == OK:
                 self._settings[key] = written
                 self._renew()
-                for link in exchange.links.values():
-                    if not exchange.is_home(link):
+                for link in exchange.links.by_address.values():
+                    if not exchange.links.is_home(link):
                         link.send(own(written))
                 if b"BCAST" in self.tracking:
-                    exchange.masters()  # each one sends the invalidations for its keys
+                    exchange.links.masters()  # each one sends the invalidations for its keys
             return frame
 
         return self._alone(written, answered)
 
     def _renew(self) -> None:
         commands = [self._login, self._hello, *self._settings.values()]
-        self._exchange.greeting = [written for written in commands if written]
+        self._exchange.links.greeting = [written for written in commands if written]
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""
@@ -166,7 +166,7 @@ class ConnectionSetup:
         elif mode == b"SKIP":
             exchange.skips = not exchange.silent
         else:
-            exchange.send(exchange.home(), Request(written))
+            exchange.send(exchange.links.home(), Request(written))
 
 
 def _named(args: list[bytes]) -> bool:

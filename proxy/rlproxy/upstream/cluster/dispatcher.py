@@ -10,7 +10,6 @@ words ─> route ──┬─ by key          exchange.send() to the owner of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import shuffle
 from typing import Final
@@ -19,10 +18,10 @@ from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import gather, info_reply
 from rlproxy.upstream.cluster import routes as r
-from rlproxy.upstream.cluster.client_commands import send_with_ids
+from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.face import PRESENT_CLUSTER, Face
+from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request
 from rlproxy.upstream.cluster.routes import Route, Routes
@@ -37,12 +36,6 @@ _NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSE
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
 
-# Routes to several nodes, whose replies are joined.
-_TO_ALL: Final = (
-    *(r.ALL_SUM, r.ALL_CONCAT, r.ALL_UNION, r.ALL_PAIRS, r.ALL_AND, r.ALL_ONE, r.ALL_ANY),
-    *(r.ALL_FIRST, r.ALL_TEXT, r.INFO, r.WAIT),
-)
-
 
 class Dispatcher:
     """The sender of one client's commands.
@@ -52,13 +45,14 @@ class Dispatcher:
 
     def __init__(self, exchange: Exchange, routes: Routes, shown: Face, splits: bool) -> None:
         self._exchange = exchange
+        self._links = exchange.links
         self._routes = routes
         self._face = shown
         self._splits = splits
         self.transaction = Transaction(exchange)
         self.setup = ConnectionSetup(exchange, shown)
         self.subscriptions = Subscriptions(exchange)
-        exchange.holds_state = self._holds_state
+        self._links.holds_state = self._holds_state
 
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
@@ -93,25 +87,15 @@ class Dispatcher:
             keys = _keys(route, args)
             slot = slot_of(keys)
             several = differ(keys)
-        link = exchange.of_slot(slot)
-        if not exchange.redirects.may_send(slot, link):
+        if not exchange.redirects.may_send(slot):
             return False
+        link = self._links.of_slot(slot)
         request = Request(written, slot)
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
-        if route.runs != r.RUNS_NONE and args:
-            self._run(route, args[0], request, link)
         self._send(link, request, several)
         return True
-
-    def _run(self, route: Route, script: bytes, request: Request, link: Link) -> None:
-        """Prepare a command that runs a script, given by its text or its SHA1."""
-        scripts = self._exchange.cluster.scripts
-        if route.runs == r.RUNS_TEXT:
-            scripts.ran(script, link.address)
-        else:
-            scripts.prepare(request, script, link.address, self._exchange.redirects.take)
 
     def _send(self, link: Link, request: Request, several: bool) -> None:
         """Send a command to the owner of its slot, where may_send() has returned true.
@@ -138,7 +122,7 @@ class Dispatcher:
             return self.setup.send(route, args, written)
         if route.ids:
             send_with_ids(exchange, route, args, written)
-        elif how in _TO_ALL:
+        elif how == r.INFO or how in gather.JOINED:
             self._to_all(route, written)
         elif how in (r.CLUSTER, r.OK, r.REFUSED):
             self._answer(route, args)
@@ -148,7 +132,7 @@ class Dispatcher:
             exchange.answer(OK)
             exchange.leaving = True
         else:
-            exchange.send(exchange.home(), Request(written))
+            exchange.send(self._links.home(), Request(written))
         return True
 
     def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
@@ -187,20 +171,14 @@ class Dispatcher:
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
-        links = exchange.used() if route.how == r.WAIT else exchange.masters()
+        links = self._links.used() if route.how == r.WAIT else self._links.masters()
         if route.how == r.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.replicas:
-            links += exchange.replicas()
-        if route.name == b"SCRIPT FLUSH":
-            exchange.cluster.scripts.clear()
-        if route.how == r.INFO:  # edited even if there is one master only
-            joined = partial(info_reply.info, face=self._face.present == PRESENT_CLUSTER)
-        elif len(links) == 1:
-            exchange.send(links[0], Request(written))
-            return
-        else:
-            joined = partial(gather.joined, route.how)
+            links += self._links.replicas()
+        joined = gather.JOINED.get(route.how)
+        if joined is None:
+            joined = partial(info_reply.info, shown=self._face)
         exchange.send_parts(links, Divided([Request(written) for _ in links], joined))
 
     # -- several slots ----------------------------------------------------------------------------
@@ -217,10 +195,9 @@ class Dispatcher:
         if len(by_slot) > 1 and not self._splits:
             exchange.answer(CROSSSLOT)
             return True
-        links = [exchange.of_slot(slot) for slot in by_slot]
-        for slot, link in zip(by_slot, links, strict=True):
-            if not exchange.redirects.may_send(slot, link):
-                return False
+        if not all(map(exchange.redirects.may_send, by_slot)):
+            return False
+        links = [self._links.of_slot(slot) for slot in by_slot]
         if len(by_slot) == 1:
             several = differ([args[at] for at in keys])
             self._send(links[0], Request(written, next(iter(by_slot))), several)
@@ -230,7 +207,10 @@ class Dispatcher:
         for slot, places in by_slot.items():
             taken = [word for at in places for word in args[at : at + step]]
             parts.append(Request(encoding.bulks(words[0], *taken), slot))
-        exchange.send_parts(links, Divided(parts, _of_parts(route.how, list(by_slot.values()))))
+        joined = gather.JOINED.get(route.how)
+        if joined is None:
+            joined = partial(gather.placed, list(by_slot.values()))
+        exchange.send_parts(links, Divided(parts, joined))
         for slot, places in by_slot.items():
             if len(places) > 1:
                 exchange.redirects.precede(slot)
@@ -240,14 +220,3 @@ class Dispatcher:
 def _keys(route: Route, args: list[bytes]) -> list[bytes]:
     """The keys of a command."""
     return [args[at] for at in route.keys(args)]
-
-
-def _of_parts(how: int, places: list[list[int]]) -> Callable[[list[bytes]], bytes]:
-    """How the replies to the parts of a split command become one.
-
-    places: for each part the indexes of its keys.
-    """
-    if how != r.SPLIT_ARRAY:
-        return partial(gather.joined, how)
-    total = sum(map(len, places))
-    return lambda replies: gather.placed(list(zip(places, replies, strict=True)), total)

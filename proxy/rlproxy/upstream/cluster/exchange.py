@@ -1,4 +1,4 @@
-"""The exchange of one client with the nodes: its links, and its replies in request order.
+"""The exchange of one client with the nodes: its requests, and their replies in request order.
 
     send() ──> links ──> nodes
     out <── queue, in request order <── replied() <── links
@@ -27,9 +27,11 @@ GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must repl
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
 
 
-class Exchange(Links):
+class Exchange:
     """The requests and the replies of one client.
 
+    links: the connections to the nodes.
+    unsent: links with something to write.
     out: bytes for the client.
     wake: called when `out` or the requests that wait here may have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
@@ -40,10 +42,13 @@ class Exchange(Links):
         self,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
-        clients: dict[int, Exchange] | None = None,
+        clients: dict[int, Exchange],
     ) -> None:
-        super().__init__(cluster, loop)
-        self.clients = clients if clients is not None else {}
+        self.cluster = cluster
+        self.loop = loop
+        self.links = Links(self)
+        self.unsent: list[Link] = []
+        self.clients = clients
         self.out: list[bytes] = []
         self.wake: Callable[[], None] = lambda: None
         self.ended = False
@@ -99,10 +104,6 @@ class Exchange(Links):
         for request in requests:
             request.front = [*request.front, own(prefix)]
 
-    def send_own(self, link: Link, written: bytes) -> None:
-        """Send a request of the proxy's own, and drop its reply."""
-        link.send(own(written))
-
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node."""
         self.done(self.expect(Request(b"")), reply)
@@ -130,14 +131,18 @@ class Exchange(Links):
 
     def look(self) -> None:
         """Take the cluster's present map. To be called before commands are sent."""
-        if self._map is not self.cluster.map:
-            self._map = self.cluster.map
-            self._by_shard.clear()
+        if self.links.map is not self.cluster.map:
+            self.links.follow()
             self.redirects.unsettle()
+
+    def flush(self) -> None:
+        """Write what was sent on all links."""
+        while self.unsent:  # a link that is full may wake the client
+            self.unsent.pop().flush()
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        return self._full or len(self.queue) > MAX_OWED
+        return self.links.full or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
         """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
@@ -151,12 +156,12 @@ class Exchange(Links):
         for call in self.at_end:
             call()
         self.wake = lambda: None
-        self._close_links()
+        self.links.close()
 
     # -- replies ----------------------------------------------------------------------------------
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
-        """See LinkOwner.replied()."""
+        """Take a reply to `request`."""
         if frame[0] == 45 and not request.dropped:
             refused = request.refused
             if refused is None:
@@ -183,18 +188,7 @@ class Exchange(Links):
                 return
             whole.done = True
             request = whole
-        queue = self.queue
-        if not queue or queue[0] is not request:
-            self._held += len(request.reply)
-            return
-        queue.popleft()
-        if not request.silent:
-            self.out.append(request.reply)
-        if queue and queue[0].done:
-            self._advance()
-
-    def _advance(self) -> None:
-        """Pass on the replies that waited for the one before them."""
+        self._held += len(request.reply)
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()
@@ -203,32 +197,30 @@ class Exchange(Links):
                 out.append(request.reply)
 
     def may_stream(self, request: Request) -> bool:
-        """See LinkOwner.may_stream()."""
+        """Return whether the reply to `request` is the next that the client gets."""
         if self.queue and self.queue[0] is request:
             return True
         self._holding = True
         return False
 
     def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
-        """See LinkOwner.streamed()."""
+        """Take a piece of the reply to `request`."""
         if not request.silent:
             self.out.append(piece)
         self._streaming = not ended
         if ended:
             self.out += self._after
             self._after.clear()
-            request.done = True
-            self.queue.popleft()
-            self._advance()
+            self.done(request, b"")
 
     def unasked(self, link: Link, frame: bytes) -> None:
-        """See LinkOwner.unasked()."""
+        """Take a push, or any frame that is no reply."""
         if not self.passes(link, frame):
             return
         (self._after if self._streaming else self.out).append(frame)
 
     def batch_over(self) -> None:
-        """See LinkOwner.batch_over()."""
+        """Act on the replies that have been taken."""
         if self._busy:
             return
         self.look()
@@ -257,7 +249,7 @@ class Exchange(Links):
         """
         following = self._next()
         self._holding = False
-        for link in self.links.values():
+        for link in self.links.by_address.values():
             if not link.held:
                 continue
             self._holding = True
@@ -273,21 +265,21 @@ class Exchange(Links):
         """While too many replies wait for the next one, read only the links that owe that one."""
         self._throttled = self._held > MAX_HELD and not self.redirects.pending
         following = [request.link for request in self._next()]
-        for link in self.links.values():
+        for link in self.links.by_address.values():
             link.throttled = self._throttled and link not in following
             link.read()
 
     def link_full(self) -> None:
-        """See LinkOwner.link_full()."""
-        self._full = any(link.full for link in self.links.values())
+        """Take note that `full` of a link has changed."""
+        self.links.look_at_full()
         self.wake()
 
     def failed(self, link: Link, error: bytes) -> None:
-        """See Links.failed()."""
+        """Answer all that `link` owes with `error`, and close it."""
         owed = [request for request in link.owed if not request.dropped]
         link.owed.clear()
-        self.forget(link)
-        if self.holds_state(link):
+        self.links.forget(link)
+        if self.links.holds_state(link):
             self.ended = True
         for request in owed:
             request.link = None
@@ -295,24 +287,23 @@ class Exchange(Links):
 
     def gone(self, addresses: set[Address]) -> None:
         """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
-        for link in self.links.values():
+        for link in self.links.by_address.values():
             if link.address in addresses and link.owed:
                 self.loop.call_later(GONE_S, self._expire, link, link.owed[0])
 
     def _expire(self, link: Link, request: Request) -> None:
-        waits = self.links.get(link.address) is link and link.owed and link.owed[0] is request
+        current = self.links.by_address.get(link.address) is link
+        waits = current and link.owed and link.owed[0] is request
         if waits and link.address not in self.cluster.map.index:
             self.lost(link)
 
     def lost(self, link: Link) -> None:
-        """See LinkOwner.lost()."""
-        current = self.links.get(link.address) is link
-        owes = any(not request.dropped for request in link.owed)
-        self.forget(link)
-        if not current:
+        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
+        if not self.links.forget(link):
             return
         self.cluster.refresh()
-        if owes or self.holds_state(link) or self.quitting:
+        owes = any(not request.dropped for request in link.owed)
+        if owes or self.links.holds_state(link) or self.quitting:
             self.ended = True
         self.wake()
 

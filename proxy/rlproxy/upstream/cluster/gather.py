@@ -8,7 +8,6 @@ are not decoded. Where a node replied with an error, the first error is the resu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -22,40 +21,7 @@ _BLOB_ERROR: Final = 33
 _BULK_TYPES: Final = b"$=!"
 _AGGREGATES: Final = b"*~>"
 _NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")
-_UNEXPECTED: Final = error("ERR a node of the cluster replied in an unknown form")
-
-_MAX_CURSOR: Final = (1 << 64) - 1  # servers and clients parse cursors as 64 bits
-_MAX_CURSOR_DIGITS: Final = 20
-MARKS: Final = 256  # number of marks that a cursor can carry
-_CURSOR_TOO_LARGE: Final = error("ERR the cursor of the node is too large for a cluster")
-_SCAN: Final = re.compile(rb"\*2\r\n\$[0-9]{1,2}\r\n([0-9]{1,20})\r\n")
-
-
-def joined(how: int, replies: list[bytes]) -> bytes:
-    """Join the replies to a command with the route `how`, one of those to all masters.
-
-    SPLIT_SUM, SPLIT_OK and WAIT are served as well; SPLIT_ARRAY, SCAN and INFO have functions of
-    their own.
-    """
-    if how == r.ALL_SUM or how == r.SPLIT_SUM:
-        return summed(replies)
-    if how == r.ALL_CONCAT:
-        return concatenated(replies)
-    if how == r.ALL_TEXT:
-        return text(replies)
-    if how == r.ALL_ONE:
-        return one_succeeded(replies)
-    if how == r.ALL_ANY:
-        return first_not_nil(replies)
-    if how == r.ALL_AND:
-        return conjunction(replies)
-    if how == r.ALL_UNION:
-        return union(replies)
-    if how == r.ALL_PAIRS:
-        return pairs(replies)
-    if how == r.WAIT:
-        return least(replies)
-    return first(replies)
+UNEXPECTED: Final = error("ERR a node of the cluster replied in an unknown form")
 
 
 def is_error(frame: bytes) -> bool:
@@ -106,7 +72,7 @@ def summed(replies: list[bytes]) -> bytes:
     total = 0
     for frame in replies:
         if frame[:1] != b":":
-            return first_error(replies) or _UNEXPECTED
+            return first_error(replies) or UNEXPECTED
         total += int(frame[1:-2])
     return b":%d\r\n" % total
 
@@ -119,7 +85,7 @@ def concatenated(replies: list[bytes]) -> bytes:
         if frame in _NILS:
             continue
         if frame[0] not in _AGGREGATES:
-            return first_error(replies) or _UNEXPECTED
+            return first_error(replies) or UNEXPECTED
         end = frame.find(b"\r\n")
         count += int(frame[1:end])
         parts.append(frame[end + 2 :])
@@ -135,7 +101,7 @@ def union(replies: list[bytes]) -> bytes:
     for frame in replies:
         listed = elements(frame)
         if failed or listed is None:
-            return failed or _UNEXPECTED
+            return failed or UNEXPECTED
         found.update(dict.fromkeys(listed))
     return b"%b%d\r\n%b" % (replies[0][:1], len(found), b"".join(found))
 
@@ -151,7 +117,7 @@ def least(replies: list[bytes]) -> bytes:
         return _folded(replies, min, 1, 0)
     numbers = [int(frame[1:-2]) for frame in replies if frame[:1] == b":"]
     if len(numbers) < len(replies):
-        return first_error(replies) or _UNEXPECTED
+        return first_error(replies) or UNEXPECTED
     return b":%d\r\n" % min(numbers)
 
 
@@ -175,35 +141,33 @@ def _folded(replies: list[bytes], fold: Fold, step: int, begin: int) -> bytes:
         return failed
     out = elements(replies[0])
     if out is None:
-        return _UNEXPECTED
+        return UNEXPECTED
     for frame in replies[1:]:
         listed = elements(frame)
         if listed is None or len(listed) != len(out):
-            return _UNEXPECTED
+            return UNEXPECTED
         for at in range(begin, len(out), step):
             if out[at][:1] != b":" or listed[at][:1] != b":":
-                return _UNEXPECTED
+                return UNEXPECTED
             out[at] = b":%d\r\n" % fold(int(out[at][1:-2]), int(listed[at][1:-2]))
     return b"*%d\r\n%b" % (len(out), b"".join(out))
 
 
-def placed(parts: list[tuple[list[int], bytes]], total: int) -> bytes:
+def placed(places: list[list[int]], replies: list[bytes]) -> bytes:
     """Return the reply to an MGET that was split.
 
-    parts: for each node the positions of its keys in the client's command, and its reply.
-    total: number of keys in the client's command.
+    places: for each reply the positions of its keys in the client's command.
     """
-    out = [_NILS[0]] * total
-    failed = first_error([frame for _, frame in parts])
+    failed = first_error(replies)
     if failed:
         return failed
-    for positions, frame in parts:
+    found: dict[int, bytes] = {}
+    for positions, frame in zip(places, replies, strict=True):
         listed = elements(frame)
         if listed is None or len(listed) != len(positions):
-            return _UNEXPECTED
-        for at, element in zip(positions, listed, strict=True):
-            out[at] = element
-    return b"*%d\r\n%b" % (total, b"".join(out))
+            return UNEXPECTED
+        found.update(zip(positions, listed, strict=True))
+    return b"*%d\r\n%b" % (len(found), b"".join([found[at] for at in range(len(found))]))
 
 
 def elements(frame: bytes) -> list[bytes] | None:
@@ -233,7 +197,7 @@ def text(replies: list[bytes]) -> bytes:
     failed = first_error(replies)
     texts = [text_of(frame) for frame in replies]
     if failed or any(each is None for each in texts):
-        return failed or _UNEXPECTED
+        return failed or UNEXPECTED
     return as_text(b"".join([each for each in texts if each is not None]), replies[0])
 
 
@@ -253,47 +217,18 @@ def as_text(data: bytes, like: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def scan_split(cursor: bytes, nodes: int, mark: int = -1) -> tuple[int, bytes] | None:
-    """Return the index of the node that a client's SCAN goes on at, and the cursor for it.
-
-    nodes: number of masters.
-    mark: from 0 to MARKS - 1, a digest of the owners of all slots, as given to scan_joined(). A
-    cursor with another mark begins anew, so that no key is missed. -1: cursors carry no mark.
-    Returns None for an invalid cursor.
-    """
-    if not cursor.isdigit() or len(cursor) > _MAX_CURSOR_DIGITS:
-        return None
-    number = int(cursor)
-    if number > _MAX_CURSOR:
-        return None
-    if mark >= 0 and number:
-        number, found = divmod(number, MARKS)
-        if found != mark:
-            return 0, b"0"
-    number, index = divmod(number, nodes)
-    return index, b"%d" % number
-
-
-def scan_joined(reply: bytes, index: int, nodes: int, mark: int = -1) -> bytes:
-    """Return the reply of a node to SCAN with the cursor for the client.
-
-    The cursor is (cursor of the node x nodes + index), with a mark (that x MARKS + mark). Cursors
-    of servers have as many bits as the number of keys, and Redis 8 and Valkey put 14 bits of the
-    slot behind them, so the result has 64 bits at most.
-    index: of the node.
-    """
-    match = _SCAN.match(reply)
-    if match is None:
-        return reply if is_error(reply) else _UNEXPECTED
-    number = int(match[1])
-    if not number:
-        index += 1  # this node is done
-    number = number * nodes + index
-    if index == nodes:
-        number = 0
-    elif mark >= 0:
-        number = number * MARKS + mark
-    if number > _MAX_CURSOR:
-        return _CURSOR_TOO_LARGE
-    cursor = b"%d" % number
-    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(cursor), cursor, reply[match.end() :])
+# How the replies to a command are joined, by its route. SPLIT_ARRAY, SCAN and INFO are not here.
+JOINED: Final[dict[int, Callable[[list[bytes]], bytes]]] = {
+    r.SPLIT_SUM: summed,
+    r.SPLIT_OK: first,
+    r.ALL_SUM: summed,
+    r.ALL_CONCAT: concatenated,
+    r.ALL_UNION: union,
+    r.ALL_PAIRS: pairs,
+    r.ALL_AND: conjunction,
+    r.ALL_ONE: one_succeeded,
+    r.ALL_ANY: first_not_nil,
+    r.ALL_FIRST: first,
+    r.ALL_TEXT: text,
+    r.WAIT: least,
+}

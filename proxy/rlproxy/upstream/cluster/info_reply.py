@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.resp.encoding import error
-from rlproxy.upstream.cluster.face import info_text
+from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import as_text, first_error, text_of
 
 # Fields whose sum over the nodes means something. All others are home's.
@@ -43,11 +43,11 @@ _WEIGHTS: Final[dict[bytes, bytes]] = {b"avg_ttl": b"expires", b"usec_per_call":
 _UNEXPECTED: Final = error("ERR a node of the cluster replied to INFO in an unknown form")
 
 
-def info(replies: list[bytes], face: bool) -> bytes:
+def info(replies: list[bytes], shown: Face) -> bytes:
     """Join the replies of all masters to one INFO.
 
     replies: frames, home's first.
-    face: the proxy shows itself as a node of a cluster; False: as a standalone server.
+    shown: what the client sees of the cluster.
     Returns home's text with the fields in SUMMED, the databases, the statistics of commands and of
     errors of all; or the first error.
     """
@@ -61,7 +61,7 @@ def info(replies: list[bytes], face: bool) -> bytes:
             return _UNEXPECTED
         texts.append(found)
     out = _joined(texts) if len(texts) > 1 else texts[0]
-    return as_text(out if face else info_text(out, "standalone"), replies[0])
+    return as_text(shown.info_text(out), replies[0])
 
 
 def _joined(texts: list[bytes]) -> bytes:

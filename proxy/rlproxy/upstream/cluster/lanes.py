@@ -26,10 +26,10 @@ from rlproxy.resp.key_slot import slot_of_bulk
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.node import Node, Nodes
+from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
-from rlproxy.upstream.cluster.slot_map import SlotMap
+from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of
 from rlproxy.upstream.lane import settle, touch
 from rlproxy.upstream.lane_pool import IDLE_S, at_limit
@@ -79,32 +79,17 @@ class SlotQueue:
 class Drain:
     """The calls that were under way on a node's lane when the node lost slots.
 
-    last: number of the last of them.
-    before: the map by which they were sent.
+    slots: those that it lost.
+    last: number of the last of the calls.
     """
 
-    __slots__ = ("before", "lane", "last", "node", "since")
+    __slots__ = ("lane", "last", "since", "slots")
 
-    def __init__(self, node: Node, lane: NodeLane, before: SlotMap, since: float) -> None:
-        self.node = node
+    def __init__(self, lane: NodeLane, slots: set[int], since: float) -> None:
         self.lane = lane
+        self.slots = slots
         self.last: int = lane.last()
-        self.before = before
         self.since: float = since
-
-
-class Part:
-    """The lane of one identity to one node."""
-
-    __slots__ = ("lane", "node")
-
-    def __init__(self, node: Node, lane: NodeLane) -> None:
-        self.node = node
-        self.lane = lane
-
-    def usable(self) -> bool:
-        """Return whether a call submitted now is sent in this tick."""
-        return self.lane.ready and self.lane.room > 0 and not self.node.circuit.open
 
 
 class ClusterLane(Lane):
@@ -117,12 +102,12 @@ class ClusterLane(Lane):
         super().__init__()
         self.identity = Identity(*identity.key())
         self.room = lanes.max_lane_hits
-        self._lanes = lanes
+        self._all = lanes
         self._cluster = lanes.cluster
         self._loop = lanes.loop
-        self._map: SlotMap = SlotMap([])
-        self._parts: list[Part | None] = []  # by the index of the shard in the map
-        self._by_address: dict[Address, Part] = {}
+        self._map: SlotMap = NO_MAP
+        self._by_shard: list[NodeLane | None] = []  # by the index of the shard in the map
+        self._by_address: dict[Address, NodeLane] = {}
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
         self._under_way: dict[Call, Redirected] = {}  # redirected calls that were sent again
@@ -136,29 +121,29 @@ class ClusterLane(Lane):
 
     def may_follow(self, before: Rule, rule: Rule) -> bool:
         """See Lane.may_follow()."""
-        return all(part.lane.may_follow(before, rule) for part in self._parts if part is not None)
+        return all(lane.may_follow(before, rule) for lane in self._by_shard if lane is not None)
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
-        return all(part.lane.by_sha(rule) for part in self._parts if part is not None)
+        return all(lane.by_sha(rule) for lane in self._by_shard if lane is not None)
 
     def submit(self, call: Call) -> bytes:
         """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
         slot = call.slot()
-        if call.rule.frees and call.rule.script is None and call.rule.tail and self._lanes.splits:
+        if call.rule.frees and call.rule.script is None and call.rule.tail and self._all.splits:
             keys = keys_of(call)
             if any(slot_of_bulk(key) != slot for key in keys):
-                for part_call in SplitReset(call).parts(keys):
-                    self.submit(part_call)
+                for part in SplitReset(call).parts(keys):
+                    self.submit(part)
                 return b""
         waits = len(self._queues) > 0 and slot in self._queues
         waits = waits or (len(self._drains) > 0 and self._draining(slot))
         index = self._map.owners[slot]
-        part = self._parts[index] if index >= 0 else None
-        if waits or part is None or not part.usable():
+        lane = self._by_shard[index] if index >= 0 else None
+        if waits or lane is None or not lane.usable():
             self._hold(slot, call)
             return b""
-        return part.lane.submit(call)
+        return lane.submit(call)
 
     def wake(self) -> None:
         """Open the lanes to all masters; see Lane.wake().
@@ -169,62 +154,64 @@ class ClusterLane(Lane):
         if self._refused:
             return
         ready = opening = refused = 0
-        for index, part in enumerate(self._parts):
-            if part is None or part.lane.retired:
-                part = self._parts[index] = self._part(self._map.shards[index].address)
-            if part is None or part.lane.refused():
+        for index, lane in enumerate(self._by_shard):
+            if lane is None or lane.retired:
+                lane = self._by_shard[index] = self._lane_to(self._map.shards[index].address)
+            if lane is None or lane.refused():
                 refused += 1
-            elif part.lane.ready:
+            elif lane.ready:
                 ready += 1
             else:
-                part.lane.wake()
-                opening += not part.node.circuit.open
-        if opening > 0 and self._loop.time() - self._opening_since > self._lanes.limit_s():
+                lane.wake()
+                opening += not lane.circuit.open
+        if opening > 0 and self._loop.time() - self._opening_since > self._all.limit_s():
             opening = 0
         self.ready = ready > 0 and opening == 0 and refused == 0
         if refused > 0:
-            self._lanes.forget(self)
+            self._all.forget(self)
 
     # -- the topology -----------------------------------------------------------------------------
 
     def changed(self) -> None:
         """Take the present map of the cluster."""
-        before, self._map = self._map, self._cluster.map
-        now = self._loop.time()
-        after = {shard.address: shard.slots for shard in self._map.shards}
-        for shard in before.shards:
-            part = self._by_address.get(shard.address)
-            if part is not None and _loses(shard.slots, after.get(shard.address, ())):
-                part.lane.forget_refusals()
-                if part.lane.unanswered() > 0:
-                    self._drains.append(Drain(part.node, part.lane, before, now))
-        self._parts = [self._part(shard.address) for shard in self._map.shards]
+        self._map = self._cluster.map
+        for address, slots in self._cluster.lost.items():
+            lane = self._by_address.get(address)
+            if lane is not None:
+                lane.forget_refusals()
+                if lane.unanswered() > 0:
+                    self._drain(lane, slots)
+        self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
-            for part in self._parts:
-                if part is not None and not part.lane.ready:
-                    part.lane.wake()
+            for lane in self._by_shard:
+                if lane is not None and not lane.ready:
+                    lane.wake()
         self._schedule()
 
-    def _part(self, address: Address) -> Part | None:
+    def _lane_to(self, address: Address) -> NodeLane | None:
         """Return the lane to the node at `address`; None at a limit of lanes."""
-        part = self._by_address.get(address)
-        if part is None or part.lane.retired:
-            node = self._lanes.nodes.of(address)
-            lane = node.lane_of(self.identity)
+        lane = self._by_address.get(address)
+        if lane is None or lane.retired:
+            lane = self._all.nodes.of(address).lane_of(self.identity)
             if lane is None:
                 return None
             lane.owner = self
-            lane.address = address
-            part = self._by_address[address] = Part(node, lane)
-        return part
+            self._by_address[address] = lane
+        return lane
+
+    def _drain(self, lane: NodeLane, slots: set[int]) -> None:
+        """Have the calls under way on `lane` precede those that follow on `slots`."""
+        latest = self._drains[-1] if self._drains else None
+        if latest is not None and latest.lane is lane and latest.last == lane.last():
+            latest.slots |= slots
+        else:
+            self._drains.append(Drain(lane, set(slots), self._loop.time()))
 
     def _draining(self, slot: int) -> bool:
         """Return whether calls on `slot` may be under way at its former owner."""
         owner = self._map.owner(slot)
         for drain in self._drains:
-            former = drain.before.owner(slot)
-            theirs = former is not None and former.address == drain.node.address
-            if theirs and (owner is None or owner.address != drain.node.address):
+            if slot in drain.slots and (owner is None or owner.address != drain.lane.address):
                 return True
         return False
 
@@ -235,8 +222,8 @@ class ClusterLane(Lane):
         """
         if drain.lane.has_answered(drain.last):
             return False
-        silent_since = max(drain.since, drain.node.circuit.heard_at)
-        return drain.node.address in self._map.index or now - silent_since < SILENT_S
+        silent_since = max(drain.since, drain.lane.circuit.heard_at)
+        return drain.lane.address in self._map.index or now - silent_since < SILENT_S
 
     # -- calls that wait --------------------------------------------------------------------------
 
@@ -263,12 +250,12 @@ class ClusterLane(Lane):
             self._cluster.moved(slot, address)
         queue = self._queues.get(slot)
         if address is not None and (queue is None or not queue.again) and entry.tries <= DIRECT:
-            part = self._part(address)
-            if part is not None and part.lane is not lane and part.usable():
-                self._send(part, entry)
+            other = self._lane_to(address)
+            if other is not None and other is not lane and other.usable():
+                self._send(other, entry)
                 return
-            if part is not None:
-                part.lane.wake()
+            if other is not None:
+                other.wake()
         queue = self._queue(slot)
         if address is None or entry.tries > DIRECT:
             entry.why = error[1:-2].decode("utf-8", "replace")
@@ -285,11 +272,11 @@ class ClusterLane(Lane):
             entry = Redirected(call, now) if known is None else known
             self._queue(call.slot()).again.append(entry)
 
-    def _send(self, part: Part, entry: Redirected) -> None:
+    def _send(self, lane: NodeLane, entry: Redirected) -> None:
         if entry.tries > 0:
             self._under_way[entry.call] = entry
             self._schedule()
-        part.lane.submit_again(entry.call, entry.asks is not None)
+        lane.submit_again(entry.call, entry.asks is not None)
 
     # -- the queues -------------------------------------------------------------------------------
 
@@ -300,7 +287,7 @@ class ClusterLane(Lane):
 
     def _tick(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
-        now, limit_s = self._loop.time(), self._lanes.limit_s()
+        now, limit_s = self._loop.time(), self._all.limit_s()
         self._drains = [
             drain
             for drain in self._drains
@@ -325,25 +312,25 @@ class ClusterLane(Lane):
     ) -> None:
         """Send the calls of `queue` that may be sent now, and answer those that may not."""
         index = self._map.owners[slot]
-        part = self._parts[index] if index >= 0 else None
-        if part is not None and part.lane.retired:
-            part = self._parts[index] = self._part(part.node.address)
+        lane = self._by_shard[index] if index >= 0 else None
+        if lane is not None and lane.retired:
+            lane = self._by_shard[index] = self._lane_to(lane.address)
         if now >= queue.not_before:
-            self._send_again(part, queue)
-        if part is not None and part.usable():
+            self._send_again(lane, queue)
+        if lane is not None and lane.usable():
             if not queue.again and not self._draining(slot):
-                self._send_all(part, queue.calls)
-        elif part is not None and part.node.circuit.open:
+                self._send_all(lane, queue.calls)
+        elif lane is not None and lane.circuit.open:
             limit_s = 0.0
-        elif part is not None:
-            if part.lane.refused():
-                self._lanes.forget(self)
+        elif lane is not None:
+            if lane.refused():
+                self._all.forget(self)
                 self.retired = True  # sessions with calls under way need not wait for it
-            part.lane.wake()
+            lane.wake()
         number = len(queue.again) + len(queue.calls)
         if number == 0:
             return
-        where, why = _reason(part)
+        where, why = _reason(lane)
         # Where the nodes have refused hits for that long, one try is enough.
         refuses = 0.0 < self._cluster.down_since <= now - limit_s
         since = now if refuses else now - limit_s
@@ -351,27 +338,27 @@ class ClusterLane(Lane):
         if queue.calls and queue.calls[0].since <= now - limit_s:
             queue.calls = self._too_late(queue.calls, now - limit_s, where, why, touched)
         number -= len(queue.again) + len(queue.calls)
-        if part is not None and number > 0 and limit_s > 0.0 and not part.lane.ready:
-            part.node.circuit.timed_out(number, now - limit_s, now, limit_s)
+        if lane is not None and number > 0 and limit_s > 0.0 and not lane.ready:
+            lane.circuit.timed_out(number, now - limit_s, now, limit_s)
 
-    def _send_again(self, owner: Part | None, queue: SlotQueue) -> None:
+    def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
         sent = 0
         for entry in queue.again:
-            part = owner if entry.asks is None else self._part(entry.asks)
-            if part is None or not part.usable():
-                if part is not None:
-                    part.lane.wake()
+            lane = owner if entry.asks is None else self._lane_to(entry.asks)
+            if lane is None or not lane.usable():
+                if lane is not None:
+                    lane.wake()
                 break
-            self._send(part, entry)
+            self._send(lane, entry)
             sent += 1
         del queue.again[:sent]
 
-    def _send_all(self, part: Part, entries: list[Redirected]) -> None:
+    def _send_all(self, lane: NodeLane, entries: list[Redirected]) -> None:
         """Send as many of `entries` as the lane has room for."""
-        number = min(len(entries), part.lane.room)
+        number = min(len(entries), lane.room)
         for entry in entries[:number]:
-            self._send(part, entry)
+            self._send(lane, entry)
         del entries[:number]
 
     def _too_late(
@@ -397,7 +384,7 @@ class ClusterLane(Lane):
 
     def lanes(self) -> list[NodeLane]:
         """Return its lanes to the nodes."""
-        return [part.lane for part in self._by_address.values()]
+        return list(self._by_address.values())
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`, and owes no reply."""
@@ -406,7 +393,7 @@ class ClusterLane(Lane):
     def forget_closed(self) -> None:
         """Forget the lanes to nodes that have left."""
         found = self._by_address.items()
-        self._by_address = {at: part for at, part in found if not part.lane.retired}
+        self._by_address = {at: lane for at, lane in found if not lane.retired}
 
     def give_up(self) -> None:
         """Take no more calls: a node does not accept the identity."""
@@ -424,22 +411,15 @@ class ClusterLane(Lane):
             lane.retire()
 
 
-def _loses(before: tuple[tuple[int, int], ...], after: tuple[tuple[int, int], ...]) -> bool:
-    """Return whether a slot in the ranges `before` is missing in `after`."""
-    return any(
-        not any(first <= low and high <= last for first, last in after) for low, high in before
-    )
-
-
-def _reason(part: Part | None) -> tuple[str, str]:
+def _reason(lane: NodeLane | None) -> tuple[str, str]:
     """Return the address of a node for an error, and why it takes no calls."""
-    if part is None:
+    if lane is None:
         return "the cluster", "no node serves the slot of the key"
-    if part.node.circuit.open:
-        return part.node.where, part.node.circuit.why
-    if part.lane.refused():
-        return part.node.where, "it does not accept this user"
-    return part.node.where, "no connection in time"
+    if lane.circuit.open:
+        return lane.where, lane.circuit.why
+    if lane.refused():
+        return lane.where, "it does not accept this user"
+    return lane.where, "no connection in time"
 
 
 class ClusterLanes:

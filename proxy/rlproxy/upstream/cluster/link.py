@@ -4,57 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster.request import Request, own
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
+if TYPE_CHECKING:
+    from rlproxy.upstream.cluster.exchange import Exchange
+
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
 _INTEGER: Final = 58
 _CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
-
-
-class LinkOwner:
-    """The interface of a link's owner.
-
-    unsent: links with something to write.
-    """
-
-    __slots__ = ("unsent",)
-
-    def __init__(self) -> None:
-        self.unsent: list[Link] = []
-
-    def replied(self, link: Link, request: Request, frame: bytes) -> None:
-        """Take a reply to `request`."""
-        raise NotImplementedError
-
-    def unasked(self, link: Link, frame: bytes) -> None:
-        """Take a push, or any frame that is no reply."""
-        raise NotImplementedError
-
-    def may_stream(self, request: Request) -> bool:
-        """Return whether the reply to `request` is the next that the client gets."""
-        raise NotImplementedError
-
-    def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
-        """Take a piece of the reply to `request`."""
-        raise NotImplementedError
-
-    def batch_over(self) -> None:
-        """Act on the replies that have been taken."""
-        raise NotImplementedError
-
-    def link_full(self) -> None:
-        """Take note that `full` of a link has changed."""
-        raise NotImplementedError
-
-    def lost(self, link: Link) -> None:
-        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
-        raise NotImplementedError
 
 
 class Link(asyncio.Protocol):
@@ -71,14 +34,13 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_exchange",
         "_finished",
         "_framer",
         "_out",
-        "_owner",
         "_pieces",
         "_reading",
         "_transport",
-        "_unsent",
         "address",
         "client_id",
         "full",
@@ -92,8 +54,8 @@ class Link(asyncio.Protocol):
         "used_at",
     )
 
-    def __init__(self, owner: LinkOwner, address: Address) -> None:
-        self._owner = owner
+    def __init__(self, exchange: Exchange, address: Address) -> None:
+        self._exchange = exchange
         self.address = address
         self.owed: deque[Request] = deque()
         self.client_id: int = 0  # on the node; known once the client has blocked here
@@ -105,7 +67,6 @@ class Link(asyncio.Protocol):
         self.in_reply = False  # inside a large reply
         self._pieces: list[bytes] = []  # of a large reply that can't be passed on in pieces
         self._out: list[bytes] = []
-        self._unsent = owner.unsent
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reading = True
@@ -118,7 +79,7 @@ class Link(asyncio.Protocol):
         if request.asking:
             self.send(own(_ASKING))
         elif request.blocks != BLOCKS_NOT and self.client_id == 0:
-            self._ask_client_id()
+            self._query_client_id()
         for own_request in request.front:
             self.send(own_request)
         if request.subscribes:
@@ -128,8 +89,8 @@ class Link(asyncio.Protocol):
         self.owed.append(request)
         self.send_raw(request.written)
 
-    def _ask_client_id(self) -> None:
-        """Ask for the id that CLIENT UNBLOCK needs: the client is about to block here."""
+    def _query_client_id(self) -> None:
+        """Query the id that CLIENT UNBLOCK needs: the client is about to block here."""
 
         def answered(frame: bytes) -> bytes:
             if frame[0] == _INTEGER:
@@ -143,7 +104,7 @@ class Link(asyncio.Protocol):
     def send_raw(self, data: bytes) -> None:
         """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
         if not self._out:
-            self._unsent.append(self)
+            self._exchange.unsent.append(self)
         self._out.append(data)
 
     def flush(self) -> None:
@@ -167,9 +128,8 @@ class Link(asyncio.Protocol):
         return self._transport is not None and not (busy or self._finished)
 
     def close(self) -> None:
-        """Close the connection; lost() isn't called, and unread replies are dropped."""
-        self._owner = _NOBODY
-        self._unsent = []
+        """Close the connection. What is not sent, and unread replies, are dropped."""
+        self._out.clear()
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
@@ -216,23 +176,23 @@ class Link(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
         self.full = True
-        self._owner.link_full()
+        self._exchange.link_full()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self.full = False
-        self._owner.link_full()
+        self._exchange.link_full()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._owner.lost(self)
+        self._exchange.lost(self)
         self._transport = None
 
     # -- replies ----------------------------------------------------------------------------------
 
     def _pass(self) -> None:
         """Pass on all complete frames, and what may go of an incomplete one."""
-        framer, owner, owed = self._framer, self._owner, self.owed
+        framer, exchange, owed = self._framer, self._exchange, self.owed
         while not self.held:
             if self.in_reply:
                 if not self._piece():
@@ -245,7 +205,7 @@ class Link(asyncio.Protocol):
                 if owed and _is_reply(push, owed[0]):
                     self._reply(push)
                 else:
-                    owner.unasked(self, push)
+                    exchange.unasked(self, push)
                 continue
             frame = framer.frame()
             if not frame:
@@ -253,13 +213,13 @@ class Link(asyncio.Protocol):
                     break
                 continue
             if not owed or (self.subscribed and _is_message(frame, owed[0])):
-                owner.unasked(self, frame)
+                exchange.unasked(self, frame)
                 continue
             self._reply(frame)
         if framer.broken and self._transport is not None:
             self._transport.abort()
         framer.release()
-        owner.batch_over()
+        exchange.batch_over()
 
     def _reply(self, frame: bytes) -> None:
         """Pass on a frame of the reply to the first request."""
@@ -270,7 +230,7 @@ class Link(asyncio.Protocol):
             self.owed.popleft()
             request.link = None
         if not request.dropped or request.answered is not None:
-            self._owner.replied(self, request, frame)
+            self._exchange.replied(self, request, frame)
 
     def _begin_large(self) -> bool:
         """Begin to take a reply in pieces, or hold it. Returns whether it is a reply at all."""
@@ -281,7 +241,7 @@ class Link(asyncio.Protocol):
         if self.subscribed and _is_message(framer.buf[framer.pos : framer.pos + _KIND], request):
             return False
         first = request if request.part_of is None else request.part_of
-        self.held = not (request.dropped or request.kept or self._owner.may_stream(first))
+        self.held = not (request.dropped or request.kept or self._exchange.may_stream(first))
         self.in_reply = not self.held
         self.read()
         return True
@@ -297,7 +257,7 @@ class Link(asyncio.Protocol):
             if ended:
                 self.owed.popleft()
                 request.link = None
-            self._owner.streamed(request, piece, ended)
+            self._exchange.streamed(request, piece, ended)
             return ended
         self._pieces.append(piece)
         if ended:
@@ -307,33 +267,6 @@ class Link(asyncio.Protocol):
         return ended
 
 
-class _Nobody(LinkOwner):
-    """The owner of a link that is closed on purpose."""
-
-    def replied(self, link: Link, request: Request, frame: bytes) -> None:
-        """See LinkOwner."""
-
-    def unasked(self, link: Link, frame: bytes) -> None:
-        """See LinkOwner."""
-
-    def may_stream(self, request: Request) -> bool:
-        """See LinkOwner."""
-        return False
-
-    def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
-        """See LinkOwner."""
-
-    def batch_over(self) -> None:
-        """See LinkOwner."""
-
-    def link_full(self) -> None:
-        """See LinkOwner."""
-
-    def lost(self, link: Link) -> None:
-        """See LinkOwner."""
-
-
-_NOBODY: Final = _Nobody()
 _MESSAGES: Final = (
     b"*3\r\n$7\r\nmessage\r\n",
     b"*4\r\n$8\r\npmessage\r\n",

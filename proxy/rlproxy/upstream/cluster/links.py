@@ -1,52 +1,73 @@
-"""The links of one client to the nodes of the cluster: opened when first needed."""
+"""The links of one client to the nodes: opened when first needed, closed when idle."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.link import Link, LinkOwner
+from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import NO_SLOT, own
 from rlproxy.upstream.connector import reason
 
+if TYPE_CHECKING:
+    from rlproxy.upstream.cluster.exchange import Exchange
 
-class Links(LinkOwner):
-    """The links of one client. The base of Exchange.
+# A master drops replicas that are silent for 60 s (repl-timeout), so that those which a later WAIT
+# counts have received what the closed link wrote.
+IDLE_S: Final = 60.0  # seconds without a command after which a link is closed
 
+
+class Links:
+    """The links of one client.
+
+    by_address: the links by the address of their node.
     greeting: what a further link sends first: the client's login, protocol and the like.
-    links: the links by the address of their node.
     holds_state: returns whether a link holds state that another one can't replace.
+    map: the cluster's map by which commands are sent.
+    full: a node takes no more bytes for now.
     """
 
-    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self.cluster = cluster
-        self.loop = loop
+    __slots__ = (
+        "_by_shard",
+        "_exchange",
+        "_home",
+        "_paused",
+        "_tasks",
+        "by_address",
+        "full",
+        "greeting",
+        "holds_state",
+        "map",
+    )
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.by_address: dict[Address, Link] = {}
         self.greeting: list[bytes] = []
-        self.links: dict[Address, Link] = {}
         self.holds_state: Callable[[Link], bool] = _holds_none
-        self._map = cluster.map
-        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `_map`
+        self.map = exchange.cluster.map
+        self.full = False
+        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `map`
         self._home: Address | None = None
-        self._full = False  # a node takes no more bytes for now
         self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def failed(self, link: Link, error: bytes) -> None:
-        """Answer all that `link` owes with `error`, and close it."""
-        raise NotImplementedError
+    def follow(self) -> None:
+        """Take the cluster's present map."""
+        self.map = self._exchange.cluster.map
+        self._by_shard.clear()
 
-    def link(self, address: Address) -> Link:
+    def to(self, address: Address) -> Link:
         """Return the link to the node at `address`, made if needed."""
-        link = self.links.get(address)
+        link = self.by_address.get(address)
         if link is None:
-            link = self.links[address] = Link(self, address)
+            link = self.by_address[address] = Link(self._exchange, address)
             link.paused = self._paused
             self._greet(link, self.greeting)
-            task = self.loop.create_task(self._connect(link))
+            task = self._exchange.loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return link
@@ -54,17 +75,17 @@ class Links(LinkOwner):
     def home(self) -> Link:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
-        if address is None or (address not in self._map.index and not self._stays(address)):
+        if address is None or (address not in self.map.index and not self._stays(address)):
             address = self._home = self._next_home(address)
-        return self.link(address)
+        return self.to(address)
 
     def _stays(self, home: Address) -> bool:
         """Return whether the home node, which is no master any more, still has to be home."""
-        link = self.links.get(home)
+        link = self.by_address.get(home)
         return link is not None and (bool(link.owed) or self.holds_state(link))
 
     def _next_home(self, failed: Address | None) -> Address:
-        shard = self.cluster.home(failed)
+        shard = self._exchange.cluster.home(failed)
         if shard is not None:
             return shard.address
         assert failed is not None  # a client gets a connection only once a master is known
@@ -78,39 +99,33 @@ class Links(LinkOwner):
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
         if slot == NO_SLOT:
             return self.home()
-        index = self._map.owners[slot]
+        index = self.map.owners[slot]
         link = self._by_shard.get(index)
         if link is None:
             if index < 0:
                 return self.home()
-            link = self._by_shard[index] = self.link(self._map.shards[index].address)
+            link = self._by_shard[index] = self.to(self.map.shards[index].address)
         return link
 
     def masters(self) -> list[Link]:
-        """Return the links to all masters, home first. Home itself, if it is no master now, is left
-        out.
-        """
+        """Return the links to all masters, home first if it is one."""
         home = self.home()
-        others = [shard.address for shard in self._map.shards]
-        if home.address in others:
-            others.remove(home.address)
-        elif others:
-            return [self.link(address) for address in others]
-        return [home, *[self.link(address) for address in others]]
+        links = [self.to(shard.address) for shard in self.map.shards]
+        return sorted(links, key=lambda link: link is not home) or [home]
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used."""
-        index = self._map.index
-        return [link for link in self.links.values() if link.address in index] or [self.home()]
+        index = self.map.index
+        return [link for link in self.by_address.values() if link.address in index] or [self.home()]
 
     def replicas(self) -> list[Link]:
         """Return the links to all replicas."""
-        shards = self._map.shards
-        return [self.link(address) for shard in shards for address in shard.replicas]
+        shards = self.map.shards
+        return [self.to(address) for shard in shards for address in shard.replicas]
 
     def greet_others(self, greeting: list[bytes]) -> None:
         """Send the client's new login or protocol on all links but home's."""
-        for link in list(self.links.values()):
+        for link in list(self.by_address.values()):
             if not self.is_home(link):
                 self._greet(link, greeting)
 
@@ -123,59 +138,80 @@ class Links(LinkOwner):
 
     def leave_others(self) -> None:
         """Close all links but home's."""
-        for link in list(self.links.values()):
+        for link in list(self.by_address.values()):
             if not self.is_home(link):
                 self.forget(link)
 
-    def forget(self, link: Link) -> None:
-        """Close `link`; the next command for its node opens another one."""
-        if self.links.get(link.address) is link:
-            del self.links[link.address]
+    def forget(self, link: Link) -> bool:
+        """Close `link`; the next command for its node opens another one.
+
+        Returns whether it was in use.
+        """
+        known = self.by_address.get(link.address) is link
+        if known:
+            del self.by_address[link.address]
             self._by_shard.clear()
-            self._full = any(link.full for link in self.links.values())
+            self.look_at_full()
         link.close()
+        return known
+
+    def look_at_full(self) -> None:
+        """Set `full` anew."""
+        self.full = any(link.full for link in self.by_address.values())
+
+    def close_idle(self, now: float) -> None:
+        """Close the links but home's that have been idle for IDLE_S.
+
+        now: loop time in seconds.
+        """
+        if len(self.by_address) < 2:
+            return
+        for link in list(self.by_address.values()):
+            if link.used or not link.quiescent():
+                link.used = False
+                link.used_at = now
+                continue
+            unused = now - link.used_at >= IDLE_S and not self.is_home(link)
+            if unused and not self.holds_state(link):
+                self.forget(link)
 
     async def _connect(self, link: Link) -> None:
+        exchange = self._exchange
+        target = exchange.cluster.target(link.address)
         try:
-            await self.cluster.target(link.address).connect(lambda: link)
+            await target.connect(lambda: link)
         except OSError as error:
-            where = self.cluster.target(link.address).where
             if self.is_home(link):
                 self._home = self._next_home(link.address)
-            self.failed(link, encoding.unreachable(where, reason(error)))
-            self.cluster.refresh()
-            self.batch_over()
+            exchange.failed(link, encoding.unreachable(target.where, reason(error)))
+            exchange.batch_over()
             return
-        if self.links.get(link.address) is not link:
+        if self.by_address.get(link.address) is not link:
             link.close()
-
-    def flush(self) -> None:
-        """Write what was sent on all links."""
-        while self.unsent:  # a link that is full may wake the client
-            self.unsent.pop().flush()
 
     def pause(self, paused: bool) -> None:
         """Stop reading the nodes, or go on."""
         self._paused = paused
-        for link in self.links.values():
+        for link in self.by_address.values():
             link.paused = paused
             link.read()
 
     def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-                self.failed(link, frame)
+                self._exchange.failed(link, frame)
             return frame
 
         return answered
 
-    def _close_links(self) -> None:
+    def close(self) -> None:
+        """Close all links."""
         for task in self._tasks:
             task.cancel()
-        for link in list(self.links.values()):
+        for link in self.by_address.values():
             link.close()
-        self.links.clear()
-        self._by_shard.clear()  # IdleLinks may hold the client for some seconds more
+        self.by_address.clear()
+        self._by_shard.clear()
         self.holds_state = _holds_none
 
 

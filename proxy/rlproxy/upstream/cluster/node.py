@@ -13,6 +13,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
+from rlproxy.session.call import nothing
 from rlproxy.session.circuit_breaker import CircuitBreaker, Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
@@ -27,10 +28,6 @@ from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.script_loading import ScriptLoading
 
 STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
-
-
-def nothing() -> None:
-    """Do nothing, as a callback that is not set yet."""
 
 
 @dataclass
@@ -108,10 +105,8 @@ class Node:
 
     def _make(self, pool: LanePool, key: LaneKey, number: int) -> NodeLane:
         if key.kind == HITS:
-            return NodeLane(pool, key, number)
-        lane = ShareLane(pool, key, number)
-        lane.cluster, lane.address = self._cluster, self.address
-        return lane
+            return NodeLane(pool, key, number, self.address)
+        return ShareLane(pool, key, number, self.address, self._cluster)
 
     def lanes(self) -> list[NodeLane]:
         """Return all lanes to this node."""
@@ -201,11 +196,6 @@ class Nodes:
             if node.idle(since):
                 del self._nodes[address]
                 node.close()
-
-    def close(self) -> None:
-        """Close all lanes."""
-        for node in self._nodes.values():
-            node.pool.close()
 
     async def stop(self) -> None:
         """End all control connections and lanes."""

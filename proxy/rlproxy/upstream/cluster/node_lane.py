@@ -9,10 +9,11 @@ from rlproxy.ratelimit.denial_cache import MOST_S
 from rlproxy.session.call import Call
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.redirects import redirect
-from rlproxy.upstream.lane import DEAD, SharedLane
+from rlproxy.upstream.lane import DEAD, LaneKey, SharedLane
 
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.lanes import ClusterLane
+    from rlproxy.upstream.lane_pool import LanePool
 
 MAX_UNSENT: Final = 64  # ordinary commands that wait for the end of the tick
 SLACK_S: Final = 0.01  # difference between the loop's clock and that of the denial cache, at most
@@ -32,7 +33,16 @@ class NodeLane(SharedLane):
     """
 
     owner: ClusterLane | None = None
-    address: Address = Address()  # of the node
+
+    def __init__(self, pool: LanePool, key: LaneKey, number: int, address: Address) -> None:
+        super().__init__(pool, key, number)
+        self.address = address
+        self.where = str(address)
+        self.circuit = pool.timeouts.circuit
+
+    def usable(self) -> bool:
+        """Return whether a call submitted now is sent in this tick."""
+        return self.ready and self.room > 0 and not self.circuit.open
 
     def submit_again(self, call: Call, asking: bool) -> None:
         """Queue a hit that no node has run; no remembered refusal answers it.
@@ -112,19 +122,22 @@ class ShareLane(NodeLane):
     redirects. It is the only one that its client has under way, so none overtakes it.
     """
 
-    cluster: Cluster | None = None
+    def __init__(
+        self, pool: LanePool, key: LaneKey, number: int, address: Address, cluster: Cluster
+    ) -> None:
+        super().__init__(pool, key, number, address)
+        self._cluster = cluster
 
     def _most_unsent(self) -> int:
         return MAX_UNSENT
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
-        cluster = self.cluster
-        if cluster is None or not error.startswith(_NOT_RUN):
+        if not error.startswith(_NOT_RUN):
             return super()._hands_back_after(call, error)
         slot, address = redirect(error, self.address)
         if address is None:
-            cluster.refresh()
+            self._cluster.refresh()
         elif error.startswith(b"-MOVED"):
-            cluster.moved(slot, address)
+            self._cluster.moved(slot, address)
         call.caller.lane_returned(call)
         return True

@@ -4,11 +4,12 @@
                                         │ one slot waits until nothing of it is under way
     the client's next commands ─────────┴─ wait while may_send() is false
 
-So the commands of one client on one slot run in the order sent, also while the slot moves. Source:
-the Redis Cluster specification, "Redirection and resharding".
+After a redirect, and after a change of the map, the client's next command with a key waits until
+those sent before are answered. So its commands on one slot run in the order sent, also while the
+slot moves. Source: the Redis Cluster specification, "Redirection and resharding".
 
-A node can refuse a command with several keys, because one of them has moved, and run the next one,
-whose only key has not. So such a command is answered before the next one on its slot is sent.
+A node can refuse a command with several keys, or an EXEC, because one key has moved, and run the
+next command, whose only key has not. So it is answered before the next one on its slot is sent.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.upstream.cluster.blocking import with_rest
+from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
 from rlproxy.upstream.cluster.request import NO_SLOT, Request
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.exchange import Exchange
@@ -30,6 +31,7 @@ PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent aga
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
+_LEAST_S: Final = 0.001  # timeout of a blocking command that goes again: zero would be for ever
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
 
@@ -41,17 +43,14 @@ def is_redirect(frame: bytes) -> bool:
 class Redirects:
     """The redirected requests of one client."""
 
-    __slots__ = ("_exchange", "_paused", "_sent", "_several", "_unsettled", "pending")
+    __slots__ = ("_exchange", "_first", "_paused", "_unsettled", "pending")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.pending: list[Request] = []
         self._paused = False
-        # Number of the latest request sent while a slot was moving; its commands may be elsewhere.
-        self._unsettled: int = 0
-        # Requests up to that one that were under way, or pending, when it was set, by slot.
-        self._sent: dict[int, list[Request]] = {}
-        self._several: dict[int, int] = {}  # by slot: number of the latest with several keys
+        self._unsettled: int = 0  # number of the latest request sent before a slot moved
+        self._first: dict[int, int] = {}  # by slot: the request that the next one waits for
 
     def take(self, link: Link, request: Request, frame: bytes) -> bool:
         """Take a request that `link` answered with an error. Returns whether it is sent again."""
@@ -89,9 +88,8 @@ class Redirects:
         return address
 
     def unsettle(self) -> None:
-        """Have the commands sent so far precede those that follow, on each slot."""
+        """Have the commands sent so far answered before the next one with a key is sent."""
         self._unsettled = self._exchange.last
-        self._sent.clear()
 
     def _pause(self) -> None:
         if not self._paused:
@@ -119,49 +117,61 @@ class Redirects:
                 left.append(request)
                 continue
             target = request.target
-            link = exchange.link(target) if target is not None else exchange.of_slot(request.slot)
+            link = (
+                exchange.links.to(target)
+                if target is not None
+                else exchange.links.of_slot(request.slot)
+            )
             request.target = link.address
             link.send(request)
         self.pending = left
         self.unsettle()
 
     def precede(self, slot: int) -> None:
-        """Have the latest command, one with several keys, precede those that follow on `slot`."""
-        self._several[slot] = self._exchange.last
+        """Have the latest command answered before the next one on `slot` is sent."""
+        self._first[slot] = self._exchange.last
 
-    def _preceded(self, slot: int) -> bool:
-        """Return whether a command with several keys on `slot` is still unanswered."""
+    def may_send(self, slot: int) -> bool:
+        """Return whether the client's next command, of `slot`, may be sent now."""
         queue = self._exchange.queue
-        answered = queue[0].number - 1 if queue else self._exchange.last
-        if self._several.get(slot, 0) > answered:
+        if not queue:
+            self._first.clear()
             return True
-        if max(self._several.values()) <= answered:
-            self._several.clear()
-        return False
-
-    def may_send(self, slot: int, link: Link) -> bool:
-        """Return whether the client's next command, of `slot`, may be sent on `link` now."""
-        exchange = self._exchange
-        if self._several and self._preceded(slot):
+        number = queue[0].number
+        if number <= self._unsettled:
             return False
-        if self._unsettled == 0:
-            return True
-        if not exchange.queue or exchange.queue[0].number > self._unsettled:
-            self._unsettled = 0
-            self._sent.clear()
-            return True
-        if not self._sent:
-            self._sent = {NO_SLOT: []}
-            for request in (*exchange.under_way(), *self.pending):
-                self._sent.setdefault(request.slot, []).append(request)
-        return not any(
-            not request.done and (request.link is not link or request.asking)
-            for request in self._sent.get(slot, ())
-        )
+        return not self._first or number > self._first.get(slot, 0)
 
 
 def _number(request: Request) -> int:
     return request.number
+
+
+def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
+    """Return a blocking command with the rest of its timeout.
+
+    written: the command as an array of bulks.
+    blocks: where its timeout stands; see Route.blocks.
+    passed_s: time that it has blocked.
+    """
+    splitter = CommandSplitter()
+    splitter.feed(written)
+    if splitter.next() != COMMAND:
+        return written
+    words = list(splitter.words)
+    at = timeout_at(blocks, words[1:]) + 1
+    if at == 0:
+        return written
+    unit_s = 0.001 if blocks == BLOCKS_OPTION else 1.0
+    try:
+        timeout_s = float(words[at]) * unit_s
+    except ValueError:
+        return written
+    if timeout_s <= 0.0:
+        return written
+    left_s = max(timeout_s - passed_s, _LEAST_S)
+    words[at] = b"%d" % max(1, round(left_s / unit_s)) if unit_s < 1.0 else b"%.3f" % left_s
+    return encoding.bulks(*words)
 
 
 def redirect(frame: bytes, asked: Address) -> tuple[int, Address | None]:

@@ -1,9 +1,10 @@
 """The routes of commands in a cluster: where each one goes, and which arguments are its keys.
 
-`TABLE` and `POSITIONS` are reviewed by hand. They decide how a command is routed. The positions of
-its keys come from the server's own COMMAND where it has key specifications (Redis 7.0), else from
-`POSITIONS`. Of commands in neither table, the server's flags and tips decide. A test compares the
-tables with COMMAND of real servers.
+How a command is routed is reviewed by hand, in `TABLE`; a command with keys that is not there goes
+by key. The positions of its keys come from the server's own COMMAND: from its key specifications
+(Redis 7.0), else from `POSITIONS`, which has the commands whose keys older servers do not describe,
+else from the first key, the last one and the step. Of other commands, the server's tips decide.
+A test compares the keys that are found with COMMAND GETKEYS of real servers.
 """
 
 from __future__ import annotations
@@ -19,53 +20,47 @@ SPLIT_ARRAY: Final = 2  # one part per slot, the elements keep the place of thei
 SPLIT_OK: Final = 3  # one part per slot, of keys and values; +OK
 CHANNEL: Final = 4  # the node of the shard channels, which hash like keys
 WATCH: Final = 5  # the last one of the routes with keys
-GETKEYS: Final = 6  # a command of a module: the server finds its keys, by COMMAND GETKEYS
 # Routes to home, which is one master for the life of a client.
-HOME: Final = 7
-SUBSCRIBE: Final = 8  # (P)(UN)SUBSCRIBE: home; patterns of keyspace events on all masters
-SELECT: Final = 9  # home; where it succeeds (Valkey 9: cluster-databases), all connections
-AUTH: Final = 10
-HELLO: Final = 11
+HOME: Final = 6
+SUBSCRIBE: Final = 7  # (P)(UN)SUBSCRIBE: home; patterns of keyspace events on all masters
+SELECT: Final = 8  # home; where it succeeds (Valkey 9: cluster-databases), all connections
+AUTH: Final = 9
+HELLO: Final = 10
 # Routes to all masters. An error of any node is the reply, except with ALL_ONE.
-ALL_SUM: Final = 12  # integers, added
-ALL_CONCAT: Final = 13  # arrays, joined
-ALL_UNION: Final = 14  # arrays of strings, joined, each string once
-ALL_PAIRS: Final = 15  # arrays of strings and integers in turn: the integers are added
-ALL_AND: Final = 16  # arrays of 0 and 1: 1 where it is 1 everywhere
-ALL_ONE: Final = 17  # the reply of the first node without an error, else home's error
-ALL_ANY: Final = 18  # the first reply that is not nil
-ALL_FIRST: Final = 19  # home's reply
-ALL_TEXT: Final = 20  # texts, joined
-INFO: Final = 21
-SCAN: Final = 22
-MONITOR: Final = 23
-WAIT: Final = 24  # the nodes that this client has written to: the least integers
-CLIENT_UNBLOCK: Final = 25  # the node in its client id
+ALL_SUM: Final = 11  # integers, added
+ALL_CONCAT: Final = 12  # arrays, joined
+ALL_UNION: Final = 13  # arrays of strings, joined, each string once
+ALL_PAIRS: Final = 14  # arrays of strings and integers in turn: the integers are added
+ALL_AND: Final = 15  # arrays of 0 and 1: 1 where it is 1 everywhere
+ALL_ONE: Final = 16  # the reply of the first node without an error, else home's error
+ALL_ANY: Final = 17  # the first reply that is not nil
+ALL_FIRST: Final = 18  # home's reply
+ALL_TEXT: Final = 19  # texts, joined
+INFO: Final = 20
+SCAN: Final = 21
+MONITOR: Final = 22
+WAIT: Final = 23  # the nodes that this client has written to: the least integers
+CLIENT_UNBLOCK: Final = 24  # the node in its client id
 # State of the connection, repeated on each of the client's connections.
-CLIENT_STATE: Final = 26
-CLIENT_REPLY: Final = 27
-CLIENT_CACHING: Final = 28
-RESET: Final = 29
-QUIT: Final = 30
-MULTI: Final = 31
-EXEC: Final = 32
-DISCARD: Final = 33
-UNWATCH: Final = 34
+CLIENT_STATE: Final = 25
+CLIENT_REPLY: Final = 26
+CLIENT_CACHING: Final = 27
+RESET: Final = 28
+QUIT: Final = 29
+MULTI: Final = 30
+EXEC: Final = 31
+DISCARD: Final = 32
+UNWATCH: Final = 33
 # Answered by the proxy.
-CLUSTER: Final = 35
-OK: Final = 36
-REFUSED: Final = 37  # see refusal()
+CLUSTER: Final = 34
+OK: Final = 35
+REFUSED: Final = 36  # see refusal()
 
 # Where the timeout of a blocking command stands.
 BLOCKS_NOT: Final = 0
 BLOCKS_LAST: Final = 1  # the last argument, seconds
 BLOCKS_FIRST: Final = 2  # the first argument, seconds
 BLOCKS_OPTION: Final = 3  # behind BLOCK, milliseconds
-
-# What runs a script.
-RUNS_NONE: Final = 0
-RUNS_TEXT: Final = 1  # the first argument is the script
-RUNS_DIGEST: Final = 2  # the first argument is its SHA1
 
 # Each keyless command, and each command that is not BY_KEY. A subcommand follows its command and a
 # bar; the row of the command itself serves subcommands that are in no table.
@@ -138,19 +133,7 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (EXEC, b"EXEC"),
     (DISCARD, b"DISCARD"),
     (UNWATCH, b"UNWATCH"),
-    (
-        CLUSTER,
-        b"""
-        CLUSTER CLUSTER|ADDSLOTS CLUSTER|ADDSLOTSRANGE CLUSTER|BUMPEPOCH
-        CLUSTER|CANCELSLOTMIGRATIONS CLUSTER|COUNT-FAILURE-REPORTS CLUSTER|COUNTKEYSINSLOT
-        CLUSTER|DELSLOTS CLUSTER|DELSLOTSRANGE CLUSTER|FAILOVER CLUSTER|FLUSHSLOT CLUSTER|FLUSHSLOTS
-        CLUSTER|FORGET CLUSTER|GETKEYSINSLOT CLUSTER|GETSLOTMIGRATIONS CLUSTER|HELP CLUSTER|INFO
-        CLUSTER|KEYSLOT CLUSTER|LINKS CLUSTER|MEET CLUSTER|MIGRATESLOTS CLUSTER|MYID
-        CLUSTER|MYSHARDID CLUSTER|NODES CLUSTER|REPLICAS CLUSTER|REPLICATE CLUSTER|RESET
-        CLUSTER|SAVECONFIG CLUSTER|SET-CONFIG-EPOCH CLUSTER|SETSLOT CLUSTER|SHARDS CLUSTER|SLAVES
-        CLUSTER|SLOT-STATS CLUSTER|SLOTS CLUSTER|SYNCSLOTS
-        """,
-    ),
+    (CLUSTER, b"CLUSTER"),  # with all its subcommands
     (OK, b"ASKING READONLY READWRITE"),
     (
         REFUSED,
@@ -178,16 +161,12 @@ _REPLICAS_TOO: Final = frozenset(
 )
 # Commands with the id of a client in their arguments or reply. Each node counts its own clients.
 _WITH_CLIENT_IDS: Final = frozenset(
-    b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK HELLO".split()
+    b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK".split()
 )
 _BLOCKS: Final[dict[bytes, int]] = {
     **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
     **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
     **dict.fromkeys(b"XREAD XREADGROUP".split(), BLOCKS_OPTION),
-}
-_RUNS: Final[dict[bytes, int]] = {
-    **dict.fromkeys(b"EVAL EVAL_RO".split(), RUNS_TEXT),
-    **dict.fromkeys(b"EVALSHA EVALSHA_RO".split(), RUNS_DIGEST),
 }
 # Commands of which only the first key is looked at: the node checks the others' slots.
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
@@ -286,54 +265,13 @@ def _count(word: bytes) -> int:
     return int(word) if len(word) <= _MAX_COUNT_DIGITS and word.isdigit() else -1
 
 
-_ONE: Final = (Spec(0),)
-_TWO: Final = (Spec(0, 1),)
 _SECOND: Final = (Spec(1),)
-_MANY: Final = (Spec(0, -1),)
-_PAIRS: Final = (Spec(0, -1, 2),)
-_BUT_LAST: Final = (Spec(0, -2),)
 _COUNT_FIRST: Final = (Spec(0, count_at=0, first=1),)
 _COUNT_SECOND: Final = (Spec(1, count_at=0, first=1),)
-_DESTINATION_AND_COUNT: Final = (Spec(0), *_COUNT_SECOND)
 
-# The keys of commands, for servers without key specifications: reviewed like TABLE.
+# The keys of commands that some servers do not describe. Where a server does, that counts.
 POSITIONS: Final[tuple[tuple[tuple[Spec, ...], bytes], ...]] = (
-    (
-        _ONE,
-        b"""
-        APPEND BITCOUNT BITFIELD BITFIELD_RO BITPOS CLUSTERSCAN DECR DECRBY DELEX DELIFEQ DIGEST
-        DUMP EXPIRE EXPIREAT EXPIRETIME GEOADD GEODIST GEOHASH GEOPOS GEORADIUS GEORADIUSBYMEMBER
-        GEORADIUSBYMEMBER_RO GEORADIUS_RO GEOSEARCH GET GETBIT GETDEL GETEX GETRANGE GETSET HDEL
-        HEXISTS HEXPIRE HEXPIREAT HEXPIRETIME HGET HGETALL HGETDEL HGETEX HINCRBY HINCRBYFLOAT HKEYS
-        HLEN HMGET HMSET HPERSIST HPEXPIRE HPEXPIREAT HPEXPIRETIME HPTTL HRANDFIELD HSCAN HSET
-        HSETEX HSETNX HSTRLEN HTTL HVALS INCR INCRBY INCRBYFLOAT INCREX LINDEX LINSERT LLEN LPOP
-        LPOS LPUSH LPUSHX LRANGE LREM LSET LTRIM MOVE PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PFADD
-        PSETEX PTTL RESTORE RESTORE-ASKING RPOP RPUSH RPUSHX SADD SCARD SET SETBIT SETEX SETNX
-        SETRANGE SISMEMBER SMEMBERS SMISMEMBER SORT SORT_RO SPOP SPUBLISH SRANDMEMBER SREM SSCAN
-        STRLEN SUBSTR TTL TYPE VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER
-        VRANGE VREM VSETATTR VSIM XACK XACKDEL XADD XAUTOCLAIM XCFGSET XCLAIM XDEL XDELEX XLEN XNACK
-        XPENDING XRANGE XREVRANGE XSETID XTRIM ZADD ZCARD ZCOUNT ZINCRBY ZLEXCOUNT ZMSCORE ZPOPMAX
-        ZPOPMIN ZRANDMEMBER ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYLEX
-        ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYLEX ZREVRANGEBYSCORE ZREVRANK ZSCAN
-        ZSCORE
-        """,
-    ),
-    (
-        _TWO,
-        b"""
-        BLMOVE BRPOPLPUSH COPY GEOSEARCHSTORE LCS LMOVE RENAME RENAMENX RPOPLPUSH SMOVE ZRANGESTORE
-        """,
-    ),
-    (
-        _MANY,
-        b"""
-        DEL EXISTS MGET PFCOUNT PFMERGE SDIFF SDIFFSTORE SINTER SINTERSTORE SSUBSCRIBE SUNION
-        SUNIONSTORE SUNSUBSCRIBE TOUCH UNLINK WATCH
-        """,
-    ),
-    (_PAIRS, b"MSET MSETNX"),
-    (_BUT_LAST, b"BLPOP BRPOP BZPOPMAX BZPOPMIN"),
-    ((Spec(1, -1),), b"BITOP"),
+    ((Spec(0),), b"CLUSTERSCAN"),
     (
         _SECOND,
         b"""
@@ -343,10 +281,9 @@ POSITIONS: Final[tuple[tuple[tuple[Spec, ...], bytes], ...]] = (
         XGROUP|DESTROY XGROUP|SETID XINFO|CONSUMERS XINFO|GROUPS XINFO|STREAM
         """,
     ),
-    (_COUNT_FIRST, b"LMPOP SINTERCARD ZDIFF ZINTER ZINTERCARD ZMPOP ZUNION"),
-    (_COUNT_SECOND, b"BLMPOP BZMPOP EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO"),
-    (_DESTINATION_AND_COUNT, b"ZDIFFSTORE ZINTERSTORE ZUNIONSTORE"),
-    ((Spec(0, count_at=0, first=1, step=2),), b"MSETEX"),
+    (_COUNT_FIRST, b"ZDIFF ZINTER ZUNION"),
+    (_COUNT_SECOND, b"EVAL EVALSHA"),
+    ((Spec(0), *_COUNT_SECOND), b"ZDIFFSTORE ZINTERSTORE ZUNIONSTORE"),
     ((Spec(0, -1, 1, 2, b"STREAMS"),), b"XREAD"),
     ((Spec(3, -1, 1, 2, b"STREAMS"),), b"XREADGROUP"),
     ((Spec(0, 1, keyword=b"KEYS"),), b"STRALGO"),
@@ -361,7 +298,6 @@ class Route:
     first: index of the first key among the arguments behind the name; -1: none, or it varies.
     single: the argument at `first` is the only key that decides.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
-    runs: RUNS_NONE, RUNS_TEXT or RUNS_DIGEST.
     replicas: with ALL_FIRST, replicas get the command too.
     ids: an argument or the reply contains ids of clients, which are different on each node.
     """
@@ -375,7 +311,6 @@ class Route:
         "ids",
         "name",
         "replicas",
-        "runs",
         "single",
     )
 
@@ -384,7 +319,6 @@ class Route:
         self.how = how
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
-        self.runs: int = _RUNS.get(row, RUNS_NONE)
         self.replicas: bool = row in _REPLICAS_TOO
         self.ids: bool = row in _WITH_CLIENT_IDS
         self.below: dict[bytes, Route] | None = None  # by subcommand
@@ -394,6 +328,10 @@ class Route:
         if specs and not specs[0].keyword and specs[0].count_at < 0:
             self.first = specs[0].begin
             self.single = how == BY_KEY and len(specs) == 1 and specs[0].last == 0
+
+    def has_positions(self) -> bool:
+        """Return whether the positions of its keys are known."""
+        return len(self._specs) > 0
 
     def keys(self, args: list[bytes]) -> list[int]:
         """Return the indexes of all keys in `args`, the arguments behind the name.
@@ -412,10 +350,6 @@ class Route:
             if not spec.find(args, found):
                 break
         return found
-
-    def timeout_at(self, args: list[bytes]) -> int:
-        """Return the index of the timeout in `args`; -1 if the command does not block."""
-        return timeout_at(self.blocks, args)
 
 
 def timeout_at(blocks: int, args: list[bytes]) -> int:
@@ -515,35 +449,43 @@ def _learn(entry: object, rows: dict[bytes, Route]) -> None:
         return
     row = entry[0].upper()
     known = rows.get(row)
-    keyed = known is None or known.how <= WATCH
-    specs = _specs(entry[8]) if keyed and len(entry) > 8 else []
-    if row in _FIRST_ONLY:
-        specs = specs[:1]
-    if specs:
-        rows[row] = Route(row, BY_KEY if known is None else known.how, tuple(specs))
-    elif known is None:
-        rows[row] = _unknown(row, entry)
+    if known is not None and known.how == CLUSTER:
+        return
+    if known is None or known.how <= WATCH:
+        specs = _specs(entry[8]) if len(entry) > 8 else []
+        if not specs and (known is None or not known.has_positions()):
+            specs = _first_to_last(entry)
+        if row in _FIRST_ONLY:
+            specs = specs[:1]
+        if specs:
+            rows[row] = Route(row, BY_KEY if known is None else known.how, tuple(specs))
+        elif known is None:
+            rows[row] = Route(row, _by_tips(entry))
     for below in entry[9] if len(entry) > 9 and isinstance(entry[9], list) else []:
         _learn(below, rows)
 
 
-def _unknown(row: bytes, entry: list[object]) -> Route:
-    """Return the route of a command in no table, without usable key specifications."""
+def _first_to_last(entry: list[object]) -> list[Spec]:
+    """Return the keys by the first one, the last one and the step; nothing if they vary."""
     first, last, step = entry[3], entry[4], entry[5]
     if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and first > 0:
-        offset = last - first if last >= 0 else last
-        return Route(row, BY_KEY, (Spec(first - 1, offset, step),))
-    flags = entry[2]
-    if isinstance(flags, list | set) and b"movablekeys" in flags:
-        return Route(row, GETKEYS)
+        return [Spec(first - 1, last - first if last >= 0 else last, step)]
+    return []
+
+
+def _by_tips(entry: list[object]) -> int:
+    """Return where a command goes that is in no table, and has no keys that are known.
+
+    Home, unless its tips name all nodes. It redirects a command whose key it finds.
+    """
     tips = entry[7] if len(entry) > 7 and isinstance(entry[7], list) else []
     if not any(tip in _ON_ALL for tip in tips):
-        return Route(row, HOME)
+        return HOME
     policy = b""
     for tip in tips:
         if isinstance(tip, bytes) and tip.startswith(b"response_policy:"):
             policy = tip
-    return Route(row, _BY_TIP.get(policy, HOME))
+    return _BY_TIP.get(policy, HOME)
 
 
 def _specs(found: object) -> list[Spec]:

@@ -9,20 +9,25 @@ A key whose slot moves during the iteration may come twice, and is not missed.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import hiredis
 
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import bulks, error
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.gather import is_error, scan_joined, scan_split
+from rlproxy.upstream.cluster.gather import UNEXPECTED, is_error
 from rlproxy.upstream.cluster.request import Divided, Request
-from rlproxy.upstream.cluster.slot_map import SlotMap
+from rlproxy.upstream.cluster.slot_map import MARKS, SlotMap
 
+_MAX_CURSOR: Final = (1 << 64) - 1  # servers and clients parse cursors as 64 bits
+_MAX_CURSOR_DIGITS: Final = 20
+_CURSOR_TOO_LARGE: Final = error("ERR the cursor of the node is too large for a cluster")
+_REPLY: Final = re.compile(rb"\*2\r\n\$[0-9]{1,2}\r\n([0-9]{1,20})\r\n")
 _SLOTS: Final = bulks(b"CLUSTER", b"SLOTS")
 _END: Final = b"*2\r\n$1\r\n0\r\n*0\r\n"
-_ANEW: Final = b"*2\r\n$1\r\n1\r\n*0\r\n"  # below gather.MARKS: for the first master, cursor 0
+_ANEW: Final = b"*2\r\n$1\r\n1\r\n*0\r\n"  # below MARKS: for the first master, cursor 0
 
 
 def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
@@ -31,36 +36,75 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     args: the arguments behind the name; written: the command as a request.
     """
     known = exchange.cluster.map
-    nodes, mark = len(known.shards), known.mark
-    found = scan_split(args[0], nodes + 1, mark) if args and nodes else None
+    nodes, mark = len(known.shards), known.mark()
+    found = split(args[0], nodes + 1, mark) if args and nodes else None
     if found is None:
-        exchange.send(exchange.home(), Request(written))
+        exchange.send(exchange.links.home(), Request(written))
         return
     index, cursor = found
     if index == nodes:
         _check(exchange, known)
         return
     request = Request(bulks(b"SCAN", cursor, *args[1:]))
-    request.answered = lambda frame: scan_joined(frame, index, nodes + 1, mark)
-    exchange.send(exchange.link(known.shards[index].address), request)
+    request.answered = lambda frame: joined(frame, index, nodes + 1, mark)
+    exchange.send(exchange.links.to(known.shards[index].address), request)
 
 
 def _check(exchange: Exchange, known: SlotMap) -> None:
     """End an iteration that ran by the map `known` if all masters have the same one."""
-    links = exchange.masters()
+    links = exchange.links.masters()
     hosts = [link.address.host for link in links]
 
-    def joined(replies: list[bytes]) -> bytes:
+    def checked(replies: list[bytes]) -> bytes:
         for reply, host in zip(replies, hosts, strict=True):
-            if not is_error(reply) and _mark(reply, host) != known.mark:
+            if not is_error(reply) and _mark(reply, host) != known.mark():
                 exchange.cluster.refresh()
                 return _ANEW
         return _END
 
-    exchange.send_parts(links, Divided([Request(_SLOTS) for _ in links], joined))
+    exchange.send_parts(links, Divided([Request(_SLOTS) for _ in links], checked))
 
 
 def _mark(reply: bytes, host: str) -> int:
     reader = hiredis.Reader()
     reader.feed(reply)
-    return SlotMap(discovery.shards(reader.gets(), host)).mark
+    return discovery.read_slots(reader.gets(), host).mark()
+
+
+def split(cursor: bytes, steps: int, mark: int) -> tuple[int, bytes] | None:
+    """Return the step that a client's SCAN goes on with, and the cursor for its node.
+
+    steps: one for each master, and the look at the slots.
+    mark: the map's; a cursor with another one begins anew, so that no key is missed.
+    Returns None for an invalid cursor.
+    """
+    if not cursor.isdigit() or len(cursor) > _MAX_CURSOR_DIGITS:
+        return None
+    number = int(cursor)
+    if number > _MAX_CURSOR:
+        return None
+    number, found = divmod(number, MARKS)
+    if found != mark:
+        return 0, b"0"
+    number, step = divmod(number, steps)
+    return step, b"%d" % number
+
+
+def joined(reply: bytes, step: int, steps: int, mark: int) -> bytes:
+    """Return the reply of a node to SCAN with the cursor for the client.
+
+    The cursor is ((cursor of the node x steps + step) x MARKS + mark). Cursors of servers have as
+    many bits as the number of keys, and Redis 8 and Valkey put 14 bits of the slot behind them, so
+    the result has 64 bits at most.
+    """
+    match = _REPLY.match(reply)
+    if match is None:
+        return reply if is_error(reply) else UNEXPECTED
+    number = int(match[1])
+    if not number:
+        step += 1  # this node is done
+    number = (number * steps + step) * MARKS + mark
+    if number > _MAX_CURSOR:
+        return _CURSOR_TOO_LARGE
+    cursor = b"%d" % number
+    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(cursor), cursor, reply[match.end() :])

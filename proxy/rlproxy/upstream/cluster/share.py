@@ -68,15 +68,8 @@ class ClusterShare(Lane):
         route = self._cluster.routes.of(name, args)
         if route.how > SPLIT_OK:
             return NO_SLOT
-        if route.single:
-            return key_slot(args[route.first]) if len(args) > route.first else NO_SLOT
-        slot = NO_SLOT
-        for at in route.keys(args):
-            found = key_slot(args[at])
-            if slot not in (NO_SLOT, found):
-                return NO_SLOT
-            slot = found
-        return slot
+        slots = {key_slot(args[at]) for at in route.keys(args)}
+        return slots.pop() if len(slots) == 1 else NO_SLOT
 
     def _lane(self, slot: int) -> ShareLane | None:
         """Return the lane to the master of `slot`, made if needed; None at a limit of lanes."""

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from zlib import crc32
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import SLOTS
-from rlproxy.upstream.cluster.client_ids import node_numbers
+
+MARKS: Final = 256  # values of SlotMap.mark()
+MAX_NODES: Final = 1 << 13  # numbers of nodes are below this
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One master and the slots that it owns.
+    """One master.
 
     id: its node id in the cluster.
-    slots: ranges of slots, first and last included.
     replicas: the addresses of its replicas.
     """
 
     id: str
     address: Address
-    slots: tuple[tuple[int, int], ...]
     replicas: tuple[Address, ...] = field(default=(), compare=False)
 
 
 class SlotMap:
-    """The owners of all slots. It does not change; a refresh makes another one.
+    """The owners of all slots. They do not change; a refresh makes another map.
 
-    shards: the masters with slots, sorted by id.
-    index: by the address of a master its index in `shards`.
+    shards: the masters with slots, sorted by id; one that only a redirect has named is the last.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
-    mark: a digest of who owns what, from 0 to 255, equal in all processes with the same map.
+    index: by the address of a master its index in `shards`.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self.shards = tuple(sorted(shards, key=lambda shard: shard.id))
-        self.index = {shard.address: at for at, shard in enumerate(self.shards)}
+    def __init__(self, shards: tuple[Shard, ...], owners: list[int]) -> None:
+        self.shards = shards
+        self.owners = owners
+        self.index = {shard.address: at for at, shard in enumerate(shards)}
         self._numbers: list[int] = []
-        self.owners: list[int] = [-1] * SLOTS
-        for index, shard in enumerate(self.shards):
-            for first, last in shard.slots:
-                self.owners[first : last + 1] = [index] * (last - first + 1)
-        owned = [(shard.id, shard.slots) for shard in self.shards]
-        self.mark: int = crc32(repr(owned).encode()) & 255
+        self._mark: int = -1
+
+    def mark(self) -> int:
+        """Return a digest of the owners, from 0 to 255, equal in all processes."""
+        if self._mark < 0:
+            ids = " ".join([shard.id for shard in self.shards])
+            self._mark = crc32(array("h", self.owners).tobytes(), crc32(ids.encode())) % MARKS
+        return self._mark
 
     def number(self, address: Address) -> int:
         """Return the number of the master at `address` in ids of clients; 0 if it is none."""
@@ -60,7 +64,66 @@ class SlotMap:
         index = self.owners[slot]
         return self.shards[index] if index >= 0 else None
 
+    def owned(self) -> int:
+        """Return the number of slots that have an owner."""
+        return SLOTS - self.owners.count(-1)
+
+    def with_owner(self, slot: int, address: Address) -> SlotMap:
+        """Return the map after `slot` has moved to the node at `address`.
+
+        A node that is not in the map has its address as id. One without a slot stays in the map.
+        """
+        index, shards = self.index.get(address), self.shards
+        if index is None:
+            index, shards = len(shards), (*shards, Shard(str(address), address))
+        owners = self.owners.copy()
+        owners[slot] = index
+        return SlotMap(shards, owners)
+
+    def lost(self, after: SlotMap) -> dict[Address, set[int]]:
+        """Return the slots that each master owns by this map and not by the map `after`.
+
+        A master that is not in `after` has an entry, also without slots.
+        """
+        places = [after.index.get(shard.address, -2) for shard in self.shards]
+        slots: list[set[int]] = [set() for _ in self.shards]
+        for slot, (one, other) in enumerate(zip(self.owners, after.owners, strict=True)):
+            if one >= 0 and places[one] != other:
+                slots[one].add(slot)
+        return {
+            shard.address: slots[at]
+            for at, shard in enumerate(self.shards)
+            if slots[at] or places[at] < 0
+        }
+
     def addresses(self) -> list[Address]:
         """Return the addresses of all masters, then those of their replicas."""
         masters = [shard.address for shard in self.shards]
         return masters + [address for shard in self.shards for address in shard.replicas]
+
+
+def slot_map(ranges: Mapping[Shard, Sequence[tuple[int, int]]]) -> SlotMap:
+    """Return the map by the ranges of slots, first and last included, of each master."""
+    shards = tuple(sorted(ranges, key=lambda shard: shard.id))
+    owners = [-1] * SLOTS
+    for index, shard in enumerate(shards):
+        for first, last in ranges[shard]:
+            owners[first : last + 1] = [index] * (last - first + 1)
+    return SlotMap(shards, owners)
+
+
+NO_MAP: Final = slot_map({})
+
+
+def node_numbers(ids: Sequence[str]) -> list[int]:
+    """Return the numbers of nodes, by their ids: each from its own id, or the next that is free.
+
+    ids: sorted, so that all processes with the same nodes number them alike.
+    """
+    found: dict[int, str] = {}
+    for each in ids:
+        number = crc32(each.encode()) % MAX_NODES
+        while number in found and len(found) < MAX_NODES:
+            number = (number + 1) % MAX_NODES
+        found[number] = each
+    return list(found)

@@ -6,7 +6,6 @@ all masters, and from the others only these events are passed on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
@@ -15,7 +14,7 @@ from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, Request, own
+from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own
 from rlproxy.upstream.cluster.routes import Route
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
@@ -40,14 +39,13 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    __slots__ = ("_asked", "_event_links", "_exchange", "_monitors", "_names", "only")
+    __slots__ = ("_event_links", "_exchange", "_monitors", "_names", "only")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.only = False
-        # Channels and patterns by command, as they will be once all commands are answered.
+        # Channels and patterns by the command that subscribed to them.
         self._names: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
-        self._asked: int = 0  # subscribing commands without a reply
         self._monitors = False
         self._event_links: list[Link] = []  # links but home's that subscribe to keyspace events
         exchange.passes = self._passes
@@ -61,13 +59,16 @@ class Subscriptions:
         for names in self._names.values():
             names.clear()
         self._monitors = False
-        self._none_left()
+        self._settle()
 
-    def _none_left(self) -> None:
-        self.only = False
-        self._event_links.clear()
-        for link in self._exchange.links.values():
-            link.subscribed = False
+    def _settle(self) -> None:
+        """Act on subscriptions that have begun or ended."""
+        subscribes = any(self._names.values())
+        self.only = subscribes and self._exchange.protocol == 2
+        if not subscribes and not self._monitors:
+            self._event_links.clear()
+            for link in self._exchange.links.by_address.values():
+                link.subscribed = False
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command that subscribes, ends that, or publishes to a shard channel.
@@ -76,10 +77,10 @@ class Subscriptions:
         """
         if route.how == r.MONITOR and not self.only:
             self._monitor(written)
-        elif route.name in self._names:
-            return self._subscribe(route.name, args, written)
-        elif route.name in _ENDS:
-            return self._unsubscribe(route.name, args, written)
+        elif route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
+            return self._end_all(route.name, self._names[_SHARD])
+        elif route.name in self._names or route.name in _ENDS:
+            return self._change(route.name, args, written)
         elif self.only and route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
         elif self.only:
@@ -92,95 +93,81 @@ class Subscriptions:
 
     def _to_channel(self, request: Request) -> bool:
         exchange = self._exchange
-        link = exchange.of_slot(request.slot)
-        if not exchange.redirects.may_send(request.slot, link):
+        if not exchange.redirects.may_send(request.slot):
             return False
-        exchange.send(link, request)
+        exchange.send(exchange.links.of_slot(request.slot), request)
         return True
 
-    def _subscribe(self, name: bytes, args: list[bytes], written: bytes) -> bool:
-        names = self._names[name]
-        added = [each for each in dict.fromkeys(args) if each not in names]
-        request = Request(written, _slot(args) if name == _SHARD else NO_SLOT)
-        if args:
-            counts = _counts(names, args, 1)
-            self._asks(request, name, counts, lambda: names.difference_update(added))
-        if not self._to_channel(request):
-            return False
-        if args:
-            self._sent(request, name, args)
-            names.update(args)
-            self.only = self._exchange.protocol == 2
-        return True
+    def _change(self, name: bytes, args: list[bytes], written: bytes) -> bool:
+        """Send a command that subscribes, or ends that; the next one waits for its replies.
 
-    def _unsubscribe(self, name: bytes, args: list[bytes], written: bytes) -> bool:
-        kind = _ENDS[name]
-        names = self._names[kind]
-        if kind == _SHARD and not args and names:
-            return self._unsubscribe_all(name, names)
-        ended = args or sorted(names)
-        removed = [each for each in dict.fromkeys(ended) if each in names]
-        request = Request(written, _slot(args) if kind == _SHARD else NO_SLOT)
-        counts = _counts(names, ended, -1) or [0]
-        self._asks(request, name, counts, lambda: names.update(removed))
-        if not self._to_channel(request):
-            return False
-        self._sent(request, name, ended)
-        names.difference_update(removed)
-        return True
-
-    def _unsubscribe_all(self, name: bytes, names: set[bytes]) -> bool:
-        """Unsubscribe from all shard channels, each at its node."""
-        exchange = self._exchange
-        slots = [key_slot(channel) for channel in names]
-        if not all(exchange.redirects.may_send(slot, exchange.of_slot(slot)) for slot in slots):
-            return False
-        for channel in sorted(names):
-            self._unsubscribe(name, [channel], bulks(name, channel))
-        return True
-
-    def _asks(
-        self, request: Request, name: bytes, counts: list[int], undo: Callable[[], None]
-    ) -> None:
-        """Prepare a command that has a reply for each name.
-
-        counts: of shard channels, for each reply.
-        undo: is called if the command fails.
+        There is one for each name.
         """
-        request.frames = len(counts)
+        kind = _ENDS.get(name, name)
+        names = self._names[kind]
+        changed = args if args or kind == name else sorted(names)
+        request = Request(written, _slot(args) if kind == _SHARD else NO_SLOT)
+        request.frames = max(len(changed), 1)
         request.subscribes = name.lower()
 
         def answered(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):
-                undo()
-            elif _ENDS.get(name, name) == _SHARD:
-                frame = _counted(frame, counts[len(counts) - 1 - request.frames])
+            at = len(changed) - 1 - request.frames
+            if not frame.startswith(b"-"):
+                if at >= 0:
+                    (names.add if kind == name else names.discard)(changed[at])
+                if kind == _SHARD:
+                    frame = _counted(frame, len(names))
             if request.frames == 0:
-                self._asked -= 1
-                if not (self._asked or self._monitors or any(self._names.values())):
-                    self._none_left()
+                self._settle()
             return frame
 
         request.answered = answered
+        if not self._to_channel(request):
+            return False
+        self._exchange.alone = request
+        if kind != _SHARD:
+            self._follow_events(name, changed)
+        return True
 
-    def _sent(self, request: Request, name: bytes, names: list[bytes]) -> None:
-        """Record that a command of _asks() is under way; send it to all if it is for events."""
+    def _end_all(self, name: bytes, names: set[bytes]) -> bool:
+        """Unsubscribe from all shard channels, each at its node."""
         exchange = self._exchange
-        request.silent = False  # CLIENT REPLY doesn't apply to messages, and these are
-        self._asked += 1
-        if request.slot != NO_SLOT or not any(map(_may_be_events, names)):
+        parts = [Request(bulks(name, channel), key_slot(channel)) for channel in sorted(names)]
+        for part in parts:
+            if not exchange.redirects.may_send(part.slot):
+                return False
+            part.subscribes = name.lower()
+
+        def joined(replies: list[bytes]) -> bytes:
+            names.clear()
+            self._settle()
+            last = len(replies) - 1
+            return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
+
+        exchange.alone = whole = Divided(parts, joined)
+        whole.subscribes = name.lower()
+        exchange.send_parts([exchange.links.of_slot(part.slot) for part in parts], whole)
+        return True
+
+    # -- keyspace events --------------------------------------------------------------------------
+
+    def _follow_events(self, name: bytes, changed: list[bytes]) -> None:
+        """Send a command for channels of events, or patterns that match some, to all masters."""
+        exchange = self._exchange
+        events = [each for each in changed if _may_be_events(each)]
+        if not events:
             return
-        home = exchange.home()
-        for link in exchange.masters():
+        home = exchange.links.home()
+        for link in exchange.links.masters():
             if link is not home:
-                self._send_copy(link, name, request.written, request.frames)
+                self._send_copy(link, name, events)
         if self._unfollow not in exchange.at_end:
             exchange.cluster.on_change.append(self._changed)
             exchange.at_end.append(self._unfollow)
 
-    def _send_copy(self, link: Link, name: bytes, written: bytes, frames: int) -> None:
-        copy = own(written)
-        copy.frames = frames
+    def _send_copy(self, link: Link, name: bytes, events: list[bytes]) -> None:
+        copy = own(bulks(name, *events))
+        copy.frames = len(events)
         copy.subscribes = name.lower()
         link.send(copy)
         if link not in self._event_links:
@@ -192,14 +179,14 @@ class Subscriptions:
         if not self._event_links:
             return
         exchange.look()
-        home = exchange.home()
-        for link in exchange.masters():
+        home = exchange.links.home()
+        for link in exchange.links.masters():
             if link is home or link in self._event_links:
                 continue
             for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
-                names = [each for each in self._names[name] if _may_be_events(each)]
-                if names:
-                    self._send_copy(link, name, bulks(name, *names), len(names))
+                events = [each for each in self._names[name] if _may_be_events(each)]
+                if events:
+                    self._send_copy(link, name, events)
         exchange.flush()
 
     def _unfollow(self) -> None:
@@ -207,26 +194,24 @@ class Subscriptions:
 
     def _subscribed(self) -> Link:
         """The link that knows that the client subscribes."""
-        home = self._exchange.home()
+        home = self._exchange.links.home()
         if home.subscribed:
             return home
-        return next((link for link in self._exchange.links.values() if link.subscribed), home)
+        return next(
+            (link for link in self._exchange.links.by_address.values() if link.subscribed), home
+        )
 
     def _monitor(self, written: bytes) -> None:
         exchange = self._exchange
         self._monitors = True
-        home = exchange.home()
-        for link in exchange.masters():
+        home = exchange.links.home()
+        for link in exchange.links.masters():
             if link is not home:
-                link.send(own(written))
-                link.subscribed = True
+                copy = own(written)
+                copy.subscribes = b"monitor"
+                link.send(copy)
         request = Request(written)
-
-        def answered(frame: bytes) -> bytes:
-            home.subscribed = True
-            return frame
-
-        request.answered = answered
+        request.subscribes = b"monitor"
         exchange.send(home, request)
 
     def _passes(self, link: Link, frame: bytes) -> bool:
@@ -241,7 +226,7 @@ class Subscriptions:
         channel = words[6] if kind == b"pmessage" and len(words) > 6 else words[4]
         if channel.startswith(_EVENTS):  # a replica publishes the events of its master, too
             return link.address in self._exchange.cluster.map.index
-        return self._exchange.is_home(link)
+        return self._exchange.links.is_home(link)
 
     def _again(self, channel: bytes) -> None:
         """Subscribe to a shard channel whose slot has moved."""
@@ -254,25 +239,12 @@ class Subscriptions:
         request.subscribes = b"ssubscribe"
         exchange.expect(request)
         request.silent = True
-        exchange.of_slot(slot).send(request)
+        exchange.links.of_slot(slot).send(request)
 
 
 def _slot(args: list[bytes]) -> int:
     """The slot of the first channel."""
     return key_slot(args[0]) if args else NO_SLOT
-
-
-def _counts(names: set[bytes], changed: list[bytes], step: int) -> list[int]:
-    """Return the number of names after each of `changed` has joined (step 1) or left (-1)."""
-    total = len(names)
-    counts = []
-    seen = set()
-    for each in changed:
-        if each not in seen and (each in names) == (step < 0):
-            total += step
-            seen.add(each)
-        counts.append(total)
-    return counts
 
 
 def _counted(frame: bytes, count: int) -> bytes:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
+from itertools import islice
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
-from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.connection import ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.idle_links import IdleLinks
-from rlproxy.upstream.connector import Target, reason
+from rlproxy.upstream.connector import Target
 
 SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
+SWEEPS: Final = 10  # calls of close_idle() in which each client is looked at once
 
 
 class ClusterTarget(Target):
@@ -41,14 +40,8 @@ class ClusterTarget(Target):
         self._shown = shown
         self._splits = splits
         self._clients: dict[int, Exchange] = {}
-        self._exchanges: set[Exchange] = set()
-        self._idle_links = IdleLinks(self._exchanges)
-        self._masters = set(cluster.map.index)
+        self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
         cluster.on_change.append(self._changed)
-
-    def secure(self, tls: ClientSide | None) -> None:
-        """Use these TLS settings for new connections."""
-        self._cluster.secure(tls)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """See Target.connect()."""
@@ -62,38 +55,33 @@ class ClusterTarget(Target):
         found = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
-        self._exchanges.add(exchange)
-        exchange.at_end.append(partial(self._exchanges.discard, exchange))
+        self._exchanges[exchange] = None
+        exchange.at_end.append(lambda: self._exchanges.pop(exchange))
         found.connection_made(transport)
         return transport
 
-    def close_idle(self) -> None:
-        """Close what clients do not use of their connections; called about once a second."""
-        self._idle_links.sweep(asyncio.get_running_loop().time())
+    def close_idle(self, now: float) -> None:
+        """Close what clients do not use of their connections; called about once a second.
+
+        now: loop time in seconds.
+        """
+        for exchange in list(islice(self._exchanges, len(self._exchanges) // SWEEPS + 1)):
+            del self._exchanges[exchange]
+            self._exchanges[exchange] = None
+            exchange.links.close_idle(now)
 
     def _changed(self) -> None:
         """Pass on which nodes are no masters any more."""
-        former, self._masters = self._masters, set(self._cluster.map.index)
-        gone = former - self._masters
+        gone = self._cluster.lost.keys() - self._cluster.map.index.keys()
         if gone:
             for exchange in list(self._exchanges):
                 exchange.gone(gone)
 
     async def _look(self) -> None:
-        """Raise OSError if no master is known, or if none can be reached."""
+        """Raise OSError if no master is known, or if all are down and home can't be reached."""
         cluster = self._cluster
-        shards = cluster.map.shards
-        if not shards:
+        home = cluster.home()
+        if home is None:
             raise OSError(cluster.problem or "no node of the cluster answers")
-        if any(map(cluster.is_up, shards)):
-            return
-        failures = []
-        for shard in shards:
-            try:
-                transport = await cluster.target(shard.address).connect(asyncio.Protocol)
-            except OSError as error:
-                failures.append(error)
-            else:
-                transport.abort()
-                return
-        raise OSError(reason(failures[0]))
+        if not any(map(cluster.is_up, cluster.map.shards)):
+            (await cluster.target(home.address).connect(asyncio.Protocol)).abort()

@@ -37,20 +37,9 @@ class Opened:
     aborted: the proxy itself rejected a command.
     redirect: the first redirect of a queued command; empty if there was none.
     watched: keys were watched before it.
-    key: the first key; several: another one followed.
     """
 
-    __slots__ = (
-        "aborted",
-        "commands",
-        "key",
-        "link",
-        "prefix",
-        "redirect",
-        "several",
-        "slot",
-        "watched",
-    )
+    __slots__ = ("aborted", "commands", "link", "prefix", "redirect", "slot", "watched")
 
     def __init__(self, slot: int, watched: bool, prefix: bytes) -> None:
         self.link: Link | None = None
@@ -60,14 +49,6 @@ class Opened:
         self.commands: list[bytes] = []
         self.aborted = False
         self.redirect: bytes = b""
-        self.key: bytes = b""
-        self.several = False
-
-    def note(self, keys: list[bytes]) -> None:
-        """Take note of the keys of a command."""
-        if keys:
-            self.several = self.several or differ([self.key or keys[0], *keys])
-            self.key = keys[0]
 
 
 class Transaction:
@@ -106,14 +87,14 @@ class Transaction:
                 exchange.answer(_WATCH_INSIDE)
             return True
         if slot == NO_SLOT:
-            exchange.send(exchange.home(), Request(written))
+            exchange.send(exchange.links.home(), Request(written))
             return True
         if self._watch is not None and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
             return True
-        link = self._watch if self._watch is not None else exchange.of_slot(slot)
-        if not exchange.redirects.may_send(slot, link):
+        if not exchange.redirects.may_send(slot):
             return False
+        link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
         request = exchange.alone = Request(written, slot)
         request.answered = self._watched(link, request, self._watch is None)
         self._watch, self._watch_slot = link, slot
@@ -127,11 +108,11 @@ class Transaction:
             if frame != OK and first:
                 self.forget()
             elif request.target is not None and request.target != link.address:  # redirected
-                moved_to = exchange.link(request.target)
+                moved_to = exchange.links.to(request.target)
                 if first:
                     self._watch = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
-                    exchange.send_own(moved_to, _UNWATCH)
+                    moved_to.send(own(_UNWATCH))
             return frame
 
         return answered
@@ -139,7 +120,7 @@ class Transaction:
     def unwatch(self, written: bytes) -> None:
         """Send UNWATCH."""
         exchange = self._exchange
-        link = self._watch if self._watch is not None else exchange.home()
+        link = self._watch if self._watch is not None else exchange.links.home()
         self.forget()
         exchange.send(link, unguided(written))
 
@@ -149,7 +130,7 @@ class Transaction:
         if now is not None:
             self._send_inside(now, written)
         elif args:
-            exchange.send(exchange.home(), unguided(written))
+            exchange.send(exchange.links.home(), unguided(written))
         else:
             self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
             exchange.prefix = b""
@@ -167,12 +148,10 @@ class Transaction:
             if now.slot != NO_SLOT:
                 self.reject(now, CROSSSLOT)
                 return True
-            link = exchange.of_slot(slot)
-            if not exchange.redirects.may_send(slot, link):
+            if not exchange.redirects.may_send(slot):
                 return False
             now.slot = slot
-            self._move(now, link)
-        now.note(keys)
+            self._move(now, exchange.links.of_slot(slot))
         request = Request(written, now.slot)
         request.refused = lambda _link, frame: self._queue_refused(now, request, frame)
         self._send(now, request)
@@ -195,21 +174,20 @@ class Transaction:
     def _send(self, now: Opened, request: Request) -> None:
         exchange = self._exchange
         if now.link is None:
-            self._move(now, exchange.home())
+            self._move(now, exchange.links.home())
         assert now.link is not None
         now.commands.append(request.written)
         exchange.send(now.link, request)
 
     def _move(self, now: Opened, link: Link) -> None:
         """Have the transaction at `link`."""
-        exchange = self._exchange
         if now.link is link:
             return
         if now.link is not None:
-            exchange.send_own(now.link, _DISCARD)
+            now.link.send(own(_DISCARD))
         now.link = link
         if now.prefix:
-            exchange.send_own(link, now.prefix)
+            link.send(own(now.prefix))
         for request in self._beginning(now):
             link.send(request)
 
@@ -238,22 +216,21 @@ class Transaction:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange, now = self._exchange, self.now
         if now is None:
-            exchange.send(exchange.home(), unguided(written))
+            exchange.send(exchange.links.home(), unguided(written))
             return
         self.forget()
         if now.aborted:
             if now.link is not None:
-                exchange.send_own(now.link, _DISCARD)
+                now.link.send(own(_DISCARD))
             exchange.answer(_ABORTED)
             return
         if now.link is None:
-            self._move(now, exchange.home())
+            self._move(now, exchange.links.home())
         assert now.link is not None
         request = Request(written, now.slot)
         request.refused = lambda link, frame: self._execute_refused(now, request, link, frame)
         exchange.send(now.link, request)
-        if now.several:
-            exchange.redirects.precede(now.slot)
+        exchange.redirects.precede(now.slot)
 
     def _execute_refused(self, now: Opened, request: Request, link: Link, frame: bytes) -> bool:
         """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
@@ -275,7 +252,7 @@ class Transaction:
         """Send DISCARD."""
         exchange, now = self._exchange, self.now
         if now is None:
-            exchange.send(exchange.home(), unguided(written))
+            exchange.send(exchange.links.home(), unguided(written))
             return
         if args:
             self._send_inside(now, written)

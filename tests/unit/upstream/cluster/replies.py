@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import hiredis
 from rlproxy.resp.replies import ReplyFramer
 
 from tests import harness
@@ -22,6 +23,16 @@ def reply(raw: Raw, line: str) -> bytes:
         if framer.skip(1):
             break
     return data
+
+
+def parsed(frame: bytes) -> object:
+    """One frame, decoded; fails on anything behind it."""
+    reader = hiredis.Reader()
+    reader.feed(frame + b":7\r\n")
+    found = reader.gets()
+    assert found is not False
+    assert reader.gets() == 7
+    return found
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlproxy.upstream.cluster import client_ids as c
+from rlproxy.upstream.cluster.slot_map import MAX_NODES
 
 from tests.harness import RedisServer
 from tests.unit.upstream.cluster.replies import reply
 
 
-@given(st.integers(1, (1 << 40) - 1), st.integers(0, c.MAX_NODES - 1))
+@given(st.integers(1, (1 << 40) - 1), st.integers(0, MAX_NODES - 1))
 def test_both_ways(own: int, node: int) -> None:
     shown = c.shown_id(own, node)
     assert c.owner_of(shown) == (node, own)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rlproxy.config.urls import Address
-from rlproxy.observability.metrics import CLUSTER
+from rlproxy.config.urls import Address, Upstream
+from rlproxy.observability.metrics import CLUSTER, LOGIN
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+from rlproxy.upstream.connector import Target
+
+from tests import harness
+from tests.unit.upstream.cluster.replies import one_node_cluster
 
 A, B, C = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
-SHARDS = (Shard("a", A, ((0, 99),)), Shard("b", B, ((100, 16383),)))
+SHARDS = {Shard("a", A): [(0, 99)], Shard("b", B): [(100, 16383)]}
+MAP = slot_map(SHARDS)
 
 
 @pytest.mark.parametrize(
@@ -36,34 +41,14 @@ def test_slots_of_one_master_are_joined() -> None:
         [100, 16383, [b"10.0.0.1", 7002, b"b", []]],
         [0, 49, [b"10.0.0.1", 7001, b"a"], [b"10.0.0.9", 7009, b"r"]],
     ]
-    found = discovery.shards(reply, "asked")
-    assert found == SHARDS
-    assert found[0].replicas == (Address("10.0.0.9", 7009),)
+    found = discovery.read_slots(reply, "asked")
+    assert (found.shards, found.owners, found.mark()) == (MAP.shards, MAP.owners, MAP.mark())
+    assert found.shards[0].replicas == (Address("10.0.0.9", 7009),)
 
 
 def test_no_slots() -> None:
-    assert discovery.shards([], "asked") == ()
-    assert discovery.shards(None, "asked") == ()
-
-
-@pytest.mark.parametrize("slot", [0, 50, 99])
-def test_a_slot_moves(slot: int) -> None:
-    after = SlotMap(discovery.with_owner(SHARDS, slot, B))
-    owners = [shard.address for at in range(200) if (shard := after.owner(at)) is not None]
-    assert owners == [B if at >= 100 or at == slot else A for at in range(200)]
-    assert all(first <= last for shard in after.shards for first, last in shard.slots)
-
-
-def test_a_slot_moves_to_an_unknown_node() -> None:
-    after = SlotMap(discovery.with_owner(SHARDS, 7, C))
-    owner = after.owner(7)
-    assert owner is not None and owner.address == C
-    assert len(after.shards) == 3
-
-
-def test_the_last_slot_of_a_master_leaves() -> None:
-    shards = (Shard("a", A, ((5, 5),)), SHARDS[1])
-    assert discovery.with_owner(shards, 5, B) == (Shard("b", B, ((5, 5), (100, 16383))),)
+    assert discovery.read_slots([], "asked").shards == ()
+    assert discovery.read_slots(None, "asked").owned() == 0
 
 
 async def _best(
@@ -80,38 +65,38 @@ async def _best(
 
 
 def test_the_first_good_view_is_taken() -> None:
-    good = View(SHARDS, True, 5)
-    assert asyncio.run(_best({A: good, B: View(SHARDS, True, 6)}, 5)) is good
+    good = View(MAP, True, 5)
+    assert asyncio.run(_best({A: good, B: View(MAP, True, 6)}, 5)) is good
 
 
 def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
-    old, good = View(SHARDS, True, 4), View(SHARDS, True, 6)
+    old, good = View(MAP, True, 4), View(MAP, True, 6)
     assert asyncio.run(_best({A: old, B: good}, 5)) is good
     assert asyncio.run(_best({A: old, B: View(problem="no answer")}, 5)) is old
 
 
 def test_a_view_without_a_master_in_failover_is_taken_only_if_all_nodes_have_it() -> None:
-    without, whole = View(SHARDS[:1], True, 6), View(SHARDS, True, 5)
-    slots = discovery.owned(SHARDS)
+    without, whole = View(slot_map({Shard("a", A): [(0, 99)]}), True, 6), View(MAP, True, 5)
+    slots = MAP.owned()
     assert slots == 16384
     assert asyncio.run(_best({A: without, B: whole}, 5, slots=slots)) is whole
     assert asyncio.run(_best({A: without, B: without}, 5, slots=slots)) is without
 
 
 def test_a_view_of_a_cluster_that_is_down() -> None:
-    down = View(SHARDS, False, 9)
-    good = View(SHARDS, True, 5)
+    down = View(MAP, False, 9)
+    good = View(MAP, True, 5)
     assert asyncio.run(_best({A: down, B: good}, 5)) is good
     assert asyncio.run(_best({A: down, B: View(problem="no answer")}, 5)) is down
 
 
 def test_a_silent_node_is_not_waited_for() -> None:
-    good = View(SHARDS, True, 5)
+    good = View(MAP, True, 5)
     assert asyncio.run(_best({A: View(), B: good}, 5, slow=(A,))) is good
 
 
 def test_silent_nodes_are_not_waited_for_while_the_cluster_is_down() -> None:
-    down, good = View(SHARDS, False, 9), View(SHARDS, True, 9)
+    down, good = View(MAP, False, 9), View(MAP, True, 9)
 
     async def best(views: dict[Address, View], slow: Address) -> View:
         async with asyncio.timeout(5):
@@ -126,3 +111,17 @@ def test_no_node_of_a_cluster() -> None:
     why = View(problem=discovery.no_node(A), kind=CLUSTER)
     found = asyncio.run(_best({A: why}, 0))
     assert "redis://10.0.0.1:7001" in found.problem
+
+
+async def test_a_user_who_may_not_run_command_is_a_problem() -> None:
+    engine = harness.one_engine()
+    assert engine is not None
+    with one_node_cluster(engine) as node:
+        with node.raw() as raw:
+            raw.ask("ACL", "SETUSER", "eve", "on", ">pw", "+@all", "-command")
+        at = Address("127.0.0.1", node.port)
+        found = await discovery.view(
+            at, Target(at, 5.0), Upstream(None, user="eve", password="pw"), ""
+        )
+        assert found.kind == LOGIN and found.problem.startswith("COMMAND: NOPERM")
+        assert (await discovery.view(at, Target(at, 5.0), Upstream(None), "")).healthy

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import hiredis
 import pytest
 from rlproxy.resp.key_slot import key_slot
-from rlproxy.upstream.cluster import face
+from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import text_of
 from rlproxy.upstream.cluster.info_reply import info
 
@@ -17,6 +17,7 @@ from tests.harness import RedisServer
 from tests.unit.upstream.cluster.replies import one_node_cluster, reply
 
 HOST, PORT = "203.0.113.7", 7000
+FACE, ALONE = Face(HOST, PORT), Face(HOST, PORT, "standalone")
 NEWER = {"valkey-9.1"}  # its SHARDS and INFO have fields that Redis 7.0 does not
 
 
@@ -26,8 +27,8 @@ def node(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
         yield made
 
 
-def made(line: str, protocol: int = 2, present: str = "cluster") -> bytes:
-    return face.cluster_reply(line.encode().split(b" "), HOST, PORT, protocol, present)
+def made(line: str, protocol: int = 2, shown: Face = FACE) -> bytes:
+    return shown.cluster_reply(line.encode().split(b" "), protocol)
 
 
 def shape(frame: bytes) -> bytes:
@@ -62,15 +63,15 @@ def test_shape(node: RedisServer, line: str, protocol: int) -> None:
 def test_slots_name_the_announced_address() -> None:
     reader = hiredis.Reader()
     reader.feed(made("SLOTS"))
-    own = face.node_id(HOST, PORT)
+    own = FACE.id()
     assert reader.gets() == [[0, 16383, [HOST.encode(), PORT, own, []]]]
     assert made("MYID") == b"$40\r\n%b\r\n" % own
     assert re.fullmatch(rb"[0-9a-f]{40}", own)
-    assert own == face.node_id(HOST, PORT) != face.node_id(HOST, PORT + 1)
+    assert own == Face(HOST, PORT).id() != Face(HOST, PORT + 1).id()
 
 
 def test_nodes_is_one_master() -> None:
-    own = face.node_id(HOST, PORT).decode()
+    own = FACE.id().decode()
     line = f"{own} {HOST}:{PORT}@{PORT + 10000} myself,master - 0 0 1 connected 0-16383\n"
     assert text_of(made("NODES")) == line.encode()
 
@@ -87,7 +88,8 @@ def test_key_slot() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["COUNTKEYSINSLOT 1", "GETKEYSINSLOT 1 1", "failover", "RESET HARD", "MEET h 1", "FOO"]
+    "line",
+    ["HELP", "COUNTKEYSINSLOT 1", "GETKEYSINSLOT 1 1", "failover", "RESET HARD", "MEET h 1", "FOO"],
 )
 def test_the_rest_is_refused(line: str) -> None:
     word = line.split(" ")[0].upper()
@@ -96,7 +98,7 @@ def test_the_rest_is_refused(line: str) -> None:
 
 
 def test_a_refusal_is_one_short_line() -> None:
-    found = face.cluster_reply([b"\r\n\xff" + b"x" * 999], HOST, PORT, 2)
+    found = FACE.cluster_reply([b"\r\n\xff" + b"x" * 999], 2)
     assert found.count(b"\r\n") == 1
     assert len(found) < 200
 
@@ -108,24 +110,13 @@ def test_wrong_arguments(node: RedisServer, line: str) -> None:
     with node.raw() as raw:
         theirs = reply(raw, f"CLUSTER {line}".strip())
     args = [word.encode() for word in line.split(" ") if word]
-    assert face.cluster_reply(args, HOST, PORT, 2) == theirs
-
-
-def test_help_names_what_there_is() -> None:
-    reader = hiredis.Reader()
-    reader.feed(made("HELP"))
-    found = reader.gets()
-    assert isinstance(found, list)
-    words = [line.split()[0].decode() for line in found[1:] if line[:1] != b" "]
-    for word in words:
-        argument = " k" if word == "KEYSLOT" else ""
-        assert not made(word + argument).startswith(b"-"), word
+    assert FACE.cluster_reply(args, 2) == theirs
 
 
 def test_standalone(node: RedisServer) -> None:
     with harness.server(node.engine) as alone, alone.raw() as raw:
         theirs = reply(raw, "CLUSTER SLOTS")
-    assert made("SLOTS", 2, "standalone") == theirs
+    assert made("SLOTS", 2, ALONE) == theirs
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -133,15 +124,15 @@ def test_hello(node: RedisServer, protocol: int) -> None:
     with node.raw() as raw:
         theirs = reply(raw, f"HELLO {protocol}")
     assert b"$4\r\nmode\r\n$7\r\ncluster\r\n" in theirs
-    assert face.hello_reply(theirs, "cluster") == theirs
-    edited = face.hello_reply(theirs, "standalone")
+    assert FACE.hello_reply(theirs) == theirs
+    edited = ALONE.hello_reply(theirs)
     before = b"$4\r\nmode\r\n$7\r\ncluster\r\n"
     assert edited == theirs.replace(before, b"$4\r\nmode\r\n$10\r\nstandalone\r\n")
 
 
 @pytest.mark.parametrize("frame", [b"-NOPROTO x\r\n", b"-WRONGPASS x\r\n", b"*0\r\n", b"+OK\r\n"])
 def test_other_replies_to_hello_are_not_edited(frame: bytes) -> None:
-    assert face.hello_reply(frame, "standalone") == frame
+    assert ALONE.hello_reply(frame) == frame
 
 
 def test_info_of_a_standalone_server(node: RedisServer) -> None:
@@ -149,7 +140,7 @@ def test_info_of_a_standalone_server(node: RedisServer) -> None:
         one = reply(raw, "INFO")
     assert b"\r\ncluster_enabled:1\r\n" in one
     for replies in ([one], [one, one]):
-        shown = info(replies, False)
+        shown = info(replies, ALONE)
         assert b"\r\ncluster_enabled:0\r\n" in shown
         assert b"_mode:standalone\r\n" in shown
         assert b"_mode:cluster" not in shown
@@ -158,6 +149,6 @@ def test_info_of_a_standalone_server(node: RedisServer) -> None:
 def test_info_text_edits_whole_lines() -> None:
     text = b"executable:/x/redis_mode:cluster\r\nredis_mode:cluster\r\ncluster_enabled:1\r\n"
     expected = b"executable:/x/redis_mode:cluster\r\nredis_mode:standalone\r\ncluster_enabled:0\r\n"
-    assert face.info_text(text, "standalone") == expected
-    assert face.info_text(text, "cluster") == text
-    assert face.info_text(b"cluster_enabled:1\r\n", "standalone") == b"cluster_enabled:0\r\n"
+    assert ALONE.info_text(text) == expected
+    assert FACE.info_text(text) == text
+    assert ALONE.info_text(b"cluster_enabled:1\r\n") == b"cluster_enabled:0\r\n"

@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlproxy.resp.encoding import bulk
+from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import text_of
 from rlproxy.upstream.cluster.info_reply import SUMMED, info
 
 from tests.harness import RedisServer
 from tests.unit.upstream.cluster.replies import reply
+
+FACE = Face("203.0.113.7", 7000)
 
 
 def lines(frame: bytes) -> list[bytes]:
@@ -32,8 +35,8 @@ def test_info_of_a_server_twice(redis_server: RedisServer, protocol: int, sectio
         reply(raw, "SET a 1")
         reply(raw, "SET b 1 EX 100")
         one = reply(raw, f"INFO {section}")
-    two = info([one, one], True)
-    assert info([one], True) == one
+    two = info([one, one], FACE)
+    assert info([one], FACE) == one
     assert two[:1] == one[:1]
     before, after = fields(one), fields(two)
     assert list(before) == list(after)
@@ -58,31 +61,31 @@ def test_rows_of_other_nodes_are_added() -> None:
     other = bulk(b"# Keyspace\r\ndb0:keys=9,expires=3,avg_ttl=500\r\ndb1:keys=2,expires=0\r\n")
     empty = bulk(b"# Keyspace\r\n")
     expected = b"# Keyspace\r\ndb0:keys=10,expires=4,avg_ttl=400\r\ndb1:keys=2,expires=0\r\n"
-    assert info([home, other, empty], True) == bulk(expected)
-    assert info([empty, home], True) == home
+    assert info([home, other, empty], FACE) == bulk(expected)
+    assert info([empty, home], FACE) == home
 
 
 def test_statistics_of_commands_are_weighted() -> None:
     row = b"# Commandstats\r\ncmdstat_get:calls=%d,usec=%d,usec_per_call=%b,failed_calls=0\r\n"
-    found = info([bulk(row % (1, 3, b"3.00")), bulk(row % (3, 3, b"1.00"))], True)
+    found = info([bulk(row % (1, 3, b"3.00")), bulk(row % (3, 3, b"1.00"))], FACE)
     assert found == bulk(row % (4, 6, b"1.50"))
 
 
 def test_memory_in_words_follows_the_number() -> None:
     one = bulk(b"# Memory\r\nused_memory:1536\r\nused_memory_human:1.50K\r\n")
-    assert info([one, one], True) == bulk(
+    assert info([one, one], FACE) == bulk(
         b"# Memory\r\nused_memory:3072\r\nused_memory_human:3.00K\r\n"
     )
 
 
 def test_errors() -> None:
     one = bulk(b"# Server\r\n")
-    assert info([one, b"-NOPERM x\r\n"], True) == b"-NOPERM x\r\n"
-    assert info([one, b"$-1\r\n"], True).startswith(b"-ERR")
+    assert info([one, b"-NOPERM x\r\n"], FACE) == b"-NOPERM x\r\n"
+    assert info([one, b"$-1\r\n"], FACE).startswith(b"-ERR")
 
 
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([b"db0:x", b"# Keyspace"]), max_size=9))
 def test_no_text_breaks_it(found: list[bytes]) -> None:
     one = bulk(b"\r\n".join(found))
-    joined = info([one, one], True)
+    joined = info([one, one], FACE)
     assert text_of(joined) is not None

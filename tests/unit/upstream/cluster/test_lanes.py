@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -19,11 +20,10 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.discovery import with_owner
 from rlproxy.upstream.cluster.lanes import RETRY_S, SILENT_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
@@ -51,18 +51,15 @@ DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
 ASKING = bulks(b"ASKING")
 
 
-def slots_of(first: int, last: int) -> tuple[tuple[int, int], ...]:
-    return ((first, last),)
-
-
 class FakeCluster:
     """A map that changes when told."""
 
     def __init__(self) -> None:
         middle = 5000
         assert key_slot(FAR) <= middle < SLOT
-        shards = (Shard("a", A, slots_of(middle + 1, 16383)), Shard("b", B, slots_of(0, middle)))
-        self.map = SlotMap(shards)
+        halves = {Shard("a", A): [(middle + 1, 16383)], Shard("b", B): [(0, middle)]}
+        self.map = slot_map(halves)
+        self.lost: dict[Address, set[int]] = {}
         self.on_change: list[Callable[[], None]] = []
         self.down_since = 0.0
         self.refreshed = 0
@@ -70,13 +67,15 @@ class FakeCluster:
     def moved(self, slot: int, address: Address) -> None:
         owner = self.map.owner(slot)
         if owner is None or owner.address != address:
-            self.map = SlotMap(with_owner(self.map.shards, slot, address))
-            for changed in self.on_change:
-                changed()
+            self._take(self.map.with_owner(slot, address))
 
     def replaced(self, address: Address) -> None:
         """One node has all slots."""
-        self.map = SlotMap((Shard("b", address, slots_of(0, 16383)),))
+        self._take(slot_map({Shard("b", address): [(0, 16383)]}))
+
+    def _take(self, found: SlotMap) -> None:
+        self.lost = self.map.lost(found)
+        self.map = found
         for changed in self.on_change:
             changed()
 
@@ -106,7 +105,7 @@ class FakeNode:
             Counters(),
             loop.time,
         )
-        self.pool.make = NodeLane
+        self.pool.make = partial(NodeLane, address=address)
         self.wire: Wire | None = None
 
     def lane_of(self, identity: Identity) -> NodeLane | None:
@@ -234,6 +233,20 @@ def test_a_refreshed_map_drains_too(bench: Bench) -> None:
     bench.hit()
     assert bench.a.sent()
     bench.cluster.moved(SLOT, B)
+    bench.hit()
+    bench.wait(0.01)
+    assert bench.b.sent() == b""
+    bench.a.answer(ADMITTED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT)
+
+
+def test_slots_that_move_at_once_share_a_drain(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    for slot in (*range(5001, 5101), SLOT):
+        bench.cluster.moved(slot, B)
+    assert len(bench.lane._drains) == 1
     bench.hit()
     bench.wait(0.01)
     assert bench.b.sent() == b""

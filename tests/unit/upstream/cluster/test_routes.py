@@ -9,12 +9,29 @@ import hiredis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rlproxy.resp import commands as c
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
 
 from tests.harness import RedisServer, command
 
-BUILT_IN = Routes([])
+
+def keyed(name: str, first: int = 1, last: int = 1, step: int = 1) -> object:
+    """The entry of COMMAND for a command with keys."""
+    return [name.encode(), -2, [], first, last, step]
+
+
+KEYED = [*map(keyed, ("get", "set", "sort", "zadd", "spublish")), keyed("rename", 1, 2)]
+KEYED += [
+    keyed("del", 1, -1),
+    keyed("mget", 1, -1),
+    keyed("mset", 1, -1, 2),
+    keyed("msetnx", 1, -1, 2),
+    keyed("blpop", 1, -2),
+]
+KEYED += [keyed("bzmpop", 0)]
+# The routes of an old server with few commands.
+OLD = Routes(KEYED)
 
 
 def replies(port: int, *lines: str) -> list[object]:
@@ -165,18 +182,16 @@ EVAL s 5 a
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("built_in", [False, True])
 def test_the_keys_are_those_of_getkeys(
-    module_server: RedisServer, commands: list[object], served: Routes, built_in: bool
+    module_server: RedisServer, commands: list[object], served: Routes
 ) -> None:
-    routes = BUILT_IN if built_in else served
     names = {row[0].decode().upper() for row in commands if isinstance(row, list)}
     lines = [line for line in LINES if line.split()[0] in names]
     assert len(lines) > 80
     answers = replies(module_server.port, *[f"COMMAND GETKEYS {line}" for line in lines])
     wrong = {}
     for line, answer in zip(lines, answers, strict=True):
-        keys = found(routes, line)[1]
+        keys = found(served, line)[1]
         expected = answer if isinstance(answer, list) else []
         if module_server.version < (7,):  # it puts the destination last
             keys, expected = sorted(keys), sorted(expected)
@@ -187,10 +202,9 @@ def test_the_keys_are_those_of_getkeys(
 
 def test_a_missing_later_key_leaves_the_first(served: Routes) -> None:
     """GETKEYS calls these malformed; PFMERGE creates the key, so it must go to its node."""
-    for routes in (served, BUILT_IN):
-        assert found(routes, "PFMERGE d")[1] == [b"d"]
-        assert found(routes, "ZUNIONSTORE d x a")[1] == [b"d"]
-        assert found(routes, "MSET a 1 b")[1] == []
+    assert found(served, "PFMERGE d")[1] == [b"d"]
+    assert found(served, "ZUNIONSTORE d x a")[1] == [b"d"]
+    assert found(served, "MSET a 1 b")[1] == []
 
 
 # Of these commands only the first key decides.
@@ -203,10 +217,9 @@ SORT k BY w_* STORE d
 
 @pytest.mark.parametrize("line", FIRST_ONLY)
 def test_a_store_key_is_left_to_the_node(served: Routes, line: str) -> None:
-    for routes in (served, BUILT_IN):
-        route, keys = found(routes, line)
-        assert keys == [b"k"]
-        assert route.single
+    route, keys = found(served, line)
+    assert keys == [b"k"]
+    assert route.single
 
 
 def leaves(rows: list[object]) -> Iterator[str]:
@@ -224,30 +237,25 @@ def reviewed() -> set[str]:
     return {name.decode() for _, names in rows for name in names.split()}
 
 
-def test_every_command_is_in_the_tables(commands: list[object]) -> None:
-    assert set(leaves(commands)) - reviewed() == set()
-
-
-def test_a_command_by_key_has_keys(commands: list[object], served: Routes) -> None:
-    """No route by key lacks positions, with the server's table or without it."""
-    by_key = (r.BY_KEY, r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK, r.CHANNEL, r.WATCH)
-    for routes in (served, BUILT_IN):
-        for leaf in leaves(commands):
-            name, _, sub = leaf.encode().partition(b"|")
-            route = routes.of(name, [sub] if sub else [])
-            assert route.how != r.GETKEYS, leaf
-            assert route.name.replace(b" ", b"|") == leaf.encode() or leaf.startswith("CLUSTER")
-            assert (route.how in by_key) == bool(route._specs), leaf
-
-
-def test_the_built_in_positions_are_those_of_the_server(
-    module_server: RedisServer, commands: list[object], served: Routes
+def test_every_command_without_keys_is_in_the_tables(
+    commands: list[object], served: Routes
 ) -> None:
+    """And no route by key lacks positions."""
+    by_key = (r.BY_KEY, r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK, r.CHANNEL, r.WATCH)
     for leaf in leaves(commands):
         name, _, sub = leaf.encode().partition(b"|")
-        args = [sub] if sub else []
-        mine, theirs = BUILT_IN.of(name, args), served.of(name, args)
-        assert (mine.how, mine.first, mine.single) == (theirs.how, theirs.first, theirs.single)
+        route = served.of(name, [sub] if sub else [])
+        assert (route.how in by_key) == route.has_positions(), leaf
+        if not leaf.startswith("CLUSTER|"):
+            assert route.name.replace(b" ", b"|") == leaf.encode()
+            assert route.has_positions() or leaf in reviewed()
+
+
+def test_commands_of_one_key_are_those_whose_first_argument_decides(served: Routes) -> None:
+    for name, row in c.COMMANDS.items():
+        route = served.of(name, [])
+        if row.shared != c.PRIVATE and route.has_positions():
+            assert row.one_key == (route.single and route.first == 0), name
 
 
 def test_no_row_is_in_two_routes() -> None:
@@ -261,7 +269,7 @@ def test_each_row_below_a_command_has_a_route() -> None:
     for name in reviewed():
         command_name, bar, sub = name.encode().partition(b"|")
         if bar:
-            assert BUILT_IN.of(command_name, [sub]).name == name.encode().replace(b"|", b" ")
+            assert OLD.of(command_name, [sub]).name == name.encode().replace(b"|", b" ")
 
 
 @pytest.mark.parametrize(
@@ -291,6 +299,7 @@ def test_each_row_below_a_command_has_a_route() -> None:
         ("debug object k", r.BY_KEY),
         ("debug reload", r.ALL_FIRST),
         ("debug jmap2", r.HOME),
+        ("cluster slotstates", r.CLUSTER),
         ("script debug\0 yes", r.REFUSED),
         ("shutdown nosave", r.REFUSED),
         ("spublish c m", r.CHANNEL),
@@ -299,17 +308,17 @@ def test_each_row_below_a_command_has_a_route() -> None:
     ],
 )
 def test_route(line: str, how: int) -> None:
-    assert found(BUILT_IN, line)[0].how == how
+    assert found(OLD, line)[0].how == how
 
 
-def test_one_key_needs_no_search() -> None:
+def test_one_key_needs_no_search(served: Routes) -> None:
     for line in ("GET k", "set k v", "sort k store d", "zadd k 1 m"):
-        route = found(BUILT_IN, line)[0]
+        route = found(served, line)[0]
         assert (route.first, route.single) == (0, True)
-    route = found(BUILT_IN, "object encoding k")[0]
+    route = found(served, "object encoding k")[0]
     assert (route.first, route.single) == (1, True)
     for line in ("EVAL s 1 k", "BLPOP a 0", "RENAME a b", "DEL a", "XREAD STREAMS a 0"):
-        assert not found(BUILT_IN, line)[0].single
+        assert not found(served, line)[0].single
 
 
 @pytest.mark.parametrize(
@@ -328,14 +337,14 @@ def test_one_key_needs_no_search() -> None:
     ],
 )
 def test_timeout(line: str, at: int) -> None:
-    _, *args = line.encode().split()
-    assert found(BUILT_IN, line)[0].timeout_at(args) == at
+    name, *args = line.encode().split()
+    assert r.timeout_at(OLD.of(name, args).blocks, args) == at
 
 
 def test_refusals_have_a_reason() -> None:
     refused = {name for how, names in r.TABLE if how == r.REFUSED for name in names.split()}
     assert {name.replace(b"|", b" ") for name in refused} == r.REASONS.keys()
-    route = BUILT_IN.of(b"migrate", [b"h", b"1", b"k", b"0", b"5"])
+    route = OLD.of(b"migrate", [b"h", b"1", b"k", b"0", b"5"])
     assert r.refusal(route).startswith(b"-ERR MIGRATE is not available through rlproxy: ")
 
 
@@ -362,7 +371,7 @@ def test_commands_of_modules() -> None:
     assert found(routes, "JSON.GET k $")[1] == [b"k"]
     assert found(routes, "json.mget a b $")[1] == [b"a", b"b"]
     assert found(routes, "m.two x a b c")[1] == [b"a", b"b"]
-    assert found(routes, "m.movable x")[0].how == r.GETKEYS
+    assert found(routes, "m.movable x")[0].how == r.HOME
     assert found(routes, "m.none x")[0].how == r.HOME
 
 
@@ -382,12 +391,14 @@ def test_tips_serve_unknown_commands(tips: list[bytes], how: int) -> None:
 
 
 @given(st.sampled_from(LINES), st.lists(st.binary(max_size=9), max_size=6), st.data())
-def test_no_arguments_break_it(line: str, more: list[bytes], data: st.DataObject) -> None:
+def test_no_arguments_break_it(
+    served: Routes, line: str, more: list[bytes], data: st.DataObject
+) -> None:
     name, *args = line.encode().split(b" ")
     args = data.draw(st.permutations([*args, *more]))[: data.draw(st.integers(0, 9))]
-    route = BUILT_IN.of(name, args)
+    route = served.of(name, args)
     keys = route.keys(args)
     assert all(0 <= index < len(args) for index in keys)
-    assert -1 <= route.timeout_at(args) < len(args)
+    assert -1 <= r.timeout_at(route.blocks, args) < len(args)
     if route.first >= 0 and keys:
         assert keys[0] == route.first

@@ -1,0 +1,122 @@
+"""links: which links of a client close, and when; with fake links and a clock handed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+from rlproxy.config.urls import Address
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.links import IDLE_S, Links
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
+
+HOME, ONE, TWO = (Address("h", port) for port in (1, 2, 3))
+
+
+class FakeLink:
+    """A link: what the sweep sees of it."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.used = True
+        self.used_at = 0.0
+        self.busy = False
+        self.full = False
+
+    def quiescent(self) -> bool:
+        return not self.busy
+
+    def close(self) -> None:
+        pass
+
+
+class FakeCluster:
+    """A cluster of three masters."""
+
+    def __init__(self) -> None:
+        self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
+        self.on_change: list[Callable[[], None]] = []
+
+
+class Client:
+    """The links of a client: home and two others."""
+
+    def __init__(self) -> None:
+        exchange = SimpleNamespace(cluster=FakeCluster())
+        self.links = Links(cast("Exchange", exchange))
+        self.links._home = HOME
+        self.fakes = {address: FakeLink(address) for address in (HOME, ONE, TWO)}
+        self.links.by_address = cast("dict[Address, Link]", dict(self.fakes))
+        self.now = 1000.0
+
+    def sweep(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1.0
+            self.links.close_idle(self.now)
+
+    def left(self) -> list[Address]:
+        return list(self.links.by_address)
+
+
+def test_links_close_that_are_silent_except_home() -> None:
+    client = Client()
+    client.sweep(IDLE_S)
+    assert client.left() == [HOME, ONE, TWO]
+    client.sweep(1)
+    assert client.left() == [HOME]
+
+
+def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
+    client = Client()
+    held = client.fakes[TWO]
+    client.links.holds_state = lambda link: cast("object", link) is held
+    client.fakes[ONE].busy = True
+    client.sweep(3 * IDLE_S)
+    assert client.left() == [HOME, ONE, TWO]
+    client.fakes[ONE].busy = False
+    client.links.holds_state = lambda _link: False
+    for _ in range(20):
+        client.fakes[ONE].used = True
+        client.sweep(10)
+    assert client.left() == [HOME, ONE]
+
+
+async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
+    target = ClusterTarget("", cast("Cluster", FakeCluster()), lambda _: Face("h", 1), True)
+    looks = dict.fromkeys(range(1000), 0)
+
+    class FakeExchange:
+        def __init__(self, at: int) -> None:
+            self.at = at
+            self.links = self
+
+        def close_idle(self, _now: float) -> None:
+            looks[self.at] += 1
+
+    for at in looks:
+        target._exchanges[cast("Exchange", FakeExchange(at))] = None
+    target.close_idle(0.0)
+    assert sum(looks.values()) == 1000 // SWEEPS + 1
+    for _ in range(10 * SWEEPS - 1):
+        target.close_idle(0.0)
+    assert set(looks.values()) == {10, 11}
+    target._exchanges.clear()
+    target.close_idle(0.0)
+    assert set(looks.values()) == {10, 11}
+
+
+async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
+    exchange = Exchange(cast("Cluster", FakeCluster()), asyncio.get_running_loop(), {})
+    link = Link(exchange, Address("h", 1))
+    assert not link.quiescent()  # not open yet
+    link._transport = cast("object", SimpleNamespace())  # type: ignore[assignment]
+    assert link.quiescent()
+    link.send_raw(b"*0\r\n")
+    assert not link.quiescent() and not link.used
