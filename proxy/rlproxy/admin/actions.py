@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -47,6 +47,8 @@ _REQUIRED: Final = {  # fields of each action; all of them may have all fields
 }
 _FIELDS: Final = ("action", "key", "rule", "seconds")
 _ALGORITHM: Final = ("ALGO", "POLICY")  # the words of a rule that RL.BLOCK takes, each with a name
+# Errors of a Redis that can't run any such command; redis-py has classes for others of this kind.
+_UNABLE: Final = ("UPSTREAMDOWN ", "MASTERDOWN ", "BUSY ", "MISCONF ", "NOREPLICAS ")
 
 
 class ActionError(Exception):
@@ -214,7 +216,7 @@ class Actions:
             why = f"the connection to the proxy at {access.address} failed: {_shown(error)}"
             raise ActionError(502, why) from None
         except RedisError as error:
-            raise ActionError(502, _shown(error)) from None
+            raise ActionError(_status(error), _shown(error)) from None
 
 
 async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
@@ -245,6 +247,14 @@ def _connection(access: Access) -> Redis:
         retry=Retry(NoBackoff(), 0),
         single_connection_client=True,
     )
+
+
+def _status(error: RedisError) -> int:
+    """Return the HTTP status for an error reply: 400 for a mistake in the request."""
+    if isinstance(error, NoPermissionError):
+        return 403
+    mistake = type(error) is ResponseError and not str(error).startswith(_UNABLE)
+    return 400 if mistake else 502
 
 
 def _shown(error: Exception) -> str:

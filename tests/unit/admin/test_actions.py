@@ -14,7 +14,7 @@ import pytest
 from rlproxy.admin import actions
 from rlproxy.admin.access import Access
 from rlproxy.admin.actions import MAX_BODY, ActionError, Actions, command_of
-from rlproxy.admin.app import FORM, FORM_MARK, NOT_HERE, PAGE, application
+from rlproxy.admin.app import FORM, FORM_MARK, PAGE, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
@@ -235,11 +235,14 @@ async def test_host_and_headers_are_those_of_the_other_pages(site: Site) -> None
 async def test_without_actions_there_is_no_route_and_no_form(site: Site) -> None:
     with_form = await site.ask("GET", "/")
     assert with_form.content == PAGE.read_bytes().replace(FORM_MARK, FORM.read_bytes())
+    nothing = await site.ask("GET", "/nothing")
+    pages = "There is no such page; there are /, /live.json, /metrics, /healthz, /readyz"
+    assert (nothing.status_code, nothing.text) == (404, f"{pages}, /actions\n")
     policy = with_form.headers["content-security-policy"]
     assert policy.count("'sha256-") == 4
     site.guard = application(Reader(SharedMemory(1)), True, LogThrottle(lambda: 0.0, site.write))
     found = await site.ask(headers=RIGHT, json=PEEK)
-    assert (found.status_code, found.text) == (404, NOT_HERE)
+    assert (found.status_code, found.text) == (404, f"{pages}\n")
     plain = (await site.ask("GET", "/")).content
     assert plain == PAGE.read_bytes().replace(FORM_MARK, b"")
     for word in (b"<form", b"token", b"acted"):

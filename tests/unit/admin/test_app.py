@@ -77,7 +77,8 @@ async def test_pages_exist(proxy: Proxy, path: str, method: str) -> None:
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
 async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
     found = await proxy.ask(path)
-    assert (found.status_code, found.text) == (404, app.NOT_HERE)
+    why = f"There is no such page; there are {', '.join(PATHS)}\n"
+    assert (found.status_code, found.text) == (404, why)
     assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
 
 
