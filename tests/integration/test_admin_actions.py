@@ -162,6 +162,21 @@ def test_reload(
         assert send(made, "reload") == "OK"
         made.logged(r"INFO 127\.0\.0\.1:\d+ requests a reload of the settings\n")
         made.logged("INFO SIGHUP: .* changed: --hit-timeout\n")
+        rejected = "rlproxy_settings_rejected 0.0\n"
+        assert rejected in get(made, "/metrics").text
+        file.write_text("hit-timeout = 900\n[policies]\na = '5 60 GAP'\nb = 1\n")
+        status, found = post(made, {"action": "reload"})
+        why = "the settings are rejected, and all stays as it was:"
+        first, *mistakes = found["error"].split("\n")
+        assert (status, first) == (409, why)
+        assert [line.removeprefix(f"--config {file}: policy ") for line in mistakes] == [
+            """'b': the rule is no text: expected "RULE" or {rule = "RULE", shadow = true}""",
+            "'a': syntax error near 'GAP'",
+        ]
+        answers(made, "/metrics", 200, rejected.replace("0.0", r"1\.0"))
+        file.write_text("hit-timeout = 900\n")
+        assert send(made, "reload") == "OK"
+        answers(made, "/metrics", 200, rejected)
 
 
 # -- the way to the proxy --------------------------------------------------------------------------

@@ -534,7 +534,7 @@ def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
 def test_form_reloads_the_settings_without_a_key(page: Browser, with_actions: Started) -> None:
     opened(page, with_actions)
     fill(page, token=TOKEN)
-    act(page, "reload", "The proxy reads its settings again.")
+    act(page, "reload", "The settings were read again, and are in force.")
     with_actions.logged("INFO SIGHUP: settings and certificates were read again")
     assert page.complaints == []
 

@@ -399,6 +399,12 @@ CASES: list[tuple[str, Series, str, Series]] = [
         [*UP, of("rlproxy_process_start_time_seconds", "100x10 200x10 300x8", 'worker="1"')],
     ),
     (
+        "RlproxySettingsRejected",
+        [*UP, of("rlproxy_settings_rejected", "1x30")],
+        "",
+        [*UP, of("rlproxy_settings_rejected", "1x20 0x10")],
+    ),
+    (
         "RlproxyUpstreamDown",
         [*UP, of("rlproxy_upstream_up", "0x30")],
         "",

@@ -338,7 +338,7 @@ def served(
     if access is not None:
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
-        actions = Actions(access, parent, throttle)
+        actions = Actions(access, parent, watch.reloaded, throttle)
     config = uvicorn.Config(
         application(watch, local, throttle, actions),
         http=Connection,

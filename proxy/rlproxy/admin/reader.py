@@ -14,8 +14,8 @@ from rlproxy.admin.policy_rates import PolicyRates
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
-from rlproxy.observability.metrics import Samples, kept, merged
-from rlproxy.observability.shared_memory import Published, SharedMemory
+from rlproxy.observability.metrics import SETTINGS_REJECTED, Samples, kept, merged
+from rlproxy.observability.shared_memory import Published, Reloaded, SharedMemory
 
 SAMPLE_S: Final = 1.0  # seconds between two moments of the history, at least
 READ_S: Final = 0.1  # seconds between two reads of shared memory, at least
@@ -59,6 +59,10 @@ class Reader:
             for worker, found in enumerate(self._found)
         ]
 
+    def reloaded(self) -> Reloaded:
+        """Return the outcome of the latest reload, as it is now."""
+        return Reloaded.from_json(self._memory.latest(self._memory.parent))
+
     def samples(self) -> Samples:
         """Return the sum of all workers' samples. Of a silent worker, only its counters remain."""
         self._read()
@@ -70,6 +74,7 @@ class Reader:
                 if found is not None
             )
             samples["rlproxy_workers"] = {(): float(len(heard))}
+            samples[SETTINGS_REJECTED] = {(): float(bool(self.reloaded().mistakes))}
             self._made["samples"] = samples
         made: Samples = self._made["samples"]
         return made

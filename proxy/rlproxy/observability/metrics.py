@@ -22,6 +22,7 @@ LEAST: Final = "least"
 
 POLICY_HITS: Final = "rlproxy_policy_hits_total"
 POLICY_SHADOW: Final = "rlproxy_policy_shadow"
+SETTINGS_REJECTED: Final = "rlproxy_settings_rejected"
 
 Labels = tuple[str, ...]
 
@@ -198,6 +199,13 @@ TABLE: Final = (
     Row("rlproxy_draining", GAUGE, "1 while the proxy ends", (), MOST),
     Row("rlproxy_workers", GAUGE, "Processes that serve and have reported lately"),
     Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", (), MOST),
+    Row(
+        SETTINGS_REJECTED,
+        GAUGE,
+        "1 if the latest reload found a mistake: the settings before it are in force",
+        (),
+        MOST,
+    ),
     Row(
         "rlproxy_start_time_seconds",
         GAUGE,

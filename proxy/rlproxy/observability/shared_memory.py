@@ -1,7 +1,7 @@
-"""The memory that all processes of a proxy share: each worker's latest samples. It outlives a
-worker, so that its successor continues the counters.
+"""The memory that all processes of a proxy share: each worker's latest samples, and the outcome of
+the latest reload. It outlives a worker, so that its successor continues the counters.
 
-    worker ──publish()──> its place: [turn | length, text | length, text] ──latest()──> any process
+    process ──publish()──> its place: [turn | length, text | length, text] ──latest()──> any process
 
 A place has two halves, and the lowest bit of `turn` selects the one to read. The writer fills the
 other half, then increments `turn`. A reader that finds `turn` changed after reading starts again,
@@ -29,54 +29,58 @@ _TRIES: Final = 100  # reads of latest() before it gives up
 
 
 class SharedMemory:
-    """One place for a text of each worker, in a file without a name.
+    """One place for a text of each worker, and one for their parent, in a file without a name.
 
-    workers: number of places.
+    workers: number of workers.
+    parent: number of the parent's place.
     descriptor: inherited file descriptor of an existing memory, for a process that was not forked;
         default: a new file.
     """
 
     def __init__(self, workers: int, descriptor: int = -1) -> None:
         self.workers = workers
-        self.descriptor = descriptor if descriptor >= 0 else _file(workers * _PLACE)
-        self._map = mmap.mmap(self.descriptor, workers * _PLACE)
+        self.parent = workers
+        size = (workers + 1) * _PLACE
+        self.descriptor = descriptor if descriptor >= 0 else _file(size)
+        self._map = mmap.mmap(self.descriptor, size)
         self._turns = [
-            memoryview(self._map)[start : start + 8].cast("q")
-            for start in range(0, workers * _PLACE, _PLACE)
+            memoryview(self._map)[start : start + 8].cast("q") for start in range(0, size, _PLACE)
         ]
 
-    def publish(self, worker: int, text: bytes) -> bool:
-        """Replace the text of `worker`; only the process of that worker may do so.
+    def publish(self, place: int, text: bytes) -> bool:
+        """Replace the text in a place, the number of a worker or `parent`.
+
+        Only the process of that worker, or the parent, may do so.
 
         Returns False if `text` is longer than HALF.
         """
         if len(text) > HALF:
             return False
-        turn = self._turns[worker][0] + 1
-        start = self._half(worker, turn)
+        turn = self._turns[place][0] + 1
+        start = self._half(place, turn)
         self._map[start + 8 : start + 8 + len(text)] = text
         self._map[start : start + 8] = len(text).to_bytes(8, "little")
-        self._turns[worker][0] = turn
+        self._turns[place][0] = turn
         return True
 
-    def latest(self, worker: int) -> bytes:
-        """Return the latest text of `worker`.
+    def latest(self, place: int) -> bytes:
+        """Return the latest text in a place.
 
         Empty if there is none, or if the writer overtook _TRIES reads.
         """
         for _ in range(_TRIES):
-            turn = self._turns[worker][0]
+            turn = self._turns[place][0]
             if turn == 0:
                 return b""
-            start = self._half(worker, turn)
+            start = self._half(place, turn)
             length = int.from_bytes(self._map[start : start + 8], "little")
             text = self._map[start + 8 : start + 8 + length]
-            if self._turns[worker][0] == turn:
+            if self._turns[place][0] == turn:
                 return text
         return b""
 
-    def _half(self, worker: int, turn: int) -> int:
-        return worker * _PLACE + 8 + (turn & 1) * (8 + HALF)
+    def _half(self, place: int, turn: int) -> int:
+        return place * _PLACE + 8 + (turn & 1) * (8 + HALF)
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,27 @@ class Published:
         if prefix_hits:
             samples[PREFIX_HITS] = dict(key_prefixes.samples(prefix_hits))
         return cls(found["at"], samples, found["top"], found["facts"])
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """The outcome of the latest reload, published by the process that reads the settings file.
+
+    began: time.monotonic() when it began, before the file was read.
+    mistakes: reasons why the settings were rejected; empty if they are in force.
+    """
+
+    began: float
+    mistakes: list[str]
+
+    def to_json(self) -> bytes:
+        """Encode the outcome as text; see from_json()."""
+        return json.dumps([self.began, self.mistakes]).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Reloaded:
+        """Decode the result of to_json(); of an empty text, an outcome long before any."""
+        return cls(*json.loads(text)) if text else cls(float("-inf"), [])
 
 
 def apart(text: bytes) -> tuple[bytes, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rlproxy.admin.app import FORM, FORM_MARK, PAGE, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.shared_memory import Reloaded, SharedMemory
 
 TOKEN = "0123456789abcdef"
 RIGHT = {"authorization": f"Bearer {TOKEN}"}
@@ -118,7 +118,8 @@ class Site:
         access = Access(nowhere, "bob", "hunter2", str(self.token_file))
         self.log: list[str] = []
         throttle = LogThrottle(lambda: 0.0, self.write)
-        made = Actions(access, os.getppid(), throttle)
+        self.reloaded = Reloaded.from_json(b"")
+        made = Actions(access, -1, lambda: self.reloaded, throttle)
         self.guard = application(Reader(SharedMemory(1)), True, throttle, made)
 
     def write(self, _: str, text: str, **fields: object) -> None:
@@ -222,6 +223,24 @@ async def test_unreachable_proxy_is_an_error_without_secrets(site: Site) -> None
     assert found.json()["error"].startswith("the connection to the proxy at unix:")
     assert "hunter2" not in found.text
     assert site.log == []
+
+
+async def test_a_reload_is_answered_by_its_own_outcome(site: Site) -> None:
+    site.reloaded = Reloaded(time.monotonic(), ["of a reload before"])
+    asked = asyncio.create_task(site.ask(headers=RIGHT, json={"action": "reload"}))
+    await asyncio.sleep(2 * actions.LOOK_S)
+    assert not asked.done()
+    site.reloaded = Reloaded(time.monotonic(), [])
+    found = await asked
+    assert (found.status_code, found.json()) == (200, {"reply": "OK"})
+
+
+async def test_a_reload_without_an_outcome_is_an_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "RELOAD_S", 0.1)
+    found = await site.ask(headers=RIGHT, json={"action": "reload"})
+    assert (found.status_code, found.json()["error"][:10]) == (504, "no outcome")
 
 
 async def test_host_and_headers_are_those_of_the_other_pages(site: Site) -> None:

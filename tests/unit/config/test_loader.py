@@ -124,7 +124,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("[policies]\nworkers = 2", "policy 'workers': it is an option: its place is above ["),
         ("policies = 5", "policies is a section: [policies]"),
         ("[policies]\na = 5", "policy 'a': the rule is no text: expected "),
-        ("[policies]\na.b = '5 60'", "policy 'a': there is no key 'b'; a name with a dot stands in"),
+        ("[policies]\na.b = '5 60'", "policy 'a': there is no key 'b'; a name with a dot stands"),
         ("[policies]\na = ['5 60']", "policy 'a': the rule is no text: expected "),
         ("[policies]\na = {shadow = true}", "policy 'a': there is no rule: expected "),
         ("[policies]\na = {rule = 5}", "policy 'a': the rule is no text: expected "),

@@ -64,6 +64,7 @@ def made(
         *(0, Listeners([]), cast("Balancer", None), memory, 1.0, Upstream(None), {}, True),
         report=lambda *_: None,
         look=lambda: "",
+        reload=lambda config, _: config,
     )
     return Telemetry(
         Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
