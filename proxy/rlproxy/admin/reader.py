@@ -15,6 +15,8 @@ from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.metrics import SETTINGS_REJECTED, Samples, kept, merged
+from rlproxy.observability.policy_counters import HitsByPolicy, summed
+from rlproxy.observability.policy_counters import samples as policy_samples
 from rlproxy.observability.shared_memory import Published, Reloaded, SharedMemory
 
 SAMPLE_S: Final = 1.0  # seconds between two moments of the history, at least
@@ -44,7 +46,7 @@ class Reader:
         self._read()
         if any(one.heard() for one in self.seen()):  # otherwise rates are unknown, not 0
             self._recent.add(moment(self._read_at, self.samples()))
-            self._policies.add(self._read_at, self.samples())
+            self._policies.add(self._read_at, self.policies())
         self._made.pop("view", None)
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
@@ -64,7 +66,10 @@ class Reader:
         return Reloaded.from_json(self._memory.latest(self._memory.parent))
 
     def samples(self) -> Samples:
-        """Return the sum of all workers' samples. Of a silent worker, only its counters remain."""
+        """Return the sum of all workers' samples, without policies.
+
+        Of a silent worker, only its counters remain.
+        """
         self._read()
         if "samples" not in self._made:
             heard = {one.worker for one in self.seen() if one.heard()}
@@ -79,11 +84,21 @@ class Reader:
         made: Samples = self._made["samples"]
         return made
 
+    def policies(self) -> HitsByPolicy:
+        """Return the hits of policies in all workers."""
+        self._read()
+        if "policies" not in self._made:
+            several = [found.policies for found in self._found if found is not None]
+            self._made["policies"] = summed(several)
+        made: HitsByPolicy = self._made["policies"]
+        return made
+
     def metrics(self) -> bytes:
         """Return the samples in Prometheus' text format."""
         self._read()
         if "metrics" not in self._made:
-            self._made["metrics"] = exposition(self.samples())
+            samples = {**self.samples(), **policy_samples(self.policies())}
+            self._made["metrics"] = exposition(samples)
         made: bytes = self._made["metrics"]
         return made
 
@@ -117,7 +132,7 @@ class Reader:
             if text == self._texts[worker]:
                 continue
             try:
-                self._found[worker] = Published.from_json(text)
+                self._found[worker] = Published.from_text(text)
             except (ValueError, KeyError):  # the text is empty, or its writer ended while writing
                 continue
             self._texts[worker] = text

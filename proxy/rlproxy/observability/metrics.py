@@ -83,8 +83,9 @@ TABLE: Final = (
     Row(
         POLICY_HITS,
         COUNTER,
-        "Those of rlproxy_hits_total that name a policy, by policy. A policy that is removed from "
-        "the settings is left out",
+        "Those of rlproxy_hits_total that name a policy, by policy: admitted, refused and "
+        "refused_locally (in shadow admitted and shadow_refused) from 0 on, others from their "
+        "first hit. A policy that is removed from the settings is left out",
         ("policy", "outcome"),
     ),
     Row(POLICY_SHADOW, GAUGE, "1 of each policy in shadow (others have none)", ("policy",), MOST),

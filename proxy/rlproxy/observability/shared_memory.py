@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from rlproxy.observability import key_prefixes
 from rlproxy.observability.metrics import Samples, from_plain, kept, to_plain
+from rlproxy.observability.policy_counters import HitsByPolicy, hits_of
 
 # Longest text, bytes. Untouched pages take no memory. 10,000 prefixes take 7 MB if every byte of
-# them must be escaped, and so do the counts of 10,000 policies.
+# them must be escaped, 10,000 policies 4 MB.
 HALF: Final = 16 << 20
 PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
 _PLACE: Final = 8 + 2 * (8 + HALF)  # size of a worker's place, bytes
@@ -91,35 +92,39 @@ class Published:
     samples: metrics.
     top: hot keys; see HotKeys.published().
     facts: further data for the live page and the probes; see `telemetry`.
+    policies: hits of policies.
     """
 
     at: float
     samples: Samples
     top: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    policies: HitsByPolicy = field(default_factory=dict)
 
     def silent(self) -> Published:
         """Return the part that stays valid when the worker no longer publishes."""
-        return Published(self.at, kept(self.samples), {}, self.facts)
+        return Published(self.at, kept(self.samples), {}, self.facts, self.policies)
 
-    def to_json(self, prefix_hits: bytes = b"") -> bytes:
-        """Encode the state as text; see from_json().
+    def to_text(self, prefix_hits: bytes = b"", policies: bytes = b"") -> bytes:
+        """Encode the state as text, but for `policies`; see from_text().
 
         prefix_hits: result of Prefixes.text().
+        policies: result of PolicyCounters.text().
         """
         plain = {"at": self.at, "samples": to_plain(self.samples)}
         plain |= {"top": self.top, "facts": self.facts}
-        return json.dumps(plain, separators=(",", ":")).encode() + b"\n" + prefix_hits
+        head = json.dumps(plain, separators=(",", ":")).encode()
+        return b"\n".join((head, prefix_hits, policies))
 
     @classmethod
-    def from_json(cls, text: bytes) -> Published:
-        """Decode the result of to_json()."""
-        head, prefix_hits = apart(text)
+    def from_text(cls, text: bytes) -> Published:
+        """Decode the result of to_text()."""
+        head, prefix_hits, policies = apart(text)
         found = json.loads(head)
         samples = from_plain(found["samples"])
         if prefix_hits:
             samples[PREFIX_HITS] = dict(key_prefixes.samples(prefix_hits))
-        return cls(found["at"], samples, found["top"], found["facts"])
+        return cls(found["at"], samples, found["top"], found["facts"], hits_of(policies))
 
 
 @dataclass(frozen=True)
@@ -143,13 +148,14 @@ class Reloaded:
         return cls(*json.loads(text)) if text else cls(float("-inf"), [])
 
 
-def apart(text: bytes) -> tuple[bytes, bytes]:
-    """Split the result of to_json() into the state without prefixes, and `prefix_hits`.
+def apart(text: bytes) -> tuple[bytes, bytes, bytes]:
+    """Split the result of to_text() into the state alone, `prefix_hits` and `policies`.
 
-    from_json() accepts the first part alone.
+    from_text() accepts the first part alone.
     """
-    head, _, prefix_hits = text.partition(b"\n")
-    return head, prefix_hits
+    head, _, more = text.partition(b"\n")
+    prefix_hits, _, policies = more.partition(b"\n")
+    return head, prefix_hits, policies
 
 
 def _file(size: int) -> int:

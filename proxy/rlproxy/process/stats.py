@@ -13,16 +13,22 @@ from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import Row, covered
 from rlproxy.observability.metrics import (
     ERRORS,
-    POLICY_HITS,
     Distribution,
     Samples,
     Value,
     merged,
 )
+from rlproxy.observability.policy_counters import HitsByPolicy
 from rlproxy.observability.shared_memory import Published
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
-from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
+from rlproxy.ratelimit.outcomes import (
+    CALLS,
+    OUTCOMES,
+    REFUSED,
+    REFUSED_LOCALLY,
+    SHADOW_REFUSED,
+)
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import encoding
 
@@ -32,8 +38,7 @@ _TOP: Final = (
     b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2]),n==4 and ARGV[i+3] or nil} end "
     b"return r"
 )
-# Outcomes that count as refused in RL.POLICIES.
-_REFUSED: Final = ("refused", "refused_locally", "shadow_refused")
+_NO_HITS: Final = [0] * len(OUTCOMES)
 
 
 def stats_text(several: Sequence[Published], now: float) -> bytes:
@@ -147,25 +152,18 @@ def top_request(rows: Sequence[Row], refused: bool) -> bytes:
     return encoding.bulks(b"EVAL", _TOP % width, b"0", *words)
 
 
-def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -> bytes:
+def policies_request(policies: Iterable[Policy], hits: HitsByPolicy) -> bytes:
     """Return a request to which Redis replies with the result of RL.POLICIES.
 
     policies: those in force, in the order of the reply.
-    several: the samples of each worker.
+    hits: those of all workers.
     """
-    found = merged({POLICY_HITS: each.samples.get(POLICY_HITS, {})} for each in several)
-    hits: dict[str, int] = {}
-    refused: dict[str, int] = {}
-    for (name, outcome), value in found.get(POLICY_HITS, {}).items():
-        assert not isinstance(value, Distribution)
-        hits[name] = hits.get(name, 0) + int(value)
-        if outcome in _REFUSED:
-            refused[name] = refused.get(name, 0) + int(value)
     rows = []
     for policy in policies:
         name = policy.name.decode()
-        counts = (hits.get(name, 0), refused.get(name, 0))
-        rows.append((name, policy.text.decode(), mode(policy.shadow), *counts))
+        counts = hits[name].counts if name in hits else _NO_HITS
+        refused = counts[REFUSED] + counts[REFUSED_LOCALLY] + counts[SHADOW_REFUSED]
+        rows.append((name, policy.text.decode(), mode(policy.shadow), sum(counts), refused))
     # One argument: Redis takes few of a client that is not authenticated.
     text = json.dumps(rows, separators=(",", ":")).encode()
     return encoding.bulks(b"EVAL", b"return cjson.decode(ARGV[1])", b"0", text)

@@ -41,7 +41,7 @@ class Proxy:
             "rlproxy_workers": {(): 1.0},
         }
         snapshot = Published(self.now, samples, {}, {**FACTS, **facts})
-        assert self.memory.publish(worker, snapshot.to_json())
+        assert self.memory.publish(worker, snapshot.to_text())
 
     def application(self, local: bool = True) -> Guard:
         throttle = LogThrottle(lambda: self.now, self.say)

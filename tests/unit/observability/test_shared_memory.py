@@ -17,7 +17,7 @@ from rlproxy.upstream.lane_pool import MAX_LANES
 def published(memory: SharedMemory) -> list[Published]:
     """The last text of each worker."""
     texts = [memory.latest(worker) for worker in range(memory.workers)]
-    return [Published.from_json(text) for text in texts if text]
+    return [Published.from_text(text) for text in texts if text]
 
 
 def test_reader_gets_the_latest_text() -> None:
@@ -81,7 +81,7 @@ def test_largest_text_fits() -> None:
     lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
     memory = SharedMemory(1)
     snapshot = Published(1.5, {}, top.state(), {"lanes": lanes})
-    assert memory.publish(0, snapshot.to_json(prefixes.text()))
+    assert memory.publish(0, snapshot.to_text(prefixes.text()))
     (found,) = published(memory)
     assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000
     assert found.silent().samples == found.samples
@@ -93,6 +93,6 @@ def test_published_texts() -> None:
     two = Published(
         2.5, {"rlproxy_event_loop_lag_seconds": {(): Distribution((0,) * 13 + (1,), 2.0)}}
     )
-    memory.publish(0, one.to_json())
-    memory.publish(2, two.to_json())
+    memory.publish(0, one.to_text())
+    memory.publish(2, two.to_text())
     assert published(memory) == [one, two]

@@ -116,6 +116,7 @@ def test_a_sample() -> None:
     assert found.refused == {r"a\x1b": (3, 0), '""': (1, 0)}
     assert found.rules == {r"a\x1b": "5 60", '""': ""}
     assert found.policies == {"login": ("enforced", 7, 2)}
+    assert sample(STATS, [], []).policies is None
 
 
 @pytest.mark.parametrize(
