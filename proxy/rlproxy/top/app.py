@@ -123,7 +123,8 @@ class Client:
             )
             rules = {shown(k) or '""': shown(rule) for k, _, _, rule in denied}
             policies = None
-            for rows in named:
+            if by_policy:
+                (rows,) = named
                 policies = {
                     shown(name): (shown(mode), float(n), float(of)) for name, _, mode, n, of in rows
                 }
