@@ -186,8 +186,7 @@ class Actions:
         """
         if command.action == RELOAD:
             log.info("admin_reload", "{client} requests a reload of the settings", client=client)
-            await self._reload()
-            return {"reply": "OK"}
+            return await self._reload()
         result = "failed"
         try:
             answer = await self._answer(command.words)
@@ -207,7 +206,7 @@ class Actions:
                 )
         return answer
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> dict[str, Any]:
         """Have the settings reloaded. Raises ActionError unless they are in force."""
         sent = time.monotonic()
         if os.getppid() == self._parent:
@@ -219,6 +218,7 @@ class Actions:
         if found.mistakes:
             why = "the settings are rejected, and all stays as it was"
             raise ActionError(409, "\n".join([f"{why}:", *found.mistakes]))
+        return {"reply": "OK", "restart": found.later}
 
     async def _answer(self, words: Sequence[bytes]) -> dict[str, Any]:
         """Return the proxy's reply to a command on a new connection, and the unit of its times.

@@ -43,6 +43,7 @@ def view(
     busiest: Iterable[Row],
     refused: Iterable[Row],
     policies: Iterable[PolicyRate],
+    rejected: Iterable[str],
 ) -> dict[str, Any]:
     """Return the data of the live page.
 
@@ -51,6 +52,7 @@ def view(
     samples: the sum of all workers' samples.
     busiest, refused: the keys with most hits and most refusals, of the last minute.
     policies: the policies with most hits.
+    rejected: mistakes for which the latest reload was rejected.
     """
     heard = [one for one in seen if one.heard()]
     facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
@@ -69,6 +71,7 @@ def view(
         "listen": [shown(str(each)) for each in facts.get("listen", ())],
         "draining": any(one.facts.get("draining") for one in heard),
         "not_ready": [shown(why) for why in not_ready(seen)],
+        "rejected": [shown(why) for why in rejected],
         "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),

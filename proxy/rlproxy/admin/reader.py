@@ -117,6 +117,7 @@ class Reader:
                 merge(tops, KEYS, False),
                 merge(tops, KEYS, True),
                 self._policies.busiest(POLICIES),
+                self.reloaded().mistakes,
             )
         made: dict[str, Any] = self._made["view"]
         return made

@@ -133,19 +133,21 @@ class Reloaded:
 
     began: time.monotonic() when it began, before the file was read.
     mistakes: reasons why the settings were rejected; empty if they are in force.
+    later: options that have changed and take a restart.
     """
 
     began: float
     mistakes: list[str]
+    later: list[str]
 
     def to_json(self) -> bytes:
         """Encode the outcome as text; see from_json()."""
-        return json.dumps([self.began, self.mistakes]).encode()
+        return json.dumps([self.began, self.mistakes, self.later]).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Reloaded:
         """Decode the result of to_json(); of an empty text, an outcome long before any."""
-        return cls(*json.loads(text)) if text else cls(float("-inf"), [])
+        return cls(*json.loads(text)) if text else cls(float("-inf"), [], [])
 
 
 def apart(text: bytes) -> tuple[bytes, bytes, bytes]:

@@ -35,13 +35,13 @@ def reload(
     """
     began = time.monotonic()
     mistakes: list[str] = []
-    made = old
+    later: list[str] = []
     try:
         new = read()
         made = reloaded(old, new)
         apply(made, tls_contexts.contexts(made))
         if memory is not None:
-            _log_changes(old, new, made.log_level)
+            later = _log_changes(old, new, made.log_level)
         logs.set_level(made.log_level)
     except ConfigError as error:
         made, mistakes = old, list(error.mistakes)
@@ -49,11 +49,12 @@ def reload(
             text = "SIGHUP: {reason}; all stays as it was"
             log.error("settings_rejected", text, reason=mistake)
     if memory is not None:
-        memory.publish(memory.parent, Reloaded(began, _some(mistakes)).to_json())
+        memory.publish(memory.parent, Reloaded(began, _some(mistakes), later).to_json())
     return made
 
 
-def _log_changes(old: Config, new: Config, level: str) -> None:
+def _log_changes(old: Config, new: Config, level: str) -> list[str]:
+    """Log what differs. Returns the options that take a restart."""
     # The next line is logged if the old or the new level permits it.
     logs.lower_level(level)
     changed, later = differences(old, new)
@@ -64,6 +65,7 @@ def _log_changes(old: Config, new: Config, level: str) -> None:
     for option in later:
         text = "SIGHUP: {option} has changed; that takes a restart"
         log.warning("restart_needed", text, option=option.flag)
+    return [option.flag for option in later]
 
 
 def _some(mistakes: list[str]) -> list[str]:

@@ -226,13 +226,13 @@ async def test_unreachable_proxy_is_an_error_without_secrets(site: Site) -> None
 
 
 async def test_a_reload_is_answered_by_its_own_outcome(site: Site) -> None:
-    site.reloaded = Reloaded(time.monotonic(), ["of a reload before"])
+    site.reloaded = Reloaded(time.monotonic(), ["of a reload before"], [])
     asked = asyncio.create_task(site.ask(headers=RIGHT, json={"action": "reload"}))
     await asyncio.sleep(2 * actions.LOOK_S)
     assert not asked.done()
-    site.reloaded = Reloaded(time.monotonic(), [])
+    site.reloaded = Reloaded(time.monotonic(), [], ["--workers"])
     found = await asked
-    assert (found.status_code, found.json()) == (200, {"reply": "OK"})
+    assert (found.status_code, found.json()) == (200, {"reply": "OK", "restart": ["--workers"]})
 
 
 async def test_a_reload_without_an_outcome_is_an_error(

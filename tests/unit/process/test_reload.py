@@ -52,7 +52,7 @@ def test_settings_are_applied_published_and_logged(caplog: pytest.LogCaptureFixt
     assert reading.outcome().began < before
     assert reading.reload(NEW) == MADE
     assert reading.applied == [MADE]
-    assert reading.outcome().mistakes == []
+    assert (reading.outcome().mistakes, reading.outcome().later) == ([], ["--workers"])
     assert before <= reading.outcome().began <= time.monotonic()
     text = "SIGHUP: settings and certificates were read again; options changed: --max-clients"
     assert reading.log() == [text, "SIGHUP: --workers has changed; that takes a restart"]
