@@ -11,7 +11,7 @@ from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
-from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.observability.metrics import Distribution, Samples, total
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -75,7 +75,7 @@ def view(
         "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),
-        "hits": [_of_outcome(samples, outcome) for outcome in OUTCOMES],
+        "hits": [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES],
         "rates": [round(each, 2) for each in now],
         "history": [[round(each, 2) for each in row] for row in recent.rates()],
         "commands": round(commands, 2),
@@ -98,14 +98,6 @@ def view(
         "busiest": [[shown(key), count, error] for key, count, error, _ in busiest],
         "refused": [[shown(key), count, error, shown(rule)] for key, count, error, rule in refused],
     }
-
-
-def _of_outcome(samples: Samples, wanted: str) -> float:
-    found = 0.0
-    for (_, outcome), value in samples.get("rlproxy_hits_total", {}).items():
-        if outcome == wanted and not isinstance(value, Distribution):
-            found += value
-    return found
 
 
 def _plain(samples: Samples, name: str, *labels: str) -> float | None:

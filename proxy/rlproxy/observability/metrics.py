@@ -291,6 +291,15 @@ def _both(row: Row, one: Value, other: Value) -> Value:
     return min(one, other) if row.across == LEAST else one + other
 
 
+def total(samples: Samples, name: str, *labels: str) -> float:
+    """Return the sum of the values of a counter or gauge whose last labels are `labels`."""
+    return sum(
+        value
+        for found, value in samples.get(name, {}).items()
+        if not isinstance(value, Distribution) and found[len(found) - len(labels) :] == labels
+    )
+
+
 def kept(samples: Samples) -> Samples:
     """Return the samples that a worker's successor continues: those that never decrease."""
     return {
