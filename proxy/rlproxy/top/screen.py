@@ -29,7 +29,7 @@ from rlproxy.top.app import Client, Policies, Sample, TopError
 
 KEYS: Final = 300  # keys requested of each kind; a filter searches these
 POLICIES: Final = 8  # rows of policies
-# Seconds between two requests for all policies, for each of them. Redis takes 2 µs for each.
+# Seconds between two requests for all policies, in proportion to their number.
 POLICY_S: Final = 0.0005
 RULE: Final = 24  # columns of what refused a key, at most
 REDRAW_S: Final = 0.25
@@ -87,7 +87,7 @@ class View:
         ]
         self.policies.sort(key=lambda row: (-row[2], -policies[row[0]][1], row[0]))
 
-    def wants_policies(self, at: float) -> bool:
+    def policies_due(self, at: float) -> bool:
         """Return whether a sample at the time `at`, in seconds, should have the policies."""
         last, policies = self._latest
         return at - last >= POLICY_S * len(policies)
@@ -221,7 +221,7 @@ def live(client: Client, interval_s: float) -> None:
                             break
                     elif left <= REDRAW_S:
                         try:
-                            view.add(client.sample(KEYS, view.wants_policies(time.monotonic())))
+                            view.add(client.sample(KEYS, view.policies_due(time.monotonic())))
                         except TopError as error:
                             view.trouble = str(error)
                         due = time.monotonic() + interval_s
