@@ -99,7 +99,7 @@ def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: P
             assert (status, found) == (200, {"reply": [0, limit, limit, -1, 0], "unit": unit})
         for rule in ("POLICY nothing", "POLICY"):
             status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
-            assert (status, bool(found["error"])) == (502, True)
+            assert (status, bool(found["error"])) == (400, True)
 
 
 @pytest.mark.parametrize("rule", ["5 60", "5 60 ALGO GCRA"])
@@ -115,7 +115,7 @@ def test_block_and_unblock(own_server: RedisServer, actions: list[str], rule: st
         admitted = raw.ask("RL.HIT", KEY, *rule.split())
         assert isinstance(admitted, list) and admitted[:3] == [0, 5, 4]
         status, found = post(made, {"action": "block", "key": "k", "seconds": "soon"})
-        assert (status, "number of seconds" in found["error"]) == (502, True), found
+        assert (status, "number of seconds" in found["error"]) == (400, True), found
         for action in ("block", "unblock"):
             made.logged(rf"requests {action} of the key user:\\x00.*: done\n")
 
@@ -130,9 +130,9 @@ def test_errors_of_the_proxy_are_passed_on(own_server: RedisServer, actions: lis
             ("0 60", "value is not an integer or out of range: max is 1 to 1000000 with ALGO LOG"),
         ):
             status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
-            assert (status, why in found["error"]) == (502, True), found
+            assert (status, why in found["error"]) == (400, True), found
         status, found = post(made, {"action": "peek", "key": "text", "rule": "5 60"})
-        assert (status, "wrong kind of value" in found["error"]) == (502, True), found
+        assert (status, "wrong kind of value" in found["error"]) == (400, True), found
         status, found = post(made, {"action": "peek", "key": "k"})
         assert (status, found) == (400, {"error": "the action peek needs the field rule"})
         status, found = post(made, None, data=b"x" * 5000)
@@ -144,7 +144,7 @@ def test_denied_command_is_logged_as_an_error(own_server: RedisServer, actions: 
     denied = ("--deny-command", "rl.reset")
     with started(*HERE, "--upstream", url(own_server), *actions, *denied) as made:
         status, found = post(made, {"action": "reset", "key": "k"})
-        assert status == 502
+        assert status == 403
         assert "rl.reset" in found["error"].lower()
         made.logged(r"requests reset of the key k: .*(?i:rl\.reset)")
 
@@ -162,6 +162,21 @@ def test_reload(
         assert send(made, "reload") == "OK"
         made.logged(r"INFO 127\.0\.0\.1:\d+ requests a reload of the settings\n")
         made.logged("INFO SIGHUP: .* changed: --hit-timeout\n")
+        rejected = "rlproxy_settings_rejected 0.0\n"
+        assert rejected in get(made, "/metrics").text
+        file.write_text("hit-timeout = 900\n[policies]\na = '5 60 GAP'\nb = 1\n")
+        status, found = post(made, {"action": "reload"})
+        why = "the settings are rejected, and all stays as it was:"
+        first, *mistakes = found["error"].split("\n")
+        assert (status, first) == (409, why)
+        assert [line.removeprefix(f"--config {file}: policy ") for line in mistakes] == [
+            """'b': the rule is no text: expected "RULE" or {rule = "RULE", shadow = true}""",
+            "'a': syntax error near 'GAP'",
+        ]
+        answers(made, "/metrics", 200, rejected.replace("0.0", r"1\.0"))
+        file.write_text("hit-timeout = 900\n")
+        assert send(made, "reload") == "OK"
+        answers(made, "/metrics", 200, rejected)
 
 
 # -- the way to the proxy --------------------------------------------------------------------------
@@ -196,7 +211,7 @@ def test_commands_run_as_the_user_of_the_url(
             assert raw.ask("ACL", "SETUSER", "operator", "-eval_ro", "-evalsha_ro") == "OK"
             assert raw.ask("ACL", "SETUSER", "operator", "-eval", "-evalsha") == "OK"
         status, found = post(made, {"action": "peek", "key": "k", "rule": "5 60"})
-        assert status == 502
+        assert status == 403
         assert "permissions" in found["error"]
 
 
@@ -214,7 +229,7 @@ def test_documented_rights_suffice(own_server: RedisServer, actions: list[str]) 
         assert send(made, "peek", key="limit:k", rule="5 60") == [0, 5, 5, -1, 0]
         assert send(made, "reset", key="limit:k") == 0
         status, found = post(made, {"action": "reset", "key": "other:k"})
-        assert (status, "permission" in found["error"]) == (502, True), found
+        assert (status, "permission" in found["error"]) == (403, True), found
 
 
 @pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])

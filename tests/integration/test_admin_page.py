@@ -226,6 +226,10 @@ def test_singular_forms_and_estimates_are_marked(page: Browser, own_server: Redi
             page, "view.upstream = {}; view.not_ready = ['worker 1 was last heard of long ago']"
         )
         assert (page.text("#state"), page.text("#mode")) == ("not ready", "")
+        show_changed(page, "view.rejected = ['no option x']")
+        assert page.text("#state") == "serving, settings rejected"
+        assert page.value("document.querySelector('#state').dataset.hint") == "no option x"
+        fits_and_is_legible(page)
         show_changed(page, "Object.assign(view.upstream, {up: false, asked: 2, seen_by: 1})")
         assert (
             page.text("#mode strong") == "Redis does not answer: hits of 1 of 2 workers get errors"
@@ -534,7 +538,7 @@ def test_form_blocks_and_unblocks(page: Browser, with_actions: Started) -> None:
 def test_form_reloads_the_settings_without_a_key(page: Browser, with_actions: Started) -> None:
     opened(page, with_actions)
     fill(page, token=TOKEN)
-    act(page, "reload", "The proxy reads its settings again.")
+    act(page, "reload", "The settings were read again, and are in force.")
     with_actions.logged("INFO SIGHUP: settings and certificates were read again")
     assert page.complaints == []
 

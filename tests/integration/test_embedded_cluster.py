@@ -40,7 +40,7 @@ async def test_all_masters_serve_and_end_with_the_proxy(tmp_path: Path) -> None:
     upstream = parse_upstream("embedded:cluster")
     config = Config(listen=(Address("127.0.0.1", 0),), upstream=upstream)
     before = set(children(os.getpid()))
-    async with alone(config) as post:
+    async with alone(config, Config) as post:
         seeds = post.upstream.cluster
         assert post.upstream == Upstream(None, cluster=seeds)
         assert len({seed.port for seed in seeds}) == 3

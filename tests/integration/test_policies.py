@@ -196,7 +196,11 @@ def test_the_metrics_have_each_policy(redis_server: RedisServer, tmp_path: Path)
             for line in metrics(admin).splitlines()
             if "policy_hits" in line and "#" not in line
         ]
-        assert len(lines) == 2  # zeros are left out
+        found = {re.findall(r'"(.*?)"', line)[::-1][0] for line in lines}
+        assert found == {"login", "trial", "bucket", "shaped", "quick"}
+        zero = 'rlproxy_policy_hits_total{outcome="refused_locally",policy="login"} 0.0'
+        assert zero in lines
+        assert not any("failed" in line for line in lines)  # only usual outcomes have zeros
         shadows = re.findall(r'^rlproxy_policy_shadow{policy="(.*)"} 1.0$', metrics(admin), re.M)
         assert "trial" in shadows and "login" not in shadows
         algorithm = 'rlproxy_hits_total{algorithm="log",outcome="shadow_refused"} 2.0'
@@ -633,4 +637,4 @@ def test_wrong_policies_are_refused_at_the_start(tmp_path: Path) -> None:
         assert f"{prefix} 'a b': {name}" in lines
         assert rf"{prefix} 'x\x1b[31m\x0ay': {name}" in lines
         assert f"{prefix} 'self': a rule can't name a policy" in lines
-        assert any(line.startswith(f"{prefix} 'next': expected ") for line in lines)
+        assert any(line.startswith(f"{prefix} 'next': the rule is no text") for line in lines)

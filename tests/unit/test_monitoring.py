@@ -399,6 +399,12 @@ CASES: list[tuple[str, Series, str, Series]] = [
         [*UP, of("rlproxy_process_start_time_seconds", "100x10 200x10 300x8", 'worker="1"')],
     ),
     (
+        "RlproxySettingsRejected",
+        [*UP, of("rlproxy_settings_rejected", "1x30")],
+        "",
+        [*UP, of("rlproxy_settings_rejected", "1x20 0x10")],
+    ),
+    (
         "RlproxyUpstreamDown",
         [*UP, of("rlproxy_upstream_up", "0x30")],
         "",
@@ -435,7 +441,7 @@ CASES: list[tuple[str, Series, str, Series]] = [
         [
             *UP,
             of("rlproxy_upstream_problem", "1x30", 'kind="unreachable"'),
-            of("rlproxy_upstream_up", "0x30"),
+            of("rlproxy_upstream_up", "1x24 0x5"),  # too short for RlproxyUpstreamDown
         ],
     ),
     (
@@ -537,7 +543,16 @@ CASES: list[tuple[str, Series, str, Series]] = [
         [*UP, of("rlproxy_process_cpu_seconds_total", "0+50x30", 'worker="1"')],
     ),
 ]
-FOR_WORKERS = ("RlproxyOpenFilesNearMax", "RlproxyCpuSaturated")
+# The labels of alerts that have others than job and instance.
+LABELS = {
+    "RlproxyAbsent": {"job": "rlproxy"},
+    "RlproxyOpenFilesNearMax": {**ONE, "worker": "1"},
+    "RlproxyCpuSaturated": {**ONE, "worker": "1"},
+    "RlproxyUpstreamUnusable": {**ONE, "kind": "cluster"},
+    "RlproxyLoginRefused": {**ONE, "kind": "login"},
+    "RlproxyClientsTurnedAway": {**ONE, "kind": "turned_away"},
+    "RlproxyPolicyRefuses": {**ONE, "policy": "login"},
+}
 
 
 def test_every_alert_has_test_series() -> None:
@@ -574,13 +589,7 @@ def promtool_test(name: str, series: Series, value: str | None) -> dict[str, Any
     `value` is None where none may fire.
     """
     (rule,) = [rule for rule in ALERTS if rule["alert"] == name]
-    labels = {**ONE, "worker": "1"} if name in FOR_WORKERS else dict(ONE)
-    if name == "RlproxyAbsent":
-        labels = {"job": "rlproxy"}
-    if name == "RlproxyClientsTurnedAway":
-        labels["kind"] = "turned_away"
-    if name == "RlproxyPolicyRefuses":
-        labels["policy"] = "login"
+    labels = LABELS.get(name, ONE)
     texts = {}
     for key, text in rule["annotations"].items():
         shown = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels.get(found[1], "?"), text)

@@ -1,7 +1,7 @@
 """Actions: the requests to the admin address that look a key up, change it, or reload the settings.
 
     POST /actions ──token──> body ──command_of()──> RL command ──> the proxy, as any client sends it
-                                       └──reload──> SIGHUP to the parent
+                                       └──reload──> SIGHUP to the parent ──> the outcome
 
 The commands run as the user of --upstream.
 """
@@ -13,7 +13,8 @@ import hmac
 import json
 import os
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -32,10 +33,13 @@ from rlproxy.config.config import ConfigError
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
+from rlproxy.observability.shared_memory import Reloaded
 from rlproxy.resp.escape import unescaped
 
 MAX_BODY: Final = 4096  # bytes
 TIMEOUT_S: Final = 2.0  # seconds for connecting to the proxy, sending a command, and its reply
+RELOAD_S: Final = 5.0  # seconds for a reload of the settings
+LOOK_S: Final = 0.05  # seconds between two looks for its outcome
 WRONG_TOKEN_S: Final = 0.5  # seconds until a wrong token is answered
 RELOAD: Final = "reload"
 _REQUIRED: Final = {  # fields of each action; all of them may have all fields
@@ -47,6 +51,8 @@ _REQUIRED: Final = {  # fields of each action; all of them may have all fields
 }
 _FIELDS: Final = ("action", "key", "rule", "seconds")
 _ALGORITHM: Final = ("ALGO", "POLICY")  # the words of a rule that RL.BLOCK takes, each with a name
+# Errors of a Redis that can't run any such command; redis-py has classes for others of this kind.
+_UNABLE: Final = ("UPSTREAMDOWN ", "MASTERDOWN ", "BUSY ", "MISCONF ", "NOREPLICAS ")
 
 
 class ActionError(Exception):
@@ -124,12 +130,20 @@ class Actions:
 
     access: the token that permits them, and the way to the proxy.
     parent: the process that reloads the settings on SIGHUP.
+    reloaded: returns the outcome of its latest reload.
     throttle: the log of wrong tokens.
     """
 
-    def __init__(self, access: Access, parent: int, throttle: LogThrottle) -> None:
+    def __init__(
+        self,
+        access: Access,
+        parent: int,
+        reloaded: Callable[[], Reloaded],
+        throttle: LogThrottle,
+    ) -> None:
         self._access = access
         self._parent = parent
+        self._reloaded = reloaded
         self._throttle = throttle
 
     async def respond(self, request: Request) -> Response:
@@ -172,9 +186,7 @@ class Actions:
         """
         if command.action == RELOAD:
             log.info("admin_reload", "{client} requests a reload of the settings", client=client)
-            if os.getppid() == self._parent:
-                os.kill(self._parent, signal.SIGHUP)
-            return {"reply": "OK"}
+            return await self._reload()
         result = "failed"
         try:
             answer = await self._answer(command.words)
@@ -193,6 +205,20 @@ class Actions:
                     result=result,
                 )
         return answer
+
+    async def _reload(self) -> dict[str, Any]:
+        """Have the settings reloaded. Raises ActionError unless they are in force."""
+        sent = time.monotonic()
+        if os.getppid() == self._parent:
+            os.kill(self._parent, signal.SIGHUP)
+        while (found := self._reloaded()).began < sent:  # a reload before may have read old text
+            if time.monotonic() > sent + RELOAD_S:
+                raise ActionError(504, f"no outcome within {RELOAD_S:g} s; the log will have it")
+            await asyncio.sleep(LOOK_S)
+        if found.mistakes:
+            why = "the settings are rejected, and all stays as it was"
+            raise ActionError(409, "\n".join([f"{why}:", *found.mistakes]))
+        return {"reply": "OK", "restart": found.later}
 
     async def _answer(self, words: Sequence[bytes]) -> dict[str, Any]:
         """Return the proxy's reply to a command on a new connection, and the unit of its times.
@@ -214,7 +240,7 @@ class Actions:
             why = f"the connection to the proxy at {access.address} failed: {_shown(error)}"
             raise ActionError(502, why) from None
         except RedisError as error:
-            raise ActionError(502, _shown(error)) from None
+            raise ActionError(_status(error), _shown(error)) from None
 
 
 async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
@@ -245,6 +271,14 @@ def _connection(access: Access) -> Redis:
         retry=Retry(NoBackoff(), 0),
         single_connection_client=True,
     )
+
+
+def _status(error: RedisError) -> int:
+    """Return the HTTP status for an error reply: 400 for a mistake in the request."""
+    if isinstance(error, NoPermissionError):
+        return 403
+    mistake = type(error) is ResponseError and not str(error).startswith(_UNABLE)
+    return 400 if mistake else 502
 
 
 def _shown(error: Exception) -> str:

@@ -54,7 +54,6 @@ FORM: Final = Path(__file__).with_name("actions.html")  # it takes the place of 
 FORM_MARK: Final = b"<!-- actions -->\n"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
-NOT_HERE: Final = "There is / (the live page), /live.json, /metrics, /healthz and /readyz.\n"
 NOT_BY_THIS_NAME: Final = (
     "This address is this machine's own, and answers to the names localhost, 127.0.0.1 and [::1] "
     "only: a page of elsewhere may have led your browser here.\n"
@@ -93,7 +92,9 @@ class Pages:
         ]
         if self._actions is not None:
             routes.append(Route("/actions", self._actions.respond, methods=["POST"]))
-        return Router(routes, redirect_slashes=False, default=_nothing_here)
+        known = ", ".join(route.path for route in routes)
+        nothing = PlainTextResponse(f"There is no such page; there are {known}\n", 404)
+        return Router(routes, redirect_slashes=False, default=nothing)
 
     def policy(self) -> str:
         """Return the Content-Security-Policy of the page.
@@ -143,10 +144,6 @@ def _ready(seen: Sequence[Seen]) -> str:
 def _verdict(reasons: Sequence[str], good: str) -> Response:
     lines = [" ".join(reason.split()) for reason in reasons] or [good]
     return PlainTextResponse("".join(f"{line}\n" for line in lines), 503 if reasons else 200)
-
-
-async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    await PlainTextResponse(NOT_HERE, 404)(scope, receive, send)
 
 
 def _hashes(page: bytes, pattern: bytes) -> str:
@@ -341,7 +338,7 @@ def served(
     if access is not None:
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
-        actions = Actions(access, parent, throttle)
+        actions = Actions(access, parent, watch.reloaded, throttle)
     config = uvicorn.Config(
         application(watch, local, throttle, actions),
         http=Connection,

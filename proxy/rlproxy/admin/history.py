@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from rlproxy.observability.metrics import BY_NAME, Distribution, Samples
+from rlproxy.observability.metrics import BY_NAME, Distribution, Samples, total
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 KEPT_S: Final = 120.0  # seconds of history
@@ -39,18 +39,13 @@ class Moment:
 
 def moment(at: float, samples: Samples) -> Moment:
     """Extract the counters from the samples of all workers; `at` is their time in seconds."""
-    by_outcome = dict.fromkeys(OUTCOMES, 0.0)
-    for (_, outcome), value in samples.get("rlproxy_hits_total", {}).items():
-        assert not isinstance(value, Distribution)
-        by_outcome[outcome] += value
-    commands = samples.get("rlproxy_commands_total", {}).get((), 0.0)
-    assert not isinstance(commands, Distribution)
+    hits = tuple(total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES)
     times = []
     for name in _HISTOGRAMS:
         found = samples.get(name, {}).get((), _NONE)
         assert isinstance(found, Distribution)
         times.append(found)
-    return Moment(at, tuple(by_outcome.values()), commands, tuple(times))
+    return Moment(at, hits, total(samples, "rlproxy_commands_total"), tuple(times))
 
 
 class Recent:

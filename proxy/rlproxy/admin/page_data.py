@@ -11,7 +11,7 @@ from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
-from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.observability.metrics import Distribution, Samples, total
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -43,6 +43,7 @@ def view(
     busiest: Iterable[Row],
     refused: Iterable[Row],
     policies: Iterable[PolicyRate],
+    rejected: Iterable[str],
 ) -> dict[str, Any]:
     """Return the data of the live page.
 
@@ -51,6 +52,7 @@ def view(
     samples: the sum of all workers' samples.
     busiest, refused: the keys with most hits and most refusals, of the last minute.
     policies: the policies with most hits.
+    rejected: mistakes for which the latest reload was rejected.
     """
     heard = [one for one in seen if one.heard()]
     facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
@@ -69,10 +71,11 @@ def view(
         "listen": [shown(str(each)) for each in facts.get("listen", ())],
         "draining": any(one.facts.get("draining") for one in heard),
         "not_ready": [shown(why) for why in not_ready(seen)],
+        "rejected": [shown(why) for why in rejected],
         "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),
-        "hits": [_of_outcome(samples, outcome) for outcome in OUTCOMES],
+        "hits": [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES],
         "rates": [round(each, 2) for each in now],
         "history": [[round(each, 2) for each in row] for row in recent.rates()],
         "commands": round(commands, 2),
@@ -95,14 +98,6 @@ def view(
         "busiest": [[shown(key), count, error] for key, count, error, _ in busiest],
         "refused": [[shown(key), count, error, shown(rule)] for key, count, error, rule in refused],
     }
-
-
-def _of_outcome(samples: Samples, wanted: str) -> float:
-    found = 0.0
-    for (_, outcome), value in samples.get("rlproxy_hits_total", {}).items():
-        if outcome == wanted and not isinstance(value, Distribution):
-            found += value
-    return found
 
 
 def _plain(samples: Samples, name: str, *labels: str) -> float | None:

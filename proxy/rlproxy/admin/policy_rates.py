@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW, Distribution, Samples
+from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
+from rlproxy.ratelimit.outcomes import OUTCOMES, REFUSED, REFUSED_LOCALLY, SHADOW_REFUSED
 
 MARK_S: Final = 5.0  # seconds between two marks, at least
 MARKS: Final = 3  # marks that are kept; rates count from the oldest
 
-_Counts = dict[str, tuple[float, float, float]]
-_NONE: Final = (0.0, 0.0, 0.0)
-_COLUMNS: Final = {"refused": 1, "refused_locally": 1, "shadow_refused": 2}
+_NONE: Final = PolicyHits(False, [0] * len(OUTCOMES))
 
 
 class PolicyRate(NamedTuple):
@@ -34,19 +33,17 @@ class PolicyRates:
     """The counters of policies at a few moments."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, _Counts]] = deque(maxlen=MARKS)
-        self._last: tuple[float, _Counts] = (0.0, {})
-        self._shadows: set[str] = set()
+        self._marks: deque[tuple[float, HitsByPolicy]] = deque(maxlen=MARKS)
+        self._last: tuple[float, HitsByPolicy] = (0.0, {})
 
-    def add(self, at: float, samples: Samples) -> None:
-        """Add the samples of all workers; `at` is their time in seconds.
+    def add(self, at: float, hits: HitsByPolicy) -> None:
+        """Add the hits in all workers; `at` is their time in seconds.
 
         If it is not later than the last (a clock was set), all others are dropped.
         """
         if at <= self._last[0]:
             self._marks.clear()
-        self._last = (at, _counts(samples))
-        self._shadows = {name for (name,) in samples.get(POLICY_SHADOW, {})}
+        self._last = (at, hits)
         if not self._marks or at - self._marks[-1][0] >= MARK_S:
             self._marks.append(self._last)
 
@@ -55,31 +52,28 @@ class PolicyRates:
 
         Policies without a hit are left out.
         """
-        at, counts = self._last
+        at, hits = self._last
         began, before = self._marks[0] if self._marks else self._last
         span_s = max(at - began, 1.0)
         rates = [
             PolicyRate(
                 name,
-                name in self._shadows,
+                found.shadow,
                 *(
-                    max(0.0, now - then) / span_s
-                    for now, then in zip(found, before.get(name, _NONE), strict=True)
+                    max(0, now - then) / span_s
+                    for now, then in zip(
+                        _columns(found), _columns(before.get(name, _NONE)), strict=True
+                    )
                 ),
             )
-            for name, found in counts.items()
+            for name, found in hits.items()
+            if any(found.counts)
         ]
-        rates.sort(key=lambda rate: (-rate.hits, -counts[rate.name][0], rate.name))
+        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
         return rates[:number]
 
 
-def _counts(samples: Samples) -> _Counts:
-    """Return the hits, refused hits and hits refused in shadow of each policy."""
-    found: dict[str, list[float]] = {}
-    for (name, outcome), value in samples.get(POLICY_HITS, {}).items():
-        assert not isinstance(value, Distribution)
-        row = found.setdefault(name, [0.0, 0.0, 0.0])
-        row[0] += value
-        if outcome in _COLUMNS:
-            row[_COLUMNS[outcome]] += value
-    return {name: (hits, refused, shadow) for name, (hits, refused, shadow) in found.items()}
+def _columns(hits: PolicyHits) -> tuple[int, int, int]:
+    """Return all hits of a policy, the refused ones, and those refused in shadow."""
+    counts = hits.counts
+    return sum(counts), counts[REFUSED] + counts[REFUSED_LOCALLY], counts[SHADOW_REFUSED]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rlproxy.admin.history import GAP_S, Recent, moment
 from rlproxy.admin.page_data import KEYS, POLICIES, view
@@ -14,12 +14,16 @@ from rlproxy.admin.policy_rates import PolicyRates
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
-from rlproxy.observability.metrics import Samples, kept, merged
-from rlproxy.observability.shared_memory import Published, SharedMemory
+from rlproxy.observability.metrics import SETTINGS_REJECTED, Samples, kept, merged
+from rlproxy.observability.policy_counters import HitsByPolicy, summed
+from rlproxy.observability.policy_counters import samples as policy_samples
+from rlproxy.observability.shared_memory import Published, Reloaded, SharedMemory
 
 SAMPLE_S: Final = 1.0  # seconds between two moments of the history, at least
 READ_S: Final = 0.1  # seconds between two reads of shared memory, at least
 SHARE: Final = 100  # pause after a moment was added, in multiples of the time it took, at least
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -32,8 +36,8 @@ class Reader:
         self._found: list[Published | None] = [None] * memory.workers
         self._texts: list[bytes] = [b""] * memory.workers
         self._recent = Recent()
-        self._policies = PolicyRates()
-        self._made: dict[str, Any] = {}  # results derived from the last read
+        self._rates = PolicyRates()
+        self._made: dict[Callable[[], Any], Any] = {}  # results derived from the last read
 
     def look(self) -> float:
         """Add the present counters to the history.
@@ -44,8 +48,8 @@ class Reader:
         self._read()
         if any(one.heard() for one in self.seen()):  # otherwise rates are unknown, not 0
             self._recent.add(moment(self._read_at, self.samples()))
-            self._policies.add(self._read_at, self.samples())
-        self._made.pop("view", None)
+            self._rates.add(self._read_at, self.policies())
+        self._made.pop(self._view, None)
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 
@@ -59,47 +63,68 @@ class Reader:
             for worker, found in enumerate(self._found)
         ]
 
+    def reloaded(self) -> Reloaded:
+        """Return the outcome of the latest reload, as it is now."""
+        return Reloaded.from_json(self._memory.latest(self._memory.parent))
+
     def samples(self) -> Samples:
-        """Return the sum of all workers' samples. Of a silent worker, only its counters remain."""
-        self._read()
-        if "samples" not in self._made:
-            heard = {one.worker for one in self.seen() if one.heard()}
-            samples = merged(
-                found.samples if worker in heard else kept(found.samples)
-                for worker, found in enumerate(self._found)
-                if found is not None
-            )
-            samples["rlproxy_workers"] = {(): float(len(heard))}
-            self._made["samples"] = samples
-        made: Samples = self._made["samples"]
-        return made
+        """Return the sum of all workers' samples, without policies.
+
+        Of a silent worker, only its counters remain.
+        """
+        return self._once(self._samples)
+
+    def policies(self) -> HitsByPolicy:
+        """Return the hits of policies in all workers."""
+        return self._once(self._policies)
 
     def metrics(self) -> bytes:
         """Return the samples in Prometheus' text format."""
-        self._read()
-        if "metrics" not in self._made:
-            self._made["metrics"] = exposition(self.samples())
-        made: bytes = self._made["metrics"]
-        return made
+        return self._once(self._metrics)
 
     def view(self) -> dict[str, Any]:
         """Return the data of the live page."""
+        return self._once(self._view)
+
+    def _once(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns, which is called once for each read."""
         self._read()
-        if "view" not in self._made:
-            seen = self.seen()
-            pairs = zip(seen, self._found, strict=True)
-            tops = [found.top for one, found in pairs if one.heard() and found is not None]
-            self._made["view"] = view(
-                self._read_at,
-                seen,
-                self.samples(),
-                self._recent,
-                merge(tops, KEYS, False),
-                merge(tops, KEYS, True),
-                self._policies.busiest(POLICIES),
-            )
-        made: dict[str, Any] = self._made["view"]
+        if make not in self._made:
+            self._made[make] = make()
+        made: T = self._made[make]
         return made
+
+    def _samples(self) -> Samples:
+        heard = {one.worker for one in self.seen() if one.heard()}
+        samples = merged(
+            found.samples if worker in heard else kept(found.samples)
+            for worker, found in enumerate(self._found)
+            if found is not None
+        )
+        samples["rlproxy_workers"] = {(): float(len(heard))}
+        samples[SETTINGS_REJECTED] = {(): float(bool(self.reloaded().mistakes))}
+        return samples
+
+    def _policies(self) -> HitsByPolicy:
+        return summed(found.policies for found in self._found if found is not None)
+
+    def _metrics(self) -> bytes:
+        return exposition({**self.samples(), **policy_samples(self.policies())})
+
+    def _view(self) -> dict[str, Any]:
+        seen = self.seen()
+        pairs = zip(seen, self._found, strict=True)
+        tops = [found.top for one, found in pairs if one.heard() and found is not None]
+        return view(
+            self._read_at,
+            seen,
+            self.samples(),
+            self._recent,
+            merge(tops, KEYS, False),
+            merge(tops, KEYS, True),
+            self._rates.busiest(POLICIES),
+            self.reloaded().mistakes,
+        )
 
     def _read(self) -> None:
         now = self._clock()
@@ -112,7 +137,7 @@ class Reader:
             if text == self._texts[worker]:
                 continue
             try:
-                self._found[worker] = Published.from_json(text)
+                self._found[worker] = Published.from_text(text)
             except (ValueError, KeyError):  # the text is empty, or its writer ended while writing
                 continue
             self._texts[worker] = text

@@ -43,10 +43,8 @@ Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 
 POLICIES: Final = "policies"  # section of the file
 MAX_SHOWN: Final = 64  # characters of a policy's name in an error
-_OF_A_POLICY: Final = {"rule", "shadow"}
-_POLICY_FORM: Final = (
-    'expected "RULE" or {rule = "RULE", shadow = true}; a name with a dot stands in quotes'
-)
+_POLICY_KEYS: Final = ("rule", "shadow")
+_POLICY_FORM: Final = 'expected "RULE" or {rule = "RULE", shadow = true}'
 _ONLY_SECTION: Final = f"; its options stand above any [...], and [{POLICIES}] is the only section"
 _MISPLACED: Final = f"it is an option: its place is above [{POLICIES}]"
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -224,17 +222,29 @@ def _policies(table: object) -> tuple[Policies, list[str]]:
     found: list[tuple[str, str, bool]] = []
     mistakes: list[str] = []
     for name, value in table.items():
-        given = {"rule": value} if isinstance(value, str) else value
-        given = given if isinstance(given, dict) else {}
-        rule, shadow = given.get("rule"), given.get("shadow", False)
-        if not isinstance(rule, str) or not isinstance(shadow, bool) or given.keys() - _OF_A_POLICY:
-            rule = ""
-        if rule and (" " in rule or name.replace("_", "-") not in _BY_NAME):
-            found.append((name, b" ".join(rule.encode().split()).decode(), shadow))
-        else:
-            why = _MISPLACED if name.replace("_", "-") in _BY_NAME else _POLICY_FORM
+        given = value if isinstance(value, dict) else {"rule": value}
+        why = _mistake_in(name, given)
+        if why:
             mistakes.append(f"policy {name[:MAX_SHOWN]!r}: {why}")
+        else:
+            words = given["rule"].encode().split()
+            found.append((name, b" ".join(words).decode(), given.get("shadow", False)))
     return tuple(found), mistakes
+
+
+def _mistake_in(name: str, given: Mapping[str, object]) -> str:
+    """Return what is wrong with the keys of a policy, or with the types of their values, or ""."""
+    rule, shadow = given.get("rule"), given.get("shadow", False)
+    # an option below the section looks like a policy without a window
+    if name.replace("_", "-") in _BY_NAME and not (isinstance(rule, str) and " " in rule):
+        return _MISPLACED
+    for key in given:
+        if key not in _POLICY_KEYS:
+            near = _similar(key, _POLICY_KEYS) or "; a name with a dot stands in quotes"
+            return f"there is no key {key[:MAX_SHOWN]!r}{near}"
+    if not isinstance(rule, str):
+        return f"{'there is no rule' if rule is None else 'the rule is no text'}: {_POLICY_FORM}"
+    return "" if isinstance(shadow, bool) else "shadow: expected true or false, without quotes"
 
 
 def _text(value: object) -> str:

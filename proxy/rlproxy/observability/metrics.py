@@ -22,6 +22,7 @@ LEAST: Final = "least"
 
 POLICY_HITS: Final = "rlproxy_policy_hits_total"
 POLICY_SHADOW: Final = "rlproxy_policy_shadow"
+SETTINGS_REJECTED: Final = "rlproxy_settings_rejected"
 
 Labels = tuple[str, ...]
 
@@ -82,8 +83,9 @@ TABLE: Final = (
     Row(
         POLICY_HITS,
         COUNTER,
-        "Those of rlproxy_hits_total that name a policy, by policy. A policy that is removed from "
-        "the settings is left out",
+        "Those of rlproxy_hits_total that name a policy, by policy: admitted, refused and "
+        "refused_locally (in shadow admitted and shadow_refused) from 0 on, others from their "
+        "first hit. A policy that is removed from the settings is left out",
         ("policy", "outcome"),
     ),
     Row(POLICY_SHADOW, GAUGE, "1 of each policy in shadow (others have none)", ("policy",), MOST),
@@ -199,6 +201,13 @@ TABLE: Final = (
     Row("rlproxy_workers", GAUGE, "Processes that serve and have reported lately"),
     Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", (), MOST),
     Row(
+        SETTINGS_REJECTED,
+        GAUGE,
+        "1 if the latest reload found a mistake: the settings before it are in force",
+        (),
+        MOST,
+    ),
+    Row(
         "rlproxy_start_time_seconds",
         GAUGE,
         "When the proxy began, in seconds since 1970",
@@ -280,6 +289,15 @@ def _both(row: Row, one: Value, other: Value) -> Value:
     if row.across == MOST:
         return max(one, other)
     return min(one, other) if row.across == LEAST else one + other
+
+
+def total(samples: Samples, name: str, *labels: str) -> float:
+    """Return the sum of the values of a counter or gauge whose last labels are `labels`."""
+    return sum(
+        value
+        for found, value in samples.get(name, {}).items()
+        if not isinstance(value, Distribution) and found[len(found) - len(labels) :] == labels
+    )
 
 
 def kept(samples: Samples) -> Samples:

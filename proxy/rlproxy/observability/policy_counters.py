@@ -1,4 +1,5 @@
-"""The rows of policies in Counters.hits: which policy counts where. No I/O, no clock.
+"""The rows of policies in Counters.hits: which policy counts where; and the text by which other
+processes get the counts. No I/O, no clock.
 
     use() ──> in force ──removed by a reload──> retired ──at the next reload──> free ──> in force
 
@@ -9,10 +10,13 @@ its algorithm, whose sums never decrease.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
 
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import Labels, Value
+from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW, Samples
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
@@ -20,46 +24,83 @@ from rlproxy.ratelimit.outcomes import (
     PAIR,
     REFUSED,
     REFUSED_LOCALLY,
+    ROWS,
     WIDTH,
     by_outcome,
     row_of,
 )
 
+_FIRST: Final = len(ROWS) * PAIR  # the first row of a policy
+# Outcomes that have a sample from the start, of enforced policies and of those in shadow. With
+# 10,000 policies each of them is 0.75 MB of metrics.
+_USUAL: Final = (("admitted", "refused", "refused_locally"), ("admitted", "shadow_refused"))
+
+
+class PolicyHits(NamedTuple):
+    """The hits of one policy.
+
+    shadow: the policy is in shadow.
+    counts: its hits in the order of OUTCOMES.
+    """
+
+    shadow: bool
+    counts: list[int]
+
+
+HitsByPolicy = dict[str, PolicyHits]
+
 
 class PolicyCounters:
-    """The rows of one process' policies."""
+    """The rows of one process' policies.
 
-    def __init__(self, counters: Counters) -> None:
+    before: hits of the process that this one replaces.
+    """
+
+    def __init__(self, counters: Counters, before: HitsByPolicy) -> None:
         self._counters = counters
+        self._before = before
+        self._head: bytes = b"[[],[],[],{}]"  # the part of text() that use() changes
         self._rows: dict[tuple[bytes, bytes], int] = {}  # by name and algorithm
         self._retired: dict[int, bytes] = {}  # algorithm by row
         self._free: list[int] = []
 
     def use(self, policies: Iterable[Policy]) -> None:
-        """Set the row of each policy. One with the same name and algorithm as before keeps it."""
+        """Set the row of each policy. One with the same name and algorithm as before keeps it.
+
+        The hits of other policies before this process are forgotten.
+        """
         self._counters.gather()  # the denial cache counts in rows that are retired now
         for row, algorithm in self._retired.items():
             self._move(row, row_of(algorithm))  # hits that were under way
         self._free += self._retired
-        before, self._rows, self._retired = self._rows, {}, {}
+        old, self._rows, self._retired = self._rows, {}, {}
+        before, self._before = self._before, {}
+        names: list[str] = []
+        shadows: list[bool] = []
+        rows: list[int] = []
         for policy in policies:
             key = (policy.name, policy.limiter.algorithm.name)
-            row = before.pop(key, -1)
+            row = old.pop(key, -1)
             policy.row = self._rows[key] = row if row >= 0 else self._new()
-        for (_, algorithm), row in before.items():
+            name = policy.name.decode()
+            if name in before:
+                self._before[name] = before[name]
+            names.append(name)
+            shadows.append(policy.shadow)
+            rows.append(policy.row - _FIRST)
+        head = (names, shadows, rows, {name: each.counts for name, each in self._before.items()})
+        self._head = json.dumps(head, separators=(",", ":")).encode()
+        for (_, algorithm), row in old.items():
             self._move(row, row_of(algorithm))
             self._retired[row] = algorithm
 
-    def hits(self) -> dict[Labels, Value]:
-        """Return the hits by (policy, outcome), without zeros."""
-        counts = self._counters.hits
-        return {
-            (name.decode(), outcome): number
-            for (name, _), row in self._rows.items()
-            if any(counts[row : row + PAIR])
-            for outcome, number in zip(OUTCOMES, by_outcome(counts, row), strict=True)
-            if number
-        }
+    def text(self) -> bytes:
+        """Encode the hits of all policies for another process; see hits_of().
+
+        10,000 policies take 2 ms, where samples would take 100 ms.
+        """
+        counts = self._counters.hits[_FIRST:]
+        return self._head + b"\n" + _packed(len(counts)).pack(*counts)
 
     def shadow_refused(self) -> dict[str, int]:
         """Return the hits that policies in shadow would have refused, without zeros."""
@@ -75,21 +116,18 @@ class PolicyCounters:
 
         Hits of policies are among them.
         """
-        counters = self._counters
-        hits = dict.fromkeys(ALGORITHMS, [0] * PAIR)
-        near = dict.fromkeys(ALGORITHMS, 0)
-        for row, algorithm in self._all_rows():
-            found = counters.hits[row : row + PAIR]
-            if any(found):
-                sums = hits[algorithm]
-                hits[algorithm] = [one + more for one, more in zip(sums, found, strict=True)]
-                near[algorithm] += sum(counters.near[row // WIDTH : (row + PAIR) // WIDTH])
-        return {name: (by_outcome(hits[name], 0), near[name]) for name in ALGORITHMS}
-
-    def _all_rows(self) -> list[tuple[int, bytes]]:
-        rows = [(row_of(name), name) for name in ALGORITHMS]
-        rows += [(row, algorithm) for (_, algorithm), row in self._rows.items()]
-        return rows + list(self._retired.items())
+        hits, near = self._counters.hits, self._counters.near
+        rows_of = {name: [row_of(name)] for name in ALGORITHMS}
+        for (_, algorithm), row in self._rows.items():
+            rows_of[algorithm].append(row)
+        for row, algorithm in self._retired.items():
+            rows_of[algorithm].append(row)
+        found = {}
+        for name, rows in rows_of.items():
+            sums = [_sum(hits, rows, outcome) for outcome in range(PAIR)]
+            places = [row // WIDTH for row in rows]
+            found[name] = (by_outcome(sums, 0), _sum(near, places, 0) + _sum(near, places, 1))
+        return found
 
     def _new(self) -> int:
         if self._free:
@@ -108,3 +146,61 @@ class PolicyCounters:
             for at in range(width):
                 counts[into + at] += counts[start + at]
                 counts[start + at] = 0
+
+
+def _sum(counts: list[int], rows: list[int], offset: int) -> int:
+    total = 0
+    for row in rows:
+        total += counts[row + offset]
+    return total
+
+
+def _packed(number: int) -> Struct:
+    return Struct(f"<{number}q")
+
+
+def hits_of(text: bytes) -> HitsByPolicy:
+    """Decode the result of PolicyCounters.text(), or an empty text."""
+    if not text:
+        return {}
+    head, _, packed = text.partition(b"\n")
+    counts = list(_packed(len(packed) // 8).unpack(packed))
+    names, shadows, rows, before = json.loads(head)
+    found = {}
+    for name, shadow, row in zip(names, shadows, rows, strict=True):
+        found[name] = PolicyHits(shadow, by_outcome(counts, row))
+    return summed((found, {name: PolicyHits(False, counts) for name, counts in before.items()}))
+
+
+def summed(several: Iterable[HitsByPolicy]) -> HitsByPolicy:
+    """Return the hits of all processes."""
+    found: HitsByPolicy = {}
+    for each in several:
+        if not found:
+            found = dict(each)
+            continue
+        for name, hits in each.items():
+            known = found.get(name)
+            if known is None:
+                found[name] = hits
+            else:
+                shadow = known.shadow or hits.shadow
+                found[name] = PolicyHits(shadow, _added(known.counts, hits.counts))
+    return found
+
+
+def _added(counts: list[int], more: list[int]) -> list[int]:
+    return [one + other for one, other in zip(counts, more, strict=True)]
+
+
+def samples(hits: HitsByPolicy) -> Samples:
+    """Return the samples of policies. Usual outcomes are among them from 0 on, others from 1 on."""
+    return {
+        POLICY_HITS: {
+            (name, outcome): number
+            for name, (shadow, counts) in hits.items()
+            for outcome, number in zip(OUTCOMES, counts, strict=True)
+            if number or outcome in _USUAL[shadow]
+        },
+        POLICY_SHADOW: {(name,): 1.0 for name, each in hits.items() if each.shadow},
+    }

@@ -9,16 +9,17 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rlproxy.config.config import Config, ConfigError
 from rlproxy.config.urls import Upstream
 from rlproxy.net.listeners import ListenError, Listeners
-from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.banner import log_end, print_banner
+from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedError, embedded_of
 
@@ -28,11 +29,6 @@ CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 READY: Final = "ready"
 LEAVING: Final = "leaving"
 FAILED: Final = "failed"
-
-
-# Reads settings and certificates again, given the present settings. Returns None if there is a
-# mistake: then the present ones stay in effect.
-Reload = Callable[[Config], tuple[Config, Contexts] | None]
 
 
 class StartError(Exception):
@@ -53,8 +49,8 @@ class Post:
     report: called with READY and the banner's text about the upstream, LEAVING and "", or FAILED
     and the reason.
     look: called every second. It returns a reason to end, or "".
-    read: returns the settings that the supervisor has accepted last, so that all workers have the
-    same; None without a supervisor.
+    reload: called on SIGHUP with the settings in force; see `reload`. With a supervisor it reads
+    the settings that the supervisor has accepted last, so that all workers have the same.
     """
 
     worker: int
@@ -67,13 +63,14 @@ class Post:
     first: bool
     report: Callable[[str, str], None]
     look: Callable[[], str]
-    read: Callable[[], Config] | None = None
+    reload: Callable[[Config, Apply], Config]
 
 
 @contextlib.asynccontextmanager
-async def alone(config: Config) -> AsyncIterator[Post]:
+async def alone(config: Config, read: Callable[[], Config]) -> AsyncIterator[Post]:
     """Prepare the post of a proxy that is one process, and release it at the end.
 
+    read: returns the settings of its file. Raises ConfigError.
     Raises one of CANNOT_RUN.
     """
     with contextlib.ExitStack() as closing:
@@ -104,6 +101,17 @@ async def alone(config: Config) -> AsyncIterator[Post]:
                 admin.look()
             return EMBEDDED_ENDED if embedded.ended() else ""
 
-        now, loaded = time.time(), scripts.load()
-        yield Post(0, listeners, balance, memory, now, upstream, loaded, True, report, look)
+        yield Post(
+            0,
+            listeners,
+            balance,
+            memory,
+            time.time(),
+            upstream,
+            scripts.load(),
+            True,
+            report,
+            look,
+            partial(reload, read=read, memory=memory),
+        )
     log_end(up_at[0] if up_at else None)

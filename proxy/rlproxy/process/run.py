@@ -7,17 +7,16 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from rlproxy.admin.access import read_token
 from rlproxy.build import describe
 from rlproxy.config import loader
-from rlproxy.config.config import Config, ConfigError, differences, reloaded
+from rlproxy.config.config import Config, ConfigError
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process import admin_process
-from rlproxy.process.policy_log import log_changes, log_shadows
+from rlproxy.process.policy_log import log_shadows
 from rlproxy.process.post import CANNOT_RUN, Post, alone
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
@@ -93,49 +92,19 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     if settings.workers == 1:
-        _serve(settings, read)
+        _serve(settings, alone(settings, read), supervised=False)
     else:
-        reload = partial(_reload, read=read, logged=True)
-        Supervisor(settings, lambda current, post: _serve(current, read, post), reload).run()
+        Supervisor(settings, _work, read).run()
 
 
-def _reload(
-    config: Config, read: Callable[[], Config], logged: bool
-) -> tuple[Config, tls_contexts.Contexts] | None:
-    """Read settings and certificates again, and set the log level; see post.Reload.
-
-    Logs each mistake, and with `logged` the changes.
-    """
-    try:
-        new = read()
-        made = reloaded(config, new)
-        contexts = tls_contexts.contexts(made)
-    except ConfigError as error:
-        for mistake in error.mistakes:
-            text = "SIGHUP: {reason}; all stays as it was"
-            log.error("settings_rejected", text, reason=mistake)
-        return None
-    if logged:
-        # The next line is logged if the old or the new level permits it.
-        logs.lower_level(made.log_level)
-        changed, later = differences(config, new)
-        names = ", ".join(option.flag for option in changed) or "none"
-        text = "SIGHUP: settings and certificates were read again; options changed: {changed}"
-        log.info("settings_reloaded", text, changed=names)
-        log_changes(config, new)
-        for option in later:
-            text = "SIGHUP: {option} has changed; that takes a restart"
-            log.warning("restart_needed", text, option=option.flag)
-    logs.set_level(made.log_level)
-    return made, contexts
+def _work(settings: Config, post: Post) -> None:
+    """Run a worker at its post, in a process of its own."""
+    logs.configure(settings.log_level, settings.log_format, post.worker + 1)
+    _serve(settings, contextlib.nullcontext(post), supervised=True)
 
 
-def _serve(settings: Config, read: Callable[[], Config], post: Post | None = None) -> None:
-    if post is not None:
-        logs.configure(settings.log_level, settings.log_format, post.worker + 1)
-    if post is not None and post.read is not None:
-        read = post.read
-    reload = partial(_reload, read=read, logged=post is None)
-    posted = alone(settings) if post is None else contextlib.nullcontext(post)
+def _serve(
+    settings: Config, posted: contextlib.AbstractAsyncContextManager[Post], supervised: bool
+) -> None:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(Server(settings, posted, reload, supervised=post is not None).run())
+        runner.run(Server(settings, posted, supervised).run())

@@ -12,7 +12,7 @@ from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER
 from rlproxy.process.banner import FIRST_CONTACT_S, describe_upstream
-from rlproxy.process.post import CUT, LEAVING, READY, Post, Reload, StartError
+from rlproxy.process.post import CUT, LEAVING, READY, Post, StartError
 from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.upstreams import at_most
 from rlproxy.process.wiring import Wiring
@@ -28,7 +28,6 @@ class Server:
 
     config: the settings at the start.
     posted: the worker's post; prepared when the server starts, and released when it has ended.
-    reload: called on SIGHUP.
     supervised: whether this process has a supervisor.
     """
 
@@ -36,12 +35,10 @@ class Server:
         self,
         config: Config,
         posted: contextlib.AbstractAsyncContextManager[Post],
-        reload: Reload,
         supervised: bool,
     ) -> None:
         self._config = config
         self._posted = posted
-        self._reload = reload
         self._supervised = supervised
         self._wiring: Wiring | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,10 +106,7 @@ class Server:
         self._hung_up = True
         if self._wiring is None or not self._up or self._stop.is_set():
             return
-        found = self._reload(self._config)
-        if found is not None:
-            self._config, contexts = found
-            self._wiring.reconfigure(self._config, contexts)
+        self._config = self._wiring.reload(self._config)
 
     # -- start-up ---------------------------------------------------------------------------------
 

@@ -13,16 +13,23 @@ from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import Row, covered
 from rlproxy.observability.metrics import (
     ERRORS,
-    POLICY_HITS,
     Distribution,
     Samples,
     Value,
     merged,
+    total,
 )
+from rlproxy.observability.policy_counters import HitsByPolicy
 from rlproxy.observability.shared_memory import Published
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
-from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
+from rlproxy.ratelimit.outcomes import (
+    CALLS,
+    OUTCOMES,
+    REFUSED,
+    REFUSED_LOCALLY,
+    SHADOW_REFUSED,
+)
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import encoding
 
@@ -32,8 +39,7 @@ _TOP: Final = (
     b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2]),n==4 and ARGV[i+3] or nil} end "
     b"return r"
 )
-# Outcomes that count as refused in RL.POLICIES.
-_REFUSED: Final = ("refused", "refused_locally", "shadow_refused")
+_NO_HITS: Final = [0] * len(OUTCOMES)
 
 
 def stats_text(several: Sequence[Published], now: float) -> bytes:
@@ -44,7 +50,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
     """
     samples = merged(each.samples for each in several)
     facts = several[0].facts
-    total = partial(_total, samples)
+    number = partial(_total, samples)
     sections: dict[str, dict[str, object]] = {
         "Server": {
             "version": facts["version"],
@@ -56,18 +62,18 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
             "on_upstream_failure": facts["on_upstream_failure"],
         },
         "Hits": _hits(samples, several),
-        "Calls": {name: total("rlproxy_calls_total", name) for name in CALLS},
+        "Calls": {name: number("rlproxy_calls_total", name) for name in CALLS},
         "Traffic": {
-            "commands": total("rlproxy_commands_total"),
-            "bytes_in": total("rlproxy_bytes_total", "client", "in"),
-            "bytes_out": total("rlproxy_bytes_total", "client", "out"),
-            "clients": total("rlproxy_clients"),
-            "clients_accepted": total("rlproxy_clients_accepted_total"),
+            "commands": number("rlproxy_commands_total"),
+            "bytes_in": number("rlproxy_bytes_total", "client", "in"),
+            "bytes_out": number("rlproxy_bytes_total", "client", "out"),
+            "clients": number("rlproxy_clients"),
+            "clients_accepted": number("rlproxy_clients_accepted_total"),
         },
         "Upstream": _upstream(samples, facts["upstream"]),
         "Errors": {
-            "errors": total("rlproxy_errors_total"),
-            **{f"errors_{kind}": total("rlproxy_errors_total", kind) for kind in ERRORS},
+            "errors": number("rlproxy_errors_total"),
+            **{f"errors_{kind}": number("rlproxy_errors_total", kind) for kind in ERRORS},
         },
     }
     parts = [
@@ -78,52 +84,45 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
 
 
 def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
-    total = partial(_total, samples)
-    hits = {outcome: total("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
+    number = partial(_total, samples)
+    hits = {outcome: number("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
     found: dict[str, object] = {
         "hits": sum(hits.values()),
         **hits,
-        "near_limit": total("rlproxy_hits_near_limit_total"),
-        "waiting": total("rlproxy_waiting"),
-        "denials": total("rlproxy_denials"),
+        "near_limit": number("rlproxy_hits_near_limit_total"),
+        "waiting": number("rlproxy_waiting"),
+        "denials": number("rlproxy_denials"),
         "top_seconds": round(covered(each.top for each in several), 1),
     }
     for name in (each.decode().lower() for each in ALGORITHMS):
-        counts = (f"{of}={total('rlproxy_hits_total', name, of)}" for of in OUTCOMES)
+        counts = (f"{of}={number('rlproxy_hits_total', name, of)}" for of in OUTCOMES)
         found[f"hits_{name}"] = ",".join(counts)
     return found
 
 
 def _upstream(samples: Samples, facts: dict[str, Any]) -> dict[str, object]:
-    total = partial(_total, samples)
+    number = partial(_total, samples)
     nodes = samples.get("rlproxy_upstream_node_up", {})
     up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())
     return {
         "upstream": facts["where"],
         "upstream_server": facts["server"],
-        "upstream_up": total("rlproxy_upstream_up"),
+        "upstream_up": number("rlproxy_upstream_up"),
         "upstream_why": facts["why"],
         **({"upstream_nodes": up} if up else {}),
-        "scripts_loaded": total("rlproxy_scripts_loaded"),
-        "lanes": total("rlproxy_upstream_connections", "lane"),
-        "shared_connections": total("rlproxy_upstream_connections", "share"),
-        "private_connections": total("rlproxy_upstream_connections", "private"),
+        "scripts_loaded": number("rlproxy_scripts_loaded"),
+        "lanes": number("rlproxy_upstream_connections", "lane"),
+        "shared_connections": number("rlproxy_upstream_connections", "share"),
+        "private_connections": number("rlproxy_upstream_connections", "private"),
         "round_trips_us": _classes(samples["rlproxy_lane_round_trip_seconds"][()]),
-        "timeouts": total("rlproxy_upstream_timeouts_total"),
-        "connects_failed": total("rlproxy_upstream_connects_failed_total"),
-        "noscript_repairs": total("rlproxy_noscript_repairs_total"),
+        "timeouts": number("rlproxy_upstream_timeouts_total"),
+        "connects_failed": number("rlproxy_upstream_connects_failed_total"),
+        "noscript_repairs": number("rlproxy_noscript_repairs_total"),
     }
 
 
 def _total(samples: Samples, name: str, *labels: str) -> int:
-    """Return the sum of the values of a metric whose last labels are `labels`."""
-    return int(
-        sum(
-            value
-            for found, value in samples.get(name, {}).items()
-            if not isinstance(value, Distribution) and found[len(found) - len(labels) :] == labels
-        )
-    )
+    return int(total(samples, name, *labels))
 
 
 def _classes(value: Value) -> str:
@@ -147,25 +146,18 @@ def top_request(rows: Sequence[Row], refused: bool) -> bytes:
     return encoding.bulks(b"EVAL", _TOP % width, b"0", *words)
 
 
-def policies_request(policies: Iterable[Policy], several: Sequence[Published]) -> bytes:
+def policies_request(policies: Iterable[Policy], hits: HitsByPolicy) -> bytes:
     """Return a request to which Redis replies with the result of RL.POLICIES.
 
     policies: those in force, in the order of the reply.
-    several: the samples of each worker.
+    hits: those of all workers.
     """
-    found = merged({POLICY_HITS: each.samples.get(POLICY_HITS, {})} for each in several)
-    hits: dict[str, int] = {}
-    refused: dict[str, int] = {}
-    for (name, outcome), value in found.get(POLICY_HITS, {}).items():
-        assert not isinstance(value, Distribution)
-        hits[name] = hits.get(name, 0) + int(value)
-        if outcome in _REFUSED:
-            refused[name] = refused.get(name, 0) + int(value)
     rows = []
     for policy in policies:
         name = policy.name.decode()
-        counts = (hits.get(name, 0), refused.get(name, 0))
-        rows.append((name, policy.text.decode(), mode(policy.shadow), *counts))
+        counts = hits[name].counts if name in hits else _NO_HITS
+        refused = counts[REFUSED] + counts[REFUSED_LOCALLY] + counts[SHADOW_REFUSED]
+        rows.append((name, policy.text.decode(), mode(policy.shadow), sum(counts), refused))
     # One argument: Redis takes few of a client that is not authenticated.
     text = json.dumps(rows, separators=(",", ":")).encode()
     return encoding.bulks(b"EVAL", b"return cjson.decode(ARGV[1])", b"0", text)

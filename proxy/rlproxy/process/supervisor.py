@@ -24,11 +24,12 @@ from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
 
-from rlproxy.config.config import Config
+from rlproxy.config.config import Config, ConfigError
 from rlproxy.config.urls import Upstream
 from rlproxy.net.listeners import Listeners
+from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
-from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.balancer import AWAY, FULL_S, Balancer, accepted, log_not_accepted
 from rlproxy.process.banner import log_end, print_banner
@@ -40,9 +41,9 @@ from rlproxy.process.post import (
     LEAVING,
     READY,
     Post,
-    Reload,
     StartError,
 )
+from rlproxy.process.reload import reload
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import Embedded, embedded_of, end_with_parent
@@ -79,18 +80,18 @@ class Supervisor:
     """The workers of a proxy.
 
     serve: called in each worker's process, which ends when it returns.
-    reload: called on SIGHUP.
+    read: returns the settings of the file, on SIGHUP. Raises ConfigError.
     """
 
     def __init__(
         self,
         config: Config,
         serve: Callable[[Config, Post], None],
-        reload: Reload,
+        read: Callable[[], Config],
     ) -> None:
         self._config = config
         self._serve = serve
-        self._reload_settings = reload
+        self._read = read
         self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
         self._started = time.time()
@@ -156,7 +157,7 @@ class Supervisor:
             self._balance = Balancer(len(self._workers))
             self._memory = SharedMemory(len(self._workers))
             self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
-            self._accepted.publish(0, pickle.dumps(self._config))
+            self._accept(self._config)
             if self._config.admin is not None:
                 addresses = self._listeners.addresses()
                 self._admin = AdminProcess(self._config, self._memory, addresses)
@@ -181,11 +182,16 @@ class Supervisor:
         Called after SIGHUP. Workers do not read the file: it may have changed again.
         """
         self._hung_up = False
-        found = self._reload_settings(self._config)
-        if found is not None:
-            self._config = found[0]
-            self._accepted.publish(0, pickle.dumps(self._config))
-            self._signal(signal.SIGHUP)
+        self._config = reload(self._config, self._apply, self._read, self._memory)
+
+    def _apply(self, config: Config, _contexts: Contexts) -> None:
+        self._accept(config)
+        self._signal(signal.SIGHUP)
+
+    def _accept(self, config: Config) -> None:
+        """Publish settings for the workers. Raises ConfigError."""
+        if not self._accepted.publish(0, pickle.dumps(config)):
+            raise ConfigError([f"the settings take more than {HALF >> 20} MB"])
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -251,8 +257,13 @@ class Supervisor:
             self._up_at is None,
             partial(self._report, worker),
             lambda: "" if os.getppid() == self._pid else "the supervisor has ended",
-            lambda: pickle.loads(self._accepted.latest(0)),  # noqa: S301 (of this very program)
+            partial(reload, read=self._accepted_settings, memory=None),
         )
+
+    def _accepted_settings(self) -> Config:
+        """Return the latest settings of _accept(); called in a worker's process."""
+        found: Config = pickle.loads(self._accepted.latest(0))  # noqa: S301 (of this very program)
+        return found
 
     def _report(self, worker: _Worker, word: str, text: str) -> None:
         """Send a report to the supervisor; called in a worker's process."""

@@ -25,8 +25,6 @@ from rlproxy.observability.hot_keys import HotKeys, Merged, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
-    POLICY_HITS,
-    POLICY_SHADOW,
     PROBLEMS,
     Distribution,
     Labels,
@@ -35,7 +33,7 @@ from rlproxy.observability.metrics import (
     kept,
     merged,
 )
-from rlproxy.observability.policy_counters import PolicyCounters
+from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
 from rlproxy.observability.shared_memory import Published, apart
 from rlproxy.process.policy_log import ShadowLog
 from rlproxy.process.post import Post
@@ -48,7 +46,7 @@ from rlproxy.version import VERSION
 
 EVERY_S: Final = 0.25  # seconds between two calls of publish()
 MOST_S: Final = 1.0  # seconds of the pause after a publication, at most
-SHARE: Final = 50  # pause after a publication, in multiples of its duration, up to MOST_S
+SHARE: Final = 50  # the same, in multiples of the duration of the publication, up to MOST_S
 MAX_USER: Final = 200  # bytes of a user's name that are published
 MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
 ADDRESSES_EVERY_S: Final = 1.0  # seconds between two selections of these
@@ -79,16 +77,15 @@ class Telemetry:
         self._server = server
         self._listen = [str(address) for address in post.listeners.addresses()]
         self._stats: Counters = clients.context.stats
-        self._policies = PolicyCounters(self._stats)
-        self._shadows: dict[Labels, Value] = {}  # policies in shadow
+        before = post.memory.latest(post.worker)  # of the process that this one replaces
+        head, prefix_hits, policy_hits = apart(before)
+        self._before: Samples = kept(Published.from_text(head).samples) if head else {}
+        self._policies = PolicyCounters(self._stats, hits_of(policy_hits))
         self._shadow_log = ShadowLog(self._policies.shadow_refused)
         self._policies_call: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
         self._started = post.started
         self._began = time.time()  # the start of this process
-        before = post.memory.latest(post.worker)  # samples of the process that this one replaces
-        head, prefix_hits = apart(before)
-        self._before: Samples = kept(Published.from_json(head).samples) if head else {}
         self._top = HotKeys(time.monotonic)
         self._tops = Merged(
             time.monotonic,
@@ -123,11 +120,6 @@ class Telemetry:
     def use_policies(self, policies: Collection[Policy]) -> None:
         """Count hits of `policies` from now on, and forget the counts of others."""
         self._policies.use(policies)
-        self._shadows = {(policy.name.decode(),): 1.0 for policy in policies if policy.shadow}
-        names = {policy.name.decode() for policy in policies}
-        before = self._before.get(POLICY_HITS, {})
-        left = {labels: value for labels, value in before.items() if labels[0] in names}
-        self._before = {**self._before, POLICY_HITS: left}
         self._policies_until = 0.0
 
     def request(self, name: bytes, args: list[bytes]) -> bytes:
@@ -136,18 +128,23 @@ class Telemetry:
         RL.HELP is not among them.
         """
         if name == commands.RL_STATS:
-            return stats_request(self.all(by_policy=False), time.time())
+            return stats_request(self.all(), time.time())
         if name == commands.RL_POLICIES:
             return self._policies_request()
         return self._tops.reply(int(args[0]), len(args) > 1)
 
     def _policies_request(self) -> bytes:
-        """Return the request for RL.POLICIES, made at most every EVERY_S: it may be large."""
+        """Return the request for RL.POLICIES. It may be large, and is kept for up to MOST_S."""
         now = time.monotonic()
         if now >= self._policies_until:
-            self._policies_until = now + EVERY_S
+            self._stats.gather()
+            texts = [self._policies.text()]
+            for worker in range(self._memory.workers):
+                if worker != self._worker:
+                    texts.append(apart(self._memory.latest(worker))[2])
             policies = self._context.grammar.policies.values()
-            self._policies_call = policies_request(policies, self.all())
+            self._policies_call = policies_request(policies, summed(map(hits_of, texts)))
+            self._policies_until = now + _pause_s(time.monotonic() - now)
         return self._policies_call
 
     def publish(self, now: float) -> None:
@@ -166,10 +163,9 @@ class Telemetry:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
-            text = self.own().to_json(self._prefixes.text())
+            text = self.own().to_text(self._prefixes.text(), self._policies.text())
             self._memory.publish(self._worker, text)
-            took_s = time.monotonic() - begun
-            self._publish_due = now + min(SHARE * took_s, MOST_S)
+            self._publish_due = now + _pause_s(time.monotonic() - begun)
 
     def _pace(self, now: float) -> None:
         """Adapt the share of hits whose keys are counted to the rate of hits."""
@@ -180,28 +176,22 @@ class Telemetry:
                 self._stats.sample(every)
         self._paced_at, self._decided = now, decided
 
-    def own(self, by_policy: bool = True) -> Published:
-        """Return this worker's samples as of now, without prefixes.
+    def own(self) -> Published:
+        """Return this worker's samples as of now, without prefixes and policies.
 
-        There may be thousands of prefixes, and only the metrics contain them.
-        by_policy: with those of each policy: there may be thousands of them, too.
+        There may be thousands of both, which are published as texts of their own.
         """
         self._stats.gather()
-        before = self._before
-        if not by_policy:
-            before = {name: found for name, found in before.items() if name != POLICY_HITS}
-        samples = merged([before, self._samples(by_policy)])
+        samples = merged([self._before, self._samples()])
         return Published(time.time(), samples, self._top.published(), self._facts())
 
-    def all(self, by_policy: bool = True) -> list[Published]:
-        """Return the samples of all workers, without prefixes.
-
-        by_policy: with those of each policy of this worker; see own().
+    def all(self) -> list[Published]:
+        """Return the samples of all workers, without prefixes and policies.
 
         This worker comes first, as of now; the others follow as last published. Of a worker that
         has stopped publishing, only its counters remain: see Published.silent().
         """
-        out = [self.own(by_policy)]
+        out = [self.own()]
         now = time.time()
         for worker in range(self._memory.workers):
             if worker != self._worker:
@@ -215,13 +205,13 @@ class Telemetry:
 
         A text is parsed once only: clients may send RL.STATS at any rate.
         """
-        text, _ = apart(self._memory.latest(worker))
+        text, *_ = apart(self._memory.latest(worker))
         before = self._others.get(worker)
         if before is not None and (before[0] == text or not text):
             return before[1]
         if not text:
             return None
-        found = Published.from_json(text)
+        found = Published.from_text(text)
         self._others[worker] = (text, found)
         return found
 
@@ -271,7 +261,7 @@ class Telemetry:
             "addresses": self._addresses,
         }
 
-    def _samples(self, by_policy: bool) -> Samples:
+    def _samples(self) -> Samples:
         stats, clients, state = self._stats, self._clients, self._upstream.state()
         waiting, circuit = self._context.waiting, self._context.circuit
         hits: dict[Labels, Value] = {}
@@ -291,8 +281,6 @@ class Telemetry:
         found: Samples = {
             "rlproxy_hits_total": hits,
             "rlproxy_hits_near_limit_total": near,
-            POLICY_HITS: self._policies.hits() if by_policy else {},
-            POLICY_SHADOW: self._shadows if by_policy else {},
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
@@ -343,6 +331,11 @@ class Telemetry:
         if state.script_times is not None:
             found["rlproxy_script_seconds"] = {(): state.script_times}
         return found
+
+
+def _pause_s(took_s: float) -> float:
+    """Return the pause after work that took so long, seconds."""
+    return min(SHARE * took_s, MOST_S)
 
 
 def _shown(user: bytes) -> str:

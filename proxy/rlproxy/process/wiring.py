@@ -103,8 +103,11 @@ class Wiring:
         if config.proxy_protocol or any(one.host and not Peer(one.host).local for one in addresses):
             self.probe = Probe(upstream.plain, lambda: self.admission.protected, self._judged)
 
-    def reconfigure(self, config: Config, contexts: Contexts) -> None:
-        """Apply new settings; they differ only in options that SIGHUP may change."""
+    def reload(self, config: Config) -> Config:
+        """Read the settings again and apply them. Returns those in force."""
+        return self._post.reload(config, self._reconfigure)
+
+    def _reconfigure(self, config: Config, contexts: Contexts) -> None:
         self.handshakes.context = contexts.server
         self.clients.reconfigure(config)
         self.upstream.configure(contexts)

@@ -14,6 +14,7 @@ FAILED_OPEN: Final = 3  # admitted because Redis did not reply; see --on-upstrea
 FAILED_CLOSED: Final = 4  # refused because Redis did not reply; see --on-upstream-failure
 FAILED: Final = 5  # error reply to the client
 UNSEEN: Final = 6  # outcome unknown: in a transaction, or where replies cannot be matched
+SHADOW_REFUSED: Final = 7  # of by_outcome() only: a row of hits in shadow has REFUSED
 OUTCOMES: Final = (
     "admitted",
     "refused",
@@ -22,7 +23,7 @@ OUTCOMES: Final = (
     "failed_closed",
     "failed",
     "unseen",
-    "shadow_refused",  # would have been refused, and was answered as admitted; see by_outcome()
+    "shadow_refused",  # would have been refused, and was answered as admitted
 )
 WIDTH: Final = 7  # length of a row
 PAIR: Final = 2 * WIDTH  # length of a pair: the row of enforced hits, then that of shadow hits

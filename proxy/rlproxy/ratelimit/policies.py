@@ -15,7 +15,8 @@ ENFORCED: Final = "enforced"
 SHADOW: Final = "shadow"
 _NAME: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
-Texts = Iterable[tuple[str, str, bool]]  # name, rule and shadow of each policy
+# Name, rule and shadow of each policy. The words of a rule have one blank between them.
+Texts = Iterable[tuple[str, str, bool]]
 
 
 def parse(texts: Texts) -> tuple[dict[bytes, Policy], list[str]]:
@@ -44,7 +45,7 @@ def _policy(name: bytes, text: bytes, shadow: bool) -> Policy:
         raise GrammarError("expected max, window and options, such as '5 60'")
     if POLICY in [word.upper() for word in words]:
         raise GrammarError("a rule can't name a policy")
-    return Policy(name, b" ".join(words), shadow)
+    return Policy(name, text, shadow)
 
 
 def mistakes(texts: Texts) -> list[str]:

@@ -50,7 +50,7 @@ class Sample(NamedTuple):
     hits: Rows
     refused: Rows
     rules: dict[str, str]  # policy or rule that refused a key, by escaped key
-    policies: Policies
+    policies: Policies | None  # None: not requested
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,14 +100,17 @@ class Client:
         host = f"[{at['host']}]" if ":" in at.get("host", "") else at.get("host")
         self.where: str = at.get("path") or f"{host}:{at['port']}"
 
-    def sample(self, keys: int) -> Sample:
-        """Take a sample, with up to `keys` keys of each kind. Raises TopError."""
+    def sample(self, keys: int, by_policy: bool = True) -> Sample:
+        """Take a sample, with up to `keys` keys of each kind. Raises TopError.
+
+        by_policy: with the counts of all policies.
+        """
         try:
             with self._redis.pipeline(transaction=False) as asked:
                 tops = ("RL.TOP", keys), ("RL.TOP", keys, "REFUSED")
-                for words in ("RL.STATS",), *tops, ("RL.POLICIES",):
+                for words in ("RL.STATS",), *tops, *[("RL.POLICIES",)] * by_policy:
                     asked.execute_command(*words)  # type: ignore[no-untyped-call]
-                text, busiest, denied, named = asked.execute()
+                text, busiest, denied, *named = asked.execute()
             lines = [shown(line).partition(":") for line in text.split(b"\r\n")]
             stats = {name: value for name, colon, value in lines if colon}
             found = {name: float(x) for name, x in stats.items() if re.fullmatch(_NUMBER, x)}
@@ -119,10 +122,12 @@ class Client:
                 for rows in (busiest, denied)
             )
             rules = {shown(k) or '""': shown(rule) for k, _, _, rule in denied}
-            policies = {
-                shown(name): (shown(mode), float(n), float(of_these))
-                for name, _, mode, n, of_these in named
-            }
+            policies = None
+            if by_policy:
+                (rows,) = named
+                policies = {
+                    shown(name): (shown(mode), float(n), float(of)) for name, _, mode, n, of in rows
+                }
             at, numbers = time.monotonic(), defaultdict(float, found)
             return Sample(at, stats, numbers, calls, hits, refused, rules, policies)
         except Exception as error:  # the view goes on with the next sample

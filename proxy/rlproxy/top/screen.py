@@ -25,10 +25,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rlproxy.ratelimit.policies import SHADOW
-from rlproxy.top.app import Client, Sample, TopError
+from rlproxy.top.app import Client, Policies, Sample, TopError
 
 KEYS: Final = 300  # keys requested of each kind; a filter searches these
 POLICIES: Final = 8  # rows of policies
+# Seconds between two requests for all policies, in proportion to their number.
+POLICY_S: Final = 0.0005
 RULE: Final = 24  # columns of what refused a key, at most
 REDRAW_S: Final = 0.25
 NARROW: Final = 60  # columns below which the table has only the rate that it is sorted by
@@ -54,6 +56,7 @@ class View:
         self.rates: defaultdict[str, float] = defaultdict(float)  # growth of numbers per second
         self.bars: deque[float] = deque(maxlen=500)  # hits per second
         self.policies: list[tuple[str, str, float, float]] = []  # name, mode, hits/s, refused/s
+        self._latest: tuple[float, Policies] = (sample.at, sample.policies or {})
         self.took = self.trouble = ""  # how long calls on lanes took; the last error
         self.sort, self.filter, self.typing = "h", "", False
 
@@ -65,18 +68,29 @@ class View:
         if min(grown[x] for x in ("uptime_in_seconds", "hits")) < 0:
             grown = {}
         self.rates = defaultdict(float, {name: max(x, 0) / seconds for name, x in grown.items()})
-        self.policies = [
-            (name, mode, max(hits - old[1], 0) / seconds, max(refused - old[2], 0) / seconds)
-            for name, (mode, hits, refused) in now.policies.items()
-            if (old := before.policies.get(name, ("", 0.0, 0.0))) and hits
-        ]
-        self.policies.sort(key=lambda row: (-row[2], -now.policies[row[0]][1], row[0]))
+        if now.policies is not None:
+            self._add_policies(now.at, now.policies)
         self.bars.append(self.rates["hits"])
         calls = {bound: count - before.calls.get(bound, 0) for bound, count in now.calls.items()}
         seen = dict(zip(calls, accumulate(calls.values()), strict=True))
         if grown and (total := max(seen.values(), default=0)) > 0:
             half, most = (min(x for x in seen if seen[x] >= part * total) for part in (0.5, 0.99))
             self.took = f": half in {half / 1000:g} ms, 99 % in {most / 1000:g} ms"
+
+    def _add_policies(self, at: float, policies: Policies) -> None:
+        (began, before), self._latest = self._latest, (at, policies)
+        seconds = max(at - began, 1e-3)
+        self.policies = [
+            (name, mode, max(hits - old[1], 0) / seconds, max(refused - old[2], 0) / seconds)
+            for name, (mode, hits, refused) in policies.items()
+            if (old := before.get(name, ("", 0.0, 0.0))) and hits
+        ]
+        self.policies.sort(key=lambda row: (-row[2], -policies[row[0]][1], row[0]))
+
+    def policies_due(self, at: float) -> bool:
+        """Return whether a sample at the time `at`, in seconds, should have the policies."""
+        last, policies = self._latest
+        return at - last >= POLICY_S * len(policies)
 
     def press(self, keys: str) -> bool:
         """Apply key strokes. Returns whether to go on."""
@@ -207,7 +221,7 @@ def live(client: Client, interval_s: float) -> None:
                             break
                     elif left <= REDRAW_S:
                         try:
-                            view.add(client.sample(KEYS))
+                            view.add(client.sample(KEYS, view.policies_due(time.monotonic())))
                         except TopError as error:
                             view.trouble = str(error)
                         due = time.monotonic() + interval_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import pytest
 from rlproxy.admin import actions
 from rlproxy.admin.access import Access
 from rlproxy.admin.actions import MAX_BODY, ActionError, Actions, command_of
-from rlproxy.admin.app import FORM, FORM_MARK, NOT_HERE, PAGE, application
+from rlproxy.admin.app import FORM, FORM_MARK, PAGE, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.shared_memory import Reloaded, SharedMemory
 
 TOKEN = "0123456789abcdef"
 RIGHT = {"authorization": f"Bearer {TOKEN}"}
@@ -118,7 +118,8 @@ class Site:
         access = Access(nowhere, "bob", "hunter2", str(self.token_file))
         self.log: list[str] = []
         throttle = LogThrottle(lambda: 0.0, self.write)
-        made = Actions(access, os.getppid(), throttle)
+        self.reloaded = Reloaded.from_json(b"")
+        made = Actions(access, -1, lambda: self.reloaded, throttle)
         self.guard = application(Reader(SharedMemory(1)), True, throttle, made)
 
     def write(self, _: str, text: str, **fields: object) -> None:
@@ -224,6 +225,24 @@ async def test_unreachable_proxy_is_an_error_without_secrets(site: Site) -> None
     assert site.log == []
 
 
+async def test_a_reload_is_answered_by_its_own_outcome(site: Site) -> None:
+    site.reloaded = Reloaded(time.monotonic(), ["of a reload before"], [])
+    asked = asyncio.create_task(site.ask(headers=RIGHT, json={"action": "reload"}))
+    await asyncio.sleep(2 * actions.LOOK_S)
+    assert not asked.done()
+    site.reloaded = Reloaded(time.monotonic(), [], ["--workers"])
+    found = await asked
+    assert (found.status_code, found.json()) == (200, {"reply": "OK", "restart": ["--workers"]})
+
+
+async def test_a_reload_without_an_outcome_is_an_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "RELOAD_S", 0.1)
+    found = await site.ask(headers=RIGHT, json={"action": "reload"})
+    assert (found.status_code, found.json()["error"][:10]) == (504, "no outcome")
+
+
 async def test_host_and_headers_are_those_of_the_other_pages(site: Site) -> None:
     found = await site.ask(headers={**RIGHT, "host": "evil.example"}, json=PEEK)
     assert found.status_code == 421
@@ -235,11 +254,14 @@ async def test_host_and_headers_are_those_of_the_other_pages(site: Site) -> None
 async def test_without_actions_there_is_no_route_and_no_form(site: Site) -> None:
     with_form = await site.ask("GET", "/")
     assert with_form.content == PAGE.read_bytes().replace(FORM_MARK, FORM.read_bytes())
+    nothing = await site.ask("GET", "/nothing")
+    pages = "There is no such page; there are /, /live.json, /metrics, /healthz, /readyz"
+    assert (nothing.status_code, nothing.text) == (404, f"{pages}, /actions\n")
     policy = with_form.headers["content-security-policy"]
     assert policy.count("'sha256-") == 4
     site.guard = application(Reader(SharedMemory(1)), True, LogThrottle(lambda: 0.0, site.write))
     found = await site.ask(headers=RIGHT, json=PEEK)
-    assert (found.status_code, found.text) == (404, NOT_HERE)
+    assert (found.status_code, found.text) == (404, f"{pages}\n")
     plain = (await site.ask("GET", "/")).content
     assert plain == PAGE.read_bytes().replace(FORM_MARK, b"")
     for word in (b"<form", b"token", b"acted"):

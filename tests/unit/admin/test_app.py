@@ -41,7 +41,7 @@ class Proxy:
             "rlproxy_workers": {(): 1.0},
         }
         snapshot = Published(self.now, samples, {}, {**FACTS, **facts})
-        assert self.memory.publish(worker, snapshot.to_json())
+        assert self.memory.publish(worker, snapshot.to_text())
 
     def application(self, local: bool = True) -> Guard:
         throttle = LogThrottle(lambda: self.now, self.say)
@@ -77,7 +77,8 @@ async def test_pages_exist(proxy: Proxy, path: str, method: str) -> None:
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
 async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
     found = await proxy.ask(path)
-    assert (found.status_code, found.text) == (404, app.NOT_HERE)
+    why = f"There is no such page; there are {', '.join(PATHS)}\n"
+    assert (found.status_code, found.text) == (404, why)
     assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
 
 

@@ -41,7 +41,7 @@ def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = N
     busiest = [(b"user:42", 5, 0, b"")]
     refused = [(b"user:42", 2, 0, b"login")]
     policies = [PolicyRate("login", False, 2.504, 1.0, 0.0), PolicyRate("new", True, 1.0, 0.0, 0.5)]
-    found = view(2000.0, seen, samples, recent or Recent(), busiest, refused, policies)
+    found = view(2000.0, seen, samples, recent or Recent(), busiest, refused, policies, ["a\n"])
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -84,7 +84,7 @@ def test_data_of_one_worker() -> None:
     assert found["refused"] == [["user:42", 2, 0, "login"]]
     assert found["lanes"] == [["default", 0, "hits", 1, 1, 3]]
     assert found["started"] == 1000.0
-    assert found["not_ready"] == []
+    assert (found["not_ready"], found["rejected"]) == ([], [r"a\x0a"])
     (worker,) = found["workers"]
     assert worker == {
         "number": 1,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.policy_counters import PolicyCounters
+from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW
+from rlproxy.observability.policy_counters import (
+    HitsByPolicy,
+    PolicyCounters,
+    PolicyHits,
+    hits_of,
+    samples,
+    summed,
+)
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy, Rule
@@ -29,14 +37,23 @@ def row(of: Policy) -> int:
 class Used:
     """Counters, and policies in force."""
 
-    def __init__(self, *policies: Policy) -> None:
+    def __init__(self, *policies: Policy, before: HitsByPolicy | None = None) -> None:
         self.stats = Counters()
-        self.counters = PolicyCounters(self.stats)
+        self.counters = PolicyCounters(self.stats, before or {})
         self.counters.use(policies)
 
     def hit(self, of: Policy | int, *replies: bytes) -> None:
         for reply in replies:
             self.stats.answered(of if isinstance(of, int) else row(of), reply, KEY)
+
+    def hits(self) -> dict[tuple[str, str], int]:
+        """Hits by policy and outcome, as another process finds them, without zeros."""
+        return {
+            (name, outcome): count
+            for name, found in hits_of(self.counters.text()).items()
+            for outcome, count in zip(oc.OUTCOMES, found.counts, strict=True)
+            if count
+        }
 
     def of_algorithm(self, name: bytes = b"LOG") -> dict[str, int]:
         counts, _ = self.counters.by_algorithm()[name]
@@ -49,7 +66,7 @@ def test_hits_by_policy_are_among_those_of_the_algorithm() -> None:
     used.hit(login, ADMITTED, REFUSED)
     used.hit(search, NEAR, REFUSED, REFUSED)
     used.hit(oc.row_of(b"LOG"), ADMITTED)
-    assert used.counters.hits() == {
+    assert used.hits() == {
         ("login", "admitted"): 1,
         ("login", "refused"): 1,
         ("search", "admitted"): 1,
@@ -68,9 +85,9 @@ def test_rows_survive_a_reload_by_name_and_algorithm() -> None:
     used.counters.use([after])
     used.hit(after, REFUSED)
     found = {("a", "admitted"): 1, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
-    assert used.counters.hits() == found
+    assert used.hits() == found
     used.counters.use([other := policy("a", "3 5 ALGO FIXED")])
-    assert used.counters.hits() == {}
+    assert used.hits() == {}
     assert used.of_algorithm() == {"admitted": 1, "refused": 1, "shadow_refused": 1}
     used.hit(other, ADMITTED)
     assert used.of_algorithm(b"FIXED") == {"admitted": 1}
@@ -81,12 +98,12 @@ def test_a_hit_under_way_counts_for_no_other_policy() -> None:
     used.hit(old, NEAR)
     used.counters.use([new := policy("new")])
     used.hit(old, ADMITTED)  # sent before the reload
-    assert used.counters.hits() == {}
+    assert used.hits() == {}
     assert new.row != old.row
     used.counters.use([newer := policy("newer")])
     assert newer.row == old.row
     used.hit(newer, ADMITTED)
-    assert used.counters.hits() == {("newer", "admitted"): 1}
+    assert used.hits() == {("newer", "admitted"): 1}
     assert used.of_algorithm() == {"admitted": 3}
     assert used.counters.by_algorithm()[b"LOG"][1] == 1
 
@@ -115,7 +132,7 @@ def test_reloads_with_new_names_take_no_more_rows() -> None:
             used.hit(each, ADMITTED)
             total += 1
         assert len({each.row for each in policies}) == len(policies)
-        assert list(used.counters.hits().values()) == [1] * len(policies)
+        assert list(used.hits().values()) == [1] * len(policies)
         assert used.of_algorithm() == {"admitted": total}
         if reload > 2:
             sizes.add((len(used.stats.hits), len(used.stats.near)))
@@ -130,3 +147,50 @@ def test_refusals_in_shadow_are_counted_by_policy() -> None:
     used.stats.hits[row(trial) + oc.REFUSED_LOCALLY] += 3
     used.hit(other, ADMITTED)
     assert used.counters.shadow_refused() == {"b": 5}
+
+
+def counted(shadow: bool = False, **counts: int) -> PolicyHits:
+    return PolicyHits(shadow, [counts.get(outcome, 0) for outcome in oc.OUTCOMES])
+
+
+def test_the_hits_of_a_former_process_are_continued_by_name() -> None:
+    before = {"a": counted(admitted=5, refused=1), "gone": counted(admitted=9)}
+    used = Used(policy("b"), one := policy("a"), before=before)
+    used.hit(one, ADMITTED)
+    assert used.hits() == {("a", "admitted"): 6, ("a", "refused"): 1}
+    assert used.of_algorithm() == {"admitted": 1}  # those before are among rlproxy_hits_total
+    used.counters.use([again := policy("a", "7 7 ALGO GCRA", shadow=True), policy("gone")])
+    used.hit(again, REFUSED)
+    assert used.hits() == {("a", "admitted"): 5, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
+    used.counters.use([])
+    assert (used.hits(), hits_of(b"")) == ({}, {})
+
+
+def test_the_hits_of_processes_are_summed() -> None:
+    several: list[HitsByPolicy] = [
+        {"a": counted(admitted=5), "b": counted(admitted=1)},
+        {"a": counted(True, admitted=1, shadow_refused=2), "c": counted(failed=1)},
+        {},
+    ]
+    assert summed(several) == {
+        "a": counted(True, admitted=6, shadow_refused=2),
+        "b": counted(admitted=1),
+        "c": counted(failed=1),
+    }
+    assert several[0]["a"] == counted(admitted=5)
+
+
+def test_usual_outcomes_have_a_sample_before_the_first_hit() -> None:
+    found = samples({"a": counted(), "b": counted(True), "c": counted(failed=2, refused=1)})
+    assert found[POLICY_HITS] == {
+        ("a", "admitted"): 0,
+        ("a", "refused"): 0,
+        ("a", "refused_locally"): 0,
+        ("b", "admitted"): 0,
+        ("b", "shadow_refused"): 0,
+        ("c", "admitted"): 0,
+        ("c", "refused"): 1,
+        ("c", "refused_locally"): 0,
+        ("c", "failed"): 2,
+    }
+    assert found[POLICY_SHADOW] == {("b",): 1.0}

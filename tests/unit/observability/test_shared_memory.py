@@ -6,18 +6,23 @@ import os
 import threading
 
 from rlproxy.config.config import MAX_PREFIXES
+from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import MOST, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import Distribution
+from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits
 from rlproxy.observability.shared_memory import HALF, Published, SharedMemory
 from rlproxy.process.telemetry import MAX_USER
+from rlproxy.ratelimit.grammar import Policy
+from rlproxy.ratelimit.outcomes import OUTCOMES
+from rlproxy.ratelimit.policies import MAX_POLICIES
 from rlproxy.upstream.lane_pool import MAX_LANES
 
 
 def published(memory: SharedMemory) -> list[Published]:
     """The last text of each worker."""
     texts = [memory.latest(worker) for worker in range(memory.workers)]
-    return [Published.from_json(text) for text in texts if text]
+    return [Published.from_text(text) for text in texts if text]
 
 
 def test_reader_gets_the_latest_text() -> None:
@@ -71,20 +76,26 @@ def test_texts_are_never_mixed() -> None:
 
 
 def test_largest_text_fits() -> None:
-    """The maximum of --metrics-prefixes, and keys, all of which need escapes."""
+    """The maximum of --metrics-prefixes and of keys, all of which need escapes; and of policies."""
     prefixes = Prefixes(MAX_PREFIXES)
     keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(MAX_PREFIXES)]
     prefixes.add(keys, keys)
     top = HotKeys(lambda: 0.0)
     keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MOST)]
     top.add(keys, keys)
+    zeros = PolicyHits(False, [10**12] * len(OUTCOMES))
+    policies = PolicyCounters(Counters(), {f"{n:064}": zeros for n in range(MAX_POLICIES)})
+    for first in (2 * MAX_POLICIES, MAX_POLICIES, 0):
+        names = [f"{first + n:064}".encode() for n in range(MAX_POLICIES)]
+        policies.use([Policy(name, b"5 60", True) for name in names])
     lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
     memory = SharedMemory(1)
     snapshot = Published(1.5, {}, top.state(), {"lanes": lanes})
-    assert memory.publish(0, snapshot.to_json(prefixes.text()))
+    assert memory.publish(0, snapshot.to_text(prefixes.text(), policies.text()))
     (found,) = published(memory)
     assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000
     assert found.silent().samples == found.samples
+    assert len(found.policies) == MAX_POLICIES
 
 
 def test_published_texts() -> None:
@@ -93,6 +104,6 @@ def test_published_texts() -> None:
     two = Published(
         2.5, {"rlproxy_event_loop_lag_seconds": {(): Distribution((0,) * 13 + (1,), 2.0)}}
     )
-    memory.publish(0, one.to_json())
-    memory.publish(2, two.to_json())
+    memory.publish(0, one.to_text())
+    memory.publish(2, two.to_text())
     assert published(memory) == [one, two]

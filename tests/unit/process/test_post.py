@@ -58,7 +58,7 @@ async def test_all_is_released(
     admin = Recorded()
     monkeypatch.setattr(module, "AdminProcess", lambda *_: admin)
     config = Config((Address(path=path),), REDIS, admin=Address("127.0.0.1", 0))
-    async with alone(config) as post:
+    async with alone(config, Config) as post:
         assert os.path.exists(path)
         assert (post.worker, post.first, post.upstream) == (0, True, REDIS)
         assert post.look() == ""
@@ -74,7 +74,7 @@ async def test_all_is_released(
 async def test_a_failure_is_no_orderly_end(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with pytest.raises(ZeroDivisionError):
-        async with alone(Config((Address(path=path),), REDIS)):
+        async with alone(Config((Address(path=path),), REDIS), Config):
             raise ZeroDivisionError
     assert not os.path.exists(path)
     assert not caplog.messages
@@ -92,10 +92,10 @@ async def test_the_embedded_server(path: str, monkeypatch: pytest.MonkeyPatch, f
     config = Config((Address(path=path),), Upstream(None))
     if fails:
         with pytest.raises(CANNOT_RUN, match="no server"):
-            async with alone(config):
+            async with alone(config, Config):
                 raise AssertionError
     else:
-        async with alone(config) as post:
+        async with alone(config, Config) as post:
             assert post.upstream == Upstream(Address(path="/embedded"))
             assert post.scripts.keys() == scripts.load().keys()
             embedded.has_ended = True
@@ -107,6 +107,6 @@ async def test_the_embedded_server(path: str, monkeypatch: pytest.MonkeyPatch, f
 async def test_an_admin_address_in_use_releases_the_others(path: str) -> None:
     config = Config((Address(path=path),), REDIS, admin=Address(path=path))
     with pytest.raises(ListenError, match=r"already in use \(see --admin\)"):
-        async with alone(config):
+        async with alone(config, Config):
             raise AssertionError
     assert not os.path.exists(path)

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.metrics import CLUSTER
 from rlproxy.process import server as module
 from rlproxy.process.post import CUT, Post, StartError
@@ -119,18 +118,19 @@ class Worker:
             ),
             telemetry=SimpleNamespace(publish=lambda _: None),
             context=None,
-            reconfigure=lambda *_: self.calls.append("reconfigure"),
+            reload=self._reload,
         )
         monkeypatch.setattr(module, "Wiring", lambda *_: self.wiring)
         monkeypatch.setattr(module, "SWEEP_S", 0.001)
-        self.server = Server(self.config, self._posted(), self._reload, supervised=True)
+        self.server = Server(self.config, self._posted(), supervised=True)
 
     def _call(self, name: str) -> Callable[[], None]:
         return lambda: self.calls.append(name)
 
-    def _reload(self, config: Config) -> tuple[Config, Contexts] | None:
+    def _reload(self, config: Config) -> Config:
+        self.calls.append("reload")
         self.reloads.append(config)
-        return Config(max_clients=7), Contexts(None, None)
+        return Config(max_clients=7)
 
     @contextlib.asynccontextmanager
     async def _posted(self) -> AsyncIterator[Post]:
@@ -246,7 +246,7 @@ async def test_sighup_applies_new_settings(monkeypatch: pytest.MonkeyPatch) -> N
     async with serving(worker):
         for times in (1, 2):
             os.kill(os.getpid(), signal.SIGHUP)
-            await worker.until("reconfigure", times)
+            await worker.until("reload", times)
         os.kill(os.getpid(), signal.SIGTERM)
         await worker.until("drain")
         os.kill(os.getpid(), signal.SIGHUP)  # while it drains: without effect
@@ -265,9 +265,9 @@ async def test_sighup_during_start_up_applies_after_it(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(worker.control, "run", slow)
     async with serving(worker):
-        await worker.until("reconfigure")
+        await worker.until("reload")
         os.kill(os.getpid(), signal.SIGTERM)
-    assert worker.calls.index("reconfigure") == worker.calls.index(READY) + 1
+    assert worker.calls.index("reload") == worker.calls.index(READY) + 1
 
 
 async def test_a_worker_serves_while_redis_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

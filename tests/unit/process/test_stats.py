@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.metrics import ERRORS, POLICY_HITS, Distribution, Samples, Value
+from rlproxy.observability.metrics import ERRORS, Distribution, Samples
+from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.shared_memory import Published
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
@@ -90,16 +91,17 @@ def test_the_requests() -> None:
     assert request.endswith(b"$1\r\n1\r\n$5\r\nlogin\r\n")
 
 
-def test_policies_are_the_sums_of_all_workers() -> None:
+def test_policies_have_their_hits_and_refusals() -> None:
     policies = [Policy(b"a", b"5 60 GAP 1", False), Policy(b"b", b"1 1", True)]
-    counts: list[dict[tuple[str, ...], Value]] = [
-        {("a", "admitted"): 3.0, ("a", "refused"): 1.0, ("gone", "refused"): 9.0},
-        {("a", "admitted"): 1.0, ("a", "refused_locally"): 5.0, ("a", "failed_closed"): 1.0},
-        {},
-    ]
-    several = [Published(0.0, {POLICY_HITS: each}) for each in counts]
-    request = policies_request(policies, [*several, Published(0.0, {})])
-    rows = b'[["a","5 60 GAP 1","enforced",11,6],["b","1 1","shadow",0,0]]'
+    a, b = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(OUTCOMES, 0)
+    a |= {"admitted": 4, "refused": 1, "refused_locally": 5, "failed_closed": 1}
+    b |= {"admitted": 1, "shadow_refused": 2}
+    hits = {"a": PolicyHits(False, list(a.values())), "b": PolicyHits(True, list(b.values()))}
+    policies = [*policies, Policy(b"c", b"1 1", False)]
+    request = policies_request(policies, {**hits, "gone": hits["a"]})
+    rows = (
+        b'[["a","5 60 GAP 1","enforced",11,6],["b","1 1","shadow",3,2],["c","1 1","enforced",0,0]]'
+    )
     assert request.startswith(b"*4\r\n$4\r\nEVAL\r\n")
     assert request.endswith(b"$1\r\n0\r\n$%d\r\n%b\r\n" % (len(rows), rows))
-    assert policies_request([], several).endswith(b"$1\r\n0\r\n$2\r\n[]\r\n")
+    assert policies_request([], hits).endswith(b"$1\r\n0\r\n$2\r\n[]\r\n")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rlproxy.config.config import Config
+from rlproxy.observability import shared_memory
+from rlproxy.observability.shared_memory import Reloaded, SharedMemory
 from rlproxy.process.balancer import AWAY, least_loaded
 from rlproxy.process.restart_policy import (
     LASTS_S,
@@ -11,6 +14,7 @@ from rlproxy.process.restart_policy import (
     RestartPolicy,
     ending,
 )
+from rlproxy.process.supervisor import Supervisor
 
 
 class Clock:
@@ -117,3 +121,16 @@ def test_who_cannot_even_be_started_is_tried_later_and_later() -> None:
 )
 def test_how_it_ended(code: int, text: str) -> None:
     assert ending(code) == text
+
+
+def test_settings_that_the_workers_can_not_get_are_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config(workers=2)
+    supervisor = Supervisor(config, lambda *_: None, lambda: Config(workers=2, max_clients=7))
+    supervisor._memory, supervisor._accepted = SharedMemory(2), SharedMemory(1)
+    monkeypatch.setattr(shared_memory, "HALF", 100)
+    supervisor.reload()
+    assert supervisor._config is config
+    outcome = Reloaded.from_json(supervisor._memory.latest(supervisor._memory.parent))
+    assert outcome.mistakes == ["the settings take more than 16 MB"]

@@ -64,6 +64,7 @@ def made(
         *(0, Listeners([]), cast("Balancer", None), memory, 1.0, Upstream(None), {}, True),
         report=lambda *_: None,
         look=lambda: "",
+        reload=lambda config, _: config,
     )
     return Telemetry(
         Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
@@ -78,16 +79,16 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     memory = SharedMemory(3)
     telemetry = made(memory)
     read: list[bytes] = []
-    plain = Published.from_json
+    plain = Published.from_text
 
     def reads(text: bytes) -> Published:
         read.append(text)
         return plain(text)
 
-    monkeypatch.setattr(Published, "from_json", reads)
+    monkeypatch.setattr(Published, "from_text", reads)
     texts = []
     for clients in (2.0, 3.0):
-        texts.append(Published(time.time(), {"rlproxy_clients": {(): clients}}).to_json())
+        texts.append(Published(time.time(), {"rlproxy_clients": {(): clients}}).to_text())
         memory.publish(2, texts[-1])
         for _ in range(3):
             told = telemetry.all()
@@ -99,7 +100,7 @@ def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
     memory = SharedMemory(2)
     telemetry = made(memory)
     samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
-    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}).to_json())
+    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}).to_text())
     other = telemetry.all()[1]
     assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.balancer import Balancer
 from rlproxy.process.post import Post
+from rlproxy.process.reload import Apply
 from rlproxy.process.upstreams import OneServer
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
@@ -41,6 +43,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
         True,
         lambda *_: None,
         lambda: "",
+        lambda config, _: config,
     )
     return Wiring(config, post, Contexts(None, None))
 
@@ -151,7 +154,13 @@ async def test_new_settings_apply() -> None:
     wiring = wired()
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
-    wiring.reconfigure(config, Contexts(context, context))
+
+    def reload(old: Config, apply: Apply) -> Config:
+        apply(config, Contexts(context, context))
+        return config
+
+    wiring._post = dataclasses.replace(wiring._post, reload=reload)
+    assert wiring.reload(Config()) is config
     assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
     assert wiring.intake.rate == 8
@@ -210,15 +219,11 @@ async def test_a_timer_is_never_early() -> None:
     assert time.monotonic() >= at
 
 
-async def test_the_samples_of_a_statistic_leave_single_policies_out() -> None:
+async def test_samples_count_hits_of_policies_by_algorithm_only() -> None:
     rules = (("a", "5 60", False), ("b", "5 60 ALGO GCRA", True))
     wiring = wired(policies=rules)
     for policy in wiring.context.grammar.policies.values():
         wiring.context.stats.hits[policy.row] += 3
-    telemetry = wiring.telemetry
-    whole, short = telemetry.own().samples, telemetry.own(by_policy=False).samples
-    assert len(whole["rlproxy_policy_hits_total"]) == 2
-    assert not short["rlproxy_policy_hits_total"]
-    assert not short["rlproxy_policy_shadow"]
-    assert short["rlproxy_hits_total"] == whole["rlproxy_hits_total"]
-    assert sum(short["rlproxy_hits_total"].values()) == 6  # type: ignore[arg-type]
+    samples = wiring.telemetry.own().samples
+    assert "rlproxy_policy_hits_total" not in samples
+    assert sum(samples["rlproxy_hits_total"].values()) == 6  # type: ignore[arg-type]

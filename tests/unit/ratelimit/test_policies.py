@@ -8,7 +8,7 @@ from rlproxy.ratelimit.policies import MAX_POLICIES
 
 
 def test_the_table_is_sorted_and_parsed() -> None:
-    texts = (("search", "100 60  ALGO COUNTER ", True), ("login", "5 60 PENALTY 300", False))
+    texts = (("search", "100 60 ALGO COUNTER", True), ("login", "5 60 PENALTY 300", False))
     found, mistakes = policies.parse(texts)
     assert mistakes == []
     assert list(found) == [b"login", b"search"]

@@ -98,10 +98,10 @@ class Pipeline:
         return self.replies
 
 
-def sample(*replies: Any) -> Sample:
+def sample(*replies: Any, by_policy: bool = True) -> Sample:
     client = Client("redis://")
     client._redis.pipeline = lambda **_: Pipeline(replies)  # type: ignore[method-assign,assignment]
-    return client.sample(10)
+    return client.sample(10, by_policy)
 
 
 def test_a_sample() -> None:
@@ -116,6 +116,7 @@ def test_a_sample() -> None:
     assert found.refused == {r"a\x1b": (3, 0), '""': (1, 0)}
     assert found.rules == {r"a\x1b": "5 60", '""': ""}
     assert found.policies == {"login": ("enforced", 7, 2)}
+    assert sample(STATS, [], [], by_policy=False).policies is None
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,22 @@ def test_policies_with_most_hits_come_first() -> None:
     ]
 
 
+def test_many_policies_are_requested_less_often_and_keep_their_rates() -> None:
+    def policies(hits: float) -> Policies:
+        return {f"p{number}": ("enforced", hits, 0.0) for number in range(10_000)}
+
+    view = View("here", sample(100.0, policies=policies(0.0)))
+    assert not view.policies_due(104.9)
+    view.add(sample(101.0)._replace(policies=None))
+    assert view.policies == []
+    assert view.policies_due(105.0)
+    view.add(sample(105.0, policies=policies(50.0)))
+    view.add(sample(106.0)._replace(policies=None))
+    assert view.policies[0] == ("p0", "enforced", 10.0, 0.0)
+    few = View("here", sample(100.0, policies={"p": ("enforced", 1.0, 0.0)}))
+    assert few.policies_due(100.1)
+
+
 def test_hits_refused_in_shadow_have_a_line() -> None:
     made = frame(two(2000, shadow_refused=100))
     assert made[7:9] == ["in shadow         50      5.0%", "refused          300     30.0%"]
