@@ -1,5 +1,5 @@
-"""Proxies that start by fork: one process has imported the proxy and read the scripts, which is
-most of the work of a start.
+"""Proxies that start by fork: one process has imported the proxy, which is most of the work of a
+start.
 
 Run as a program: `python -m tests.prefork DESCRIPTOR`, of a socket on which it takes requests.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gc
 import json
 import os
 import resource
@@ -134,10 +133,6 @@ def serve(requests: socket.socket) -> list[str] | None:
 if __name__ == "__main__":
     from rlproxy.cli import main
     from rlproxy.process import run  # noqa: F401 (imported for the children)
-    from rlproxy.ratelimit import scripts
 
-    scripts.load()
-    gc.collect()
-    gc.freeze()  # for the children's collections, too
     found = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.exit(0 if found is None else main(found))
