@@ -4,8 +4,8 @@
                              └──another──> its inbox (the socket travels in a message) ──> serve
 
 A worker's load is the number of clients that it serves or has in its inbox. Inboxes outlive a
-worker: clients in the inbox of a worker that died are served by its successor. The balancer does
-not interpret a client's bytes.
+worker: clients in the inbox of a worker that died are served by its successor, or by other workers
+if that takes time. The balancer does not interpret a client's bytes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,6 @@ GONE: Final = 2  # one client was accepted that had already disconnected
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
-
-
-def log_not_accepted(error: OSError) -> None:
-    """Log that new clients wait because of `error`."""
-    log.error(
-        "accept_failed",
-        "cannot accept: {reason}; new clients wait. Raise the limit of open files (ulimit -n), or "
-        "lower --max-clients",
-        reason=error.strerror or str(error),
-    )
 
 
 def least_loaded(
@@ -117,6 +107,22 @@ class Balancer:
             return None
         return (socket.socket(fileno=found[0]), said == _TLS) if found else None
 
+    def relay(self, worker: int) -> bool:
+        """Hand the clients in the inbox of a worker that is away to other workers.
+
+        Returns False if clients are left there: no other worker takes them.
+        Raises OSError if no file descriptor is free.
+        """
+        while self.in_flight(worker):
+            best = self.least()
+            client = self.take(worker) if best is not None else None
+            if best is None or client is None:
+                return False
+            if not self.give(best, *client):
+                self.give(worker, *client)
+                return False
+        return True
+
     def close(self) -> None:
         """Close all inboxes. Clients in an inbox are cut once every process has closed it."""
         for sock in self.inboxes + self._outboxes:
@@ -130,7 +136,7 @@ class Intake:
     loop and readable socket. While `busy()`, at most `rate` are taken in a second.
 
     worker: the worker's number, from 0.
-    listening: list of (listening socket, whether it is one for TLS).
+    listening: the sockets that all workers accept from: list of (socket, whether it is for TLS).
     client: makes a client's protocol from two flags: address with TLS, address of TCP.
     busy: returns whether the worker serves clients that new ones might delay.
     """
@@ -163,11 +169,20 @@ class Intake:
         self._watch()
 
     def close(self) -> None:
-        """Take no more clients: those still queued or in the inbox are for other workers."""
+        """Take no more clients: those that wait, or still come to the inbox, are for others."""
         if self._open:
             self._open = False
             self._balance.clients[self._worker] = AWAY
             self._unwatch()
+            self._loop.add_reader(self._balance.inboxes[self._worker], self._relay)
+
+    def _relay(self) -> None:
+        try:
+            done = self._balance.relay(self._worker)
+        except OSError:
+            done = False
+        if not done:  # the successor serves them
+            self._loop.remove_reader(self._balance.inboxes[self._worker])
 
     def left(self) -> None:
         """Count one client less: it has disconnected."""
@@ -202,7 +217,12 @@ class Intake:
         except OSError as error:
             if not self._full:
                 self._full = True
-                log_not_accepted(error)
+                log.error(
+                    "accept_failed",
+                    "cannot accept: {reason}; new clients wait. Raise the limit of open files "
+                    "(ulimit -n), or lower --max-clients",
+                    reason=error.strerror or str(error),
+                )
             self._unwatch()
             self._loop.call_later(FULL_S, self._watch)
         else:

@@ -77,7 +77,7 @@ async def alone(config: Config) -> AsyncIterator[Post]:
     Raises one of CANNOT_RUN.
     """
     with contextlib.ExitStack() as closing:
-        listeners = Listeners(config.listen, 1, config.unix_mode)
+        listeners = Listeners(config.listen, config.unix_mode)
         closing.callback(listeners.close)
         memory = SharedMemory(1)
         admin = None

@@ -92,7 +92,7 @@ class Wiring:
         self.intake = Intake(
             post.worker,
             post.balance,
-            post.listeners.of(post.worker),
+            post.listeners.sockets,
             self.handshakes.protocol,
             lambda: loop.time() - upstream.heard_at() <= SERVING_S,
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from rlproxy.process.balancer import (
+    AWAY,
     FULL_S,
     GONE,
     GONE_PER_TURN,
@@ -151,7 +152,53 @@ def test_nobody_is_taken_after_a_pause_in_which_it_was_closed(bench: Bench) -> N
     bench.readable()
     bench.intake.close()
     bench.loop.tick()
-    assert not bench.loop.watched
+    (relay,) = bench.loop.watched.values()  # of the inbox: what still comes is for others
+    relay()
+    assert bench.waiting == 0
+
+
+@pytest.fixture
+def two() -> Iterator[Balancer]:
+    balance = Balancer(2)
+    yield balance
+    balance.close()
+
+
+def arrive(balance: Balancer, worker: int, *tls: bool) -> None:
+    """Put clients into a worker's inbox."""
+    for each in tls:
+        client, other = socket.socketpair()
+        other.close()
+        assert balance.give(worker, client, each)
+
+
+def taken(balance: Balancer, worker: int) -> list[bool]:
+    """Empty a worker's inbox."""
+    found = []
+    while (client := balance.take(worker)) is not None:
+        client[0].close()
+        found.append(client[1])
+    return found
+
+
+def test_clients_of_a_worker_that_is_away_go_to_others(two: Balancer) -> None:
+    arrive(two, 0, True, False)
+    two.clients[0] = AWAY
+    assert two.relay(0)
+    assert (taken(two, 0), taken(two, 1)) == ([], [True, False])
+
+
+def test_clients_stay_where_no_worker_takes_them(two: Balancer) -> None:
+    arrive(two, 0, True)
+    two.clients[0] = two.clients[1] = AWAY
+    assert not two.relay(0)
+    two.clients[1] = 0
+    arrive(two, 1, False)
+    while two.give(1, full := socket.socket()):  # until its inbox has no room
+        pass
+    full.close()
+    assert not two.relay(0)
+    assert taken(two, 0) == [True]
 
 
 def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
     """The wiring of a worker. `listening` is the address that it seems to listen at."""
     config = Config(**{"upstream": REDIS, **settings})
     listeners = SimpleNamespace(
-        of=lambda _: [], addresses=lambda: [listening or Address("127.0.0.1", 1)]
+        sockets=[], addresses=lambda: [listening or Address("127.0.0.1", 1)]
     )
     post = Post(
         worker,
