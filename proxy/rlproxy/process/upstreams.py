@@ -21,7 +21,7 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT
 from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import UNREACHABLE, Distribution
+from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.process.post import Post
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.session.call import Lane
@@ -89,10 +89,6 @@ class UpstreamWiring:
         """Return what the proxy's own connections have found."""
         raise NotImplementedError
 
-    def measure(self) -> None:
-        """Query the run times of scripts from now on."""
-        raise NotImplementedError
-
     def now(self) -> str:
         """Return in a few words what stands behind the URL now; "" if that is clear."""
         return ""
@@ -125,34 +121,22 @@ class NodeState(NamedTuple):
     why: str
 
 
-class State:
+class State(NamedTuple):
     """What the proxy's own connections have found.
 
     loaded: the scripts are on all servers.
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
-    script_times: the run times of scripts; None if they are not known.
     nodes: the masters of a cluster; empty for one server.
     """
 
-    def __init__(
-        self,
-        loaded: bool,
-        kind: str,
-        problem: str,
-        reached: bool,
-        settled: bool,
-        script_times: Distribution | None,
-        nodes: Sequence[NodeState] = (),
-    ) -> None:
-        self.loaded = loaded
-        self.kind = kind
-        self.problem = problem
-        self.reached = reached
-        self.settled = settled
-        self.script_times = script_times
-        self.nodes = nodes
+    loaded: bool
+    kind: str
+    problem: str
+    reached: bool
+    settled: bool
+    nodes: Sequence[NodeState] = ()
 
 
 class OneServer(UpstreamWiring):
@@ -224,12 +208,7 @@ class OneServer(UpstreamWiring):
             control.problem,
             control.reached,
             control.settled.is_set(),
-            control.script_times,
         )
-
-    def measure(self) -> None:
-        """See UpstreamWiring.measure()."""
-        self.control.measures = True
 
     def now(self) -> str:
         """See UpstreamWiring.now()."""
@@ -349,25 +328,16 @@ class ClusterUpstream(UpstreamWiring):
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
-            settled = cluster.settled.is_set()
-            return State(False, cluster.kind, cluster.problem, False, settled, None)
+            return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
-        times = [each.control.script_times for each in masters]
         return State(
             all(node.control.loaded for node in masters),
             kind,
             problem,
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
-            _sum([each for each in times if each is not None]),
             [NodeState(each.where, not each.circuit.open, each.circuit.why) for each in masters],
         )
-
-    def measure(self) -> None:
-        """See UpstreamWiring.measure()."""
-        self.nodes.settings.measures = True
-        for node in self.nodes.all():
-            node.control.measures = True
 
     def now(self) -> str:
         """See UpstreamWiring.now()."""
@@ -422,14 +392,6 @@ def _problem(node: Node) -> tuple[str, str] | None:
     if node.circuit.open:
         return UNREACHABLE, f"{node.where}: {node.circuit.why}"
     return None
-
-
-def _sum(found: list[Distribution]) -> Distribution | None:
-    """Add the run times of scripts on all nodes."""
-    if not found:
-        return None
-    classes = [sum(counts) for counts in zip(*(each.classes for each in found), strict=True)]
-    return Distribution(tuple(classes), sum(each.sum for each in found))
 
 
 async def at_most(most_s: float, *events: asyncio.Event) -> None:

@@ -20,7 +20,6 @@ from rlproxy.observability.metrics import (
     LOGIN,
     SCRIPTS,
     UNREACHABLE,
-    Distribution,
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
@@ -29,12 +28,11 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
-from rlproxy.upstream.script_times import QUERIES, script_times
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
-# Limit for a reply on the control connection, interval of latency measurements, and pause before a
-# refused step is tried again, in seconds.
+# Limit for a reply on the control connection, and pause before a refused step is tried again, in
+# seconds.
 _PING_S: Final = 5.0
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
 _EMPTY: Final = b"*0\r\n"  # a request without a command
@@ -102,13 +100,10 @@ class Control:
         self._logged = ""  # the problem that was logged last
         self._unexplained = False  # whether the connection was lost without a log line
         self.warned = False  # whether this object logged the present outage
-        self._measured_at = 0.0  # loop time of the latest latency measurement
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
         self.problem = ""  # reason why the server cannot be used fully; empty if it can
-        self.measures = False  # whether to query the run times of scripts
-        self.script_times: Distribution | None = None  # the latest result of that query
 
     @property
     def loaded(self) -> bool:
@@ -364,7 +359,7 @@ class Control:
                 await self._in_time(self._reopen_without_password())
         else:
             self._probe.clear()
-            await self._in_time(self._ping())
+            await self._in_time(self._connection.query(b"PING"))
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
@@ -387,13 +382,6 @@ class Control:
         if self.kind in ("", SCRIPTS):
             self.kind, self.problem = SCRIPTS if self._refused else "", self._refused
         self._report()
-
-    async def _ping(self) -> None:
-        await self._connection.query(b"PING")
-        now = self._loop.time()
-        if self.measures and now - self._measured_at >= _PING_S:
-            self._measured_at = now
-            self.script_times = script_times(*await self._connection.query_all(QUERIES))
 
 
 def _refusal(text: str, password: str | None) -> str:

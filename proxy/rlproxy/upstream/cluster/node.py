@@ -53,7 +53,6 @@ class NodeSettings:
     on_server: Callable[[], None] = nothing
     on_state: Callable[[], None] = nothing
     timeout_s: float = 0.0
-    measures: bool = False
 
 
 class Node:
@@ -77,7 +76,6 @@ class Node:
         self.control = Control(
             target, settings.upstream, settings.scripts, self._identified, self.timeouts, loading
         )
-        self.control.measures = settings.measures
         self.timeouts.on_doubt = self.control.probe
         self._log = OutageLog(self.circuit, self.control, self.facts, settings.answer)
         self.circuit.on_open = self._opened
