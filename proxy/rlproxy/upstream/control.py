@@ -45,6 +45,10 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
+_IN_CLUSTER: Final = (
+    "it is a node of a Redis Cluster. For the whole cluster write redis+cluster://HOST:PORT in "
+    "--upstream (rediss+cluster:// over TLS); for this node alone append ?standalone=yes"
+)
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
@@ -111,7 +115,7 @@ class Control:
         return self._loading.loaded
 
     def move(self) -> None:
-        """Drop the connection and open a new one at once, because the target has moved."""
+        """Drop the connection and open a new one at once: the target or the login may differ."""
         self._moved.set()
         self._loading.lost()
         self._connection.abort()
@@ -272,7 +276,7 @@ class Control:
         if self._upstream.cluster:
             return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
         if clustered and not self._upstream.standalone:
-            return CLUSTER, _in_cluster(self._upstream)
+            return CLUSTER, _IN_CLUSTER
         return "", ""
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
@@ -354,9 +358,11 @@ class Control:
             await self._in_time(self._load_again())
         elif self._is_worth_another_try() and not self._probe.is_set():
             self._retry_at = self._loop.time() + _PING_S
-            await self._prepare()
-            if self.problem.startswith(_WANTS_PASSWORD):
-                await self._in_time(self._reopen_without_password())
+            if self.kind == LOGIN:
+                # Redis keeps refusing HELLO on a connection that it accepted with a password set.
+                self.move()
+            else:
+                await self._prepare()
         else:
             self._probe.clear()
             await self._in_time(self._connection.query(b"PING"))
@@ -366,15 +372,6 @@ class Control:
         if not self.problem or self._loop.time() < self._retry_at:
             return False
         return self.kind != SCRIPTS or not self._loading.refused
-
-    async def _reopen_without_password(self) -> None:
-        """Open a new connection if Redis no longer needs a password.
-
-        A connection that Redis accepted while it needed one still gets errors for HELLO, though
-        for no other command.
-        """
-        if not isinstance(await self._connection.query(b"PING"), hiredis.ReplyError):
-            self.move()
 
     async def _load_again(self) -> None:
         """Load the scripts on the request of `loading`, and update the problem."""
@@ -393,22 +390,6 @@ def _refusal(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
-
-
-def _in_cluster(upstream: Upstream) -> str:
-    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
-    scheme = "rediss" if upstream.tls else "redis"
-    login = "USER:PASSWORD@" if upstream.password is not None else ""
-    address = upstream.address
-    where = "HOST:PORT" if address is None or address.path else str(address)
-    text = (
-        "it is a node of a Redis Cluster. For the whole cluster write "
-        f"--upstream {scheme}+cluster://{login}{where}"
-    )
-    if address is None:
-        return text
-    alone = f"unix://{login}{address.path}" if address.path else f"{scheme}://{login}{where}"
-    return f"{text}; for this node alone {alone}?standalone=yes"
 
 
 def _text(found: Any) -> str:
